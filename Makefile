@@ -1,0 +1,41 @@
+# `make demo` and `make test` set up everything they need on a machine that has Python 3.11 or newer.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test lint types check bench clean
+
+help:            ## list the targets
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
+
+setup: $(READY)  ## make .venv with the pinned versions
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup      ## write a small store, look at it, read shuffled batches
+	$(BIN)/python examples/demo.py
+
+test: setup      ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: setup      ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup     ## types
+	$(BIN)/mypy
+
+check: lint types test  ## what CI runs
+
+bench: setup     ## measure against C loops; prints the bars and whether they hold
+	$(BIN)/python bench/store.py
+
+clean:           ## remove what these targets made
+	rm -rf $(VENV) demo-store bench/.data bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,17 @@
+"""tokenfeed feeds language-model training.
+
+with tokenfeed.Writer("store/", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
+    writer.append({"tokens": [1, 2, 3]}, documents={"url": "…"})
+
+store = tokenfeed.open("store/")
+batch = store.windows(2048).read([5, 3, 8])
+"""
+
+from tokenfeed import errors
+from tokenfeed.store.combining import combine
+from tokenfeed.store.sealing import seal
+from tokenfeed.store.store import Store
+from tokenfeed.store.store import open_store as open  # noqa: A004
+from tokenfeed.store.writer import Writer
+
+__all__ = ["Store", "Writer", "combine", "errors", "open", "seal"]

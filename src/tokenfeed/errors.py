@@ -1,0 +1,94 @@
+"""Every error tokenfeed raises on purpose. Each is also the built-in a caller would expect.
+
+TokenfeedError
+├── ArgumentError      ValueError    an argument that cannot be meant
+├── MissingError       KeyError      no such column, span table, split
+├── SampleIndexError   IndexError    a sample number outside the view
+├── FitError           ValueError    a value that the column's dtype cannot hold
+├── NotAStoreError     FileNotFoundError  nothing there that tokenfeed can open
+├── FormatError        ValueError    a file that is not what its name or version promises
+│   └── CorruptionError              a file that contradicts its manifest, its header or itself
+├── ReadError          OSError       the operating system would not read
+│   └── TruncatedError               a file that ended early, while it was being read
+└── WriteError         OSError       the operating system would not write
+"""
+
+import os
+
+__all__ = [
+    "ArgumentError",
+    "CorruptionError",
+    "FitError",
+    "FormatError",
+    "MissingError",
+    "NotAStoreError",
+    "ReadError",
+    "SampleIndexError",
+    "TokenfeedError",
+    "TruncatedError",
+    "WriteError",
+]
+
+
+class TokenfeedError(Exception):
+    """The root of every error raised on purpose."""
+
+    def __str__(self) -> str:  # KeyError would show the message in quotes, OSError with a number before it
+        return str(self.args[0]) if self.args else ""
+
+
+class ArgumentError(TokenfeedError, ValueError):
+    """An argument that cannot be meant."""
+
+
+class MissingError(TokenfeedError, KeyError):
+    """A column, span table or split that the store does not have."""
+
+
+class SampleIndexError(TokenfeedError, IndexError):
+    """A sample number outside the view."""
+
+
+class FitError(TokenfeedError, ValueError):
+    """A value that the column's dtype cannot hold."""
+
+
+class NotAStoreError(TokenfeedError, FileNotFoundError):
+    """Nothing at this path that tokenfeed can open."""
+
+
+class FormatError(TokenfeedError, ValueError):
+    """A file that is not what its name or version promises."""
+
+
+class CorruptionError(FormatError):
+    """A file that contradicts its manifest, its header or itself."""
+
+
+class ReadError(TokenfeedError, OSError):
+    """The operating system would not read; `errno` and `filename` say what and where."""
+
+    def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.filename = filename
+        self.errno = errno
+
+
+class TruncatedError(ReadError):
+    """A file that ended before the bytes it was opened for."""
+
+
+class WriteError(TokenfeedError, OSError):
+    """The operating system would not write; `errno` and `filename` say what and where."""
+
+    def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.filename = filename
+        self.errno = errno
+
+
+def describe_errno(number: int) -> str:
+    """`"Input/output error (EIO)"` for 5."""
+    import errno
+
+    return f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"

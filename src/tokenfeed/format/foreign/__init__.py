@@ -1,0 +1,79 @@
+"""Token files of other systems, read in place: nothing is copied or converted.
+
+| file | recognised by | module |
+|---|---|---|
+| Megatron-LM `.idx` + `.bin` | magic of the `.idx` | `megatron` |
+| datatrove `.ds` | name | `datatrove` |
+| NumPy `.npy` | magic | `raw` |
+| OLMo-core `.npy` | name, and no magic | `raw` |
+| llm.c, modded-nanogpt, NeMo `.bin` | magic | `headed` |
+| nanoGPT `.bin` | name, and none of the above | `raw` |
+| anything, with `dtype` | | `raw` |
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import FormatError, NotAStoreError
+from tokenfeed.format import npy
+from tokenfeed.format.foreign import megatron
+from tokenfeed.format.foreign.access import as_dtype, is_file, mismatch, peek
+from tokenfeed.format.foreign.datatrove import open_datatrove
+from tokenfeed.format.foreign.file import ForeignFile
+from tokenfeed.format.foreign.headed import is_headed, open_headed
+from tokenfeed.format.foreign.megatron import open_megatron
+from tokenfeed.format.foreign.raw import open_npy, open_olmo, open_raw
+
+__all__ = ["ForeignFile", "open_foreign"]
+
+_CAN_BE_OPENED = (
+    "a store, Megatron .idx + .bin, datatrove .ds, NumPy or OLMo-core .npy, nanoGPT, llm.c or NeMo .bin; "
+    "any other file of nothing but items if dtype is given"
+)
+
+
+def open_foreign(path: Path, *, dtype: Any = None, eos: int | None = None) -> ForeignFile:
+    """The token file at a path, or at a Megatron prefix. O(1): reads headers and the ends of tables alone.
+
+    `dtype` is that of files that do not say; where a file says it, the two must agree. A `.bin` for which it is given
+    is raw, however it begins. `eos` cuts files without boundaries of their own into documents. Every contradiction
+    between a file's header, its size and the files beside it is a CorruptionError, found here if O(1) reads can find
+    it, else by `document_starts`.
+    """
+    given = as_dtype(dtype)
+    if not is_file(path):
+        index = Path(f"{path}.idx")
+        if is_file(index):
+            return open_megatron(index, dtype=given)
+        raise NotAStoreError(f"there is no file {path}. What can be opened: {_CAN_BE_OPENED}")
+    if path.suffix == ".idx":
+        return open_megatron(path, dtype=given)
+    if path.suffix == ".ds":
+        return open_datatrove(path, dtype=given, eos=eos)
+    return _open_by_content(path, given, eos)
+
+
+def _open_by_content(path: Path, dtype: np.dtype[Any] | None, eos: int | None) -> ForeignFile:
+    start = peek(path, len(megatron.MAGIC))
+    if start == megatron.MAGIC:
+        raise FormatError(mismatch(path, "name", expected="to end in .idx, as it is a Megatron index", found=path.name))
+    if start.startswith(npy.MAGIC):
+        return open_npy(path, dtype=dtype, eos=eos)
+    if path.suffix == ".npy":
+        return open_olmo(path, dtype=dtype, eos=eos)
+    index = path.with_suffix(".idx")
+    if path.suffix == ".bin" and megatron.is_index(index):
+        return open_megatron(index, dtype=dtype)
+    if dtype is not None:
+        return open_raw(path, dtype=dtype, eos=eos)
+    if is_headed(start):
+        return open_headed(path, eos=eos)
+    if path.suffix != ".bin":
+        raise NotAStoreError(f"{path} is none of the files that can be opened: {_CAN_BE_OPENED}")
+    if is_file(index):  # reading a Megatron file as nanoGPT's because its index is damaged would be silent nonsense
+        found = repr(peek(index, len(megatron.MAGIC)))
+        expected = f"{megatron.MAGIC!r} (Megatron). If {path.name} is not Megatron's but raw items, give their dtype"
+        raise FormatError(mismatch(index, "magic", expected=expected, found=found))
+    return open_raw(path, dtype=np.dtype("<u2"), eos=eos)

@@ -1,0 +1,92 @@
+"""Document boundaries for formats that have none of their own: from a `.csv.gz` beside the file, or by EOS."""
+
+import csv
+import gzip
+import operator
+import zlib
+from array import array
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, CorruptionError
+from tokenfeed.format.foreign.access import measure, mismatch, read_slices
+from tokenfeed.format.foreign.file import Boundaries, Starts
+from tokenfeed.storage.files import Part, reading
+
+__all__ = ["by_eos", "from_csv"]
+
+
+def by_eos(part: Part, num_items: int, dtype: np.dtype[Any], eos: int | None) -> Boundaries | None:
+    """Documents that end after each `eos`, the last perhaps unfinished; None where `eos` is not given.
+
+    Tokens 5 7 0 0 3 with eos 0: documents [5 7 0] [0] [3], starts 0 3 4.
+    """
+    if eos is None:
+        return None
+    try:
+        token = operator.index(eos)
+    except TypeError as error:
+        raise ArgumentError(f"eos is {eos!r}, expected a token number") from error
+    if dtype.kind not in "iu":
+        raise ArgumentError(f"eos is {token}, but {part.path} has items of {dtype}; only integers can be searched")
+    limits = np.iinfo(dtype)
+    if not limits.min <= token <= limits.max:
+        raise ArgumentError(f"eos is {token}, but {part.path} has items of {dtype}, which cannot hold it")
+    return Boundaries(partial(_scan, part, num_items, dtype, token), eos=token)
+
+
+def _scan(part: Part, num_items: int, dtype: np.dtype[Any], eos: int) -> Starts:
+    """One pass over all items, in slices; 8 bytes a document."""
+    found = [np.zeros(min(1, num_items), np.int64)]
+    for first, items in read_slices(Path(part.path), dtype, num_items, byte_start=part.byte_start):
+        found.append(np.flatnonzero(items == eos) + (first + 1))
+    starts = np.concatenate(found)
+    return starts[:-1] if starts.size and starts[-1] == num_items else starts
+
+
+def from_csv(path: Path, num_items: int) -> Boundaries:
+    """Documents from rows `start, end, …`, which must follow each other from 0 on.
+
+    Items behind the last row are a document of their own: OLMo-core writes a row for every EOS, and the last document
+    may lack one.
+    """
+    return Boundaries(partial(_parse, path, num_items), (Part(str(path), measure(path)),))
+
+
+def _parse(path: Path, num_items: int) -> Starts:
+    """One pass over the rows, about 2 µs each; 8 bytes a document."""
+    starts = array("q")
+    end = 0
+    for row in _rows(path):
+        start, end = _follow(path, len(starts), row, end, num_items)
+        starts.append(start)
+    if end < num_items:
+        starts.append(end)
+    return np.array(starts, np.int64)
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    with reading(str(path)):
+        try:
+            with gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="") as file:
+                yield from csv.reader(file)
+        except (gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
+            raise CorruptionError(f"{path}: expected CSV compressed by gzip, found damage ({error})") from error
+
+
+def _follow(path: Path, number: int, row: list[str], previous_end: int, num_items: int) -> tuple[int, int]:
+    try:
+        start, end = int(row[0]), int(row[1])
+    except (ValueError, IndexError) as error:
+        found = repr(",".join(row))[:80]
+        raise CorruptionError(mismatch(path, f"row {number}", expected="start,end,…", found=found)) from error
+    if start != previous_end:
+        raise CorruptionError(mismatch(path, f"start of row {number}", expected=previous_end, found=start))
+    if not start <= end <= num_items:
+        expected = f"from {start:,} to {num_items:,}, the number of items"
+        raise CorruptionError(mismatch(path, f"end of row {number}", expected=expected, found=end))
+    return start, end

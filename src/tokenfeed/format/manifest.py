@@ -1,0 +1,280 @@
+"""`manifest.json` and `shard.json`: what they hold, how they are written, and what is checked when they are read."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import CorruptionError, FormatError
+from tokenfeed.format.layout import check_name
+from tokenfeed.format.npy import descr_from_json, descr_to_json
+
+__all__ = ["Column", "FileRecord", "Manifest", "Reference", "ShardEntry", "ShardRecord", "SpanCount"]
+
+VERSION = 1
+_LARGEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One value of fixed dtype and shape per item."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+    @property
+    def item_bytes(self) -> int:
+        return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
+
+    def __str__(self) -> str:
+        inner = f" × {self.shape}" if self.shape else ""
+        return f"{self.dtype}{inner}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanCount:
+    """The spans that one shard has in one table."""
+
+    spans: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """A shard as the manifest lists it. `checksum` is that of its `shard.json`, which holds those of its files."""
+
+    name: str
+    items: int
+    spans: Mapping[str, SpanCount]
+    checksum: str
+    split: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Another store that a combined store consists of."""
+
+    uri: str
+    """Relative to the folder of the combined store, or absolute."""
+    identity: str
+    dtype: str | None = None
+    """For a file of another system that does not say."""
+    eos: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a store is. `shards` is None as long as it is not sealed, `stores` is None unless it is combined."""
+
+    columns: Mapping[str, Column]
+    spans: Mapping[str, str | None]
+    """Span tables and the names of their codecs; None for a table without payloads."""
+    tokenizer: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    shards: tuple[ShardEntry, ...] | None = None
+    stores: tuple[Reference, ...] | None = None
+
+    def to_json(self) -> str:
+        """One line per column, table, shard and store, so that manifests can be compared line by line."""
+        fields: dict[str, Any] = {
+            "format": "tokenfeed",
+            "version": VERSION,
+            "columns": {
+                name: {"dtype": descr_to_json(column.dtype), "shape": column.shape}
+                for name, column in self.columns.items()
+            },
+            "spans": {name: {"codec": codec} for name, codec in self.spans.items()},
+            "tokenizer": self.tokenizer,
+            "provenance": self.provenance,
+        }
+        if self.shards is not None:
+            fields["shards"] = [_entry_to_json(entry) for entry in self.shards]
+        if self.stores is not None:
+            fields["stores"] = [asdict(store) for store in self.stores]
+        return "{\n" + ",\n".join(f'"{key}": {_by_line(value)}' for key, value in fields.items()) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> "Manifest":
+        fields = Fields.parse(data, path, "tokenfeed")
+        columns = {}
+        for name, value in fields.mapping("columns").items():
+            described = Fields(value, f"{path}: column {name!r}")
+            shape = tuple(described.list("shape"))
+            if not all(type(n) is int and 0 < n < _LARGEST for n in shape):
+                raise FormatError(f"{described.where} has shape {shape!r}; expected a list of positive numbers")
+            dtype = descr_from_json(described.any("dtype"), what=described.where)
+            columns[check_name("column", name, where=path)] = Column(dtype, shape)
+        spans = {
+            check_name("span table", name, where=path): Fields(value, f"{path}: span table {name!r}").text_or_none(
+                "codec"
+            )
+            for name, value in fields.mapping("spans").items()
+        }
+        shards = stores = None
+        if fields.has("shards"):
+            shards = tuple(_entry_from_json(value, path, spans) for value in fields.list("shards"))
+            if len({entry.name for entry in shards}) < len(shards):
+                raise FormatError(f"{path} lists a shard twice")
+        if fields.has("stores"):
+            stores = tuple(_reference_from_json(value, path) for value in fields.list("stores"))
+        if shards is not None and stores is not None:
+            raise FormatError(f"{path} has both shards and stores; a store has either")
+        return cls(columns, spans, fields.text_or_none("tokenizer"), fields.mapping("provenance"), shards, stores)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """Size of a file, and XXH3-64 of its bytes: those behind the header, where it is a `.npy` file."""
+
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """What `shard.json` says. A shard exists once this does."""
+
+    items: int
+    spans: Mapping[str, SpanCount]
+    files: Mapping[str, FileRecord]
+    split: str | None = None
+
+    def to_json(self) -> str:
+        fields = {
+            "format": "tokenfeed-shard",
+            "version": VERSION,
+            "items": self.items,
+            "split": self.split,
+            "spans": {name: [count.spans, count.payload_bytes] for name, count in self.spans.items()},
+            "files": {name: {"bytes": file.bytes, "checksum": file.checksum} for name, file in self.files.items()},
+        }
+        return "{\n" + ",\n".join(f'"{key}": {_by_line(value)}' for key, value in fields.items()) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str, tables: Mapping[str, Any]) -> "ShardRecord":
+        fields = Fields.parse(data, path, "tokenfeed-shard")
+        files = {}
+        for name, value in fields.mapping("files").items():
+            described = Fields(value, f"{path}: file {name!r}")
+            files[name] = FileRecord(described.count("bytes"), described.checksum("checksum"))
+        return cls(fields.count("items"), _span_counts(fields, tables), files, fields.split())
+
+
+class Fields:
+    """A JSON object whose fields are checked as they are taken; errors name the file and the field."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise FormatError(f"{where}: expected a JSON object, found {_short(value)}")
+        self._value = value
+        self.where = where
+
+    @classmethod
+    def parse(cls, data: bytes, path: str, kind: str) -> "Fields":
+        try:
+            fields = cls(json.loads(data), path)
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise CorruptionError(f"{path} is not valid JSON: {error}") from error
+        if fields.any("format") != kind:
+            raise FormatError(f"{path}: field 'format' is {_short(fields.any('format'))}, expected {kind!r}")
+        if fields.any("version") != VERSION:
+            raise FormatError(
+                f"{path} has format version {_short(fields.any('version'))}; this tokenfeed reads version {VERSION}. "
+                "A newer tokenfeed wrote it: upgrade."
+            )
+        return fields
+
+    def has(self, key: str) -> bool:
+        return key in self._value
+
+    def any(self, key: str) -> Any:
+        if key not in self._value:
+            raise FormatError(f"{self.where}: field {key!r} is missing")
+        return self._value[key]
+
+    def _typed(self, key: str, kind: type, what: str) -> Any:
+        value = self.any(key)
+        if not isinstance(value, kind):
+            raise FormatError(f"{self.where}: field {key!r} is {_short(value)}, expected {what}")
+        return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        return self._typed(key, dict, "a JSON object")  # type: ignore[no-any-return]
+
+    def list(self, key: str) -> list[Any]:
+        return self._typed(key, list, "a list")  # type: ignore[no-any-return]
+
+    def text(self, key: str) -> str:
+        return self._typed(key, str, "a string")  # type: ignore[no-any-return]
+
+    def text_or_none(self, key: str) -> str | None:
+        return None if self.any(key) is None else self.text(key)
+
+    def checksum(self, key: str) -> str:
+        value = self.text(key)
+        if len(value) != 16 or set(value) - set("0123456789abcdef"):
+            raise FormatError(f"{self.where}: field {key!r} is {_short(value)}, expected 16 hexadecimal digits")
+        return value
+
+    def count(self, key: str) -> int:
+        return check_count(self.any(key), f"{self.where}: field {key!r}")
+
+    def split(self) -> str | None:
+        name = self.text_or_none("split")
+        return None if name is None else check_name("split", name, where=self.where)
+
+
+def check_count(value: Any, where: str) -> int:
+    """`value`, if it is a whole number in [0, 2**62)."""
+    if type(value) is not int or not 0 <= value < _LARGEST:
+        raise FormatError(f"{where} is {_short(value)}, expected a whole number from 0 to 2**62")
+    return value
+
+
+def _span_counts(fields: Fields, tables: Mapping[str, Any]) -> dict[str, SpanCount]:
+    counts = {}
+    for name, value in fields.mapping("spans").items():
+        where = f"{fields.where}: spans of {name!r}"
+        if not isinstance(value, list) or len(value) != 2:
+            raise FormatError(f"{where} are {_short(value)}, expected [number of spans, payload bytes]")
+        counts[name] = SpanCount(check_count(value[0], where), check_count(value[1], where))
+    if counts.keys() != tables.keys():
+        raise CorruptionError(f"{fields.where} has the span tables {sorted(counts)}; the store has {sorted(tables)}")
+    return counts
+
+
+def _entry_to_json(entry: ShardEntry) -> dict[str, Any]:
+    spans = {name: [count.spans, count.payload_bytes] for name, count in entry.spans.items()}
+    return {"name": entry.name, "items": entry.items, "split": entry.split, "spans": spans, "checksum": entry.checksum}
+
+
+def _entry_from_json(value: Any, path: str, tables: Mapping[str, Any]) -> ShardEntry:
+    fields = Fields(value, f"{path}: shard")
+    name = check_name("shard", fields.any("name"), where=path)
+    return ShardEntry(
+        name, fields.count("items"), _span_counts(fields, tables), fields.checksum("checksum"), fields.split()
+    )
+
+
+def _reference_from_json(value: Any, path: str) -> Reference:
+    fields = Fields(value, f"{path}: store")
+    eos = None if fields.any("eos") is None else fields.count("eos")
+    return Reference(fields.text("uri"), fields.text("identity"), fields.text_or_none("dtype"), eos)
+
+
+def _by_line(value: Any) -> str:
+    """JSON with each element of the outermost list or object on a line of its own."""
+    if isinstance(value, Mapping) and value:
+        return "{\n" + ",\n".join(f"  {json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()) + "\n}"
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f"  {json.dumps(item)}" for item in value) + "\n]"
+    return json.dumps(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,91 @@
+"""The `.npy` files of a store: one canonical header for a dtype, an inner shape and a count.
+
+Our headers are a function of what they describe, and their length does not depend on the count. So a writer can leave
+room for one and fill it in at the end, a reader knows where the items begin without looking, and a header can be
+verified by comparing bytes.
+"""
+
+import ast
+import struct
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, FormatError
+
+__all__ = ["MAGIC", "build_header", "check_dtype", "descr_from_json", "descr_to_json", "parse_header"]
+
+MAGIC = b"\x93NUMPY"
+_ALIGNMENT = 64
+_COUNT_DIGITS = 20
+_LONGEST_HEADER = 1 << 16
+
+
+def check_dtype(dtype: np.dtype[Any], *, what: str) -> np.dtype[Any]:
+    """`dtype`, if a column can have it: fixed size, little-endian, no Python objects, no sub-array."""
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.subdtype is not None:
+        raise ArgumentError(f"{what} has dtype {dtype}; a column needs a dtype of fixed size without Python objects")
+    if dtype != dtype.newbyteorder("<"):
+        raise ArgumentError(f"{what} has dtype {dtype.str!r}; a store is little-endian, use {dtype.newbyteorder('<')}")
+    return dtype
+
+
+def descr_to_json(dtype: np.dtype[Any]) -> Any:
+    """The dtype as `.npy` headers describe it: a string, or a list of fields."""
+    return np.lib.format.dtype_to_descr(dtype)
+
+
+def descr_from_json(descr: Any, *, what: str) -> np.dtype[Any]:
+    """The dtype that `descr_to_json` described, with lists where JSON has no tuples."""
+    try:
+        return check_dtype(np.lib.format.descr_to_dtype(_with_tuples(descr)), what=what)
+    except (TypeError, ValueError, IndexError, KeyError) as error:
+        raise FormatError(f"{what} has dtype {descr!r}, which no NumPy dtype describes ({error})") from error
+
+
+def _with_tuples(descr: Any) -> Any:
+    """JSON's lists as NumPy wants them: a list of fields, each a tuple (name, dtype[, shape])."""
+    if not isinstance(descr, list):
+        return descr
+    return [(field[0], _with_tuples(field[1]), *(tuple(shape) for shape in field[2:])) for field in descr]
+
+
+def build_header(dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> bytes:
+    """The header of a file of `count` items of `dtype` and inner `shape`.
+
+    >>> len(build_header(np.dtype("<u2"), (), 7))
+    128
+    """
+
+    def text(count: int) -> str:
+        return str({"descr": descr_to_json(dtype), "fortran_order": False, "shape": (count, *shape)})
+
+    longest = 10 + len(text(10**_COUNT_DIGITS - 1)) + 1
+    size = -(-longest // _ALIGNMENT) * _ALIGNMENT
+    if size > _LONGEST_HEADER:
+        raise ArgumentError(f"dtype {dtype} needs a header of {size} bytes; .npy version 1 allows {_LONGEST_HEADER}")
+    body = text(count).encode("latin1").ljust(size - 11) + b"\n"
+    return MAGIC + bytes((1, 0)) + struct.pack("<H", len(body)) + body
+
+
+def parse_header(file: BinaryIO, path: str) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """(dtype, shape, byte at which the items begin) of any `.npy` file, ours or not."""
+    start = file.read(8)
+    version = tuple(start[6:8])
+    if start[:6] != MAGIC or version not in ((1, 0), (2, 0), (3, 0)):
+        raise FormatError(f"{path} is no .npy file: it begins with {start!r}")
+    width = 2 if version == (1, 0) else 4
+    size = int.from_bytes(file.read(width), "little")
+    if size > _LONGEST_HEADER:
+        raise FormatError(f"{path} claims a header of {size:,} bytes; at most {_LONGEST_HEADER:,} are read")
+    text = file.read(size).decode("utf8" if version == (3, 0) else "latin1", "replace")
+    try:
+        fields = ast.literal_eval(text.strip())
+        dtype = np.lib.format.descr_to_dtype(fields["descr"])
+        fortran, shape = fields["fortran_order"], fields["shape"]
+    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, MemoryError, RecursionError) as error:
+        raise FormatError(f"{path} has a .npy header that cannot be read: {text!r} ({error})") from error
+    plain = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
+    if not plain or fortran not in (False, True) or (fortran and len(shape) > 1):
+        raise FormatError(f"{path} has shape {shape!r}, fortran_order {fortran!r}; expected a plain C-order array")
+    return dtype, shape, 8 + width + size

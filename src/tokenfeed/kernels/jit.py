@@ -1,0 +1,30 @@
+"""How every kernel is compiled: without the GIL, and cached on disk.
+
+Compilation happens at the first call, never at import. Numba keeps the machine code beside the source file, or in
+the user's cache folder where the package folder is read-only. Where neither can be written it refuses to decorate
+at all; then the kernel is compiled anew in every process, which costs seconds but works.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+__all__ = ["inlined", "kernel"]
+
+
+def _compile(function: Callable[..., Any], **options: Any) -> Any:
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # "cannot cache function …: no locator available for file …"
+        return numba.njit(**options)(function)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile `function` for calls from Python: arrays and scalars in, no GIL, cached."""
+    return _compile(function, nogil=True)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile `function` for calls from kernels only; LLVM inlines it there, so it has no cache of its own."""
+    return numba.njit(nogil=True)(function)

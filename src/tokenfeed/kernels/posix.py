@@ -1,0 +1,127 @@
+"""Reading numbered files from inside a kernel: the few C functions it takes, and the table that describes the files.
+
+A *file table* is an int64 array with one row per file. All zeros means that Python has not opened the file yet; a
+kernel that meets such a row stops with `UNOPENED`, Python opens the file, and the kernel is called again.
+
+    HANDLE    0 unopened, fd + 1 when open, TRANSIENT when the file is to be opened and closed around each read
+    ADDRESS   where the file (or an array standing for it) lies in memory, 0 when it is read positionally
+    SIZE      bytes in the file
+    START     1 + the byte at which its items begin (0: the row is not complete yet)
+    PATH      address of the NUL-terminated path, for TRANSIENT
+
+Two threads may look at a row while a third fills it in. Whatever order the stores become visible in, a row that is
+only half there reads as UNOPENED, because every field a reader needs is non-zero in a finished row.
+"""
+
+import os
+import sys
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from tokenfeed.kernels.jit import inlined
+
+HANDLE, ADDRESS, SIZE, START, PATH = range(5)
+FILE_FIELDS = 5
+TRANSIENT = -1
+
+OK = 0  # a positive status is an errno
+END_OF_FILE = -1
+UNOPENED = -2
+BAD_INDEX = -3
+BAD_SPANS = -4
+SMALL_OUTPUT = -5
+
+_EINTR = 4
+_WILLNEED = 3
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+
+# Pointers are passed as plain integers of the same size: a ctypes pointer would defeat the on-disk kernel cache.
+_pread = types.ExternalFunction("pread", types.int64(types.int32, types.intp, types.intp, types.int64))
+_open = types.ExternalFunction("open", types.int32(types.intp, types.int32))
+_close = types.ExternalFunction("close", types.int32(types.int32))
+_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+_errno_location = types.ExternalFunction("__error" if sys.platform == "darwin" else "__errno_location", types.intp())
+
+
+@intrinsic
+def _load_int32(_context: Any, address: Any) -> Any:
+    """The 32-bit integer at an address."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()))
+
+    return types.int32(types.intp), generate
+
+
+@inlined
+def _errno():
+    return types.int64(_load_int32(_errno_location()))
+
+
+@inlined
+def _pread_all(fd, address, size, offset):
+    done = 0
+    while done < size:
+        count = _pread(types.int32(fd), address + done, size - done, offset + done)
+        if count < 0:
+            error = _errno()
+            if error != _EINTR:
+                return error
+        elif count == 0:
+            return END_OF_FILE
+        else:
+            done += count
+    return OK
+
+
+@inlined
+def fetch(files, file, offset, size, address):
+    """Copy `size` bytes, from `offset` bytes behind the file's START, to `address`. Returns a status.
+
+    One system call where the file is read positionally; three where it is TRANSIENT.
+    """
+    handle = files[file, HANDLE]
+    start = files[file, START] - 1
+    if handle == 0 or start < 0:
+        return UNOPENED
+    if size == 0:
+        return OK
+    offset += start
+    source = files[file, ADDRESS]
+    if source != 0:
+        if offset + size > files[file, SIZE]:
+            return END_OF_FILE
+        _memcpy(address, source + offset, size)
+        return OK
+    if handle > 0:
+        return _pread_all(handle - 1, address, size, offset)
+    path = files[file, PATH]
+    if path == 0:
+        return UNOPENED
+    fd = _open(path, types.int32(_OPEN_FLAGS))
+    if fd < 0:
+        return _errno()
+    status = _pread_all(fd, address, size, offset)
+    _close(fd)
+    return status
+
+
+if sys.platform == "linux":
+    _fadvise = types.ExternalFunction("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
+
+    @inlined
+    def prefetch(files, file, offset, size):
+        """Ask the operating system to begin reading, without waiting for it. Costs nothing that could be measured."""
+        handle = files[file, HANDLE]
+        start = files[file, START] - 1
+        if handle > 0 and start >= 0 and files[file, ADDRESS] == 0:
+            _fadvise(types.int32(handle - 1), offset + start, size, types.int32(_WILLNEED))
+
+else:
+
+    @inlined
+    def prefetch(files, file, offset, size):
+        """Only Linux takes such a hint by file descriptor."""

@@ -1,0 +1,219 @@
+"""Span kernels: which spans a row touches, where a span lies, and what its payload bytes are.
+
+A span table tiles every segment: local span i covers items [starts[i], starts[i + 1]), the last one up to the end of
+the segment. `anchors[j]` is the last span that starts at or before item j * ANCHOR_ITEMS, so the spans of a row are
+found with one read of anchors and one of starts, whatever the size of the table:
+
+    starts 0 5 5 9 (12 items), row [4, 10):  spans 0 [4, 5)   2 [5, 9)   3 [9, 10)
+
+An empty span (1, above) covers no item and so belongs to no row.
+
+Offsets give the payload bytes of span i as [offsets[i], offsets[i + 1]); a span without payload has ~offset instead.
+
+Everything read from a file is checked before it is used as an index or a size; what does not hold gives BAD_SPANS.
+The four files of a table are numbered `segment * files_per_segment + first_file + STARTS … PAYLOAD`.
+"""
+
+import numpy as np
+
+from tokenfeed.kernels.items import find_segment
+from tokenfeed.kernels.jit import inlined, kernel
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, SIZE, START, fetch
+
+STARTS, ANCHORS, OFFSETS, PAYLOAD = range(4)
+TABLE_FILES = 4
+ANCHOR_ITEMS = 4096
+_INT64 = 8
+
+
+@inlined
+def _grown(array, size):
+    """`array`, or a copy with room for `size` elements."""
+    if size <= array.size:
+        return array
+    larger = np.empty(max(size, 2 * array.size), array.dtype)
+    larger[: array.size] = array
+    return larger
+
+
+@inlined
+def _fetch_int64(files, file, first, count, buffer):
+    return fetch(files, file, first * _INT64, count * _INT64, buffer.ctypes.data)
+
+
+@inlined
+def _is_sorted(values, count):
+    for i in range(1, count):
+        if values[i] < values[i - 1]:
+            return False
+    return True
+
+
+@inlined
+def _last_at_or_before(values, count, position):
+    """The last i < count with values[i] <= position; values are sorted and values[0] <= position."""
+    low = 0
+    high = count
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if values[middle] <= position:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, files_per_segment, first_file):
+    """The spans that rows touch. Row j is the row_offsets[j + 1] - row_offsets[j] items from first_items[j] on.
+
+    Returns (status, file, row, offsets, numbers, starts, stops): the spans of row j are entries
+    [offsets[j], offsets[j + 1]); `numbers` counts spans over all segments, `starts` and `stops` count items within
+    the row. Every span listed covers at least one item. Two reads per row and segment.
+    """
+    rows = first_items.size
+    num_items = segment_starts[segment_starts.size - 1]
+    offsets = np.zeros(rows + 1, np.int64)
+    numbers = np.empty(max(8, 4 * rows), np.int64)
+    starts = np.empty(numbers.size, np.int64)
+    stops = np.empty(numbers.size, np.int64)
+    anchors = np.empty(4, np.int64)
+    values = np.empty(64, np.int64)
+    found = 0
+    for row in range(rows):
+        done = 0
+        count = row_offsets[row + 1] - row_offsets[row]
+        if first_items[row] < 0 or count < 0 or count > num_items - first_items[row]:
+            return BAD_INDEX, 0, row, offsets, numbers, starts, stops
+        segment = find_segment(segment_starts, first_items[row])
+        while done < count:
+            position = first_items[row] + done
+            while segment_starts[segment + 1] <= position:
+                segment += 1
+            segment_items = segment_starts[segment + 1] - segment_starts[segment]
+            num_spans = segment_spans[segment + 1] - segment_spans[segment]
+            begin = position - segment_starts[segment]
+            end = min(segment_items, begin + count - done)
+            base = segment * files_per_segment + first_file
+
+            num_anchors = (segment_items + ANCHOR_ITEMS - 1) // ANCHOR_ITEMS
+            first_anchor = begin // ANCHOR_ITEMS
+            next_anchor = (end - 1) // ANCHOR_ITEMS + 1
+            anchor_count = min(next_anchor + 1, num_anchors) - first_anchor
+            anchors = _grown(anchors, anchor_count)
+            status = _fetch_int64(files, base + ANCHORS, first_anchor, anchor_count, anchors)
+            if status != OK:
+                return status, base + ANCHORS, row, offsets, numbers, starts, stops
+            low = anchors[0]
+            high = anchors[anchor_count - 1] if next_anchor < num_anchors else num_spans - 1
+            if low < 0 or high < low or high >= num_spans:
+                return BAD_SPANS, base + ANCHORS, row, offsets, numbers, starts, stops
+
+            # starts[low … high], then where the span `high` ends
+            entries = high - low + 1
+            values = _grown(values, entries + 1)
+            if high + 1 < num_spans:
+                status = _fetch_int64(files, base + STARTS, low, entries + 1, values)
+            else:
+                status = _fetch_int64(files, base + STARTS, low, entries, values)
+                values[entries] = segment_items
+            if status != OK:
+                return status, base + STARTS, row, offsets, numbers, starts, stops
+            if values[0] > begin or values[entries] < end or not _is_sorted(values, entries + 1):
+                return BAD_SPANS, base + STARTS, row, offsets, numbers, starts, stops
+
+            first = _last_at_or_before(values, entries, begin)
+            last = _last_at_or_before(values, entries, end - 1)
+            needed = found + last - first + 1
+            numbers = _grown(numbers, needed)
+            starts = _grown(starts, needed)
+            stops = _grown(stops, needed)
+            for i in range(first, last + 1):
+                if values[i] == values[i + 1]:
+                    continue
+                numbers[found] = segment_spans[segment] + low + i
+                starts[found] = max(values[i], begin) - begin + done
+                stops[found] = min(values[i + 1], end) - begin + done
+                found += 1
+            done += end - begin
+        offsets[row + 1] = found
+    return OK, 0, 0, offsets, numbers[:found], starts[:found], stops[:found]
+
+
+@kernel
+def locate_spans(numbers, segment_starts, segment_spans, files, files_per_segment, first_file, out):
+    """out[0, j], out[1, j] = first item and number of items of span numbers[j], over all segments. One read each."""
+    pair = np.empty(2, np.int64)
+    total = segment_spans[segment_spans.size - 1]
+    for row in range(numbers.size):
+        number = numbers[row]
+        if number < 0 or number >= total:
+            return BAD_INDEX, 0, row
+        segment = find_segment(segment_spans, number)
+        segment_items = segment_starts[segment + 1] - segment_starts[segment]
+        local = number - segment_spans[segment]
+        file = segment * files_per_segment + first_file + STARTS
+        if number + 1 < segment_spans[segment + 1]:
+            status = _fetch_int64(files, file, local, 2, pair)
+        else:
+            status = _fetch_int64(files, file, local, 1, pair)
+            pair[1] = segment_items
+        if status != OK:
+            return status, file, row
+        if pair[0] < 0 or pair[1] < pair[0] or pair[1] > segment_items:
+            return BAD_SPANS, file, row
+        out[0, row] = segment_starts[segment] + pair[0]
+        out[1, row] = pair[1] - pair[0]
+    return OK, 0, 0
+
+
+@kernel
+def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
+    """The payload bytes of spans, with two reads for every run of consecutive numbers in one segment.
+
+    Returns (status, file, row, data, starts, stops): payload j is data[starts[j]:stops[j]]; a span that has none has
+    starts[j] = -1.
+    """
+    count = numbers.size
+    total = segment_spans[segment_spans.size - 1]
+    starts = np.empty(count, np.int64)
+    stops = np.empty(count, np.int64)
+    data = np.empty(256 * count, np.uint8)
+    values = np.empty(64, np.int64)
+    used = 0
+    row = 0
+    while row < count:
+        number = numbers[row]
+        if number < 0 or number >= total:
+            return BAD_INDEX, 0, row, data, starts, stops
+        segment = find_segment(segment_spans, number)
+        run = 1
+        while row + run < count and numbers[row + run] == number + run and number + run < segment_spans[segment + 1]:
+            run += 1
+        base = segment * files_per_segment + first_file
+        values = _grown(values, run + 1)
+        status = _fetch_int64(files, base + OFFSETS, number - segment_spans[segment], run + 1, values)
+        if status != OK:
+            return status, base + OFFSETS, row, data, starts, stops
+        # A read of nothing: it makes sure that the payload file is open, so that its size is known.
+        status = fetch(files, base + PAYLOAD, 0, 0, data.ctypes.data)
+        if status != OK:
+            return status, base + PAYLOAD, row, data, starts, stops
+        payload_bytes = files[base + PAYLOAD, SIZE] - (files[base + PAYLOAD, START] - 1)
+        for i in range(run):
+            starts[row + i] = values[i]
+        for i in range(run + 1):
+            values[i] = max(values[i], ~values[i])
+        if values[run] > payload_bytes or not _is_sorted(values, run + 1):
+            return BAD_SPANS, base + OFFSETS, row, data, starts, stops
+        size = values[run] - values[0]
+        data = _grown(data, used + size)
+        status = fetch(files, base + PAYLOAD, values[0], size, data.ctypes.data + used)
+        if status != OK:
+            return status, base + PAYLOAD, row, data, starts, stops
+        for i in range(run):
+            stops[row + i] = used + values[i + 1] - values[0]
+            starts[row + i] = -1 if starts[row + i] < 0 else used + values[i] - values[0]
+        used += size
+        row += run
+    return OK, 0, 0, data[:used], starts, stops

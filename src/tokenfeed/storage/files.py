@@ -1,0 +1,173 @@
+"""Numbered local files, opened on first use and read by kernels (`kernels/posix.py` describes the table).
+
+The first `max_open_files` files that are touched stay open for as long as the table lives. Every further one is opened
+and closed around each read. Under a global shuffle all files are equally likely to be next, so no eviction policy would
+do better; and because an entry, once made, never changes, threads share the table without a lock.
+"""
+
+import contextlib
+import mmap
+import os
+import resource
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TruncatedError, describe_errno
+from tokenfeed.kernels import posix
+
+__all__ = ["Backend", "FileTable", "Part", "default_open_files"]
+
+Backend = Literal["pread", "mmap"]
+
+
+class Part(NamedTuple):
+    """The items of one column or span file, and what its file must look like."""
+
+    path: str
+    file_bytes: int
+    """The size the file must have."""
+    byte_start: int = 0
+    """Where the items begin."""
+    header: bytes = b""
+    """The bytes the file must begin with."""
+
+
+def default_open_files() -> int:
+    """A quarter of what this process may open, at most 4,096."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4096 if soft == resource.RLIM_INFINITY else max(1, min(4096, soft // 4))
+
+
+class FileTable:
+    """Files 0 … num_files − 1, each described by `describe(number)`: a file, or an array that stands for one.
+
+    Nothing is opened, and `describe` is not called, before a kernel asks for a file. `rows` is what kernels take.
+    """
+
+    def __init__(
+        self,
+        num_files: int,
+        describe: Callable[[int], Part | npt.NDArray[np.int64]],
+        *,
+        backend: Backend = "pread",
+        max_open_files: int | None = None,
+    ) -> None:
+        if backend not in ("pread", "mmap"):
+            raise ArgumentError(f"backend is {backend!r}; it must be 'pread' or 'mmap'")
+        if max_open_files is not None and max_open_files < 0:
+            raise ArgumentError(f"max_open_files is {max_open_files}; it must be at least 0")
+        self.rows = np.zeros((num_files, posix.FILE_FIELDS), np.int64)
+        self._describe = describe
+        self._backend = backend
+        self._room = default_open_files() if max_open_files is None else max_open_files
+        self._lock = threading.Lock()
+        self._descriptors: list[int] = []
+        self._kept_alive: list[object] = []
+        weakref.finalize(self, _close_all, self._descriptors)
+
+    def name(self, number: int) -> str:
+        """The path of a file, for messages."""
+        part = self._describe(number)
+        return part.path if isinstance(part, Part) else "a table in memory"
+
+    def open(self, number: int) -> None:
+        """Make a file readable by kernels, after checking that it is what it should be. Idempotent, thread-safe."""
+        with self._lock:
+            row = self.rows[number]
+            if row[posix.HANDLE] != 0:
+                return
+            part = self._describe(number)
+            if isinstance(part, Part):
+                self._open_file(row, part)
+            else:
+                self._open_array(row, part)
+
+    def _open_array(self, row: npt.NDArray[np.int64], array: npt.NDArray[np.int64]) -> None:
+        array = np.ascontiguousarray(array, np.int64)
+        self._kept_alive.append(array)
+        row[posix.ADDRESS] = array.ctypes.data
+        row[posix.SIZE] = array.nbytes
+        row[posix.START] = 1
+        row[posix.HANDLE] = posix.TRANSIENT
+
+    def _open_file(self, row: npt.NDArray[np.int64], part: Part) -> None:
+        with reading(part.path):
+            fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = posix.TRANSIENT
+        try:
+            _check(fd, part)
+            if self._room == 0:
+                path = np.frombuffer(os.fsencode(part.path) + b"\0", np.uint8)
+                self._kept_alive.append(path)
+                row[posix.PATH] = path.ctypes.data
+            elif self._backend == "mmap" and part.file_bytes > 0:
+                view = _map(fd, part)
+                self._kept_alive.append(view)
+                row[posix.ADDRESS] = view.ctypes.data
+                self._room -= 1
+            else:
+                if hasattr(os, "posix_fadvise"):
+                    with contextlib.suppress(OSError):  # only a hint, and some file systems refuse it
+                        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+                handle = fd + 1
+                self._descriptors.append(fd)
+                self._room -= 1
+        finally:
+            if handle == posix.TRANSIENT:
+                os.close(fd)
+        row[posix.SIZE] = part.file_bytes
+        row[posix.START] = part.byte_start + 1
+        row[posix.HANDLE] = handle
+
+    def failure(self, status: int, number: int) -> Exception:
+        """The error for a kernel's negative answer about a file."""
+        name = self.name(number)
+        if status == posix.END_OF_FILE:
+            return TruncatedError(
+                f"{name} ended while it was being read: it is now shorter than the {self.rows[number, posix.SIZE]:,} "
+                "bytes it had when it was opened. Something truncated or replaced it.",
+                filename=name,
+            )
+        return ReadError(f"cannot read {name}: {describe_errno(status)}", filename=name, errno=status)
+
+
+class reading(contextlib.AbstractContextManager[None]):  # noqa: N801
+    """Turns an OSError into a ReadError that names the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, ReadError):
+            what = describe_errno(error.errno) if error.errno else str(error)
+            raise ReadError(f"cannot read {self._path}: {what}", filename=self._path, errno=error.errno) from error
+
+
+def _check(fd: int, part: Part) -> None:
+    size = os.fstat(fd).st_size
+    if size != part.file_bytes:
+        raise CorruptionError(f"{part.path} has {size:,} bytes; its manifest says {part.file_bytes:,}")
+    with reading(part.path):
+        header = os.pread(fd, len(part.header), 0)
+    if header != part.header:
+        raise CorruptionError(
+            f"{part.path} does not begin as its manifest says: expected {part.header!r}, found {header!r}"
+        )
+
+
+def _map(fd: int, part: Part) -> npt.NDArray[np.uint8]:
+    with reading(part.path):
+        mapping = mmap.mmap(fd, part.file_bytes, prot=mmap.PROT_READ)
+    if hasattr(mmap, "MADV_RANDOM"):
+        mapping.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(mapping, np.uint8)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())

@@ -1,0 +1,38 @@
+"""`combine`: a store that consists of others, without copying anything."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.format.layout import MANIFEST
+from tokenfeed.format.manifest import Manifest, Reference
+from tokenfeed.storage.local import create_bytes, writing
+from tokenfeed.store.resolve import PathLike, concatenate, resolve
+
+__all__ = ["combine"]
+
+
+def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos: int | None = None) -> None:
+    """Make `out` a store that consists of `stores`, one behind the other.
+
+    Only a manifest is written. It refers to the others by relative path and by identity, so a store that changes later
+    is noticed when the combined one is opened. `dtype` and `eos` are as for `open`.
+    """
+    if isinstance(stores, str | os.PathLike) or not stores:
+        raise ArgumentError("combine takes a list of at least one store")
+    folder = Path(out)
+    contents = [(os.fspath(store), resolve(store, dtype=dtype, eos=eos)) for store in stores]
+    together = concatenate(contents)
+    dtype_name = None if dtype is None else np.dtype(dtype).str
+    references = tuple(
+        Reference(os.path.relpath(name, folder), content.identity, dtype_name, eos) for name, content in contents
+    )
+    manifest = Manifest(together.columns, together.spans, together.tokenizer, stores=references)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not create_bytes(folder / MANIFEST, manifest.to_json().encode()):
+        raise ArgumentError(f"{folder} holds a store already")

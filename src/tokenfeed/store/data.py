@@ -1,0 +1,113 @@
+"""What views and batches need of a store: its columns, its span tables, and the reader."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import ArgumentError, MissingError, SampleIndexError
+from tokenfeed.format.manifest import Column
+from tokenfeed.kernels.items import ALIGNMENT
+from tokenfeed.store.reader import Ints, Reader
+from tokenfeed.store.spans import SpanTables
+
+__all__ = ["Array", "Bytes", "ColumnSet", "Data", "as_indices"]
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Data:
+    """A store's content, without the views on it."""
+
+    def __init__(self, columns: Mapping[str, Column], spans: SpanTables, reader: Reader) -> None:
+        self.columns = columns
+        self.spans = spans
+        self.reader = reader
+
+    @property
+    def num_items(self) -> int:
+        return int(self.reader.starts[-1])
+
+    @property
+    def primary(self) -> str:
+        """The column that inputs and targets are taken from: `tokens`, or the only one."""
+        if "tokens" in self.columns:
+            return "tokens"
+        if len(self.columns) == 1:
+            return next(iter(self.columns))
+        raise MissingError(
+            f"which column are the inputs? None of {', '.join(self.columns) or 'no columns'} is called 'tokens'; "
+            "use batch.column(name)"
+        )
+
+    def column_set(self, names: Iterable[str]) -> "ColumnSet":
+        """Columns to be read together; the primary one (or all, if there is none) comes along with those named."""
+        has_primary = "tokens" in self.columns or len(self.columns) == 1
+        wanted = dict.fromkeys([self.primary] if has_primary else self.columns)
+        return ColumnSet(self, [*wanted, *(name for name in names if name not in wanted)])
+
+    def one_column(self, name: str) -> "ColumnSet":
+        return ColumnSet(self, [name])
+
+
+class ColumnSet:
+    """Columns that are read together, and where each lies in the buffer they share (see `kernels/items.py`)."""
+
+    def __init__(self, data: Data, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        for name in self.names:
+            if name not in data.columns:
+                raise MissingError(f"the store has no column {name!r}; it has {', '.join(data.columns) or 'none'}")
+        self._columns = [data.columns[name] for name in self.names]
+        self.table = data.reader.column_table(
+            [(name, column.item_bytes) for name, column in zip(self.names, self._columns, strict=True)]
+        )
+
+    def buffer_bytes(self, num_items: int) -> int:
+        """The size of a buffer that holds `num_items` items of every column."""
+        return self._places(num_items)[-1][1] if self.names else 0
+
+    def _places(self, num_items: int) -> list[tuple[int, int]]:
+        """First byte and end of every column in a buffer of `num_items` items."""
+        places, stop = [], 0
+        for column in self._columns:
+            start = -(-stop // ALIGNMENT) * ALIGNMENT
+            stop = start + num_items * column.item_bytes
+            places.append((start, stop))
+        return places
+
+    def array(self, name: str, shape: tuple[int, ...], buffer: Bytes) -> Array:
+        """One column of a buffer whose rows have that shape. A view, not a copy."""
+        number = self.names.index(name)
+        start, _ = self._places(math.prod(shape))[number]
+        column = self._columns[number]
+        return np.ndarray((*shape, *column.shape), column.dtype, buffer.data, start)
+
+    def check_out(self, out: Array | Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
+        """The caller's arrays by column, if they can take rows of that shape."""
+        given = out if isinstance(out, Mapping) else dict.fromkeys(self.names[:1], out)
+        if given.keys() != set(self.names):
+            raise ArgumentError(f"out has {', '.join(given)}; this view reads {', '.join(self.names)}")
+        for name, column in zip(self.names, self._columns, strict=True):
+            array, expected = given[name], (*shape, *column.shape)
+            if array.shape != expected or array.dtype != column.dtype:
+                raise ArgumentError(
+                    f"out for {name!r} is {array.dtype} of shape {array.shape}; expected {column.dtype} of {expected}"
+                )
+            if not array.flags.c_contiguous or not array.flags.writeable:
+                raise ArgumentError(f"out for {name!r} must be C-contiguous and writeable")
+        return {name: given[name] for name in self.names}
+
+
+def as_indices(indices: Any) -> Ints:
+    """Sample numbers as a contiguous int64 array; anything but whole numbers in one dimension is refused."""
+    array = np.asarray(indices)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
+        raise ArgumentError(f"sample numbers must be whole numbers in one dimension, not {array.dtype} {array.shape}")
+    if array.dtype == np.uint64 and array.size > 0 and array.max() > np.iinfo(np.int64).max:
+        raise SampleIndexError(f"sample {array.max()} is outside any view")
+    # A read-only array would be another type to Numba, and every kernel would be compiled once more.
+    return np.require(array, np.int64, ["C", "W"])

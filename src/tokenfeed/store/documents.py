@@ -1,0 +1,110 @@
+"""`store.documents()`: one span is one sample, however long."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import SampleIndexError
+from tokenfeed.store.batch import Batch, Sample
+from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices
+from tokenfeed.store.reader import Ints, Location
+from tokenfeed.store.spans import BatchSpans
+
+__all__ = ["Document", "DocumentBatch", "Documents"]
+
+
+class Documents:
+    """Sample i is the items that span i of a table covers, and its payload. Empty documents are samples too."""
+
+    def __init__(
+        self, data: Data, *, table: str = "documents", columns: Sequence[str] = (), spans: Sequence[str] = ()
+    ) -> None:
+        self._data = data
+        self._table = data.spans[table]
+        self._columns = data.column_set(columns)
+        self._spans = [data.spans[name].name for name in spans]
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __repr__(self) -> str:
+        return f"Documents({len(self):,} of {self._table.name!r}: {', '.join(self._columns.names) or 'payloads'})"
+
+    def __getitem__(self, index: int) -> "Document":
+        return self.read([index])[0]
+
+    def read(self, indices: Sequence[int] | Array) -> "DocumentBatch":
+        """Documents `indices` as a batch: two GIL-free calls, one that finds them and one that reads them."""
+        numbers = as_indices(indices)
+        first_items, lengths = self._table.locate(numbers)
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        batch = DocumentBatch(self._data, numbers, self._columns, self._table.name, first_items, offsets)
+        batch.load()
+        for table in self._spans:
+            batch.spans_of(table).read_payloads()
+        return batch
+
+    def locate(self, index: int) -> list[Location]:
+        """Which items of which shard document `index` is made of; nothing for an empty one."""
+        if not 0 <= index < len(self):
+            raise SampleIndexError(f"document {index} is outside the view, which has {len(self):,} documents")
+        first_items, lengths = self._table.locate(np.array([index]))
+        return self._data.reader.locate(int(first_items[0]), int(first_items[0] + lengths[0]))
+
+
+class DocumentBatch(Batch):
+    """Documents one behind the other: document j is [offsets[j], offsets[j + 1]) of every column."""
+
+    def __init__(
+        self, data: Data, indices: Ints, columns: ColumnSet, table: str, first_items: Ints, offsets: Ints
+    ) -> None:
+        super().__init__(data, indices, columns)
+        self.offsets = offsets
+        self._table = table
+        self._first_items = first_items
+
+    @property
+    def lengths(self) -> Ints:
+        return np.diff(self.offsets)
+
+    @property
+    def shape(self) -> tuple[int]:
+        return (int(self.offsets[-1]),)
+
+    def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
+        self._data.reader.read_ragged(self._first_items, self.offsets, columns.table, buffer)
+
+    def _find_spans(self, table: str) -> BatchSpans:
+        spans = self._data.spans[table]
+        if table != self._table:
+            return spans.find(self._first_items, self.offsets)
+        # A document's own span is known, and must not be looked up by items: it may have none.
+        return BatchSpans(spans, np.arange(len(self) + 1), self.indices, np.zeros_like(self.indices), self.lengths)
+
+    def _place(self, row: int) -> Any:
+        return slice(self.offsets[row], self.offsets[row + 1])
+
+    @property
+    def payloads(self) -> list[Any]:
+        """What was written with each document, decoded now."""
+        return [row[0].payload for row in self.spans_of(self._table)]
+
+    def __getitem__(self, row: int) -> "Document":
+        sample = super().__getitem__(row)
+        return Document(self, sample._row)
+
+    def __iter__(self) -> Iterator["Document"]:
+        return (self[row] for row in range(len(self)))
+
+
+class Document(Sample):
+    """One document of a batch."""
+
+    __slots__ = ()
+    _batch: DocumentBatch
+
+    @property
+    def payload(self) -> Any:
+        """What was written with it, decoded now; None where nothing was."""
+        return self._batch.spans_of(self._batch._table)[self._row][0].payload

@@ -1,0 +1,222 @@
+"""Runs the reading kernels over a store's shards: opens the files they ask for and turns their answers into errors."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import ArgumentError, CorruptionError, SampleIndexError
+from tokenfeed.kernels import items, posix, spans
+from tokenfeed.storage.files import Backend, FileTable, Part
+from tokenfeed.store.shards import Shard
+
+__all__ = ["FoundSpans", "Ints", "Location", "Payloads", "Reader"]
+
+Ints = npt.NDArray[np.int64]
+
+FoundSpans = tuple[Ints, Ints, Ints, Ints]
+"""offsets, numbers, starts, stops: the spans of row j are entries [offsets[j], offsets[j + 1])."""
+
+Payloads = tuple[npt.NDArray[np.uint8], Ints, Ints]
+"""data, starts, stops: payload j is data[starts[j]:stops[j]], and there is none where starts[j] is -1."""
+
+
+class Location(NamedTuple):
+    """Items [start, stop) of a shard."""
+
+    shard: str
+    start: int
+    stop: int
+
+
+class Reader:
+    """Reads rows of items, and the spans they touch, in one GIL-free call each. Threads may share a reader.
+
+    The files of a shard are numbered: one for each column, then four for each span table.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        columns: Sequence[str],
+        tables: Sequence[str],
+        *,
+        backend: Backend,
+        reads_in_flight: int,
+        max_open_files: int | None,
+    ) -> None:
+        if reads_in_flight < 1:
+            raise ArgumentError(f"reads_in_flight is {reads_in_flight}; it must be at least 1")
+        self._shards = shards
+        self._columns = list(columns)
+        self._tables = list(tables)
+        self._files_per_segment = len(columns) + spans.TABLE_FILES * len(tables)
+        self._ahead = reads_in_flight
+        self.starts = _cumulative([shard.num_items for shard in shards])
+        self._span_starts: dict[str, Ints] = {}
+        # Not a method of this object: the two would refer to each other, and files would stay open until the next
+        # garbage collection.
+        describe = partial(_describe_file, shards, self._columns, self._tables)
+        self._files = FileTable(
+            len(shards) * self._files_per_segment, describe, backend=backend, max_open_files=max_open_files
+        )
+
+    def column_table(self, columns: Sequence[tuple[str, int]]) -> Ints:
+        """What kernels take to know (name, bytes per item) of the columns to be read."""
+        rows = [(self._columns.index(name), item_bytes) for name, item_bytes in columns]
+        return np.array(rows, np.int64).reshape(-1, 2)
+
+    def span_starts(self, table: str) -> Ints:
+        """Number of the first span of every shard, and the number of all."""
+        if table not in self._span_starts:
+            self._span_starts[table] = _cumulative([shard.num_spans(table) for shard in self._shards])
+        return self._span_starts[table]
+
+    def locate(self, start: int, stop: int) -> list[Location]:
+        """The shards that hold items [start, stop)."""
+        places = []
+        segment = int(np.searchsorted(self.starts, start, side="right")) - 1
+        while start < stop:
+            first, end = int(self.starts[segment]), min(stop, int(self.starts[segment + 1]))
+            if start < end:
+                places.append(Location(self._shards[segment].name, start - first, end - first))
+                start = end
+            segment += 1
+        return places
+
+    def _first_file(self, table: str) -> int:
+        return len(self._columns) + spans.TABLE_FILES * self._tables.index(table)
+
+    def read_windows(
+        self, indices: Ints, stride: int, num_items: int, num_samples: int, columns: Ints, buffer: npt.NDArray[Any]
+    ) -> None:
+        """Row j of every column becomes items [indices[j] * stride, indices[j] * stride + num_items)."""
+        while True:
+            status, file, row = items.read_windows(
+                indices,
+                stride,
+                num_items,
+                num_samples,
+                self.starts,
+                self._files.rows,
+                self._files_per_segment,
+                columns,
+                self._ahead,
+                buffer,
+            )
+            if status == posix.OK:
+                return
+            if status == posix.BAD_INDEX:
+                raise SampleIndexError(f"sample {indices[row]} is outside the view, which has {num_samples:,} samples")
+            self._recover(status, file, self.starts, indices * stride)
+
+    def read_ragged(self, first_items: Ints, row_offsets: Ints, columns: Ints, buffer: npt.NDArray[Any]) -> None:
+        """Row j of every column becomes the items from first_items[j] on, at [row_offsets[j], row_offsets[j + 1])."""
+        while True:
+            status, file, row = items.read_ragged(
+                first_items,
+                row_offsets,
+                self.starts,
+                self._files.rows,
+                self._files_per_segment,
+                columns,
+                self._ahead,
+                buffer,
+            )
+            if status == posix.OK:
+                return
+            if status == posix.BAD_INDEX:
+                raise SampleIndexError(
+                    f"row {row} begins at item {first_items[row]}; the store has {self.starts[-1]:,}"
+                )
+            self._recover(status, file, self.starts, first_items)
+
+    def find_spans(self, table: str, first_items: Ints, row_offsets: Ints) -> FoundSpans:
+        """The spans of `table` that rows touch; the number of items of row j is row_offsets[j + 1] - row_offsets[j]."""
+        while True:
+            status, file, row, *found = spans.find_spans(
+                first_items,
+                row_offsets,
+                self.starts,
+                self.span_starts(table),
+                self._files.rows,
+                self._files_per_segment,
+                self._first_file(table),
+            )
+            if status == posix.OK:
+                return found[0], found[1], found[2], found[3]
+            if status == posix.BAD_INDEX:
+                raise SampleIndexError(
+                    f"row {row} begins at item {first_items[row]}; the store has {self.starts[-1]:,}"
+                )
+            self._recover(status, file, self.starts, first_items)
+
+    def locate_spans(self, table: str, numbers: Ints) -> tuple[Ints, Ints]:
+        """First item and number of items of each span."""
+        located = np.empty((2, numbers.size), np.int64)
+        while True:
+            status, file, row = spans.locate_spans(
+                numbers,
+                self.starts,
+                self.span_starts(table),
+                self._files.rows,
+                self._files_per_segment,
+                self._first_file(table),
+                located,
+            )
+            if status == posix.OK:
+                return located[0], located[1]
+            self._recover_span(table, numbers, status, file, row)
+
+    def read_payloads(self, table: str, numbers: Ints) -> Payloads:
+        """The payload bytes of spans."""
+        while True:
+            status, file, row, *payloads = spans.read_payloads(
+                numbers,
+                self.span_starts(table),
+                self._files.rows,
+                self._files_per_segment,
+                self._first_file(table),
+            )
+            if status == posix.OK:
+                return payloads[0], payloads[1], payloads[2]
+            self._recover_span(table, numbers, status, file, row)
+
+    def _recover_span(self, table: str, numbers: Ints, status: int, file: int, row: int) -> None:
+        starts = self.span_starts(table)
+        if status == posix.BAD_INDEX:
+            raise SampleIndexError(f"span {numbers[row]} is outside {table!r}, which has {starts[-1]:,} spans")
+        self._recover(status, file, starts, numbers)
+
+    def _recover(self, status: int, file: int, starts: Ints, positions: Ints) -> None:
+        """Open what a kernel asked for, and the same file of every shard these rows begin in; or raise."""
+        if status == posix.UNOPENED:
+            self._files.open(file)
+            segments = np.unique(np.searchsorted(starts, positions, side="right") - 1)
+            for segment in segments[(segments >= 0) & (segments < len(self._shards))]:
+                self._files.open(int(segment) * self._files_per_segment + file % self._files_per_segment)
+        elif status == posix.BAD_SPANS:
+            name = self._files.name(file)
+            raise CorruptionError(f"{name} contradicts its table or itself; `tokenfeed verify` says where")
+        elif status == posix.SMALL_OUTPUT:
+            raise ArgumentError("the output is smaller than what is to be read into it")
+        else:
+            raise self._files.failure(status, file)
+
+
+def _describe_file(shards: Sequence[Shard], columns: list[str], tables: list[str], number: int) -> Part | Ints:
+    """File `number`, as kernels count them: those of shard 0 (columns, then four for each table), of shard 1, …"""
+    segment, file = divmod(number, len(columns) + spans.TABLE_FILES * len(tables))
+    if file < len(columns):
+        return shards[segment].column_part(columns[file])
+    table, part = divmod(file - len(columns), spans.TABLE_FILES)
+    return shards[segment].span_parts(tables[table])[part]
+
+
+def _cumulative(counts: Sequence[int]) -> Ints:
+    total = sum(counts)
+    if total >= 1 << 62:
+        raise CorruptionError(f"the shards claim {total:,} items or spans together; at most 2**62 can be")
+    return np.concatenate(([0], np.cumsum(np.array(counts, np.int64)))).astype(np.int64)

@@ -1,0 +1,111 @@
+"""From a path to the shards behind it: stores, combined stores, files of other systems, and lists of any of these."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, NotAStoreError
+from tokenfeed.format.foreign import open_foreign
+from tokenfeed.format.layout import MANIFEST
+from tokenfeed.format.manifest import Column
+from tokenfeed.store.sealing import list_shards, load_entries, load_manifest
+from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, identify
+
+__all__ = ["Content", "PathLike", "resolve"]
+
+PathLike = str | os.PathLike[str]
+_DEEPEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Everything a manifest, or several, say."""
+
+    columns: Mapping[str, Column]
+    spans: Mapping[str, str | None]
+    """Span tables and the names of their codecs; None for a table without payloads."""
+    shards: Sequence[Shard]
+    tokenizer: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """A checksum of all this, the same wherever it lies. O(shards)."""
+        return identify(self.columns, self.spans, self.shards)
+
+    @property
+    def splits(self) -> list[str]:
+        return sorted({shard.split for shard in self.shards if shard.split is not None})
+
+    def select(self, split: str) -> "Content":
+        """The shards of one split alone."""
+        shards = [shard for shard in self.shards if shard.split == split]
+        if not shards:
+            raise MissingError(f"there is no split {split!r}; there are {', '.join(self.splits) or 'none'}")
+        return replace(self, shards=shards)
+
+
+def resolve(
+    path: PathLike | Sequence[PathLike], *, dtype: Any = None, eos: int | None = None, depth: int = 0
+) -> Content:
+    """What is at a path. Reads manifests alone; of foreign files, their headers."""
+    if depth > _DEEPEST:
+        raise CorruptionError(f"{path}: combined stores refer to each other more than {_DEEPEST} deep")
+    if not isinstance(path, str | os.PathLike):
+        if len(path) == 0:
+            raise ArgumentError("an empty list of stores cannot be opened")
+        return concatenate([(str(one), resolve(one, dtype=dtype, eos=eos, depth=depth)) for one in path])
+    text = os.fspath(path)
+    if "://" in text:
+        raise ArgumentError(f"{text.split('://')[0]}:// cannot be opened; only local paths can")
+    location = Path(text)
+    if (location / MANIFEST).is_file():
+        return _resolve_store(location, depth)
+    if location.is_dir():
+        raise NotAStoreError(f"{location} is no store: there is no {MANIFEST} in it")
+    file = open_foreign(location, dtype=dtype, eos=eos)
+    spans = {} if file.document_starts is None else {"documents": None}
+    return Content(file.columns, spans, [ForeignShard(file)])
+
+
+def _resolve_store(folder: Path, depth: int) -> Content:
+    manifest = load_manifest(folder)
+    if manifest.stores is None:
+        entries = manifest.shards
+        if entries is None:
+            entries = load_entries(folder, manifest, list_shards(folder).committed)
+        shards = [NativeShard(folder, entry, manifest.columns) for entry in entries]
+        return Content(manifest.columns, manifest.spans, shards, manifest.tokenizer, manifest.provenance)
+    parts = []
+    for store in manifest.stores:
+        content = resolve(folder / store.uri, dtype=store.dtype, eos=store.eos, depth=depth + 1)
+        if content.identity != store.identity:
+            raise CorruptionError(
+                f"{folder} was combined from {store.uri} with identity {store.identity}; it is now {content.identity}. "
+                "That store has changed: combine again."
+            )
+        parts.append((store.uri, content))
+    content = concatenate(parts) if parts else Content(manifest.columns, manifest.spans, [])
+    return replace(content, provenance=manifest.provenance)
+
+
+def concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
+    """Several as one long array; they must agree on what an item is."""
+    first_name, first = parts[0]
+    for name, other in parts[1:]:
+        for what, here, there in (
+            ("columns", dict(first.columns), dict(other.columns)),
+            ("span tables", dict(first.spans), dict(other.spans)),
+            ("tokenizer", first.tokenizer, other.tokenizer),
+        ):
+            if here != there:
+                raise ArgumentError(
+                    f"{first_name} and {name} cannot be one store: {what} {_plain(here)} there, {_plain(there)} here"
+                )
+    return replace(first, shards=[shard for _, content in parts for shard in content.shards], provenance={})
+
+
+def _plain(value: Any) -> Any:
+    return {name: str(item) for name, item in value.items()} if isinstance(value, dict) else value

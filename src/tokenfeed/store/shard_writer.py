@@ -1,0 +1,212 @@
+"""Writes the files of one shard, and commits it by its `shard.json`."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.format.layout import SHARD, SPAN_DTYPE, column_file, span_files
+from tokenfeed.format.manifest import Column, FileRecord, ShardRecord, SpanCount
+from tokenfeed.format.npy import build_header
+from tokenfeed.kernels.checksum import Checksum
+from tokenfeed.kernels.spans import ANCHOR_ITEMS
+from tokenfeed.storage.local import replace_bytes, sync_folder, writing
+
+__all__ = ["ShardWriter"]
+
+_BUFFER_BYTES = 1 << 20
+_PENDING_SPANS = 4096
+
+
+class ShardWriter:
+    """One shard being written. It exists for readers once `commit` has returned."""
+
+    def __init__(
+        self, folder: Path, columns: Mapping[str, Column], tables: Mapping[str, bool], *, split: str | None, sync: bool
+    ) -> None:
+        """`tables` says of each span table whether it has payloads."""
+        self.num_items = 0
+        self.num_bytes = 0
+        self._folder = folder
+        self._split = split
+        self._sync = sync
+        if (folder / SHARD).exists():
+            raise ArgumentError(f"shard {folder} exists already; a committed shard is never written again")
+        with writing(folder):
+            if folder.exists():
+                shutil.rmtree(folder)  # what a killed writer of the same name left behind
+            folder.mkdir()
+        self._columns = {
+            name: _NpyFile(folder / column_file(name), column.dtype, column.shape) for name, column in columns.items()
+        }
+        self._tables = {name: _SpanWriter(folder, name, payloads) for name, payloads in tables.items()}
+
+    def begin_spans(self, table: str, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> None:
+        """Spans one behind the other from here on; the last one stays open."""
+        self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
+
+    def add_items(self, arrays: Mapping[str, npt.NDArray[Any]], num_items: int) -> None:
+        """Items of every column."""
+        for name, array in arrays.items():
+            self._columns[name].write(array.reshape(-1).view(np.uint8))
+            self.num_bytes += array.nbytes
+        self.num_items += num_items
+
+    def _files(self) -> list["_File"]:
+        return [*self._columns.values(), *(file for table in self._tables.values() for file in table.files)]
+
+    def commit(self) -> None:
+        """Finish every file, and then say so."""
+        for table in self._tables.values():
+            table.finish(self.num_items)
+        records = {file.path.name: file.finish(sync=self._sync) for file in self._files()}
+        counts = {name: table.count() for name, table in self._tables.items()}
+        if self._sync:
+            sync_folder(self._folder)
+        record = ShardRecord(self.num_items, counts, records, self._split)
+        replace_bytes(self._folder / SHARD, record.to_json().encode(), sync=self._sync)
+        if self._sync:
+            sync_folder(self._folder.parent)
+
+    def abort(self) -> None:
+        """Leave nothing behind."""
+        for file in self._files():
+            file.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _File:
+    """A file written from front to back, with the checksum of what was written. Small writes are gathered."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_bytes = 0
+        self._checksum = Checksum()
+        self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
+        self._filled = 0
+        with writing(path):
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write(self, data: npt.NDArray[np.uint8]) -> None:
+        if self._filled + data.size > _BUFFER_BYTES:
+            self._flush()
+        if data.size > _BUFFER_BYTES:
+            self._write_through(data)
+        else:
+            self._buffer[self._filled : self._filled + data.size] = data
+            self._filled += data.size
+        self.num_bytes += data.size
+
+    def _flush(self) -> None:
+        self._write_through(self._buffer[: self._filled])
+        self._filled = 0
+
+    def _write_through(self, data: npt.NDArray[np.uint8]) -> None:
+        self._checksum.update(data)
+        view = data.data
+        with writing(self.path):
+            while view:
+                view = view[os.write(self._fd, view) :]
+
+    def _header(self) -> bytes:
+        return b""
+
+    def finish(self, *, sync: bool) -> FileRecord:
+        self._flush()
+        header = self._header()
+        with writing(self.path):
+            if header:
+                os.pwrite(self._fd, header, 0)
+            if sync:
+                os.fsync(self._fd)
+        self.close()
+        return FileRecord(len(header) + self.num_bytes, self._checksum.hexdigest())
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            with writing(self.path):
+                os.close(fd)
+
+
+class _NpyFile(_File):
+    """A `.npy` file: room for the header first, the header itself at the end, when the count is known."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> None:
+        super().__init__(path)
+        self._dtype = dtype
+        self._shape = shape
+        self._item_bytes = Column(dtype, shape).item_bytes
+        with writing(path):
+            os.lseek(self._fd, len(self._header()), os.SEEK_SET)
+
+    def _header(self) -> bytes:
+        return build_header(self._dtype, self._shape, self.num_bytes // self._item_bytes)
+
+
+class _SpanWriter:
+    """The files of one span table. Numbers are gathered in lists and written by the thousand."""
+
+    def __init__(self, folder: Path, table: str, payloads: bool) -> None:
+        names = span_files(table)
+        self._starts = _NpyFile(folder / names.starts, SPAN_DTYPE)
+        self._anchors = _NpyFile(folder / names.anchors, SPAN_DTYPE)
+        self._offsets = _NpyFile(folder / names.offsets, SPAN_DTYPE) if payloads else None
+        self._payload = _File(folder / names.payload) if payloads else None
+        self._num_spans = 0
+        self._payload_bytes = 0
+        self._num_anchors = 0
+        self._pending_starts: list[int] = []
+        self._pending_offsets: list[int] = []
+        self._pending_payloads: list[bytes] = []
+
+    @property
+    def files(self) -> list[_File]:
+        return [file for file in (self._starts, self._anchors, self._offsets, self._payload) if file is not None]
+
+    def count(self) -> SpanCount:
+        return SpanCount(self._num_spans, self._payload_bytes)
+
+    def begin(self, position: int, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> int:
+        """Spans of `lengths` items from `position` on. Returns the bytes they take."""
+        size = 0
+        for length, payload in zip(lengths, payloads, strict=True):
+            self._pending_starts.append(position)
+            position += length
+            if payload is None:
+                self._pending_offsets.append(~self._payload_bytes)
+            else:
+                self._pending_offsets.append(self._payload_bytes)
+                self._pending_payloads.append(payload)
+                self._payload_bytes += len(payload)
+                size += len(payload)
+        self._num_spans += len(lengths)
+        if len(self._pending_starts) >= _PENDING_SPANS:
+            self._flush(self._pending_starts[-1])
+        return size + 16 * len(lengths)
+
+    def _flush(self, anchor_stop: int) -> None:
+        """Write what is pending, and the anchors of the items before `anchor_stop`, which no later span can cover."""
+        starts = np.array(self._pending_starts, SPAN_DTYPE)
+        first_span = self._num_spans - starts.size
+        positions = np.arange(self._num_anchors, -(-anchor_stop // ANCHOR_ITEMS), dtype=SPAN_DTYPE) * ANCHOR_ITEMS
+        anchors = first_span + np.searchsorted(starts, positions, side="right") - 1
+        self._num_anchors += positions.size
+        self._starts.write(starts.view(np.uint8))
+        self._anchors.write(anchors.astype(SPAN_DTYPE).view(np.uint8))
+        if self._offsets is not None and self._payload is not None:
+            self._offsets.write(np.array(self._pending_offsets, SPAN_DTYPE).view(np.uint8))
+            self._payload.write(np.frombuffer(b"".join(self._pending_payloads), np.uint8))
+        self._pending_starts.clear()
+        self._pending_offsets.clear()
+        self._pending_payloads.clear()
+
+    def finish(self, num_items: int) -> None:
+        self._flush(num_items)
+        if self._offsets is not None:
+            self._offsets.write(np.array([self._payload_bytes], SPAN_DTYPE).view(np.uint8))

@@ -1,0 +1,173 @@
+"""Spans as a user sees them: those of a table, those a batch touches, and their payloads, decoded on demand."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError
+from tokenfeed.format.codecs import Codec
+from tokenfeed.store.reader import FoundSpans, Ints, Payloads, Reader
+
+__all__ = ["BatchSpans", "RowSpans", "Span", "SpanTable", "SpanTables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One span: its number in the table, and the items [start, stop) of the row (or the store) it covers."""
+
+    number: int
+    start: int
+    stop: int
+    _payload: memoryview | None
+    _table: "SpanTable"
+
+    @property
+    def payload(self) -> Any:
+        """What was written with the span, decoded now. None for a span that was written without."""
+        return None if self._payload is None else self._table.decode(self._payload, self.number)
+
+    @property
+    def has_payload(self) -> bool:
+        return self._payload is not None
+
+    def __repr__(self) -> str:
+        return f"Span({self._table.name} {self.number}: [{self.start}, {self.stop}))"
+
+
+class SpanTable:
+    """All spans of one name, numbered over all shards. `codec` is None where spans have no payloads at all."""
+
+    def __init__(self, name: str, codec: Codec | None, reader: Reader) -> None:
+        self.name = name
+        self.codec = codec
+        self._reader = reader
+
+    def __len__(self) -> int:
+        return int(self._reader.span_starts(self.name)[-1])
+
+    def __repr__(self) -> str:
+        return f"SpanTable({self.name!r}, {len(self):,} spans, codec {self.codec.name if self.codec else None!r})"
+
+    def __getitem__(self, number: int) -> Span:
+        """Span `number`, with where it lies in the store. Two or three small reads."""
+        numbers = np.array([number], np.int64)
+        first, count = self.locate(numbers)
+        start = int(first[0])
+        whole = BatchSpans(self, np.array([0, 1]), numbers, first, first + count)
+        return Span(int(number), start, start + int(count[0]), whole.payload_bytes(0), self)
+
+    def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """First item and number of items of each span."""
+        return self._reader.locate_spans(self.name, numbers)
+
+    def find(self, first_items: Ints, row_offsets: Ints) -> "BatchSpans":
+        """The spans that rows touch; row j is the row_offsets[j + 1] - row_offsets[j] items from first_items[j] on."""
+        found: FoundSpans = self._reader.find_spans(self.name, first_items, row_offsets)
+        return BatchSpans(self, *found)
+
+    def read(self, numbers: Ints) -> Payloads:
+        """Payload bytes of spans: two reads for every run of consecutive numbers."""
+        if self.codec is None:
+            nothing = np.full(numbers.size, -1, np.int64)
+            return np.empty(0, np.uint8), nothing, nothing
+        return self._reader.read_payloads(self.name, numbers)
+
+    def decode(self, payload: memoryview, number: int) -> Any:
+        assert self.codec is not None
+        try:
+            return self.codec.decode(payload)
+        except Exception as error:  # the codec is the user's, and so is what it raises
+            raise CorruptionError(
+                f"payload {number} of {self.name!r} ({len(payload)} bytes) cannot be decoded by codec "
+                f"{self.codec.name!r}: {error}"
+            ) from error
+
+
+class SpanTables(Mapping[str, SpanTable]):
+    """The span tables of a store, by name."""
+
+    def __init__(self, tables: Mapping[str, SpanTable]) -> None:
+        self._tables = dict(tables)
+
+    def __getitem__(self, name: str) -> SpanTable:
+        if name not in self._tables:
+            raise MissingError(f"the store has no span table {name!r}; it has {', '.join(self._tables) or 'none'}")
+        return self._tables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __repr__(self) -> str:
+        return f"{{{', '.join(repr(table) for table in self._tables.values())}}}"
+
+
+class BatchSpans(Sequence["RowSpans"]):
+    """The spans that the rows of a batch touch: flat arrays, and a `RowSpans` for each row.
+
+    The spans of row j are entries [offsets[j], offsets[j + 1]) of `numbers` (which span of the table), `starts` and
+    `stops` (which items of the row). Payloads are read on first use, all rows together, and decoded one by one.
+    """
+
+    def __init__(self, table: SpanTable, offsets: Ints, numbers: Ints, starts: Ints, stops: Ints) -> None:
+        self.table = table
+        self.offsets = offsets
+        self.numbers = numbers
+        self.starts = starts
+        self.stops = stops
+        self._payloads: Payloads | None = None
+
+    def __len__(self) -> int:
+        return self.offsets.size - 1
+
+    def __getitem__(self, row: Any) -> Any:
+        if not -len(self) <= row < len(self):
+            raise SampleIndexError(f"row {row} is outside the batch, which has {len(self)} rows")
+        return RowSpans(self, row % len(self))
+
+    def read_payloads(self) -> Payloads:
+        """(data, starts, stops): payload i is data[starts[i]:stops[i]]; starts[i] is -1 where there is none."""
+        if self._payloads is None:
+            self._payloads = self.table.read(self.numbers)
+        return self._payloads
+
+    def payload_bytes(self, entry: int) -> memoryview | None:
+        """The undecoded payload of one entry, without a copy."""
+        data, starts, stops = self.read_payloads()
+        return None if starts[entry] < 0 else data.data[starts[entry] : stops[entry]]
+
+    def span_numbers(self) -> Ints:
+        """For every item of every row, the number of the span that covers it. Flat; `Batch.span_numbers` shapes it."""
+        return np.repeat(self.numbers, self.stops - self.starts)
+
+
+class RowSpans(Sequence[Span]):
+    """The spans that one row touches, in order."""
+
+    __slots__ = ("_batch", "_first", "_stop")
+
+    def __init__(self, batch: BatchSpans, row: int) -> None:
+        self._batch = batch
+        self._first = int(batch.offsets[row])
+        self._stop = int(batch.offsets[row + 1])
+
+    def __len__(self) -> int:
+        return self._stop - self._first
+
+    def __getitem__(self, index: Any) -> Any:
+        entry = range(self._first, self._stop)[index]
+        batch = self._batch
+        return Span(
+            int(batch.numbers[entry]),
+            int(batch.starts[entry]),
+            int(batch.stops[entry]),
+            batch.payload_bytes(entry),
+            batch.table,
+        )
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(repr(span) for span in self)}]"

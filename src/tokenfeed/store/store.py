@@ -1,0 +1,136 @@
+"""`Store`: shards seen as one long array; and `open`, which makes one of whatever is at a path."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tokenfeed.format.codecs import Codec, find_codec
+from tokenfeed.format.manifest import Column
+from tokenfeed.storage.files import Backend
+from tokenfeed.store.data import Data
+from tokenfeed.store.documents import Documents
+from tokenfeed.store.reader import Reader
+from tokenfeed.store.resolve import Content, PathLike, resolve
+from tokenfeed.store.shards import Shard
+from tokenfeed.store.spans import SpanTable, SpanTables
+from tokenfeed.store.windows import Windows
+
+__all__ = ["Store", "open_store"]
+
+
+class Store:
+    """Items on disk, any of which can be read in constant time, with spans over them.
+
+    Files are opened when they are first read, and closed when nothing refers to the store or its views any more.
+    """
+
+    def __init__(
+        self,
+        content: Content,
+        *,
+        codecs: Iterable[Codec] = (),
+        backend: Backend = "pread",
+        reads_in_flight: int = 32,
+        max_open_files: int | None = None,
+    ) -> None:
+        self._content = content
+        reader = Reader(
+            content.shards,
+            list(content.columns),
+            list(content.spans),
+            backend=backend,
+            reads_in_flight=reads_in_flight,
+            max_open_files=max_open_files,
+        )
+        known = list(codecs)
+        tables = {
+            name: SpanTable(name, None if codec is None else find_codec(codec, known), reader)
+            for name, codec in content.spans.items()
+        }
+        self._data = Data(content.columns, SpanTables(tables), reader)
+
+    @property
+    def num_items(self) -> int:
+        return self._data.num_items
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What every item has: dtype and inner shape by name."""
+        return self._data.columns
+
+    @property
+    def spans(self) -> Mapping[str, SpanTable]:
+        """The span tables by name."""
+        return self._data.spans
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        return self._content.shards
+
+    @property
+    def splits(self) -> list[str]:
+        """The named splits that its shards belong to."""
+        return self._content.splits
+
+    @property
+    def tokenizer(self) -> str | None:
+        return self._content.tokenizer
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        return self._content.provenance
+
+    @property
+    def identity(self) -> str:
+        """A checksum of what is in the store, the same wherever it lies. O(shards)."""
+        return self._content.identity
+
+    def windows(
+        self, length: int, *, extra: int = 1, columns: Sequence[str] = (), spans: Sequence[str] = ()
+    ) -> Windows:
+        """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
+
+        The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
+        are read together when a batch is; anything else when it is asked for.
+        """
+        return Windows(self._data, length, extra=extra, columns=columns, spans=spans)
+
+    def documents(
+        self, table: str = "documents", *, columns: Sequence[str] = (), spans: Sequence[str] = ()
+    ) -> Documents:
+        """One span of `table` = one sample."""
+        return Documents(self._data, table=table, columns=columns, spans=spans)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}: {column}" for name, column in self.columns.items())
+        return f"Store({self.num_items:,} items in {len(self.shards):,} shards; {columns}; spans {list(self.spans)})"
+
+
+def open_store(
+    path: PathLike | Sequence[PathLike],
+    *,
+    split: str | None = None,
+    dtype: Any = None,
+    eos: int | None = None,
+    codecs: Iterable[Codec] = (),
+    backend: Backend = "pread",
+    reads_in_flight: int = 32,
+    max_open_files: int | None = None,
+) -> Store:
+    """Open a store, a file of another system, or several of either as one long array. Reads the manifest alone.
+
+    `split` takes the shards of one named split; without it all are taken. `dtype` is that of files which do not say
+    (raw nanoGPT and OLMo-core files); `eos`, the token that ends a document, makes documents of files that have no
+    boundaries. `codecs` are those of your own, for span payloads.
+
+    `backend="pread"` reads positionally, with `reads_in_flight` rows under way at once; `"mmap"` maps the files, which
+    is faster while they fit the page cache, slower when they do not, and kills the process when a file is truncated
+    under it. `max_open_files` bounds the descriptors kept open, by default a quarter of what the process may have.
+    """
+    content = resolve(path, dtype=dtype, eos=eos)
+    return Store(
+        content if split is None else content.select(split),
+        codecs=codecs,
+        backend=backend,
+        reads_in_flight=reads_in_flight,
+        max_open_files=max_open_files,
+    )

@@ -1,0 +1,246 @@
+"""Is a store what it says it is? Every checksum and every structural invariant of `docs/format.md`, in slices."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import TokenfeedError
+from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES
+from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
+from tokenfeed.kernels.checksum import Checksum
+from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS, TABLE_FILES
+from tokenfeed.storage.files import Part, reading
+from tokenfeed.store.resolve import PathLike, resolve
+from tokenfeed.store.sealing import list_shards, load_manifest, load_record
+from tokenfeed.store.shards import NativeShard, SpanParts
+
+__all__ = ["Report", "verify"]
+
+_SLICE_BYTES = 1 << 24
+_SLICE_ITEMS = _SLICE_BYTES // 8
+_SLICE_ANCHORS = 1 << 16
+
+
+@dataclass
+class Report:
+    """What was looked at and what was wrong with it."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is worth knowing but no fault, such as the remains of a killed writer."""
+    num_files: int = 0
+    num_bytes: int = 0
+    num_shards: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def verify(
+    path: PathLike,
+    *,
+    quick: bool = False,
+    dtype: Any = None,
+    eos: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Report:
+    """Check all of a store, a combined store or a foreign file. Errors in it are reported, not raised.
+
+    `quick` leaves out the checksums, and so does not read columns and payloads. `dtype` and `eos` are as for `open`.
+    `progress(bytes done, bytes in all)` is called after every slice.
+    """
+    return _Verification(quick, progress).run(Path(path), dtype, eos)
+
+
+class _Verification:
+    def __init__(self, quick: bool, progress: Callable[[int, int], object] | None) -> None:
+        self._quick = quick
+        self._progress = progress
+        self._total = 0
+        self.report = Report()
+
+    def run(self, path: Path, dtype: Any, eos: int | None) -> Report:
+        try:
+            self._run(path, dtype, eos)
+        except TokenfeedError as error:
+            self.report.problems.append(str(error))
+        return self.report
+
+    def _run(self, path: Path, dtype: Any, eos: int | None) -> None:
+        if not (path / MANIFEST).is_file():
+            self._check_foreign(path, dtype, eos)
+            return
+        manifest = load_manifest(path)
+        if manifest.stores is None:
+            self._check_store(path, manifest)
+            return
+        for store in manifest.stores:
+            self.run(path / store.uri, store.dtype, store.eos)
+        resolve(path)  # whether they are still the stores that were combined
+
+    def _check_foreign(self, path: Path, dtype: Any, eos: int | None) -> None:
+        content = resolve(path, dtype=dtype, eos=eos)
+        for shard in content.shards:
+            self.report.num_shards += 1
+            for table in content.spans:
+                shard.num_spans(table)  # reads and checks the boundaries
+            for column in content.columns:
+                part = shard.column_part(column)
+                self.report.num_files += 1
+                self.report.num_bytes += part.file_bytes
+                with reading(part.path), Path(part.path).open("rb") as file:
+                    self._check_start(file.fileno(), part)
+
+    def _check_store(self, folder: Path, manifest: Manifest) -> None:
+        shards = list_shards(folder)
+        names = shards.committed
+        listed: dict[str, ShardEntry] = {}
+        if manifest.shards is not None:
+            listed = {entry.name: entry for entry in manifest.shards}
+            for name in sorted(set(names) - set(listed)):
+                self.report.notes.append(f"{folder / name} is committed but not in the manifest; seal the store")
+            names = list(listed)
+        for name in shards.unfinished:
+            self.report.notes.append(f"{folder / name} is unfinished: it is being written, or its writer was killed")
+        records = []
+        for name in names:
+            try:
+                records.append((name, *load_record(folder, name, manifest)))
+            except TokenfeedError as error:
+                self.report.problems.append(str(error))
+        self._total = sum(file.bytes for _, record, _ in records for file in record.files.values())
+        for name, record, entry in records:
+            self.report.num_shards += 1
+            if listed and listed[name] != entry:
+                self._problem(folder / name, f"its shard.json says {entry}, the manifest {listed[name]}")
+            try:
+                self._check_shard(NativeShard(folder, entry, manifest.columns), manifest, record.files)
+            except TokenfeedError as error:
+                self.report.problems.append(str(error))
+
+    def _problem(self, path: object, what: str) -> None:
+        self.report.problems.append(f"{path}: {what}")
+
+    def _check_shard(self, shard: NativeShard, manifest: Manifest, files: Any) -> None:
+        for column in manifest.columns:
+            self._check_file(shard.column_part(column), files)
+        for table, codec in manifest.spans.items():
+            parts = shard.span_parts(table)[: TABLE_FILES if codec is not None else OFFSETS]
+            whole = [self._check_file(part, files) for part in parts if isinstance(part, Part)]
+            if all(whole):
+                self._check_table(shard, table, parts)
+
+    def _check_file(self, part: Part, files: dict[str, FileRecord]) -> bool:
+        """Size, header, checksum. False where its content cannot be looked at."""
+        record = files[os.path.basename(part.path)]
+        self.report.num_files += 1
+        if record.bytes != part.file_bytes:
+            self._problem(part.path, f"shard.json says {record.bytes:,} bytes; its count implies {part.file_bytes:,}")
+            return False
+        try:
+            with reading(part.path), Path(part.path).open("rb") as file:
+                if not self._check_start(file.fileno(), part):
+                    return False
+                if not self._quick:
+                    self._check_sum(file.fileno(), part, record)
+        except TokenfeedError as error:
+            self.report.problems.append(str(error))
+            return False
+        return True
+
+    def _check_start(self, fd: int, part: Part) -> bool:
+        size = os.fstat(fd).st_size
+        if size != part.file_bytes:
+            self._problem(part.path, f"has {size:,} bytes, expected {part.file_bytes:,}")
+            return False
+        header = os.pread(fd, len(part.header), 0)
+        if header != part.header:
+            self._problem(part.path, f"begins with {header!r}, expected {part.header!r}")
+            return False
+        return True
+
+    def _check_sum(self, fd: int, part: Part, record: FileRecord) -> None:
+        computed = Checksum()
+        position = part.byte_start
+        while data := os.pread(fd, _SLICE_BYTES, position):
+            computed.update(data)
+            position += len(data)
+            self.report.num_bytes += len(data)
+            if self._progress is not None:
+                self._progress(self.report.num_bytes, self._total)
+        if computed.hexdigest() != record.checksum:
+            self._problem(part.path, f"checksum is {computed.hexdigest()}, expected {record.checksum}")
+
+    def _check_table(self, shard: NativeShard, table: str, parts: SpanParts) -> None:
+        num_spans, num_items = shard.num_spans(table), shard.num_items
+        starts = _Numbers(parts[STARTS], num_spans)
+        previous = 0
+        for first, values in starts.slices():
+            if first == 0 and values[0] != 0:
+                self._problem(starts.path, f"the first span starts at item {values[0]}, expected 0")
+            if values[0] < previous or _falls(values):
+                self._problem(starts.path, f"starts are not in order within spans {first} to {first + len(values)}")
+            previous = int(values[-1])
+        if previous > num_items or (num_items > 0 and num_spans == 0):
+            self._problem(starts.path, f"{num_spans} spans, the last from item {previous}; the shard has {num_items}")
+        elif num_items > 0:
+            self._check_anchors(starts, _Numbers(parts[ANCHORS], -(-num_items // ANCHOR_ITEMS)))
+        if len(parts) > OFFSETS:
+            payload = parts[PAYLOAD]
+            assert isinstance(payload, Part)
+            self._check_offsets(_Numbers(parts[OFFSETS], num_spans + 1), payload.file_bytes)
+
+    def _check_anchors(self, starts: "_Numbers", anchors: "_Numbers") -> None:
+        for first, values in anchors.slices(_SLICE_ANCHORS):
+            if values.min() < 0 or values.max() >= starts.count or _falls(values):
+                self._problem(anchors.path, f"anchors {first} to {first + len(values)} are no sorted span numbers")
+                continue
+            low, high = int(values[0]), int(values[-1])
+            nearby = starts.read(low, min(high + 2, starts.count))
+            positions = (first + np.arange(len(values))) * ANCHOR_ITEMS
+            wrong = np.flatnonzero(low + np.searchsorted(nearby, positions, side="right") - 1 != values)
+            if wrong.size:
+                at = int(wrong[0])
+                self._problem(anchors.path, f"anchor {first + at} is {values[at]}, which does not cover that item")
+
+    def _check_offsets(self, offsets: "_Numbers", payload_bytes: int) -> None:
+        previous, gap = 0, False
+        for first, stored in offsets.slices():
+            values = np.maximum(stored, ~stored)
+            before = np.concatenate(([previous], values[:-1]))
+            gaps = np.concatenate(([gap], stored[:-1] < 0))
+            if (first == 0 and values[0] != 0) or (values < before).any():
+                self._problem(offsets.path, f"offsets are not in order within {first} to {first + len(values)}")
+            elif (values[gaps] != before[gaps]).any():
+                self._problem(offsets.path, f"a span without payload has bytes, after offset {first}")
+            previous, gap = int(values[-1]), bool(stored[-1] < 0)
+        if gap or previous != payload_bytes:
+            self._problem(offsets.path, f"the last offset is {previous:,}; there are {payload_bytes:,} payload bytes")
+
+
+def _falls(values: npt.NDArray[np.int64]) -> bool:
+    """Whether any number is less than the one before it. (A difference might not fit 64 bits.)"""
+    return bool((values[1:] < values[:-1]).any())
+
+
+class _Numbers:
+    """The int64 numbers of a span file, read slice by slice."""
+
+    def __init__(self, part: object, count: int) -> None:
+        assert isinstance(part, Part)
+        self.path = part.path
+        self.count = count
+
+    def read(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        with reading(self.path):
+            return np.fromfile(self.path, "<i8", stop - start, offset=SPAN_HEADER_BYTES + start * 8)
+
+    def slices(self, size: int = _SLICE_ITEMS) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        for start in range(0, self.count, size):
+            yield start, self.read(start, min(start + size, self.count))

@@ -1,0 +1,108 @@
+"""`store.windows(length)`: the store as one long array, cut into samples of equal length."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, SampleIndexError
+from tokenfeed.store.batch import Batch, Sample
+from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices
+from tokenfeed.store.reader import Ints, Location
+from tokenfeed.store.spans import BatchSpans
+
+__all__ = ["WindowBatch", "Windows"]
+
+
+class Windows:
+    """Sample i is items [i·length, i·length + length + extra) of the store, across shards.
+
+    Eight items, length 3, extra 1:  0 1 2 3 4 5 6 7  →  sample 0 = 0 1 2 3,  sample 1 = 3 4 5 6; len = 2
+    """
+
+    def __init__(
+        self, data: Data, length: int, *, extra: int = 1, columns: Sequence[str] = (), spans: Sequence[str] = ()
+    ) -> None:
+        if length < 1 or extra < 0:
+            raise ArgumentError(f"windows of length {length}, extra {extra}; they must be at least 1 and 0")
+        self.length = length
+        self.extra = extra
+        self._data = data
+        self._columns = data.column_set(columns)
+        self._spans = [data.spans[table].name for table in spans]
+        self._num_samples = max(0, (data.num_items - extra) // length)
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __repr__(self) -> str:
+        return f"Windows({len(self):,} samples of {self.length} + {self.extra} items: {', '.join(self._columns.names)})"
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.read([index])[0]
+
+    def read(self, indices: Sequence[int] | Array, *, out: Array | Mapping[str, Array] | None = None) -> "WindowBatch":
+        """Samples `indices` as a batch; columns and spans named when the view was made are read now, without the GIL.
+
+        `out` may give the memory: an array of shape (len(indices), length + extra, …) for the only column, or one for
+        every column by name; C-contiguous and of the stored dtype. `batch.column(name)` is then that array.
+        """
+        batch = WindowBatch(self._data, as_indices(indices), self._columns, self.length, self.extra, len(self))
+        if out is None:
+            batch.load()
+        else:
+            batch.load_into(out)
+        for table in self._spans:
+            batch.spans_of(table).read_payloads()
+        return batch
+
+    def locate(self, index: int) -> list[Location]:
+        """Which items of which shards sample `index` is made of."""
+        if not 0 <= index < len(self):
+            raise SampleIndexError(f"sample {index} is outside the view, which has {len(self):,} samples")
+        start = index * self.length
+        return self._data.reader.locate(start, start + self.length + self.extra)
+
+
+class WindowBatch(Batch):
+    """Rows of equal length. `inputs, targets = batch` is next-token prediction."""
+
+    def __init__(
+        self, data: Data, indices: Ints, columns: ColumnSet, length: int, extra: int, num_samples: int
+    ) -> None:
+        super().__init__(data, indices, columns)
+        self._length = length
+        self._extra = extra
+        self._num_samples = num_samples
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.indices.size, self._length + self._extra
+
+    def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
+        self._data.reader.read_windows(
+            self.indices, self._length, self._length + self._extra, self._num_samples, columns.table, buffer
+        )
+
+    def _find_spans(self, table: str) -> BatchSpans:
+        row_offsets = np.arange(len(self) + 1) * self.shape[1]
+        return self._data.spans[table].find(self.indices * self._length, row_offsets)
+
+    def _place(self, row: int) -> Any:
+        return row
+
+    @property
+    def inputs(self) -> Array:
+        """The first `length` items of each row of the primary column. A view, not a copy."""
+        return self.column(self._data.primary)[:, : self._length]
+
+    @property
+    def targets(self) -> Array:
+        """The items that follow the inputs, one by one. A view, not a copy."""
+        if self._extra == 0:
+            raise ArgumentError("windows(…, extra=0) have no targets; extra=1 reads the item that follows")
+        return self.column(self._data.primary)[:, 1 : self._length + 1]
+
+    def __iter__(self) -> Iterator[Array]:
+        yield self.inputs
+        yield self.targets

@@ -1,0 +1,240 @@
+"""`Writer`: puts items and spans into a store, shard by shard. Any number of them may work on one store at once."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import ArgumentError, FitError, WriteError
+from tokenfeed.format.codecs import Codec, resolve_codec
+from tokenfeed.format.layout import MANIFEST, check_name
+from tokenfeed.format.manifest import Column, Manifest
+from tokenfeed.format.npy import check_dtype
+from tokenfeed.storage.local import create_bytes, writing
+from tokenfeed.store.fit import fit
+from tokenfeed.store.sealing import list_shards, load_manifest, seal, unseal
+from tokenfeed.store.shard_writer import ShardWriter
+
+__all__ = ["Writer"]
+
+_SHARD_BYTES = 1 << 30
+
+
+class Writer:
+    """Writes shards of its own into a store, and creates the store if there is none.
+
+    A shard is closed once it holds `shard_bytes`, and exists for readers from then on; documents never straddle two. A
+    crash loses at most the shard being written. No lock is taken: writers in other processes or on other hosts each own
+    their shards. The last one to close seals the store.
+
+    `columns` gives a NumPy dtype for each column, `("uint8", (3, 32, 32))` for one with an inner shape. `spans` gives a
+    codec for each span table, by name or as an object, or None for spans without payloads.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        columns: Mapping[str, Any],
+        spans: Mapping[str, str | Codec | None] | None = None,
+        split: str | None = None,
+        name: str | None = None,
+        shard_bytes: int = _SHARD_BYTES,
+        tokenizer: str | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        sync: bool = True,
+    ) -> None:
+        """`name` begins the names of this writer's shards, which order them; it must be the writer's own.
+
+        `sync=False` leaves it to the operating system when bytes reach the disk: a crash of the process still loses no
+        committed shard, a power cut may.
+        """
+        if shard_bytes < 1:
+            raise ArgumentError(f"shard_bytes is {shard_bytes}; it must be at least 1")
+        self._path = Path(path)
+        self._columns = {
+            check_name("column", key, where=str(path)): _column(key, value) for key, value in columns.items()
+        }
+        self._codecs = {
+            check_name("span table", key, where="spans"): None if codec is None else resolve_codec(codec, what=key)
+            for key, codec in (spans or {}).items()
+        }
+        if not self._columns and not self._codecs:
+            raise ArgumentError("a store needs at least one column or span table")
+        self._split = None if split is None else check_name("split", split, where=str(path))
+        self._name = check_name("shard", _unique_name() if name is None else name, where=str(path))
+        self._shard_bytes = shard_bytes
+        self._sync = sync
+        self._num_shards = 0
+        self._shard: ShardWriter | None = None
+        self._closed = False
+        codec_names = {key: None if codec is None else codec.name for key, codec in self._codecs.items()}
+        self._create(Manifest(self._columns, codec_names, tokenizer, dict(provenance or {})))
+
+    def _create(self, manifest: Manifest) -> None:
+        with writing(self._path):
+            self._path.mkdir(parents=True, exist_ok=True)
+        if create_bytes(self._path / MANIFEST, manifest.to_json().encode(), sync=self._sync):
+            return
+        existing = load_manifest(self._path)
+        if existing.stores is not None:
+            raise ArgumentError(f"{self._path} is a combined store; write into one of the stores it consists of")
+        for what, there, here in (
+            ("columns", _describe(existing.columns), _describe(manifest.columns)),
+            ("span tables", dict(existing.spans), dict(manifest.spans)),
+            ("tokenizer", existing.tokenizer, manifest.tokenizer or existing.tokenizer),
+        ):
+            if there != here:
+                raise ArgumentError(f"{self._path} exists with {what} {there}; this writer has {here}")
+
+    def append(self, columns: Mapping[str, Any], *, lengths: Sequence[int] | None = None, **spans: Any) -> None:
+        """Add a document: its items in every column, and a new span in every table.
+
+        `spans` gives payloads by table; a table that is not named gets a span without payload. With `lengths` it is
+        many documents at once: items one behind the other, and a list of payloads for each table.
+
+            writer.append({"tokens": [1, 2, 3]}, documents={"url": "…"})
+            writer.append({"tokens": [1, 2, 3]}, lengths=[2, 1], documents=[{"url": "…"}, {"url": "…"}])
+        """
+        arrays, num_items = self._fit(columns)
+        counts = [num_items] if lengths is None else [int(length) for length in lengths]
+        if sum(counts) != num_items or min(counts, default=0) < 0:
+            raise ArgumentError(f"lengths add up to {sum(counts):,}; {num_items:,} items were given")
+        self._check_tables(spans)
+        payloads = {}
+        for table in self._codecs:
+            given = [spans[table]] if lengths is None and table in spans else spans.get(table, [None] * len(counts))
+            if len(given) != len(counts):
+                raise ArgumentError(f"{len(given)} payloads for {table!r}; there are {len(counts)} documents")
+            payloads[table] = [self._encode(table, payload) for payload in given]
+        self._write(arrays, num_items, {table: (counts, payloads[table]) for table in self._codecs}, new=True)
+
+    def extend(self, columns: Mapping[str, Any], **spans: Any) -> None:
+        """Add items to the document that was appended last; only the tables named get a new span.
+
+        writer.append({"tokens": [1, 2]}, documents={"url": "…"}, concepts=["a"])
+        writer.extend({"tokens": [3, 4]}, concepts=["b"])           # the same document, another concept
+        """
+        if self._shard is None:
+            raise ArgumentError("there is no document to extend; append one first")
+        arrays, num_items = self._fit(columns)
+        self._check_tables(spans)
+        begun = {table: ([num_items], [self._encode(table, payload)]) for table, payload in spans.items()}
+        self._write(arrays, num_items, begun, new=False)
+
+    def _fit(self, columns: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], int]:
+        if self._closed:
+            raise ArgumentError(f"the writer of {self._path} is closed")
+        if columns.keys() != self._columns.keys():
+            raise FitError(f"columns given: {sorted(columns)}; the store has {sorted(self._columns)}")
+        arrays = {name: fit(columns[name], column, name) for name, column in self._columns.items()}
+        counts = {name: len(array) for name, array in arrays.items()}
+        if len(set(counts.values())) > 1:
+            raise FitError(f"columns must have equally many items; they have {counts}")
+        return arrays, max(counts.values(), default=0)
+
+    def _check_tables(self, spans: Mapping[str, Any]) -> None:
+        for table in spans:
+            if table not in self._codecs:
+                raise ArgumentError(
+                    f"the store has no span table {table!r}; it has {', '.join(self._codecs) or 'none'}"
+                )
+
+    def _encode(self, table: str, payload: Any) -> bytes | None:
+        """None stands for no payload. Codecs are the caller's, and so are the errors they raise."""
+        codec = self._codecs[table]
+        if payload is None:
+            return None
+        if codec is None:
+            raise ArgumentError(
+                f"span table {table!r} has no codec, so its spans have no payloads; {payload!r} was given"
+            )
+        return codec.encode(payload)
+
+    def _write(
+        self,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        num_items: int,
+        spans: Mapping[str, tuple[list[int], list[bytes | None]]],
+        *,
+        new: bool,
+    ) -> None:
+        if new and self._shard is not None and self._shard.num_bytes >= self._shard_bytes:
+            self._commit()
+        try:
+            if self._shard is None:
+                self._shard = self._begin_shard()
+            for table, (lengths, payloads) in spans.items():
+                self._shard.begin_spans(table, lengths, payloads)
+            self._shard.add_items(arrays, num_items)
+        except WriteError:
+            self.abort()  # half of the document may be on disk
+            raise
+
+    def _begin_shard(self) -> ShardWriter:
+        folder = self._path / f"{self._name}-{self._num_shards:05d}"
+        payloads = {table: codec is not None for table, codec in self._codecs.items()}
+        return ShardWriter(folder, self._columns, payloads, split=self._split, sync=self._sync)
+
+    def _commit(self) -> None:
+        if self._shard is None:
+            return
+        try:
+            self._shard.commit()
+        except WriteError:
+            self.abort()
+            raise
+        self._shard = None
+        self._num_shards += 1
+        unseal(self._path, sync=self._sync)
+
+    def close(self) -> None:
+        """Commit the last shard; and seal the store, unless another writer has a shard under way."""
+        if self._closed:
+            return
+        self._commit()
+        self._closed = True
+        if not list_shards(self._path).unfinished:
+            seal(self._path, sync=self._sync)
+
+    def abort(self) -> None:
+        """Discard the shard under way. Those that were committed stay."""
+        self._closed = True
+        if self._shard is not None:
+            shard, self._shard = self._shard, None
+            shard.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def _column(name: str, described: Any) -> Column:
+    try:
+        dtype = np.dtype(described)
+    except TypeError as error:
+        raise ArgumentError(f"column {name!r}: {described!r} is no NumPy dtype ({error})") from error
+    check_name("column", name, where="columns")
+    base, shape = dtype.subdtype or (dtype, ())
+    return Column(check_dtype(base, what=f"column {name!r}"), shape)
+
+
+def _describe(columns: Mapping[str, Column]) -> dict[str, str]:
+    return {name: str(column) for name, column in columns.items()}
+
+
+def _unique_name() -> str:
+    """Sorts by time, so that a store grows at its end."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"

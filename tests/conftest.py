@@ -1,0 +1,29 @@
+"""Fixtures and profiles shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from plain import PlainStore, make_documents
+
+settings.register_profile(
+    "default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.register_profile("long", parent=settings.get_profile("default"), max_examples=3000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def plain() -> PlainStore:
+    """120 documents of 0 to 400 items."""
+    return make_documents([(7 * number * number) % 401 for number in range(120)])
+
+
+@pytest.fixture
+def store_path(plain: PlainStore, tmp_path: Path) -> Path:
+    """The same documents as a store of several shards."""
+    path = tmp_path / "store"
+    plain.write(path, shard_bytes=40_000, name="part")
+    return path

@@ -1,0 +1,31 @@
+"""What the README shows is run as it stands; its file tree is the one there is."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_examples_run(tmp_path):
+    code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "https://example.org/42" in done.stdout
+    assert "(2, 4, 3, 32, 32)" in done.stdout
+    assert "True" in done.stdout
+
+
+def test_file_tree_is_true():
+    """Every module is in the tree, and nothing else is."""
+    tree = README.split("## Where things are")[1].split("```")[1]
+    named = set(re.findall(r"[─ ]([a-z_]+\.py|[a-z]+/)\s", tree)) - {"store.py"}
+    source = ROOT / "src" / "tokenfeed"
+    there = {path.name for path in source.rglob("*.py") if "foreign" not in path.parts and "cli" not in path.parts}
+    folders = {f"{path.name}/" for path in source.rglob("*") if path.is_dir() and path.name != "__pycache__"}
+    assert there - {"store.py"} <= named
+    assert folders <= named
+    missing = {name for name in named if not list(ROOT.rglob(name.rstrip("/")))}
+    assert not missing

@@ -1,0 +1,124 @@
+"""Writers that are killed, that run out of disk, that are interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import tokenfeed
+from tokenfeed.errors import WriteError
+from tokenfeed.store.verify import verify
+
+CODE = """
+import sys, itertools, numpy as np, tokenfeed
+path, seed = sys.argv[1], int(sys.argv[2])
+for round in itertools.count():
+    if round == 1:
+        print("the first shards are there", flush=True)
+    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, spans={"documents": "json"},
+                          name=f"{seed}-{round}", shard_bytes=20_000, sync=False) as writer:
+        for number in range(100):
+            tokens = (np.arange(100 + number) + number).astype(np.uint16)
+            writer.append({"tokens": tokens}, documents=[number, len(tokens)])
+"""
+
+
+def check(path):
+    """Whatever was committed is whole, and nothing else is seen."""
+    report = verify(path)
+    assert report.ok, report.problems
+    documents = tokenfeed.open(path).documents()
+    for document in documents.read(np.arange(len(documents))):
+        number, length = document.payload
+        np.testing.assert_array_equal(document.tokens, np.arange(length) + number)
+    return len(documents)
+
+
+def test_kill_minus_nine_at_any_moment(tmp_path):
+    """Twenty times; what was committed before stays, and the store goes on being written to."""
+    rng = np.random.default_rng(0)
+    seen = 0
+    for seed in range(20):
+        process = subprocess.Popen([sys.executable, "-c", CODE, str(tmp_path), str(seed)], stdout=subprocess.PIPE)
+        if seed % 4:  # every fourth is killed while it starts
+            process.stdout.readline()
+        time.sleep(float(rng.uniform(0, 0.1)))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        if not (tmp_path / "manifest.json").exists():
+            continue
+        now = check(tmp_path)
+        assert now >= seen
+        seen = now
+    assert seen > 100
+    tokenfeed.seal(tmp_path)
+    assert check(tmp_path) == seen
+
+
+def test_a_full_disk(tmp_path):
+    """A file system of 1 MiB: what was committed before it was full is there, and nothing else."""
+    code = """
+import ctypes, os, sys
+import numpy as np
+import tokenfeed
+from tokenfeed.store.verify import verify
+path = sys.argv[1]
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, MS_REC_PRIVATE = 0x20000, 0x4000 | 0x40000
+assert libc.unshare(CLONE_NEWNS) == 0, "root is needed to mount a small file system"
+libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None)
+assert libc.mount(b"tmpfs", path.encode(), b"tmpfs", 0, b"size=1m") == 0
+store = path + "/store"
+try:
+    columns, spans = {"tokens": "uint16"}, {"documents": "json"}
+    with tokenfeed.Writer(store, columns=columns, spans=spans, shard_bytes=300_000) as writer:
+        for number in range(1000):
+            writer.append({"tokens": np.full(5000, number)}, documents=number)
+except tokenfeed.errors.WriteError as error:
+    assert error.errno == 28 and "ENOSPC" in str(error) and error.filename.startswith(store), error
+else:
+    raise AssertionError("the disk was not full")
+assert verify(store).ok and not verify(store).notes, verify(store)
+documents = tokenfeed.open(store).documents()
+assert 50 < len(documents) < 200, len(documents)
+for number, document in enumerate(documents.read(range(len(documents)))):
+    assert document.payload == number and (document.tokens == number).all()
+"""
+    if os.getuid() != 0:
+        pytest.skip("root is needed to mount a small file system")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_size_limit(tmp_path):
+    """The same without root: files may not grow beyond 200,000 bytes."""
+    code = """
+import resource, signal, sys
+import tokenfeed
+from tokenfeed.kernels.checksum import checksum
+checksum(b"")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    with tokenfeed.Writer(sys.argv[1], columns={"tokens": "uint16"}) as writer:
+        for _ in range(1000):
+            writer.append({"tokens": range(10_000)})
+except tokenfeed.errors.WriteError as error:
+    assert "EFBIG" in str(error) and "tokens.npy" in error.filename
+else:
+    raise AssertionError
+assert tokenfeed.open(sys.argv[1]).num_items == 0
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_store_that_cannot_be_created(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match="file"):
+        tokenfeed.Writer(tmp_path / "file" / "store", columns={"tokens": "u1"})

@@ -1,0 +1,246 @@
+"""Views and batches: shapes, arguments, lazily read columns, codecs, locations."""
+
+import numpy as np
+import pytest
+
+import tokenfeed
+from plain import spans_of
+from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, SampleIndexError
+
+
+def test_inputs_and_targets_are_views_of_one_buffer(store_path, plain):
+    inputs, targets = batch = tokenfeed.open(store_path).windows(64).read([3, 0])
+    assert inputs.shape == targets.shape == (2, 64)
+    assert inputs.dtype == np.uint16
+    assert np.shares_memory(inputs, targets)
+    np.testing.assert_array_equal(inputs[0], plain.tokens[192:256])
+    np.testing.assert_array_equal(targets[0], plain.tokens[193:257])
+    assert len(batch) == 2
+    assert batch.indices.tolist() == [3, 0]
+    assert batch[-1].index == 0
+
+
+def test_extra(store_path, plain):
+    store = tokenfeed.open(store_path)
+    observations = store.windows(10, extra=0)
+    assert observations.read([2]).inputs.shape == (1, 10)
+    with pytest.raises(ArgumentError, match="extra=0"):
+        _ = observations.read([2]).targets
+    ahead = store.windows(10, extra=3).read([2])
+    assert ahead.inputs.shape == ahead.targets.shape == (1, 10)
+    np.testing.assert_array_equal(ahead.tokens[0], plain.tokens[20:33])
+
+
+@pytest.mark.parametrize("arguments", [{"length": 0}, {"length": -1}, {"length": 5, "extra": -1}])
+def test_bad_windows(store_path, arguments):
+    with pytest.raises(ArgumentError):
+        tokenfeed.open(store_path).windows(**arguments)
+
+
+@pytest.mark.parametrize("view", ["windows", "documents"])
+@pytest.mark.parametrize("offset", [0, 1, 2**40, -1, -(2**40)])
+def test_an_index_outside_is_an_error(store_path, view, offset):
+    store = tokenfeed.open(store_path)
+    samples = store.windows(10) if view == "windows" else store.documents()
+    index = offset if offset < 0 else len(samples) + offset
+    for read in (lambda: samples[index], lambda: samples.read([0, index]), lambda: samples.locate(index)):
+        with pytest.raises(SampleIndexError, match=str(index)) as caught:
+            read()
+        assert isinstance(caught.value, IndexError)
+
+
+def test_a_view_can_be_iterated_like_a_sequence(store_path):
+    windows = tokenfeed.open(store_path).windows(1000)
+    assert [sample.index for sample in windows] == list(range(len(windows)))
+
+
+@pytest.mark.parametrize("indices", [[0.5], [[0]], 0, "ab", [None], [True], np.zeros((2, 2), int)])
+def test_indices_are_whole_numbers(store_path, indices):
+    with pytest.raises(ArgumentError, match="whole numbers"):
+        tokenfeed.open(store_path).windows(10).read(indices)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, range, np.uint8, np.int32, np.uint64, "read-only", "strided"])
+def test_any_kind_of_whole_numbers_will_do(store_path, plain, kind):
+    numbers = range(1, 9, 2)
+    if kind == "strided":
+        indices = np.arange(1, 9)[::2]
+    elif kind == "read-only":
+        indices = np.array(numbers)
+        indices.flags.writeable = False
+    else:
+        indices = numbers if kind is range else kind(numbers) if kind in (list, tuple) else np.array(numbers, kind)
+    batch = tokenfeed.open(store_path).windows(10).read(indices)
+    np.testing.assert_array_equal(batch.inputs[:, 0], plain.tokens[[10, 30, 50, 70]])
+
+
+def test_uint64_beyond_int64(store_path):
+    with pytest.raises(SampleIndexError):
+        tokenfeed.open(store_path).windows(10).read(np.array([2**63], np.uint64))
+
+
+def test_out_is_filled_and_becomes_the_batch(store_path, plain):
+    store = tokenfeed.open(store_path)
+    out = np.zeros((2, 11), np.uint16)
+    batch = store.windows(10).read([4, 5], out=out)
+    assert np.shares_memory(batch.inputs, out)
+    np.testing.assert_array_equal(out[1], plain.tokens[50:61])
+    both = {"tokens": np.zeros((2, 11), np.uint16), "frame": np.zeros((2, 11, 2, 3), np.uint8)}
+    batch = store.windows(10, columns=["frame"]).read([4, 5], out=both)
+    np.testing.assert_array_equal(both["frame"][0], plain.frames()[40:51])
+    assert batch.column("frame") is both["frame"]
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.zeros((2, 10), np.uint16),
+        np.zeros((3, 11), np.uint16),
+        np.zeros((2, 11), np.int16),
+        np.zeros((2, 22), np.uint16)[:, ::2],
+        np.zeros((11, 2), np.uint16).T,
+        np.frombuffer(bytes(44), np.uint16).reshape(2, 11),
+        {},
+        {"frame": np.zeros((2, 11, 2, 3), np.uint8)},
+    ],
+)
+def test_an_out_that_does_not_fit(store_path, out):
+    with pytest.raises(ArgumentError, match="out"):
+        tokenfeed.open(store_path).windows(10).read([4, 5], out=out)
+
+
+def test_other_columns_are_read_when_they_are_asked_for(store_path, plain):
+    store = tokenfeed.open(store_path)
+    for columns in ((), ("frame",), ("frame", "tokens")):
+        batch = store.windows(10, columns=columns).read([7])
+        np.testing.assert_array_equal(batch.column("frame")[0], plain.frames()[70:81])
+        assert batch[0].column("frame").shape == (11, 2, 3)
+    with pytest.raises(MissingError, match="tokens, frame"):
+        batch.column("nothing")
+    with pytest.raises(MissingError, match="tokens, frame"):
+        store.windows(10, columns=["nothing"])
+    with pytest.raises(MissingError, match="documents, concepts") as caught:
+        batch.spans["nothing"]
+    assert isinstance(caught.value, KeyError)
+    assert "nothing" not in batch.spans
+    with pytest.raises(MissingError):
+        store.windows(10, spans=["nothing"])
+    with pytest.raises(MissingError):
+        store.documents("nothing")
+
+
+def test_a_store_without_a_primary_column(tmp_path):
+    with tokenfeed.Writer(tmp_path, columns={"a": "u1", "b": "<f4"}) as writer:
+        writer.append({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5]})
+    batch = tokenfeed.open(tmp_path).windows(2).read([0])
+    assert batch.column("b").tolist() == [[0.5, 1.5, 2.5]]
+    with pytest.raises(MissingError, match="which column"):
+        _ = batch.inputs
+
+
+def test_structured_columns(tmp_path):
+    dtype = np.dtype([("token", "<u4"), ("concept", "<u2", (2,))])
+    values = np.zeros(9, dtype)
+    values["token"] = np.arange(9)
+    values["concept"][:, 1] = np.arange(9) * 2
+    with tokenfeed.Writer(tmp_path, columns={"tokens": dtype}) as writer:
+        writer.append({"tokens": values[:4]})
+        writer.append({"tokens": values[4:]})
+    batch = tokenfeed.open(tmp_path).windows(4).read([1])
+    assert batch.inputs["token"].tolist() == [[4, 5, 6, 7]]
+    assert batch.targets["concept"][0, :, 1].tolist() == [10, 12, 14, 16]
+
+
+def test_spans_may_be_read_with_the_batch(store_path, plain):
+    store = tokenfeed.open(store_path)
+    eager, lazy = (store.windows(100, spans=spans).read([5, 9]) for spans in ((), ("documents", "concepts")))
+    for table in ("documents", "concepts"):
+        for row, index in enumerate((5, 9)):
+            expected = plain.touched(table, 100 * index, 100 * index + 101)
+            assert spans_of(eager.spans[table][row]) == spans_of(lazy[row].spans[table]) == expected
+    assert list(eager.spans) == ["documents", "concepts"]
+
+
+def test_document_batches_are_ragged(store_path, plain):
+    batch = tokenfeed.open(store_path).documents(columns=["frame"]).read([3, 0, 119])
+    lengths = [len(plain.documents[number].tokens) for number in (3, 0, 119)]
+    assert batch.lengths.tolist() == lengths
+    assert batch.offsets.tolist() == [0, *np.cumsum(lengths)]
+    assert batch.column("frame").shape == (sum(lengths), 2, 3)
+    np.testing.assert_array_equal(batch.span_numbers("documents"), np.repeat([3, 0, 119], lengths))
+
+
+def test_spans_of_a_table_by_number(store_path, plain):
+    table = tokenfeed.open(store_path).spans["concepts"]
+    written = plain.table("concepts")
+    assert len(table) == len(written)
+    for number in (0, 5, len(table) - 1):
+        span = table[number]
+        assert (span.start, span.stop, span.payload) == written[number]
+    with pytest.raises(SampleIndexError):
+        table[len(table)]
+
+
+def test_own_and_unknown_codecs(tmp_path):
+    class Upper:
+        name = "upper"
+
+        def encode(self, value):
+            return value.upper().encode()
+
+        def decode(self, data):
+            return str(data, "utf8").lower()
+
+    with tokenfeed.Writer(tmp_path, columns={"tokens": "u1"}, spans={"documents": Upper()}) as writer:
+        writer.append({"tokens": [1, 2]}, documents="abc")
+    assert tokenfeed.open(tmp_path, codecs=[Upper()]).documents()[0].payload == "abc"
+    assert tokenfeed.open(tmp_path).documents()[0].payload == b"ABC"
+
+
+def test_a_payload_that_cannot_be_decoded(tmp_path):
+    class Liar:
+        name = "json"
+
+        def encode(self, value):
+            return b"{"
+
+        def decode(self, data):
+            return None
+
+    with tokenfeed.Writer(tmp_path, columns={"tokens": "u1"}, spans={"documents": Liar()}) as writer:
+        writer.append({"tokens": [1]}, documents=1)
+    with pytest.raises(CorruptionError, match="payload 0 of 'documents'"):
+        _ = tokenfeed.open(tmp_path).documents()[0].payload
+
+
+def test_locations(tmp_path):
+    with tokenfeed.Writer(
+        tmp_path, columns={"tokens": "u1"}, spans={"documents": None}, name="part", shard_bytes=1
+    ) as writer:
+        for length in (3, 0, 4, 5):
+            writer.append({"tokens": np.zeros(length)}) if length == 0 else writer.append({"tokens": [1] * length})
+    store = tokenfeed.open(tmp_path)
+    assert store.windows(4, extra=2).locate(1) == [("part-00002", 1, 4), ("part-00003", 0, 3)]
+    assert store.documents().locate(1) == []
+    assert store.documents().locate(2) == [("part-00002", 0, 4)]
+
+
+@pytest.mark.parametrize("options", [{"backend": "x"}, {"reads_in_flight": 0}, {"max_open_files": -1}])
+def test_bad_reading_options(store_path, options):
+    with pytest.raises(ArgumentError):
+        tokenfeed.open(store_path, **options)
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/store", "gs://x", "https://x/y"])
+def test_only_local_paths(path):
+    with pytest.raises(ArgumentError, match="local"):
+        tokenfeed.open(path)
+
+
+def test_nothing_to_open(tmp_path):
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(FileNotFoundError) as caught:
+            tokenfeed.open(path)
+        assert isinstance(caught.value, tokenfeed.errors.TokenfeedError)
+    with pytest.raises(ArgumentError):
+        tokenfeed.open([])

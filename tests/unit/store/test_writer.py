@@ -1,0 +1,293 @@
+"""The writer: what it refuses, how shards roll over, several writers on one store, sealing."""
+
+import contextlib
+import json
+import multiprocessing
+
+import numpy as np
+import pytest
+
+import tokenfeed
+from tokenfeed.errors import ArgumentError, CorruptionError, FitError, FormatError, MissingError, NotAStoreError
+from tokenfeed.store.sealing import list_shards, load_manifest
+from tokenfeed.store.verify import verify
+
+COLUMNS = {"tokens": "uint16"}
+
+
+def write(path, *values, **options):
+    with tokenfeed.Writer(path, columns=COLUMNS, spans={"documents": "json"}, **options) as writer:
+        for value in values:
+            writer.append({"tokens": value}, documents=len(value))
+
+
+def test_plain_numpy_reads_every_file(store_path, plain):
+    loaded = [np.load(path / "tokens.npy", mmap_mode="r") for path in sorted(store_path.iterdir()) if path.is_dir()]
+    assert len(loaded) > 3
+    np.testing.assert_array_equal(np.concatenate(loaded), plain.tokens)
+    for path in store_path.rglob("*.npy"):
+        np.load(path, mmap_mode="r")
+
+
+def test_documents_do_not_straddle_shards(tmp_path):
+    write(tmp_path, *([1] * 100 for _ in range(10)), shard_bytes=500)
+    store = tokenfeed.open(tmp_path)
+    assert len(store.shards) == 4
+    assert {len(store.documents().locate(number)) for number in range(10)} == {1}
+
+
+def test_an_empty_store(tmp_path):
+    write(tmp_path)
+    store = tokenfeed.open(tmp_path)
+    assert store.num_items == len(store.windows(5)) == len(store.documents()) == 0
+    assert store.windows(5).read([]).inputs.shape == (0, 5)
+    assert len(store.documents().read([])) == 0
+    assert verify(tmp_path).ok
+
+
+def test_documents_without_any_tokens(tmp_path):
+    """Any payload, and no columns at all."""
+    with tokenfeed.Writer(tmp_path, columns={}, spans={"documents": "msgpack"}) as writer:
+        for number in range(10):
+            writer.append({}, documents={"number": number})
+    documents = tokenfeed.open(tmp_path).documents()
+    assert documents.read([7, 2]).payloads == [{"number": 7}, {"number": 2}]
+    assert verify(tmp_path).ok
+
+
+def test_gaps_are_told_from_empty_payloads(tmp_path):
+    with tokenfeed.Writer(tmp_path, columns=COLUMNS, spans={"a": "bytes", "b": "utf8"}) as writer:
+        writer.append({"tokens": [1]}, a=b"", b="x")
+        writer.append({"tokens": [2]}, b="")
+        writer.append({"tokens": [3]}, a=b"y")
+    spans = tokenfeed.open(tmp_path).windows(3, extra=0)[0].spans
+    assert [span.payload for span in spans["a"]] == [b"", None, b"y"]
+    assert [span.payload for span in spans["b"]] == ["x", "", None]
+    assert [span.has_payload for span in spans["a"]] == [True, False, True]
+
+
+def test_a_failed_append_changes_nothing(tmp_path):
+    with tokenfeed.Writer(tmp_path, columns=COLUMNS, spans={"documents": "json"}) as writer:
+        writer.append({"tokens": [1, 2]}, documents="a")
+        for error, columns, spans in (
+            (FitError, {"tokens": [70_000]}, {}),
+            (FitError, {}, {}),
+            (FitError, {"tokens": [1], "more": [1]}, {}),
+            (ArgumentError, {"tokens": [1]}, {"other": 1}),
+            (TypeError, {"tokens": [1]}, {"documents": object()}),
+            (ArgumentError, {"tokens": [1]}, {"lengths": [2]}),
+            (ArgumentError, {"tokens": [1]}, {"lengths": [2, -1]}),
+            (ArgumentError, {"tokens": [1]}, {"lengths": [1], "documents": ["a", "b"]}),
+        ):
+            with pytest.raises(error):
+                writer.append(columns, **spans)
+        writer.append({"tokens": [3]}, documents="b")
+    store = tokenfeed.open(tmp_path)
+    assert store.windows(3, extra=0)[0].tokens.tolist() == [1, 2, 3]
+    assert store.documents().read([0, 1]).payloads == ["a", "b"]
+
+
+def test_an_exception_in_the_with_block_discards_the_shard_under_way(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        tokenfeed.Writer(tmp_path, columns=COLUMNS, spans={"documents": "json"}, shard_bytes=4) as writer,
+    ):
+        writer.append({"tokens": [4, 5]}, documents=0)
+        writer.append({"tokens": [6, 7]}, documents=0)
+        raise KeyboardInterrupt
+    assert tokenfeed.open(tmp_path).windows(5, extra=0)[0].tokens.tolist() == [1, 2, 3, 4, 5]
+    assert not list_shards(tmp_path).unfinished
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": {"tokens": "uint32"}}, "uint16"),
+        ({"columns": {"tokens": "uint16", "x": "u1"}}, "columns"),
+        ({"spans": {"documents": "utf8"}}, "span tables"),
+        ({"spans": {}}, "span tables"),
+        ({"tokenizer": "other"}, "tokenizer"),
+    ],
+)
+def test_another_writer_must_agree(tmp_path, options, message):
+    write(tmp_path, [1], tokenizer="gpt2")
+    with pytest.raises(ArgumentError, match=message):
+        tokenfeed.Writer(tmp_path, **{"columns": COLUMNS, "spans": {"documents": "json"}, **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"columns": {}},
+        {"columns": {"a/b": "u1"}},
+        {"columns": {"a.starts": "u1"}},
+        {"columns": {"a": "object"}},
+        {"columns": {"a": ">u2"}},
+        {"columns": {"a": "nonsense"}},
+        {"columns": {"a": "u1"}, "spans": {"..": "json"}},
+        {"columns": {"a": "u1"}, "spans": {"x": "pickle"}},
+        {"columns": {"a": "u1"}, "split": "a/b"},
+        {"columns": {"a": "u1"}, "name": "../a"},
+        {"columns": {"a": "u1"}, "shard_bytes": 0},
+    ],
+)
+def test_bad_arguments_create_nothing(tmp_path, options):
+    with pytest.raises((ArgumentError, FormatError)):
+        tokenfeed.Writer(tmp_path / "store", **options)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_closed_writer_takes_nothing_more(tmp_path):
+    writer = tokenfeed.Writer(tmp_path, columns=COLUMNS)
+    with pytest.raises(ArgumentError, match="no document to extend"):
+        writer.extend({"tokens": [1]})
+    writer.close()
+    writer.close()
+    with pytest.raises(ArgumentError, match="closed"):
+        writer.append({"tokens": [1]})
+
+
+def test_a_committed_shard_is_never_written_again(tmp_path):
+    write(tmp_path, [1], name="part")
+    with pytest.raises(ArgumentError, match="exists already"):
+        write(tmp_path, [2], name="part")
+    assert tokenfeed.open(tmp_path).num_items == 1
+
+
+def test_what_a_killed_writer_left_behind_is_written_over(tmp_path):
+    folder = tmp_path / "part-00000"
+    folder.mkdir()
+    (folder / "tokens.npy").write_bytes(b"half")
+    write(tmp_path, [1, 2], name="part")
+    assert tokenfeed.open(tmp_path).windows(2, extra=0)[0].tokens.tolist() == [1, 2]
+
+
+def test_splits(tmp_path):
+    write(tmp_path, [1, 2, 3], split="train", name="a")
+    write(tmp_path, [4], split="val", name="b")
+    write(tmp_path, [5, 6], split="train", name="c")
+    assert tokenfeed.open(tmp_path).splits == ["train", "val"]
+    assert tokenfeed.open(tmp_path).num_items == 6
+    assert tokenfeed.open(tmp_path, split="val").windows(1, extra=0)[0].tokens.tolist() == [4]
+    assert tokenfeed.open(tmp_path, split="train").windows(5, extra=0)[0].tokens.tolist() == [1, 2, 3, 5, 6]
+    with pytest.raises(MissingError, match="train, val"):
+        tokenfeed.open(tmp_path, split="test")
+
+
+def test_a_lone_writer_seals(tmp_path):
+    write(tmp_path, [1])
+    assert [entry.items for entry in load_manifest(tmp_path).shards] == [1]
+    write(tmp_path, [2, 3])
+    assert [entry.items for entry in load_manifest(tmp_path).shards] == [1, 2]
+
+
+def test_the_last_of_several_writers_seals(tmp_path):
+    writers = [tokenfeed.Writer(tmp_path, columns=COLUMNS, name=name) for name in "abc"]
+    for number, writer in enumerate(writers):
+        writer.append({"tokens": [number]})
+    for number, writer in enumerate(writers):
+        assert tokenfeed.open(tmp_path).num_items == number
+        writer.close()
+        assert (load_manifest(tmp_path).shards is not None) == (writer is writers[-1])
+    assert tokenfeed.open(tmp_path).windows(3, extra=0)[0].tokens.tolist() == [0, 1, 2]
+
+
+def test_a_shard_committed_into_a_sealed_store_is_seen_at_once(tmp_path):
+    write(tmp_path, [1])
+    writer = tokenfeed.Writer(tmp_path, columns=COLUMNS, spans={"documents": "json"}, shard_bytes=1)
+    writer.append({"tokens": [2]}, documents=0)
+    writer.append({"tokens": [3]}, documents=0)
+    assert tokenfeed.open(tmp_path).num_items == 2
+    writer.abort()
+    assert tokenfeed.open(tmp_path).num_items == 2
+    tokenfeed.seal(tmp_path)
+    assert len(load_manifest(tmp_path).shards) == 2
+
+
+def _write_many(path, number):
+    for round_ in range(5):
+        with tokenfeed.Writer(
+            path, columns=COLUMNS, spans={"documents": "json"}, name=f"{number}-{round_}", shard_bytes=300, sync=False
+        ) as writer:
+            for i in range(20):
+                writer.append({"tokens": np.full(50, number)}, documents=[number, round_, i])
+
+
+def test_writers_in_parallel_processes(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_write_many, args=(tmp_path, number)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert load_manifest(tmp_path).shards is not None
+    store = tokenfeed.open(tmp_path)
+    assert store.num_items == 4 * 5 * 20 * 50
+    payloads = store.documents().read(np.arange(len(store.documents()))).payloads
+    assert sorted(payloads) == [[n, r, i] for n in range(4) for r in range(5) for i in range(20)]
+    assert verify(tmp_path).ok
+
+
+def test_no_temporary_files_stay(store_path):
+    assert not list(store_path.rglob(".*"))
+
+
+def test_seal_needs_a_store_of_its_own(tmp_path):
+    with pytest.raises(NotAStoreError):
+        tokenfeed.seal(tmp_path)
+    write(tmp_path / "a", [1])
+    tokenfeed.combine([tmp_path / "a"], tmp_path / "all")
+    with pytest.raises(ArgumentError, match="combined"):
+        tokenfeed.seal(tmp_path / "all")
+    with pytest.raises(ArgumentError, match="combined"):
+        write(tmp_path / "all", [1])
+
+
+def test_combine_refuses_what_does_not_fit_together(tmp_path):
+    write(tmp_path / "a", [1], tokenizer="gpt2")
+    write(tmp_path / "b", [1], tokenizer="llama")
+    with tokenfeed.Writer(tmp_path / "c", columns={"tokens": "uint32"}) as writer:
+        writer.append({"tokens": [1]})
+    for other, message in (("b", "tokenizer"), ("c", "columns")):
+        with pytest.raises(ArgumentError, match=message):
+            tokenfeed.combine([tmp_path / "a", tmp_path / other], tmp_path / "all")
+        with pytest.raises(ArgumentError, match=message):
+            tokenfeed.open([tmp_path / "a", tmp_path / other])
+    for bad in ([], str(tmp_path / "a")):
+        with pytest.raises(ArgumentError):
+            tokenfeed.combine(bad, tmp_path / "all")
+    with pytest.raises(ArgumentError, match="already"):
+        tokenfeed.combine([tmp_path / "a"], tmp_path / "b")
+
+
+def test_a_combined_store_notices_that_a_part_changed(tmp_path):
+    write(tmp_path / "a", [1])
+    tokenfeed.combine([tmp_path / "a"], tmp_path / "all")
+    write(tmp_path / "a", [2])
+    with pytest.raises(CorruptionError, match="combine again"):
+        tokenfeed.open(tmp_path / "all")
+    assert not verify(tmp_path / "all").ok
+
+
+def test_combined_stores_may_be_nested_and_moved_together(tmp_path):
+    for name in "ab":
+        write(tmp_path / "here" / name, [ord(name)])
+    tokenfeed.combine([tmp_path / "here" / name for name in "ab"], tmp_path / "here" / "ab")
+    tokenfeed.combine([tmp_path / "here" / "ab", tmp_path / "here" / "a"], tmp_path / "here" / "aba")
+    (tmp_path / "here").rename(tmp_path / "there")
+    store = tokenfeed.open(tmp_path / "there" / "aba")
+    assert store.windows(3, extra=0)[0].tokens.tolist() == [97, 98, 97]
+    assert store.documents().read([0, 1, 2]).payloads == [1, 1, 1]
+
+
+def test_stores_that_refer_to_each_other_in_a_circle(tmp_path):
+    write(tmp_path / "a", [1])
+    tokenfeed.combine([tmp_path / "a"], tmp_path / "b")
+    path = tmp_path / "b" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["stores"][0]["uri"] = "."
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(CorruptionError, match="deep"):
+        tokenfeed.open(tmp_path / "b")

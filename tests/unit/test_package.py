@@ -1,0 +1,61 @@
+"""The package as a whole: its public names, its layers, and what importing it does."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tokenfeed
+
+SOURCE = Path(tokenfeed.__file__).parent
+
+# From the ground up; a module may import from its own layer and from those before it.
+LAYERS = ["errors", "kernels", "storage", "format", "store", "cli"]
+
+
+def test_public_names():
+    assert sorted(tokenfeed.__all__) == ["Store", "Writer", "combine", "errors", "open", "seal"]
+    for name in tokenfeed.__all__:
+        assert hasattr(tokenfeed, name)
+
+
+def imported_layers(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "tokenfeed" else [f"tokenfeed.{alias.name}" for alias in node.names]
+            assert node.level == 0, f"{path} has a relative import"
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("tokenfeed.")}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_downward(path):
+    layer = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if layer == "__init__":
+        return
+    below = LAYERS[: LAYERS.index(layer) + 1]
+    assert imported_layers(path) <= set(below)
+
+
+def test_no_file_is_long():
+    lengths = {path: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert max(lengths.values()) <= 500
+
+
+def test_import_takes_no_heavy_package_along_and_no_action():
+    """In a fresh process: nothing but NumPy and Numba is needed, and no thread is started."""
+    code = """
+import sys, threading
+before = threading.active_count()
+import tokenfeed
+heavy = {"torch", "jax", "ray", "pyarrow", "typer", "rich", "msgpack", "obstore"} & set(sys.modules)
+assert not heavy, heavy
+assert threading.active_count() == before
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
