@@ -1,5 +1,6 @@
 """What reading gives: a batch of rows, and a `Sample` for each of them."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -54,10 +55,11 @@ class Batch(ABC):
         """Read the columns of the view into the caller's arrays, one call each."""
         self._arrays = self._columns.check_out(out, self.shape)
         for name, array in self._arrays.items():
-            self._read(self._data.one_column(name), array.reshape(-1).view(np.uint8))
+            alone = self._columns if len(self._arrays) == 1 else self._data.one_column(name)
+            self._read(alone, array.reshape(-1).view(np.uint8))
 
     def _load(self, columns: ColumnSet) -> Bytes:
-        buffer = np.empty(columns.buffer_bytes(int(np.prod(self.shape))), np.uint8)
+        buffer = np.empty(columns.buffer_bytes(math.prod(self.shape)), np.uint8)
         self._read(columns, buffer)
         return buffer
 

@@ -62,20 +62,21 @@ class ColumnSet:
             if name not in data.columns:
                 raise MissingError(f"the store has no column {name!r}; it has {', '.join(data.columns) or 'none'}")
         self._columns = [data.columns[name] for name in self.names]
-        self.table = data.reader.column_table(
-            [(name, column.item_bytes) for name, column in zip(self.names, self._columns, strict=True)]
-        )
+        self._item_bytes = [column.item_bytes for column in self._columns]
+        self.table = data.reader.column_table(list(zip(self.names, self._item_bytes, strict=True)))
 
     def buffer_bytes(self, num_items: int) -> int:
         """The size of a buffer that holds `num_items` items of every column."""
+        if len(self._columns) == 1:
+            return num_items * self._item_bytes[0]
         return self._places(num_items)[-1][1] if self.names else 0
 
     def _places(self, num_items: int) -> list[tuple[int, int]]:
         """First byte and end of every column in a buffer of `num_items` items."""
         places, stop = [], 0
-        for column in self._columns:
+        for item_bytes in self._item_bytes:
             start = -(-stop // ALIGNMENT) * ALIGNMENT
-            stop = start + num_items * column.item_bytes
+            stop = start + num_items * item_bytes
             places.append((start, stop))
         return places
 
@@ -88,7 +89,9 @@ class ColumnSet:
 
     def check_out(self, out: Array | Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
         """The caller's arrays by column, if they can take rows of that shape."""
-        given = out if isinstance(out, Mapping) else dict.fromkeys(self.names[:1], out)
+        given = {self.names[0]: out} if isinstance(out, np.ndarray) and self.names else out
+        if not isinstance(given, Mapping):
+            raise ArgumentError(f"out must be an array, or arrays by column, not {type(out).__name__}")
         if given.keys() != set(self.names):
             raise ArgumentError(f"out has {', '.join(given)}; this view reads {', '.join(self.names)}")
         for name, column in zip(self.names, self._columns, strict=True):
@@ -97,14 +100,16 @@ class ColumnSet:
                 raise ArgumentError(
                     f"out for {name!r} is {array.dtype} of shape {array.shape}; expected {column.dtype} of {expected}"
                 )
-            if not array.flags.c_contiguous or not array.flags.writeable:
-                raise ArgumentError(f"out for {name!r} must be C-contiguous and writeable")
+            if not array.flags.carray:
+                raise ArgumentError(f"out for {name!r} must be C-contiguous, aligned and writeable")
         return {name: given[name] for name in self.names}
 
 
 def as_indices(indices: Any) -> Ints:
     """Sample numbers as a contiguous int64 array; anything but whole numbers in one dimension is refused."""
     array = np.asarray(indices)
+    if array.dtype == np.int64 and array.ndim == 1 and array.flags.carray:
+        return array
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
         raise ArgumentError(f"sample numbers must be whole numbers in one dimension, not {array.dtype} {array.shape}")
     if array.dtype == np.uint64 and array.size > 0 and array.max() > np.iinfo(np.int64).max:

@@ -1,0 +1,250 @@
+"""A reader and a writer of stores after docs/format.md alone. Imports nothing of tokenfeed."""
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+STRIDE = 4096  # items per anchor
+NAME, SHARD, SPLIT = (
+    r"[A-Za-z_][A-Za-z0-9_-]{0,99}",
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}",
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}",
+)
+INT64 = ("<i8", [])
+
+
+class Bad(Exception):
+    """The store is not what the page says."""
+
+
+def need(condition, *about):
+    if not condition:
+        raise Bad(*about)
+
+
+def checksum(data):
+    return xxhash.xxh3_64_hexdigest(data)
+
+
+def load(path, kind):
+    raw = Path(path).read_bytes()
+    value = json.loads(raw)
+    need((value["format"], value["version"]) == (kind, 1), path, "format or version")
+    return value, raw
+
+
+def descr(dtype):
+    """The dtype of a manifest, as a .npy header has it: fields are tuples there."""
+    return dtype if isinstance(dtype, str) else [(f[0], descr(f[1]), *map(tuple, f[2:])) for f in dtype]
+
+
+def header(dtype, shape, count):
+    def text(count):
+        return str({"descr": descr(dtype), "fortran_order": False, "shape": (count, *shape)})
+
+    size = -(-(10 + len(text(10**19)) + 1) // 64) * 64
+    return b"\x93NUMPY\x01\x00" + (size - 10).to_bytes(2, "little") + text(count).encode().ljust(size - 11) + b"\n"
+
+
+def identity(manifest, checksums):
+    columns = [[name, c["dtype"], c["shape"]] for name, c in manifest["columns"].items()]
+    tables = [[name, t["codec"]] for name, t in manifest["spans"].items()]
+    return checksum(json.dumps([columns, tables, list(checksums)]).encode())
+
+
+class Shard:
+    """One folder with a shard.json. Opening it checks names, counts, headers and sizes."""
+
+    def __init__(self, folder, manifest, entry=None):
+        meta, raw = load(folder / "shard.json", "tokenfeed-shard")
+        self.folder, self.checksum, self.split = folder, checksum(raw), meta["split"]
+        self.items, self.spans, self.listed = meta["items"], meta["spans"], meta["files"]
+        need(re.fullmatch(SHARD, folder.name), folder, "name of shard")
+        need(self.split is None or re.fullmatch(SPLIT, self.split), folder, "name of split")
+        need(all(0 <= n < 2**62 for n in (self.items, *sum(self.spans.values(), []))), folder, "counts")
+        if entry is not None:
+            said = {"name": folder.name, "checksum": self.checksum} | {k: meta[k] for k in ("items", "split", "spans")}
+            need(said == entry, folder, "not what the manifest says", said, entry)
+        need(self.spans.keys() == manifest["spans"].keys(), folder, "tables")
+        self.layout = {f"{n}.npy": (c["dtype"], c["shape"], self.items) for n, c in manifest["columns"].items()}
+        for name, table in manifest["spans"].items():
+            spans, size = self.spans[name]
+            need(spans or not self.items, folder, "items without span")
+            self.layout[f"{name}.starts.npy"] = (*INT64, spans)
+            self.layout[f"{name}.anchors.npy"] = (*INT64, -(-self.items // STRIDE))
+            if table["codec"] is not None:
+                self.layout[f"{name}.offsets.npy"] = (*INT64, spans + 1)
+                self.layout[f"{name}.payload.bin"] = ("|u1", [], size)
+        need(self.layout.keys() == self.listed.keys(), folder, "files", set(self.layout) ^ set(self.listed))
+        for file, (dtype, shape, count) in self.layout.items():
+            head, row = self.head(file), np.dtype((descr(dtype), tuple(shape))).itemsize
+            need((folder / file).stat().st_size == self.listed[file]["bytes"] == len(head) + count * row, file, "size")
+            with open(folder / file, "rb") as f:
+                need(f.read(len(head)) == head, folder / file, "header")
+
+    def head(self, file):
+        return b"" if file.endswith(".bin") else header(*self.layout[file])
+
+    def read(self, file, a=0, b=None):
+        dtype, shape, count = self.layout[file]
+        b = count if b is None else min(b, count)
+        row = np.dtype((descr(dtype), tuple(shape))).itemsize
+        with open(self.folder / file, "rb") as f:
+            f.seek(len(self.head(file)) + a * row)
+            return np.frombuffer(f.read((b - a) * row), descr(dtype)).reshape(b - a, *shape)
+
+    def span(self, table, i):
+        """(start, stop, payload) of span i; the payload is None where there is none."""
+        start, stop = [*self.read(f"{table}.starts.npy", i, i + 2).tolist(), self.items][:2]
+        if f"{table}.offsets.npy" not in self.layout:
+            return start, stop, None
+        lo, hi = self.read(f"{table}.offsets.npy", i, i + 2).tolist()
+        payload = None if lo < 0 else self.read(f"{table}.payload.bin", lo, ~hi if hi < 0 else hi).tobytes()
+        return start, stop, payload
+
+    def touched(self, table, a, b):
+        j0, j1 = a // STRIDE, (b - 1) // STRIDE + 1
+        anchors = self.read(f"{table}.anchors.npy", j0, j1 + 1)
+        low, high = anchors[0], anchors[j1 - j0] if j1 - j0 < len(anchors) else self.spans[table][0] - 1
+        starts = self.read(f"{table}.starts.npy", low, high + 2)
+        first, last = np.searchsorted(starts, [a, b - 1], side="right") - 1
+        found = [(i, *self.span(table, i)) for i in range(int(low + first), int(low + last) + 1)]
+        return [span for span in found if span[1] < span[2]]
+
+    def check(self):
+        for file, said in self.listed.items():
+            data = (self.folder / file).read_bytes()[len(self.head(file)) :]
+            need(checksum(data) == said["checksum"], self.folder / file, "checksum")
+        for table, (_, size) in self.spans.items():
+            starts, anchors = self.read(f"{table}.starts.npy"), self.read(f"{table}.anchors.npy")
+            need((starts[:1] == 0).all() and (np.diff(starts, append=self.items) >= 0).all(), table, "starts")
+            at = np.arange(0, self.items, STRIDE)
+            need((anchors == np.searchsorted(starts, at, side="right") - 1).all(), table, "anchors")
+            if f"{table}.offsets.npy" in self.layout:
+                raw = self.read(f"{table}.offsets.npy")
+                o = np.where(raw < 0, ~raw, raw)
+                need(raw[-1] == size and o[0] == 0 and (np.diff(o) >= 0).all(), table, "offsets")
+                need((np.diff(o)[raw[:-1] < 0] == 0).all(), table, "bytes of a span without payload")
+
+
+class Store:
+    """A store, sealed or not, or one that is combined from others."""
+
+    def __init__(self, path):
+        path = Path(path)
+        self.manifest, _ = load(path / "manifest.json", "tokenfeed")
+        need(all(re.fullmatch(NAME, n) for k in ("columns", "spans") for n in self.manifest[k]), path, "names")
+        if "stores" in self.manifest:
+            self.shards = []
+            for entry in self.manifest["stores"]:
+                part = Store(path / entry["uri"])
+                need(part.identity == entry["identity"], path, entry, "identity is", part.identity)
+                for key in ("columns", "spans", "tokenizer"):
+                    need(part.manifest[key] == self.manifest[key], path, entry, key)
+                self.shards += part.shards
+        elif "shards" in self.manifest:
+            entries = self.manifest["shards"]
+            need(all(re.fullmatch(SHARD, e["name"]) for e in entries), path, "names of shards")
+            self.shards = [Shard(path / e["name"], self.manifest, e) for e in entries]
+        else:
+            found = sorted(p.parent for p in path.glob("*/shard.json") if not p.parent.name.startswith("."))
+            self.shards = [Shard(folder, self.manifest) for folder in found]
+        self.identity = identity(self.manifest, [s.checksum for s in self.shards])
+
+    def __len__(self):
+        return sum(s.items for s in self.shards)
+
+    def only(self, split):
+        """The shards of one split, as a store."""
+        some = copy.copy(self)
+        some.shards = [s for s in self.shards if s.split == split]
+        return some
+
+    def check(self):
+        for shard in self.shards:
+            shard.check()
+
+    def pieces(self, a, b):
+        """(shard, its number, [lo, hi) within it, items in front of it) of the shards that items [a, b) touch."""
+        base = 0
+        for k, shard in enumerate(self.shards):
+            lo, hi = max(a - base, 0), min(b - base, shard.items)
+            if lo < hi:
+                yield shard, k, lo, hi, base
+            base += shard.items
+
+    def items(self, column, a, b):
+        parts = [shard.read(f"{column}.npy", lo, hi) for shard, _, lo, hi, _ in self.pieces(a, b)]
+        spec = self.manifest["columns"][column]
+        return np.concatenate(parts or [np.empty((0, *spec["shape"]), descr(spec["dtype"]))])
+
+    def spans(self, table, a, b):
+        """(number, start, stop, payload) of the spans that items [a, b) touch; start and stop clipped, from a on."""
+        out = []
+        for shard, k, lo, hi, base in self.pieces(a, b):
+            before = sum(s.spans[table][0] for s in self.shards[:k])
+            for i, start, stop, payload in shard.touched(table, lo, hi):
+                out.append((before + i, max(start, lo) + base - a, min(stop, hi) + base - a, payload))
+        return out
+
+    def document(self, i, column="tokens", table="documents"):
+        """(items, payload) of span i, counted over all shards."""
+        for shard in self.shards:
+            if i < shard.spans[table][0]:
+                start, stop, payload = shard.span(table, i)
+                return shard.read(f"{column}.npy", start, stop), payload
+            i -= shard.spans[table][0]
+        raise IndexError(i)
+
+
+def dump(path, value):
+    hidden = path.with_name("." + path.name)
+    hidden.write_text(json.dumps(value), encoding="utf-8")
+    hidden.replace(path)
+
+
+def write(path, columns, tables, shards, sealed, tokenizer=None):
+    """columns: {name: (dtype, shape)}; tables: {name: codec}; shards: {name: (split, {column: values},
+    {table: [(length, payload or None), ...]})}, payloads as bytes."""
+    path = Path(path)
+    path.mkdir()
+    manifest = {"format": "tokenfeed", "version": 1}
+    manifest["columns"] = {name: {"dtype": dtype, "shape": shape} for name, (dtype, shape) in columns.items()}
+    manifest["spans"] = {name: {"codec": codec} for name, codec in tables.items()}
+    manifest |= {"tokenizer": tokenizer, "provenance": {}}
+    dump(path / "manifest.json", manifest)
+    entries = []
+    for name, (split, values, spans) in sorted(shards.items()):
+        folder, files, sizes = path / name, {}, {}
+        folder.mkdir()
+        items = len(next(iter(values.values())))
+
+        def put(file, data, head=b"", folder=folder, files=files):
+            (folder / file).write_bytes(head + data)
+            files[file] = {"bytes": len(head) + len(data), "checksum": checksum(data)}
+
+        def put_array(file, data, dtype="<i8", shape=(), put=put):
+            put(file, np.ascontiguousarray(data, descr(dtype)).tobytes(), header(dtype, shape, len(data)))
+
+        for column, (dtype, shape) in columns.items():
+            put_array(f"{column}.npy", values[column], dtype, shape)
+        for table, codec in tables.items():
+            lengths, payloads = [n for n, _ in spans[table]], [p for _, p in spans[table]]
+            starts = np.cumsum([0, *lengths])[:-1]
+            put_array(f"{table}.starts.npy", starts)
+            put_array(f"{table}.anchors.npy", np.searchsorted(starts, np.arange(0, items, STRIDE), side="right") - 1)
+            sizes[table] = [len(starts), 0]
+            if codec is not None:
+                ends = np.cumsum([0, *(len(p or b"") for p in payloads)])
+                put_array(f"{table}.offsets.npy", np.where([*(p is None for p in payloads), False], ~ends, ends))
+                put(f"{table}.payload.bin", b"".join(p or b"" for p in payloads))
+                sizes[table][1] = int(ends[-1])
+        about = {"items": items, "split": split, "spans": sizes}
+        dump(folder / "shard.json", {"format": "tokenfeed-shard", "version": 1, **about, "files": files})
+        entries.append({"name": name, **about, "checksum": checksum((folder / "shard.json").read_bytes())})
+    if sealed:
+        dump(path / "manifest.json", {**manifest, "shards": entries})

@@ -1,0 +1,113 @@
+"""Files of other systems through `tokenfeed.open`: the same views, the same kernel, combined with each other."""
+
+import struct
+
+import numpy as np
+import pytest
+
+import tokenfeed
+from tokenfeed.errors import ArgumentError, CorruptionError
+from tokenfeed.store.verify import verify
+
+LENGTHS = [3, 0, 5000, 1, 6000]
+TOKENS = np.random.default_rng(0).integers(1, 2**16, sum(LENGTHS)).astype("<u2")
+ENDS = np.cumsum(LENGTHS)
+
+
+def write_megatron(folder):
+    TOKENS.tofile(folder / "m.bin")
+    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(LENGTHS), len(LENGTHS) + 1)
+    index += np.array(LENGTHS, "<i4").tobytes()
+    index += ((ENDS - LENGTHS) * 2).astype("<i8").tobytes()
+    index += np.arange(len(LENGTHS) + 1, dtype="<i8").tobytes()
+    (folder / "m.idx").write_bytes(index)
+    return folder / "m.idx"
+
+
+def write_datatrove(folder):
+    TOKENS.tofile(folder / "d.ds")
+    ENDS.astype("<u8").tofile(folder / "d.ds.index")
+    (folder / "d.ds.metadata").write_text("some|tokenizer|2\n11004\n11K")
+    (TOKENS % 2 == 0).tofile(folder / "d.ds.loss")
+    return folder / "d.ds"
+
+
+def write_llm_c(folder):
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(TOKENS)
+    (folder / "l.bin").write_bytes(header.tobytes() + TOKENS.tobytes())
+    return folder / "l.bin"
+
+
+def write_raw(folder):
+    TOKENS.tofile(folder / "r.bin")
+    return folder / "r.bin"
+
+
+@pytest.mark.parametrize("write", [write_megatron, write_datatrove, write_llm_c, write_raw])
+@pytest.mark.parametrize("backend", ["pread", "mmap"])
+def test_windows(tmp_path, write, backend):
+    path = write(tmp_path)
+    view = tokenfeed.open(path, backend=backend).windows(100)
+    indices = np.random.default_rng(1).integers(0, len(view), 50)
+    np.testing.assert_array_equal(view.read(indices).inputs[:, 5], TOKENS[indices * 100 + 5])
+    assert verify(path).ok
+
+
+@pytest.mark.parametrize("write", [write_megatron, write_datatrove])
+def test_documents(tmp_path, write):
+    store = tokenfeed.open(write(tmp_path))
+    documents = store.documents()
+    assert len(documents) == len(LENGTHS)
+    for number, document in enumerate(documents.read(range(len(LENGTHS)))):
+        np.testing.assert_array_equal(document.tokens, TOKENS[ENDS[number] - LENGTHS[number] : ENDS[number]])
+        assert document.payload is None
+    row = store.windows(4500, extra=0)[1].spans["documents"]
+    assert [(span.number, span.start, span.stop) for span in row] == [(2, 0, 503), (3, 503, 504), (4, 504, 4500)]
+
+
+def test_a_loss_mask_is_a_column(tmp_path):
+    batch = tokenfeed.open(write_datatrove(tmp_path)).windows(50, columns=["loss"]).read([3, 8])
+    np.testing.assert_array_equal(batch.column("loss"), batch.tokens % 2 == 0)
+
+
+def test_documents_by_their_last_token(tmp_path):
+    path = write_raw(tmp_path)
+    eos = int(TOKENS[700])
+    store = tokenfeed.open(path, eos=eos)
+    for document in store.documents().read(range(len(store.documents()) - 1)):
+        assert document.tokens[-1] == eos
+        assert (document.tokens == eos).sum() == 1
+
+
+def test_several_as_one(tmp_path):
+    paths = []
+    for name, write in (("a", write_megatron), ("b", write_megatron)):
+        (tmp_path / name).mkdir()
+        paths.append(write(tmp_path / name))
+    tokenfeed.combine(paths, tmp_path / "both")
+    for store in (tokenfeed.open(paths), tokenfeed.open(tmp_path / "both")):
+        assert store.num_items == 2 * len(TOKENS)
+        assert len(store.documents()) == 2 * len(LENGTHS)
+        window = store.windows(len(TOKENS) + 5, extra=0)[0]
+        np.testing.assert_array_equal(window.tokens, np.concatenate([TOKENS, TOKENS[:5]]))
+    raw = np.arange(7, dtype="<u4")
+    raw.tofile(tmp_path / "x.npy")
+    tokenfeed.combine([tmp_path / "x.npy"], tmp_path / "x", dtype="uint32", eos=3)
+    store = tokenfeed.open(tmp_path / "x")
+    assert [document.tokens.tolist() for document in store.documents().read([0, 1])] == [[0, 1, 2, 3], [4, 5, 6]]
+    assert verify(tmp_path / "x").ok
+    with pytest.raises(ArgumentError, match="span tables"):
+        tokenfeed.open([paths[0], write_raw(tmp_path)])
+    raw[3] = 9
+    raw.tofile(tmp_path / "x.npy")
+    with pytest.raises(CorruptionError, match="combine again"):
+        tokenfeed.open(tmp_path / "x")
+
+
+def test_identity_does_not_depend_on_the_path(tmp_path):
+    identities = set()
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        identities.add(tokenfeed.open(write_megatron(tmp_path / name)).identity)
+    assert len(identities) == 1
