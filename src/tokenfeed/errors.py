@@ -22,8 +22,10 @@ __all__ = [
     "FormatError",
     "MissingError",
     "NotAStoreError",
+    "PlanMismatchError",
     "ReadError",
     "SampleIndexError",
+    "StateError",
     "TokenfeedError",
     "TruncatedError",
     "WriteError",
@@ -85,6 +87,14 @@ class WriteError(TokenfeedError, OSError):
         super().__init__(message)
         self.filename = filename
         self.errno = errno
+
+
+class StateError(TokenfeedError, ValueError):
+    """A checkpoint, plan or run file that cannot be understood."""
+
+
+class PlanMismatchError(TokenfeedError, ValueError):
+    """A checkpoint of a run that delivered other samples than this plan would have."""
 
 
 def describe_errno(number: int) -> str:

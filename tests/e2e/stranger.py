@@ -9,21 +9,13 @@ import numpy as np
 import xxhash
 
 STRIDE = 4096  # items per anchor
-NAME, SHARD, SPLIT = (
-    r"[A-Za-z_][A-Za-z0-9_-]{0,99}",
-    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}",
-    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}",
-)
-INT64 = ("<i8", [])
-
-
-class Bad(Exception):
-    """The store is not what the page says."""
+NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,99}"
+SHARD, SPLIT = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
 
 
 def need(condition, *about):
     if not condition:
-        raise Bad(*about)
+        raise ValueError(*about)
 
 
 def checksum(data):
@@ -42,12 +34,18 @@ def descr(dtype):
     return dtype if isinstance(dtype, str) else [(f[0], descr(f[1]), *map(tuple, f[2:])) for f in dtype]
 
 
+def row_dtype(dtype, shape):
+    return np.dtype((np.lib.format.descr_to_dtype(descr(dtype)), tuple(shape)))
+
+
 def header(dtype, shape, count):
     def text(count):
         return str({"descr": descr(dtype), "fortran_order": False, "shape": (count, *shape)})
 
     size = -(-(10 + len(text(10**19)) + 1) // 64) * 64
-    return b"\x93NUMPY\x01\x00" + (size - 10).to_bytes(2, "little") + text(count).encode().ljust(size - 11) + b"\n"
+    return (
+        b"\x93NUMPY\x01\x00" + (size - 10).to_bytes(2, "little") + text(count).encode("latin1").ljust(size - 11) + b"\n"
+    )
 
 
 def identity(manifest, checksums):
@@ -60,47 +58,49 @@ class Shard:
     """One folder with a shard.json. Opening it checks names, counts, headers and sizes."""
 
     def __init__(self, folder, manifest, entry=None):
+        need(re.fullmatch(SHARD, folder.name), folder, "name of shard")
         meta, raw = load(folder / "shard.json", "tokenfeed-shard")
         self.folder, self.checksum, self.split = folder, checksum(raw), meta["split"]
         self.items, self.spans, self.listed = meta["items"], meta["spans"], meta["files"]
-        need(re.fullmatch(SHARD, folder.name), folder, "name of shard")
+        said = {"name": folder.name, "checksum": self.checksum} | {k: meta[k] for k in ("items", "split", "spans")}
+        need(entry in (None, said), folder, "not what the manifest says", said, entry)
         need(self.split is None or re.fullmatch(SPLIT, self.split), folder, "name of split")
-        need(all(0 <= n < 2**62 for n in (self.items, *sum(self.spans.values(), []))), folder, "counts")
-        if entry is not None:
-            said = {"name": folder.name, "checksum": self.checksum} | {k: meta[k] for k in ("items", "split", "spans")}
-            need(said == entry, folder, "not what the manifest says", said, entry)
+        counts = [self.items, *(n for pair in self.spans.values() for n in pair)]
+        need(all(type(n) is int and 0 <= n < 2**62 for n in counts), folder, "counts")
         need(self.spans.keys() == manifest["spans"].keys(), folder, "tables")
-        self.layout = {f"{n}.npy": (c["dtype"], c["shape"], self.items) for n, c in manifest["columns"].items()}
+        self.files = {}  # by name: header, dtype of one row, number of rows
+        for name, column in manifest["columns"].items():
+            self.expect(f"{name}.npy", self.items, column["dtype"], column["shape"])
         for name, table in manifest["spans"].items():
             spans, size = self.spans[name]
             need(spans or not self.items, folder, "items without span")
-            self.layout[f"{name}.starts.npy"] = (*INT64, spans)
-            self.layout[f"{name}.anchors.npy"] = (*INT64, -(-self.items // STRIDE))
+            self.expect(f"{name}.starts.npy", spans)
+            self.expect(f"{name}.anchors.npy", -(-self.items // STRIDE))
             if table["codec"] is not None:
-                self.layout[f"{name}.offsets.npy"] = (*INT64, spans + 1)
-                self.layout[f"{name}.payload.bin"] = ("|u1", [], size)
-        need(self.layout.keys() == self.listed.keys(), folder, "files", set(self.layout) ^ set(self.listed))
-        for file, (dtype, shape, count) in self.layout.items():
-            head, row = self.head(file), np.dtype((descr(dtype), tuple(shape))).itemsize
-            need((folder / file).stat().st_size == self.listed[file]["bytes"] == len(head) + count * row, file, "size")
-            with open(folder / file, "rb") as f:
-                need(f.read(len(head)) == head, folder / file, "header")
+                self.expect(f"{name}.offsets.npy", spans + 1)
+                self.expect(f"{name}.payload.bin", size, "|u1")
+        need(self.files.keys() == self.listed.keys(), folder, "files", set(self.files) ^ set(self.listed))
 
-    def head(self, file):
-        return b"" if file.endswith(".bin") else header(*self.layout[file])
+    def expect(self, file, count, dtype="<i8", shape=()):
+        head = b"" if file.endswith(".bin") else header(dtype, shape, count)
+        row = row_dtype(dtype, shape)
+        self.files[file] = head, row, count
+        size = len(head) + count * row.itemsize
+        need((self.folder / file).stat().st_size == self.listed[file]["bytes"] == size, self.folder / file, "size")
+        with (self.folder / file).open("rb") as f:
+            need(f.read(len(head)) == head, self.folder / file, "header")
 
     def read(self, file, a=0, b=None):
-        dtype, shape, count = self.layout[file]
+        head, row, count = self.files[file]
         b = count if b is None else min(b, count)
-        row = np.dtype((descr(dtype), tuple(shape))).itemsize
-        with open(self.folder / file, "rb") as f:
-            f.seek(len(self.head(file)) + a * row)
-            return np.frombuffer(f.read((b - a) * row), descr(dtype)).reshape(b - a, *shape)
+        with (self.folder / file).open("rb") as f:
+            f.seek(len(head) + a * row.itemsize)
+            return np.frombuffer(f.read((b - a) * row.itemsize), row)
 
     def span(self, table, i):
         """(start, stop, payload) of span i; the payload is None where there is none."""
         start, stop = [*self.read(f"{table}.starts.npy", i, i + 2).tolist(), self.items][:2]
-        if f"{table}.offsets.npy" not in self.layout:
+        if f"{table}.offsets.npy" not in self.files:
             return start, stop, None
         lo, hi = self.read(f"{table}.offsets.npy", i, i + 2).tolist()
         payload = None if lo < 0 else self.read(f"{table}.payload.bin", lo, ~hi if hi < 0 else hi).tobytes()
@@ -117,14 +117,14 @@ class Shard:
 
     def check(self):
         for file, said in self.listed.items():
-            data = (self.folder / file).read_bytes()[len(self.head(file)) :]
+            data = (self.folder / file).read_bytes()[len(self.files[file][0]) :]
             need(checksum(data) == said["checksum"], self.folder / file, "checksum")
         for table, (_, size) in self.spans.items():
             starts, anchors = self.read(f"{table}.starts.npy"), self.read(f"{table}.anchors.npy")
             need((starts[:1] == 0).all() and (np.diff(starts, append=self.items) >= 0).all(), table, "starts")
             at = np.arange(0, self.items, STRIDE)
             need((anchors == np.searchsorted(starts, at, side="right") - 1).all(), table, "anchors")
-            if f"{table}.offsets.npy" in self.layout:
+            if f"{table}.offsets.npy" in self.files:
                 raw = self.read(f"{table}.offsets.npy")
                 o = np.where(raw < 0, ~raw, raw)
                 need(raw[-1] == size and o[0] == 0 and (np.diff(o) >= 0).all(), table, "offsets")
@@ -179,8 +179,8 @@ class Store:
 
     def items(self, column, a, b):
         parts = [shard.read(f"{column}.npy", lo, hi) for shard, _, lo, hi, _ in self.pieces(a, b)]
-        spec = self.manifest["columns"][column]
-        return np.concatenate(parts or [np.empty((0, *spec["shape"]), descr(spec["dtype"]))])
+        row = row_dtype(**self.manifest["columns"][column])
+        return np.concatenate([np.empty(0, row), *parts], dtype=row.base)
 
     def spans(self, table, a, b):
         """(number, start, stop, payload) of the spans that items [a, b) touch; start and stop clipped, from a on."""

@@ -45,7 +45,7 @@ class SpanFiles(NamedTuple):
 def check_name(kind: str, name: object, *, where: str) -> str:
     """`name`, if it is a plain one: no separators, no leading dot, nothing that could point outside the store."""
     if not isinstance(name, str) or not _NAMES[kind].fullmatch(name):
-        raise FormatError(f"{where}: {name!r} is no name for a {kind}; letters, digits, '_' and '-' are")
+        raise FormatError(f"{where}: {name!r} is no name for a {kind}; docs/format.md says which are")
     return name
 
 

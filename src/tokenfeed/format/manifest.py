@@ -181,7 +181,7 @@ class Fields:
             raise CorruptionError(f"{path} is not valid JSON: {error}") from error
         if fields.any("format") != kind:
             raise FormatError(f"{path}: field 'format' is {_short(fields.any('format'))}, expected {kind!r}")
-        if fields.any("version") != VERSION:
+        if type(fields.any("version")) is not int or fields.any("version") != VERSION:
             raise FormatError(
                 f"{path} has format version {_short(fields.any('version'))}; this tokenfeed reads version {VERSION}. "
                 "A newer tokenfeed wrote it: upgrade."

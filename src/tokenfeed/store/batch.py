@@ -2,13 +2,13 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
 
 import numpy as np
 
 from tokenfeed.errors import SampleIndexError
-from tokenfeed.store.data import Array, Bytes, ColumnSet, Data
+from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, new_bytes
 from tokenfeed.store.reader import Ints
 from tokenfeed.store.spans import BatchSpans, RowSpans
 
@@ -47,9 +47,13 @@ class Batch(ABC):
     def _place(self, row: int) -> Any:
         """What selects a row from a column."""
 
-    def load(self) -> None:
-        """Read the columns of the view, all in one call."""
-        self._buffer = self._load(self._columns)
+    @abstractmethod
+    def _places(self, start: int, stop: int) -> slice:
+        """What selects rows [start, stop) from a column."""
+
+    def load(self, allocate: Callable[[int], Bytes]) -> None:
+        """Read the columns of the view, all in one call, into memory of `allocate(bytes)`."""
+        self._buffer = self._load(self._columns, allocate)
 
     def load_into(self, out: Array | Mapping[str, Array]) -> None:
         """Read the columns of the view into the caller's arrays, one call each."""
@@ -58,10 +62,21 @@ class Batch(ABC):
             alone = self._columns if len(self._arrays) == 1 else self._data.one_column(name)
             self._read(alone, array.reshape(-1).view(np.uint8))
 
-    def _load(self, columns: ColumnSet) -> Bytes:
-        buffer = np.empty(columns.buffer_bytes(math.prod(self.shape)), np.uint8)
+    def _load(self, columns: ColumnSet, allocate: Callable[[int], Bytes]) -> Bytes:
+        buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))
         self._read(columns, buffer)
         return buffer
+
+    @abstractmethod
+    def part(self, start: int, stop: int) -> Self:
+        """Rows [start, stop) as a batch of their own, without a copy."""
+
+    def _share(self, whole: "Batch", start: int, stop: int) -> Self:
+        """Take over rows of what another batch has read already."""
+        places = whole._places(start, stop)
+        self._arrays = {name: whole.column(name)[places] for name in self._columns.names}
+        self._spans = {table: spans.part(start, stop) for table, spans in whole._spans.items()}
+        return self
 
     def __len__(self) -> int:
         return self.indices.size
@@ -72,7 +87,7 @@ class Batch(ABC):
             columns, buffer = self._columns, self._buffer
             if buffer is None or name not in columns.names:
                 columns = self._data.one_column(name)
-                buffer = self._load(columns)
+                buffer = self._load(columns, new_bytes)
             self._arrays[name] = columns.array(name, self.shape, buffer)
         return self._arrays[name]
 

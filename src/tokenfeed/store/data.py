@@ -1,7 +1,8 @@
 """What views and batches need of a store: its columns, its span tables, and the reader."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tokenfeed.kernels.items import ALIGNMENT
 from tokenfeed.store.reader import Ints, Reader
 from tokenfeed.store.spans import SpanTables
 
-__all__ = ["Array", "Bytes", "ColumnSet", "Data", "as_indices"]
+__all__ = ["Array", "Bytes", "ColumnSet", "Data", "as_indices", "new_bytes"]
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -22,10 +23,18 @@ Bytes = npt.NDArray[np.uint8]
 class Data:
     """A store's content, without the views on it."""
 
-    def __init__(self, columns: Mapping[str, Column], spans: SpanTables, reader: Reader) -> None:
+    def __init__(
+        self, columns: Mapping[str, Column], spans: SpanTables, reader: Reader, identify: Callable[[], str]
+    ) -> None:
         self.columns = columns
         self.spans = spans
         self.reader = reader
+        self._identify = identify
+
+    @cached_property
+    def identity(self) -> str:
+        """A checksum of what is in the store. O(shards), once."""
+        return self._identify()
 
     @property
     def num_items(self) -> int:
@@ -103,6 +112,10 @@ class ColumnSet:
             if not array.flags.carray:
                 raise ArgumentError(f"out for {name!r} must be C-contiguous, aligned and writeable")
         return {name: given[name] for name in self.names}
+
+
+def new_bytes(num_bytes: int) -> Bytes:
+    return np.empty(num_bytes, np.uint8)
 
 
 def as_indices(indices: Any) -> Ints:

@@ -1,13 +1,13 @@
 """`store.documents()`: one span is one sample, however long."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tokenfeed.errors import SampleIndexError
 from tokenfeed.store.batch import Batch, Sample
-from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices
+from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices, new_bytes
 from tokenfeed.store.reader import Ints, Location
 from tokenfeed.store.spans import BatchSpans
 
@@ -34,16 +34,35 @@ class Documents:
     def __getitem__(self, index: int) -> "Document":
         return self.read([index])[0]
 
-    def read(self, indices: Sequence[int] | Array) -> "DocumentBatch":
-        """Documents `indices` as a batch: two GIL-free calls, one that finds them and one that reads them."""
+    def read(self, indices: Sequence[int] | Array, *, allocate: Callable[[int], Bytes] = new_bytes) -> "DocumentBatch":
+        """Documents `indices` as a batch: two GIL-free calls, one that finds them and one that reads them.
+
+        `allocate(bytes)` gives the memory for all columns.
+        """
         numbers = as_indices(indices)
         first_items, lengths = self._table.locate(numbers)
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
         batch = DocumentBatch(self._data, numbers, self._columns, self._table.name, first_items, offsets)
-        batch.load()
+        batch.load(allocate)
         for table in self._spans:
             batch.spans_of(table).read_payloads()
         return batch
+
+    @property
+    def identity(self) -> str:
+        """A checksum of the data."""
+        return self._data.identity
+
+    @property
+    def description(self) -> str:
+        """What one sample is."""
+        return f"documents({self._table.name!r})"
+
+    def samples_touching(self, documents: Sequence[int]) -> Ints:
+        """The documents themselves, if there are such."""
+        numbers = as_indices(documents)
+        self._table.locate(numbers)
+        return np.unique(numbers)
 
     def locate(self, index: int) -> list[Location]:
         """Which items of which shard document `index` is made of; nothing for an empty one."""
@@ -84,6 +103,15 @@ class DocumentBatch(Batch):
 
     def _place(self, row: int) -> Any:
         return slice(self.offsets[row], self.offsets[row + 1])
+
+    def _places(self, start: int, stop: int) -> slice:
+        return slice(self.offsets[start], self.offsets[stop])
+
+    def part(self, start: int, stop: int) -> "DocumentBatch":
+        offsets = self.offsets[start : stop + 1] - self.offsets[start]
+        indices, first_items = self.indices[start:stop], self._first_items[start:stop]
+        part = DocumentBatch(self._data, indices, self._columns, self._table, first_items, offsets)
+        return part._share(self, start, stop)
 
     @property
     def payloads(self) -> list[Any]:

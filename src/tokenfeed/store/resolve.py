@@ -16,7 +16,7 @@ from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, identify
 __all__ = ["Content", "PathLike", "resolve"]
 
 PathLike = str | os.PathLike[str]
-_DEEPEST = 16
+NOWHERE: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +48,22 @@ class Content:
 
 
 def resolve(
-    path: PathLike | Sequence[PathLike], *, dtype: Any = None, eos: int | None = None, depth: int = 0
+    path: PathLike | Sequence[PathLike], *, dtype: Any = None, eos: int | None = None, within: frozenset[Path] = NOWHERE
 ) -> Content:
-    """What is at a path. Reads manifests alone; of foreign files, their headers."""
-    if depth > _DEEPEST:
-        raise CorruptionError(f"{path}: combined stores refer to each other more than {_DEEPEST} deep")
+    """What is at a path. Reads manifests alone; of foreign files, their headers.
+
+    `within` are the combined stores that this one is part of.
+    """
     if not isinstance(path, str | os.PathLike):
         if len(path) == 0:
             raise ArgumentError("an empty list of stores cannot be opened")
-        return concatenate([(str(one), resolve(one, dtype=dtype, eos=eos, depth=depth)) for one in path])
+        return concatenate([(str(one), resolve(one, dtype=dtype, eos=eos, within=within)) for one in path])
     text = os.fspath(path)
     if "://" in text:
         raise ArgumentError(f"{text.split('://')[0]}:// cannot be opened; only local paths can")
     location = Path(text)
     if (location / MANIFEST).is_file():
-        return _resolve_store(location, depth)
+        return _resolve_store(location, within)
     if location.is_dir():
         raise NotAStoreError(f"{location} is no store: there is no {MANIFEST} in it")
     file = open_foreign(location, dtype=dtype, eos=eos)
@@ -70,7 +71,9 @@ def resolve(
     return Content(file.columns, spans, [ForeignShard(file)])
 
 
-def _resolve_store(folder: Path, depth: int) -> Content:
+def _resolve_store(folder: Path, within: frozenset[Path]) -> Content:
+    if folder.resolve() in within:
+        raise CorruptionError(f"{folder} is a combined store that consists of itself")
     manifest = load_manifest(folder)
     if manifest.stores is None:
         entries = manifest.shards
@@ -80,7 +83,7 @@ def _resolve_store(folder: Path, depth: int) -> Content:
         return Content(manifest.columns, manifest.spans, shards, manifest.tokenizer, manifest.provenance)
     parts = []
     for store in manifest.stores:
-        content = resolve(folder / store.uri, dtype=store.dtype, eos=store.eos, depth=depth + 1)
+        content = resolve(folder / store.uri, dtype=store.dtype, eos=store.eos, within=within | {folder.resolve()})
         if content.identity != store.identity:
             raise CorruptionError(
                 f"{folder} was combined from {store.uri} with identity {store.identity}; it is now {content.identity}. "

@@ -129,6 +129,16 @@ class BatchSpans(Sequence["RowSpans"]):
             raise SampleIndexError(f"row {row} is outside the batch, which has {len(self)} rows")
         return RowSpans(self, row % len(self))
 
+    def part(self, start: int, stop: int) -> "BatchSpans":
+        """Those of rows [start, stop), without a copy."""
+        entries = slice(self.offsets[start], self.offsets[stop])
+        offsets = self.offsets[start : stop + 1] - self.offsets[start]
+        part = BatchSpans(self.table, offsets, self.numbers[entries], self.starts[entries], self.stops[entries])
+        if self._payloads is not None:
+            data, starts, stops = self._payloads
+            part._payloads = data, starts[entries], stops[entries]
+        return part
+
     def read_payloads(self) -> Payloads:
         """(data, starts, stops): payload i is data[starts[i]:stops[i]]; starts[i] is -1 where there is none."""
         if self._payloads is None:

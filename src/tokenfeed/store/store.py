@@ -46,7 +46,7 @@ class Store:
             name: SpanTable(name, None if codec is None else find_codec(codec, known), reader)
             for name, codec in content.spans.items()
         }
-        self._data = Data(content.columns, SpanTables(tables), reader)
+        self._data = Data(content.columns, SpanTables(tables), reader, lambda: content.identity)
 
     @property
     def num_items(self) -> int:
@@ -82,7 +82,7 @@ class Store:
     @property
     def identity(self) -> str:
         """A checksum of what is in the store, the same wherever it lies. O(shards)."""
-        return self._content.identity
+        return self._data.identity
 
     def windows(
         self, length: int, *, extra: int = 1, columns: Sequence[str] = (), spans: Sequence[str] = ()

@@ -80,9 +80,9 @@ class _Verification:
         if manifest.stores is None:
             self._check_store(path, manifest)
             return
+        resolve(path)  # whether they are still the stores that were combined, and none of them this one
         for store in manifest.stores:
             self.run(path / store.uri, store.dtype, store.eos)
-        resolve(path)  # whether they are still the stores that were combined
 
     def _check_foreign(self, path: Path, dtype: Any, eos: int | None) -> None:
         content = resolve(path, dtype=dtype, eos=eos)
@@ -221,7 +221,8 @@ class _Verification:
                 self._problem(offsets.path, f"a span without payload has bytes, after offset {first}")
             previous, gap = int(values[-1]), bool(stored[-1] < 0)
         if gap or previous != payload_bytes:
-            self._problem(offsets.path, f"the last offset is {previous:,}; there are {payload_bytes:,} payload bytes")
+            last = ~previous if gap else previous
+            self._problem(offsets.path, f"the last offset is {last:,}; there are {payload_bytes:,} payload bytes")
 
 
 def _falls(values: npt.NDArray[np.int64]) -> bool:

@@ -1,13 +1,13 @@
 """`store.windows(length)`: the store as one long array, cut into samples of equal length."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, SampleIndexError
 from tokenfeed.store.batch import Batch, Sample
-from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices
+from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices, new_bytes
 from tokenfeed.store.reader import Ints, Location
 from tokenfeed.store.spans import BatchSpans
 
@@ -41,20 +41,47 @@ class Windows:
     def __getitem__(self, index: int) -> Sample:
         return self.read([index])[0]
 
-    def read(self, indices: Sequence[int] | Array, *, out: Array | Mapping[str, Array] | None = None) -> "WindowBatch":
+    def read(
+        self,
+        indices: Sequence[int] | Array,
+        *,
+        out: Array | Mapping[str, Array] | None = None,
+        allocate: Callable[[int], Bytes] = new_bytes,
+    ) -> "WindowBatch":
         """Samples `indices` as a batch; columns and spans named when the view was made are read now, without the GIL.
 
         `out` may give the memory: an array of shape (len(indices), length + extra, …) for the only column, or one for
-        every column by name; C-contiguous and of the stored dtype. `batch.column(name)` is then that array.
+        every column by name; C-contiguous and of the stored dtype. `batch.column(name)` is then that array. Or
+        `allocate(bytes)` gives one buffer for all columns.
         """
         batch = WindowBatch(self._data, as_indices(indices), self._columns, self.length, self.extra, len(self))
         if out is None:
-            batch.load()
+            batch.load(allocate)
         else:
             batch.load_into(out)
         for table in self._spans:
             batch.spans_of(table).read_payloads()
         return batch
+
+    @property
+    def identity(self) -> str:
+        """A checksum of the data."""
+        return self._data.identity
+
+    @property
+    def description(self) -> str:
+        """What one sample is."""
+        return f"windows({self.length})" if self.extra == 1 else f"windows({self.length}, extra={self.extra})"
+
+    def samples_touching(self, documents: Sequence[int], *, table: str = "documents") -> Ints:
+        """The samples with an item of any of these documents, sorted."""
+        first_items, lengths = self._data.spans[table].locate(as_indices(documents))
+        filled = lengths > 0
+        # Sample i holds items [i·length, (i + 1)·length + extra).
+        first = np.maximum(0, -(-(first_items[filled] - self.length - self.extra + 1) // self.length))
+        last = np.minimum(len(self) - 1, (first_items + lengths - 1)[filled] // self.length)
+        runs = [np.arange(begin, end + 1) for begin, end in zip(first, last, strict=True)]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *runs]))
 
     def locate(self, index: int) -> list[Location]:
         """Which items of which shards sample `index` is made of."""
@@ -90,6 +117,14 @@ class WindowBatch(Batch):
 
     def _place(self, row: int) -> Any:
         return row
+
+    def _places(self, start: int, stop: int) -> slice:
+        return slice(start, stop)
+
+    def part(self, start: int, stop: int) -> "WindowBatch":
+        indices = self.indices[start:stop]
+        part = WindowBatch(self._data, indices, self._columns, self._length, self._extra, self._num_samples)
+        return part._share(self, start, stop)
 
     @property
     def inputs(self) -> Array:

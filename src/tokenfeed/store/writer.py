@@ -1,5 +1,6 @@
 """`Writer`: puts items and spans into a store, shard by shard. Any number of them may work on one store at once."""
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,11 +11,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, FitError, WriteError
+from tokenfeed.errors import ArgumentError, FitError, FormatError, WriteError
 from tokenfeed.format.codecs import Codec, resolve_codec
 from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
-from tokenfeed.format.npy import check_dtype
+from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, descr_to_json
 from tokenfeed.storage.local import create_bytes, writing
 from tokenfeed.store.fit import fit
 from tokenfeed.store.sealing import list_shards, load_manifest, seal, unseal
@@ -222,13 +223,19 @@ class Writer:
 
 
 def _column(name: str, described: Any) -> Column:
+    check_name("column", name, where="columns")
     try:
         dtype = np.dtype(described)
-    except TypeError as error:
-        raise ArgumentError(f"column {name!r}: {described!r} is no NumPy dtype ({error})") from error
-    check_name("column", name, where="columns")
-    base, shape = dtype.subdtype or (dtype, ())
-    return Column(check_dtype(base, what=f"column {name!r}"), shape)
+        base, shape = dtype.subdtype or (dtype, ())
+        check_dtype(base, what=f"column {name!r}")
+        # As the manifest will give it back: without alignment flags; a dtype with titles does not survive.
+        base = descr_from_json(json.loads(json.dumps(descr_to_json(base))), what=f"column {name!r}")
+        build_header(base, shape, 0)
+    except (TypeError, UnicodeEncodeError, FormatError) as error:
+        raise ArgumentError(f"column {name!r} cannot have the dtype {described!r}: {error}") from error
+    if 0 in shape:
+        raise ArgumentError(f"column {name!r} has the inner shape {shape}, which holds nothing")
+    return Column(base, shape)
 
 
 def _describe(columns: Mapping[str, Column]) -> dict[str, str]:

@@ -52,6 +52,7 @@ def changed(path, value):
         (["format"], "zarr", "'format' is 'zarr'"),
         (["version"], 2, "version 2; this tokenfeed reads version 1"),
         (["version"], ..., "'version' is missing"),
+        (["version"], True, "version True"),
         (["columns"], [], "'columns' is"),
         (["columns", "tokens", "dtype"], "|O", "dtype"),
         (["columns", "tokens", "dtype"], ">u2", "little-endian"),

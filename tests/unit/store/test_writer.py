@@ -125,6 +125,9 @@ def test_another_writer_must_agree(tmp_path, options, message):
         {"columns": {"a": "object"}},
         {"columns": {"a": ">u2"}},
         {"columns": {"a": "nonsense"}},
+        {"columns": {"a": ("u1", (3, 0))}},
+        {"columns": {"a": [(("title", "name"), "u1")]}},
+        {"columns": {"a": [("日", "u1")]}},
         {"columns": {"a": "u1"}, "spans": {"..": "json"}},
         {"columns": {"a": "u1"}, "spans": {"x": "pickle"}},
         {"columns": {"a": "u1"}, "split": "a/b"},
@@ -282,12 +285,22 @@ def test_combined_stores_may_be_nested_and_moved_together(tmp_path):
     assert store.documents().read([0, 1, 2]).payloads == [1, 1, 1]
 
 
-def test_stores_that_refer_to_each_other_in_a_circle(tmp_path):
+def test_a_combined_store_that_consists_of_itself(tmp_path):
     write(tmp_path / "a", [1])
     tokenfeed.combine([tmp_path / "a"], tmp_path / "b")
     path = tmp_path / "b" / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["stores"][0]["uri"] = "."
+    manifest["stores"] = [{**manifest["stores"][0], "uri": uri} for uri in (".", "../b", "../a/../b")]
     path.write_text(json.dumps(manifest))
-    with pytest.raises(CorruptionError, match="deep"):
+    with pytest.raises(CorruptionError, match="of itself"):
         tokenfeed.open(tmp_path / "b")
+    assert "of itself" in verify(tmp_path / "b").problems[0]
+
+
+def test_aligned_dtypes_are_the_same_to_a_second_writer(tmp_path):
+    dtype = np.dtype([("a", "u1"), ("b", "<u8")], align=True)
+    for value in (1, 2):
+        with tokenfeed.Writer(tmp_path, columns={"tokens": dtype}) as writer:
+            writer.append({"tokens": [(value, 5)]})
+    assert tokenfeed.open(tmp_path).windows(2, extra=0)[0].tokens["a"].tolist() == [1, 2]
+    assert verify(tmp_path).ok
