@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: setup      ## write a small store, look at it, read shuffled batches
+demo: setup      ## write a small store, look at it, load shuffled batches, resume
 	$(BIN)/python examples/demo.py
 
 test: setup      ## run the tests
@@ -36,6 +36,8 @@ check: lint types test  ## what CI runs
 
 bench: setup     ## measure against C loops; prints the bars and whether they hold
 	$(BIN)/python bench/store.py
+	$(BIN)/python bench/permutation.py
+	$(BIN)/python bench/loader.py
 
 clean:           ## remove what these targets made
 	rm -rf $(VENV) demo-store bench/.data bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis

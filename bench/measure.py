@@ -5,6 +5,7 @@ see the same noise. The figure that a bar is held against is the median of the r
 """
 
 import json
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,7 +15,7 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Report", "Series", "interleave"]
+__all__ = ["Neighbours", "Report", "Series", "interleave"]
 
 _TABLE_WIDTH = 140  # wide enough for every row to take one line, in a log too
 
@@ -60,6 +61,26 @@ def interleave(
     return {name: Series(tuple(series), unit) for name, series in values.items()}
 
 
+class Neighbours:
+    """How busy others keep this machine from now on. Where that is more than a little, distrust figures of threads."""
+
+    def __init__(self) -> None:
+        self._begin = _processor_seconds()
+
+    def share(self) -> float:
+        """The share of all processors that was taken by other processes, and by the host."""
+        everything, busy, ours = (end - begin for begin, end in zip(self._begin, _processor_seconds(), strict=True))
+        return max(0.0, busy - ours) / max(everything, 1e-9)
+
+
+def _processor_seconds() -> tuple[float, float, float]:
+    """Seconds so far, summed over processors: all, those not idle, and those of this process and its children."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    rate = os.sysconf("SC_CLK_TCK")
+    return sum(ticks) / rate, (sum(ticks) - idle) / rate, sum(os.times()[:4])
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table. `figure` is what the bar is held against: a ratio, or ours itself."""
@@ -86,6 +107,7 @@ class Report:
 
     title: str
     rows: list[Row] = field(default_factory=list)
+    neighbours: Neighbours = field(default_factory=Neighbours)
 
     def compare(self, what: str, ours: Series, baseline: Series, *, bar: float | None = None) -> None:
         """Ours over the baseline, which must reach the bar."""
@@ -102,7 +124,8 @@ class Report:
         return [row.what for row in self.rows if row.ok is False]
 
     def show(self) -> None:
-        table = Table(title=self.title)
+        caption = f"other processes took {self.neighbours.share():.0%} of the processors meanwhile"
+        table = Table(title=self.title, caption=caption)
         for name in ("what", "ours", "baseline", "ratio", "bar", "ok"):
             table.add_column(name, justify="left" if name == "what" else "right", overflow="fold")
         for row in self.rows:
@@ -118,7 +141,8 @@ class Report:
 
     def write_json(self, path: Path) -> None:
         rows = [{**asdict(row), "ok": row.ok} for row in self.rows]
-        path.write_text(json.dumps({"title": self.title, "rows": rows}, indent=1, ensure_ascii=False) + "\n")
+        fields = {"title": self.title, "others": self.neighbours.share(), "rows": rows}
+        path.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
 
 
 def _number(value: float) -> str:

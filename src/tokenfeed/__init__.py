@@ -8,10 +8,27 @@ batch = store.windows(2048).read([5, 3, 8])
 """
 
 from tokenfeed import errors
+from tokenfeed.loader.loader import Loader
+from tokenfeed.loader.run import Run
+from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.skips import Skip
 from tokenfeed.store.combining import combine
 from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
 from tokenfeed.store.store import open_store as open  # noqa: A004
 from tokenfeed.store.writer import Writer
 
-__all__ = ["Store", "Writer", "combine", "errors", "open", "seal"]
+__all__ = [
+    "Loader",
+    "Permutation",
+    "Plan",
+    "Run",
+    "Skip",
+    "Store",
+    "Writer",
+    "combine",
+    "errors",
+    "open",
+    "seal",
+]

@@ -87,3 +87,4 @@ def test_demo(tmp_path):
     assert "is sound" in done.stdout
     assert "million tokens/s" in done.stdout
     assert "document 12345 has" in done.stdout
+    assert "of 15,804 samples, the first epoch delivered 15,804, of which 15,804 different" in done.stdout

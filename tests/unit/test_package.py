@@ -12,11 +12,23 @@ import tokenfeed
 SOURCE = Path(tokenfeed.__file__).parent
 
 # From the ground up; a module may import from its own layer and from those before it.
-LAYERS = ["errors", "kernels", "storage", "format", "store", "cli"]
+LAYERS = ["errors", "kernels", "storage", "format", "store", "plan", "loader", "torch", "jax", "cli"]
 
 
 def test_public_names():
-    assert sorted(tokenfeed.__all__) == ["Store", "Writer", "combine", "errors", "open", "seal"]
+    assert sorted(tokenfeed.__all__) == [
+        "Loader",
+        "Permutation",
+        "Plan",
+        "Run",
+        "Skip",
+        "Store",
+        "Writer",
+        "combine",
+        "errors",
+        "open",
+        "seal",
+    ]
     for name in tokenfeed.__all__:
         assert hasattr(tokenfeed, name)
 

@@ -81,6 +81,11 @@ class Batch(ABC):
     def __len__(self) -> int:
         return self.indices.size
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns that are read with the batch."""
+        return self._columns.names
+
     def column(self, name: str) -> Array:
         """The rows of one column, in the stored dtype."""
         if name not in self._arrays:

@@ -41,6 +41,10 @@ class Data:
         return int(self.reader.starts[-1])
 
     @property
+    def has_primary(self) -> bool:
+        return "tokens" in self.columns or len(self.columns) == 1
+
+    @property
     def primary(self) -> str:
         """The column that inputs and targets are taken from: `tokens`, or the only one."""
         if "tokens" in self.columns:
@@ -54,8 +58,7 @@ class Data:
 
     def column_set(self, names: Iterable[str]) -> "ColumnSet":
         """Columns to be read together; the primary one (or all, if there is none) comes along with those named."""
-        has_primary = "tokens" in self.columns or len(self.columns) == 1
-        wanted = dict.fromkeys([self.primary] if has_primary else self.columns)
+        wanted = dict.fromkeys([self.primary] if self.has_primary else self.columns)
         return ColumnSet(self, [*wanted, *(name for name in names if name not in wanted)])
 
     def one_column(self, name: str) -> "ColumnSet":

@@ -98,22 +98,22 @@ class WindowBatch(Batch):
         self, data: Data, indices: Ints, columns: ColumnSet, length: int, extra: int, num_samples: int
     ) -> None:
         super().__init__(data, indices, columns)
-        self._length = length
-        self._extra = extra
+        self.length = length
+        self.extra = extra
         self._num_samples = num_samples
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.indices.size, self._length + self._extra
+        return self.indices.size, self.length + self.extra
 
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
         self._data.reader.read_windows(
-            self.indices, self._length, self._length + self._extra, self._num_samples, columns.table, buffer
+            self.indices, self.length, self.length + self.extra, self._num_samples, columns.table, buffer
         )
 
     def _find_spans(self, table: str) -> BatchSpans:
         row_offsets = np.arange(len(self) + 1) * self.shape[1]
-        return self._data.spans[table].find(self.indices * self._length, row_offsets)
+        return self._data.spans[table].find(self.indices * self.length, row_offsets)
 
     def _place(self, row: int) -> Any:
         return row
@@ -123,20 +123,25 @@ class WindowBatch(Batch):
 
     def part(self, start: int, stop: int) -> "WindowBatch":
         indices = self.indices[start:stop]
-        part = WindowBatch(self._data, indices, self._columns, self._length, self._extra, self._num_samples)
+        part = WindowBatch(self._data, indices, self._columns, self.length, self.extra, self._num_samples)
         return part._share(self, start, stop)
+
+    @property
+    def primary(self) -> str | None:
+        """The column that inputs and targets are taken from, if there is one."""
+        return self._data.primary if self._data.has_primary else None
 
     @property
     def inputs(self) -> Array:
         """The first `length` items of each row of the primary column. A view, not a copy."""
-        return self.column(self._data.primary)[:, : self._length]
+        return self.column(self._data.primary)[:, : self.length]
 
     @property
     def targets(self) -> Array:
         """The items that follow the inputs, one by one. A view, not a copy."""
-        if self._extra == 0:
+        if self.extra == 0:
             raise ArgumentError("windows(…, extra=0) have no targets; extra=1 reads the item that follows")
-        return self.column(self._data.primary)[:, 1 : self._length + 1]
+        return self.column(self._data.primary)[:, 1 : self.length + 1]
 
     def __iter__(self) -> Iterator[Array]:
         yield self.inputs

@@ -1,0 +1,150 @@
+"""Background threads that keep a queue filled, in order; and buffers that are used again when nobody holds them."""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Buffers", "Feed"]
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+Bytes = npt.NDArray[np.uint8]
+
+_PATIENCE_SECONDS = 5
+
+
+class Feed(Iterator[Result], Generic[Job, Result]):
+    """The results of `work(job)` for one job after the other, computed ahead of time by threads.
+
+    A job gives about `per_job` results; at most `depth` of them wait or are under way. The threads refer to this object
+    alone, so whoever owns it can be collected, and must then call `close`.
+    """
+
+    def __init__(
+        self, jobs: Iterator[Job], work: Callable[[Job], list[Result]], *, depth: int, per_job: int, threads: int
+    ) -> None:
+        self._jobs = jobs
+        self._work = work
+        self._per_job = per_job
+        self._full = max(0, depth - per_job)
+        """A job is not begun while more than this wait or are under way."""
+        self._idle = 0
+        """How many threads wait for room."""
+        self._changed = threading.Condition()
+        self._ready: deque[Result] = deque()
+        self._done: dict[int, list[Result] | BaseException | None] = {}
+        """What finished before its turn: results, an error, or None for the end."""
+        self._taken = 0
+        self._delivered = 0
+        self._closed = False
+        self._threads = [threading.Thread(target=self._run, name="tokenfeed", daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def queued(self) -> int:
+        """How many results are ready."""
+        return len(self._ready)
+
+    def __iter__(self) -> Iterator[Result]:
+        return self
+
+    def __next__(self) -> Result:
+        """The next result. Raises StopIteration behind the last one, and what `work` raised in its turn."""
+        try:
+            result = self._ready.popleft()  # no lock: only this side takes, and others may add meanwhile
+        except IndexError:
+            return self._wait()
+        if self._idle and len(self._ready) <= self._full:
+            with self._changed:
+                self._changed.notify_all()
+        return result
+
+    def _wait(self) -> Result:
+        with self._changed:
+            while not self._ready:
+                if self._delivered in self._done:
+                    self._raise(self._done[self._delivered])
+                if self._idle:
+                    self._changed.notify_all()
+                self._changed.wait()
+            return self._ready.popleft()
+
+    def _raise(self, ended: object) -> None:
+        self._closed = True
+        self._changed.notify_all()
+        if isinstance(ended, BaseException):
+            raise ended
+        raise StopIteration
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and not self._has_room():
+                    self._idle += 1
+                    self._changed.wait()
+                    self._idle -= 1
+                if self._closed:
+                    return
+                number = self._taken
+                self._taken += 1
+                job = next(self._jobs, None)
+            outcome = None if job is None else self._attempt(job)
+            with self._changed:
+                self._done[number] = outcome
+                while isinstance(results := self._done.get(self._delivered), list):
+                    self._ready.extend(results)
+                    del self._done[self._delivered]
+                    self._delivered += 1
+                self._changed.notify_all()
+            if not isinstance(outcome, list):
+                return
+
+    def _has_room(self) -> bool:
+        under_way = (self._taken - self._delivered) * self._per_job
+        return len(self._ready) + under_way <= self._full
+
+    def _attempt(self, job: Job) -> list[Result] | BaseException:
+        try:
+            return self._work(job)
+        except BaseException as error:  # noqa: BLE001 — it is the consumer's, whatever it is
+            return error
+
+    def close(self) -> None:
+        """Stop the threads. One that is stuck is not waited for: it does no harm, and ends with the process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_PATIENCE_SECONDS)
+
+
+class Buffers:
+    """Memory for batches. A buffer is given out again once nothing refers to it: no batch, no array that views it.
+
+    So a batch that is held never changes, and memory grows with what is held alone.
+    """
+
+    _NOT_HELD = 3  # this list, the loop variable, and the argument of getrefcount
+
+    def __init__(self, allocate: Callable[[int], Bytes] | None = None) -> None:
+        self._allocate = allocate or (lambda num_bytes: np.empty(num_bytes, np.uint8))
+        self._buffers: list[Bytes] = []
+        self._lock = threading.Lock()
+
+    def take(self, num_bytes: int) -> Bytes:
+        """A buffer of that many bytes."""
+        with self._lock:
+            for buffer in self._buffers:
+                if buffer.size == num_bytes and sys.getrefcount(buffer) <= self._NOT_HELD:
+                    return buffer
+            made = self._allocate(num_bytes)
+            # Those of another size are from before the batch size changed; who holds one keeps it alive.
+            self._buffers = [*(buffer for buffer in self._buffers if buffer.size == num_bytes), made]
+            return made

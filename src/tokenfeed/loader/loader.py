@@ -1,0 +1,192 @@
+"""`Loader`: the samples of a plan as batches, read ahead by a background thread, with a state that is one number."""
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.loader.batch import LoadedBatch
+from tokenfeed.loader.feed import Buffers, Feed
+from tokenfeed.loader.launch import find_rank
+from tokenfeed.loader.run import RunFile
+from tokenfeed.loader.steps import BatchSizes
+from tokenfeed.loader.work import ReadableView, Work, make_jobs
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.skips import Skip
+from tokenfeed.store.batch import Batch
+from tokenfeed.store.data import Bytes
+
+__all__ = ["Loader", "Stats"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a loader has done since it was made."""
+
+    batches: int
+    samples: int
+    """Rows that this rank has delivered."""
+    bytes: int
+    """Bytes of columns read, including those of batches that wait in the queue."""
+    wall_seconds: float
+    """Since the first batch was asked for."""
+    wait_seconds: float
+    """That the training loop spent in `next`."""
+    read_seconds: float
+    """That was spent reading them."""
+    queued: int
+    """Batches that are ready now."""
+
+    @property
+    def wait_fraction(self) -> float:
+        return self.wait_seconds / self.wall_seconds if self.wall_seconds else 0.0
+
+
+class Loader:
+    """Endless batches over a view, in a globally shuffled order that every epoch has anew.
+
+    Step after step, rank r of W takes the samples K + r, K + W + r, … of the run, and K grows by W times the batch
+    size. Nothing else is state: a checkpoint fits any world size, any batch size and any `prefetch`.
+
+    A second `for` loop goes on where the first one stopped. `epochs` makes a loader finite: every sample exactly once
+    per epoch over all ranks, and equally many steps on every rank, of which the last may have short or empty batches;
+    a `for` loop over a finite loader that has ended begins again.
+    """
+
+    def __init__(
+        self,
+        view: ReadableView,
+        batch_size: int | Mapping[int, int],
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        epochs: int | None = None,
+        skips: Sequence[Skip] = (),
+        prefetch: int = 8,
+        threads: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
+        collate: Callable[[Batch], Any] | None = None,
+        run: str | Path | None = None,
+    ) -> None:
+        """`batch_size` is that of one rank, or a ramp {samples delivered: batch size}. `prefetch` batches are read
+        ahead (0: none, and no thread). `rank` and `world_size` come from the launcher unless given.
+
+        `collate` is called with every batch, in the background; what it returns is `batch.data`. `run` is a file in
+        which rank 0 notes what was run from where, for `Run`.
+        """
+        if prefetch < 0 or threads < 1:
+            raise ArgumentError(f"prefetch is {prefetch}, threads is {threads}; they must be at least 0 and 1")
+        if epochs is not None and epochs < 1:
+            raise ArgumentError(f"epochs is {epochs}; it must be at least 1, or None for a loader without end")
+        self.rank, self.world_size = find_rank(rank, world_size)
+        self.batch_sizes = BatchSizes(batch_size)
+        self.plan = Plan.of(view, seed=seed, shuffle=shuffle, skips=skips)
+        self._stop = None if epochs is None else self.plan.count(epochs)
+        self._prefetch = prefetch
+        self._threads = threads
+        self._work = Work(self.plan, view, self.rank, self.world_size, self._stop, Buffers(), collate)
+        self._run = None if run is None or self.rank != 0 else RunFile(run)
+        self._next = 0
+        self._batches: Iterator[LoadedBatch] | None = None
+        self._delivered = _Delivered()
+
+    def __iter__(self) -> Iterator[LoadedBatch]:
+        if self._stop is not None and self._next >= self._stop:
+            self.close()
+            self._next = 0
+        return self
+
+    def __next__(self) -> LoadedBatch:
+        """The next batch. Where reading failed, the error is raised here; the next call tries again."""
+        return self.deliver(self.fetch())
+
+    def fetch(self) -> LoadedBatch:
+        """The next batch, for a stage that hands it on later: it is not in the state before `deliver`."""
+        began = time.perf_counter()
+        if self._batches is None:
+            self._batches = self._start(began)
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception:
+            self.close()
+            raise
+        self._delivered.wait_seconds += time.perf_counter() - began
+        return batch
+
+    def deliver(self, batch: LoadedBatch) -> LoadedBatch:
+        """Count a batch as delivered to the training loop."""
+        self._next = batch.num_delivered
+        self._delivered.batches += 1
+        self._delivered.samples += len(batch)
+        return batch
+
+    def is_ready(self) -> bool:
+        """Whether `fetch` would return at once."""
+        return isinstance(self._batches, Feed) and self._batches.queued > 0
+
+    def use_memory(self, allocate: Callable[[int], Bytes]) -> None:
+        """Read into memory that `allocate` makes, such as pinned memory, from here on."""
+        self.close()
+        self._work.buffers = Buffers(allocate)
+
+    def _start(self, now: float) -> Iterator[LoadedBatch]:
+        if self._delivered.began is None:
+            self._delivered.began = now
+        if self._run is not None:
+            self._run.begin(self.plan, self._next, self.world_size, self.batch_sizes)
+        # Several steps are read by one call: handing over batches one by one would cost more than reading them.
+        per_job = max(1, self._prefetch // 2)
+        jobs = make_jobs(self._next, self._stop, self.batch_sizes, self.world_size, per_job)
+        if self._prefetch == 0:
+            return (batch for job in jobs for batch in self._work(job))
+        feed = Feed(jobs, self._work, depth=self._prefetch, per_job=per_job, threads=self._threads)
+        weakref.finalize(self, feed.close)  # when the loader is collected, or the interpreter exits
+        return feed
+
+    def state_dict(self) -> dict[str, Any]:
+        """The checkpoint after the last batch delivered; the same on every rank."""
+        return self.plan.state(self._next)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on behind a checkpoint, made on any number of ranks with any batch size."""
+        num_delivered = self.plan.accept(state)
+        self.close()
+        self._next = num_delivered
+
+    def close(self) -> None:
+        """Stop reading ahead. Iterating goes on where it was."""
+        if isinstance(self._batches, Feed):
+            self._batches.close()
+        self._batches = None
+
+    def stats(self) -> Stats:
+        """Counters since the loader was made."""
+        delivered = self._delivered
+        return Stats(
+            batches=delivered.batches,
+            samples=delivered.samples,
+            bytes=self._work.num_bytes,
+            wall_seconds=0.0 if delivered.began is None else time.perf_counter() - delivered.began,
+            wait_seconds=delivered.wait_seconds,
+            read_seconds=self._work.seconds,
+            queued=self._batches.queued if isinstance(self._batches, Feed) else 0,
+        )
+
+    def __repr__(self) -> str:
+        return f"Loader({self.plan}, batch_size={self.batch_sizes}, rank {self.rank} of {self.world_size})"
+
+
+@dataclass
+class _Delivered:
+    """What the training loop has seen."""
+
+    batches: int = 0
+    samples: int = 0
+    wait_seconds: float = 0.0
+    began: float | None = None

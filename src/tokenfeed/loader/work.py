@@ -1,0 +1,101 @@
+"""The work of a loader: from steps of a run to batches, several steps in one reading call."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from tokenfeed.loader.batch import LoadedBatch, Reading
+from tokenfeed.loader.feed import Buffers
+from tokenfeed.loader.steps import BatchSizes, rows_of
+from tokenfeed.plan.plan import Plan, View
+from tokenfeed.store.batch import Batch
+from tokenfeed.store.data import Bytes
+
+__all__ = ["Job", "ReadableView", "Work", "make_jobs"]
+
+
+class ReadableView(View, Protocol):
+    """A view that samples can be read from."""
+
+    def read(self, indices: Any, *, allocate: Callable[[int], Bytes] = ...) -> Batch: ...
+
+
+class Job(NamedTuple):
+    """Consecutive steps: how many samples the run has delivered before the first, and the batch size of each.
+
+    Row j of rank r in a step that begins at K is sample K + j·W + r, and the next step begins at K + B·W. So rows of
+    consecutive steps are one progression, whatever their batch sizes: K + i·W + r for i = 0, 1, 2, …
+    """
+
+    start: int
+    sizes: list[int]
+
+
+def make_jobs(
+    start: int, stop: int | None, batch_sizes: BatchSizes, world_size: int, steps_per_job: int
+) -> Iterator[Job]:
+    """The steps from `start` samples on, to `stop` or without end. The first job is one step, so that it comes soon."""
+    steps = 1
+    while stop is None or start < stop:
+        job = Job(start, [])
+        while len(job.sizes) < steps and (stop is None or start < stop):
+            size = batch_sizes.at(start)
+            job.sizes.append(size)
+            start += size * world_size
+        yield job
+        steps = steps_per_job
+
+
+class Work:
+    """Makes batches of jobs. Threads may share it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        view: ReadableView,
+        rank: int,
+        world_size: int,
+        stop: int | None,
+        buffers: Buffers,
+        collate: Callable[[Batch], Any] | None,
+    ) -> None:
+        self._plan = plan
+        self._view = view
+        self._rank = rank
+        self._world_size = world_size
+        self._stop = stop
+        self.buffers = buffers
+        self._collate = collate
+        self._lock = threading.Lock()
+        self.num_bytes = 0
+        self.seconds = 0.0
+
+    def __call__(self, job: Job) -> list[LoadedBatch]:
+        began = time.perf_counter()
+        taken = 0
+
+        def allocate(num_bytes: int) -> Bytes:
+            nonlocal taken
+            taken += num_bytes
+            return self.buffers.take(num_bytes)
+
+        samples = rows_of(job.start, sum(job.sizes), self._rank, self._world_size)
+        if self._stop is not None:
+            samples = samples[samples < self._stop]
+        epochs, indices = self._plan.locate(samples)
+        reading = Reading(self._plan, self._view.read(indices, allocate=allocate), samples, epochs)
+        batches, delivered, first = [], job.start, 0
+        for size in job.sizes:
+            delivered += size * self._world_size
+            last = min(first + size, samples.size)
+            end = delivered if self._stop is None else min(delivered, self._stop)
+            batch = LoadedBatch(reading, first, last, end, None)
+            if self._collate is not None:
+                batch.data = self._collate(batch.rows)
+            batches.append(batch)
+            first = last
+        with self._lock:
+            self.num_bytes += taken
+            self.seconds += time.perf_counter() - began
+        return batches

@@ -1,0 +1,226 @@
+"""`Plan`: which sample a run delivers as its k-th. A pure function; it knows counts, never bytes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
+from tokenfeed.kernels.checksum import checksum
+from tokenfeed.kernels.permutation import permute_run
+from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.skips import Ints, Removals, Skip, jump, jump_back
+from tokenfeed.storage.local import read_bytes, replace_bytes
+
+__all__ = ["Plan", "Trace", "View"]
+
+VERSION = 1
+
+
+class View(Protocol):
+    """What a plan asks of a view: how many samples, which data, and what a sample is."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def identity(self) -> str:
+        """A checksum of the data."""
+
+    @property
+    def description(self) -> str:
+        """What one sample is, such as `windows(2048)`."""
+
+    def samples_touching(self, documents: Sequence[int]) -> Ints:
+        """The samples that any of these documents is part of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Where the k-th sample of a run comes from."""
+
+    sample: int
+    """k, its number in the run."""
+    epoch: int
+    index: int
+    """Its number in the view."""
+
+
+class Plan:
+    """k → (epoch, index) for k = 0, 1, 2, …: epoch k // n, index `Permutation(n, seed, epoch)[k % n]`, less the skips.
+
+    Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do later.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        *,
+        data: str,
+        view: str,
+        seed: int = 0,
+        shuffle: bool = True,
+        skips: Sequence[Skip] = (),
+    ) -> None:
+        """`skips` in the order in which they were made. Those by document need a view to find samples: `Plan.of`."""
+        if num_samples < 1:
+            raise ArgumentError("there is nothing to load: the view has no samples")
+        self.num_samples = num_samples
+        self.data = data
+        self.view = view
+        self.seed = seed
+        self.shuffle = shuffle
+        self.skips = tuple(skips)
+        Permutation(num_samples, seed=seed)  # checks both
+        self._ranges: list[tuple[int, int]] = []
+        self._removals = Removals(num_samples, self._places)
+        for skip in self.skips:
+            if skip.samples is not None:
+                self._ranges.append(skip.samples)
+            elif skip.indices:
+                if skip.indices[-1] >= num_samples or skip.indices[0] < 0:
+                    raise ArgumentError(f"{skip} names a sample outside the view, which has {num_samples:,}")
+                at = int(jump(np.array([skip.at]), self._ranges)[0])
+                self._removals.add(at, np.array(skip.indices))
+            else:
+                raise ArgumentError(f"{skip}: which samples touch these documents, only a view can tell; use Plan.of")
+
+    @classmethod
+    def of(cls, view: View, *, seed: int = 0, shuffle: bool = True, skips: Sequence[Skip] = ()) -> "Plan":
+        """The plan over a view."""
+        found = [_with_indices(skip, view) for skip in skips]
+        return cls(len(view), data=view.identity, view=view.description, seed=seed, shuffle=shuffle, skips=found)
+
+    def locate(self, samples: Ints) -> tuple[Ints, Ints]:
+        """(epochs, indices) of samples of the run. O(1) each, O(log s) with s samples removed."""
+        positions = self._removals.to_positions(jump(samples, self._ranges) if self._ranges else samples)
+        epochs, indices = np.empty_like(positions), np.empty_like(positions)
+        if self.shuffle:
+            permute_run(positions, self.num_samples, self.seed, epochs, indices)
+        else:
+            np.divmod(positions, self.num_samples, out=(epochs, indices))
+        return epochs, indices
+
+    def find(self, index: int, *, epochs: Sequence[int]) -> Ints:
+        """The k at which sample `index` of the view is delivered in these epochs; fewer where it is skipped."""
+        if not 0 <= index < self.num_samples:
+            raise ArgumentError(f"sample {index} is outside the view, which has {self.num_samples:,}")
+        places = [int(self._places(epoch, np.array([index]))[0]) for epoch in epochs]
+        positions = np.array([epoch * self.num_samples + place for epoch, place in zip(epochs, places, strict=True)])
+        numbers = self._removals.to_numbers(positions.astype(np.int64))
+        found = jump_back(numbers[numbers >= 0], self._ranges)
+        return found[found >= 0]
+
+    def count(self, epochs: int) -> int:
+        """How many samples a run delivers in its first `epochs` epochs."""
+        count = self._removals.count_before(epochs * self.num_samples)
+        for start, stop in self._ranges:
+            count = min(count, max(start, count - (stop - start)))
+        return count
+
+    def trace(self, samples: Sequence[int] | Ints) -> list[Trace]:
+        """Where samples of the run come from."""
+        numbers = np.asarray(samples, np.int64)
+        if numbers.size and numbers.min() < 0:
+            raise ArgumentError(f"a run has no sample {numbers.min()}")
+        epochs, indices = self.locate(numbers)
+        return [Trace(*each) for each in zip(numbers.tolist(), epochs.tolist(), indices.tolist(), strict=True)]
+
+    def _places(self, epoch: int, indices: Ints) -> Ints:
+        if not self.shuffle:
+            return indices
+        return np.asarray(Permutation(self.num_samples, seed=self.seed, epoch=epoch).inverse(indices))
+
+    def parts(self, num_delivered: int) -> dict[str, Any]:
+        """What the first `num_delivered` samples depend on, part by part: the plan that a state carries."""
+        early = [skip.to_json() for skip in self.skips if skip.begins < num_delivered]
+        return {
+            "data": self.data,
+            "view": self.view,
+            "seed": self.seed if self.shuffle else None,
+            "skips": checksum(json.dumps(early).encode()) if early else None,
+        }
+
+    def state(self, num_delivered: int) -> dict[str, Any]:
+        """The checkpoint after `num_delivered` samples of the run."""
+        return {"version": VERSION, "samples": num_delivered, "plan": self.parts(num_delivered)}
+
+    def accept(self, state: Any) -> int:
+        """The number of samples that a state says were delivered, if this plan would have delivered the same."""
+        if not isinstance(state, Mapping):
+            raise StateError(f"a state is a dict with version, samples and plan, not {type(state).__name__}")
+        if state.get("version") != VERSION:
+            raise StateError(f"the state has version {state.get('version')!r}; this tokenfeed takes {VERSION}")
+        num_delivered, theirs = state.get("samples"), state.get("plan")
+        if type(num_delivered) is not int or num_delivered < 0 or not isinstance(theirs, Mapping):
+            raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
+        ours = self.parts(num_delivered)
+        different = [name for name in ours if ours[name] != theirs.get(name)]
+        if different:
+            same = [name for name in ours if name not in different]
+            told = "; ".join(f"{name} {theirs.get(name)!r}, this plan has {ours[name]!r}" for name in different)
+            agree = f"{', '.join(same)} agree" if same else "nothing agrees"
+            raise PlanMismatchError(
+                f"the checkpoint was made with {told} ({agree}). Resume with what it was made with, or start anew."
+            )
+        return num_delivered
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "num_samples": self.num_samples,
+            "data": self.data,
+            "view": self.view,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "skips": [skip.to_json() for skip in self.skips],
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Plan":
+        try:
+            if value["version"] != VERSION:
+                raise StateError(f"the plan has version {value['version']!r}; this tokenfeed reads {VERSION}")
+            return cls(
+                value["num_samples"],
+                data=value["data"],
+                view=value["view"],
+                seed=value["seed"],
+                shuffle=value["shuffle"],
+                skips=[Skip.from_json(skip) for skip in value["skips"]],
+            )
+        except (TypeError, KeyError) as error:
+            raise StateError(f"{value!r} describes no plan ({error})") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        replace_bytes(Path(path), json.dumps(self.to_json()).encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Plan":
+        """Read what `save` wrote. The data need not be there."""
+        try:
+            return cls.from_json(json.loads(read_bytes(Path(path))))
+        except ValueError as error:
+            raise StateError(f"{path} holds no plan: {error}") from error
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_json()))
+
+    def __repr__(self) -> str:
+        order = f"seed {self.seed}" if self.shuffle else "in order"
+        return f"Plan({self.num_samples:,} samples of {self.view}, {order}, {len(self.skips)} skips)"
+
+
+def _with_indices(skip: Skip, view: View) -> Skip:
+    if not skip.documents:
+        return skip
+    touched = view.samples_touching(skip.documents)
+    if touched.size == 0 and not skip.indices:
+        raise ArgumentError(f"{skip}: no sample touches these documents")
+    return Skip(documents=skip.documents, indices=(*skip.indices, *touched.tolist()), at=skip.at)

@@ -1,0 +1,82 @@
+"""Loaders as an IterableDataset or a torchdata node, for training code that expects one of these."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.loader.loader import Loader
+from tokenfeed.torch.device import DeviceBatch, to_device
+
+__all__ = ["as_dataset", "as_node", "data_parallel"]
+
+Tensors = dict[str, Any]
+
+
+def as_dataset(loader: Loader) -> "IterableDataset[Tensors]":
+    """Batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)` or torchdata's `StatefulDataLoader`.
+
+    The state is the loader's. A loader reads ahead by itself, so worker processes only add copies; one worker works,
+    several would each deliver everything, and are refused.
+    """
+    return _Dataset(loader)
+
+
+class _Dataset(IterableDataset[Tensors]):
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Tensors]:
+        worker = get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            raise ArgumentError(
+                f"num_workers is {worker.num_workers}; a tokenfeed loader reads in the background by itself, use 0"
+            )
+        return (_as_dict(batch) for batch in to_device(self._loader, "cpu"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._loader.load_state_dict(state)
+
+
+def as_node(loader: Loader) -> Any:
+    """Batches as dicts of tensors, as a `torchdata.nodes.BaseNode`. Needs torchdata."""
+    from torchdata.nodes import BaseNode
+
+    class Node(BaseNode[Tensors]):
+        def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+            super().reset(initial_state)
+            if initial_state is not None:
+                loader.load_state_dict(initial_state)
+            self._batches = iter(to_device(loader, "cpu"))
+
+        def next(self) -> Tensors:
+            return _as_dict(next(self._batches))
+
+        def get_state(self) -> dict[str, Any]:
+            return loader.state_dict()
+
+    return Node()
+
+
+def data_parallel(mesh: Any, dimension: str = "dp") -> dict[str, int]:
+    """Rank and world size of a DeviceMesh's data-parallel dimension: `Loader(view, 32, **data_parallel(mesh))`.
+
+    Ranks that differ in other dimensions only, such as tensor-parallel ones, get the same batches.
+    """
+    return {"rank": mesh.get_local_rank(dimension), "world_size": mesh[dimension].size()}
+
+
+def _as_dict(batch: DeviceBatch) -> Tensors:
+    tensors: Tensors = {name: batch.column(name) for name in batch.host.rows.column_names}
+    for name in ("inputs", "targets"):
+        if batch.has(name):
+            tensors[name] = getattr(batch, name)
+    if batch.data is not None:
+        tensors["data"] = batch.data
+    tensors["samples"] = torch.from_numpy(batch.samples)
+    return tensors

@@ -1,0 +1,51 @@
+"""Padding: every document in its row, and nothing else under the mask."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tokenfeed
+from tokenfeed.errors import ArgumentError
+from tokenfeed.loader.collate import pad
+
+
+@given(
+    multiple_of=st.integers(1, 70),
+    max_length=st.one_of(st.none(), st.integers(1, 500)),
+    truncate=st.sampled_from(["end", "start"]),
+    indices=st.lists(st.integers(0, 119), max_size=12),
+)
+def test_rows_are_documents(store_path, plain, multiple_of, max_length, truncate, indices):
+    documents = tokenfeed.open(store_path).documents(columns=["frame"])
+    padded = pad(multiple_of=multiple_of, max_length=max_length, truncate=truncate, value=7)(documents.read(indices))
+    width = padded.mask.shape[1]
+    assert width % multiple_of == 0
+    assert width < max(padded.lengths, default=0) + multiple_of
+    for row, index in enumerate(indices):
+        tokens = plain.documents[index].tokens
+        limit = len(tokens) if max_length is None else max_length
+        kept = tokens[:limit] if truncate == "end" else tokens[max(0, len(tokens) - limit) :]
+        np.testing.assert_array_equal(padded.columns["tokens"][row, : len(kept)], kept)
+        assert (padded.columns["tokens"][row, len(kept) :] == 7).all()
+        assert padded.mask[row].sum() == padded.lengths[row] == len(kept)
+        assert padded.columns["frame"].shape == (len(indices), width, 2, 3)
+
+
+def test_what_cannot_be_padded(store_path):
+    store = tokenfeed.open(store_path)
+    longest = int(np.argmax([len(store.documents()[number].tokens) for number in range(120)]))
+    with pytest.raises(ArgumentError, match=f"document {longest} has"):
+        pad(max_length=5, truncate="error")(store.documents().read([0, longest]))
+    with pytest.raises(ArgumentError, match="only documents"):
+        pad()(store.windows(5).read([0]))
+    for bad in ({"multiple_of": 0}, {"max_length": 0}, {"truncate": "middle"}):
+        with pytest.raises(ArgumentError):
+            pad(**bad)
+
+
+def test_in_a_loader(store_path):
+    loader = tokenfeed.Loader(tokenfeed.open(store_path).documents(), 6, collate=pad(multiple_of=8))
+    batch = next(loader)
+    assert batch.data.mask.shape == batch.data.columns["tokens"].shape
+    assert batch.data.lengths.tolist() == batch.rows.lengths.tolist()

@@ -1,0 +1,101 @@
+"""Run files: what any step delivered, after resumes, resizes, returns to earlier checkpoints, crashes in mid-line."""
+
+import json
+
+import pytest
+
+import tokenfeed
+from tokenfeed.errors import ArgumentError, NotAStoreError, StateError
+
+
+@pytest.fixture
+def windows(store_path):
+    return tokenfeed.open(store_path).windows(64)
+
+
+def leg(windows, path, state, steps, world_size, batch_size, **options):
+    """Run some steps on all ranks; what each delivered, and the state behind the last."""
+    loaders = [
+        tokenfeed.Loader(windows, batch_size, rank=rank, world_size=world_size, run=path, **options)
+        for rank in range(world_size)
+    ]
+    delivered = []
+    for loader in loaders:
+        if state is not None:
+            loader.load_state_dict(state)
+    for _ in range(steps):
+        batches = [next(loader) for loader in loaders]
+        delivered.append([(batch.samples.tolist(), batch.rows.indices.tolist()) for batch in batches])
+        state = batches[0].state
+    return delivered, state
+
+
+def test_any_step_can_be_traced(windows, tmp_path):
+    path = tmp_path / "logs" / "run.jsonl"
+    first, state = leg(windows, path, None, 5, 2, 3)
+    second, _ = leg(windows, path, state, 4, 3, {0: 2, 40: 4})
+    assert_traced(path, first + second)
+    skip = tokenfeed.Skip(samples=(36, 50))  # back to step 5, and another way from there
+    third, state = leg(windows, path, state, 3, 1, 6, skips=[skip])
+    assert_traced(path, first + third)
+    fourth, _ = leg(windows, path, state, 2, 2, 6, skips=[skip])
+    assert_traced(path, first + third + fourth)
+    run = tokenfeed.Run(path)
+    assert [start.step for start in run.starts] == [0, 5, 5, 8]
+    assert [start.world_size for start in run.starts] == [2, 3, 1, 2]
+    assert len(path.read_text().splitlines()) == 6
+    with pytest.raises(ArgumentError, match="no rank 5"):
+        run.trace(3, rank=5)
+    with pytest.raises(ArgumentError, match="no step -1"):
+        run.trace(-1)
+
+
+def assert_traced(path, steps):
+    run = tokenfeed.Run(path)
+    for step, ranks in enumerate(steps):
+        for rank, (samples, indices) in enumerate(ranks):
+            traced = run.trace(step, rank=rank)
+            assert [trace.sample for trace in traced] == samples
+            assert [trace.index for trace in traced] == indices
+        together = sorted(sample for samples, _ in ranks for sample in samples)
+        assert [trace.sample for trace in run.trace(step)] == together
+
+
+def test_a_line_that_a_crash_cut_short(windows, tmp_path):
+    path = tmp_path / "run.jsonl"
+    first, state = leg(windows, path, None, 3, 1, 2)
+    with path.open("a") as file:
+        file.write('{"step": 3, "samp')
+    assert_traced(path, first)
+    second, _ = leg(windows, path, state, 2, 1, 2)
+    assert_traced(path, first + second)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]\n", '{"step": 0}\n', '{"plan": {}}\n', "nonsense\n{}\n", '{"plan": {"version": 9}}\n']
+)
+def test_what_is_no_run_file(tmp_path, text):
+    (tmp_path / "run.jsonl").write_text(text)
+    with pytest.raises(StateError, match=r"run\.jsonl"):
+        tokenfeed.Run(tmp_path / "run.jsonl")
+
+
+def test_no_run_file(tmp_path):
+    with pytest.raises(NotAStoreError):
+        tokenfeed.Run(tmp_path / "run.jsonl")
+
+
+def test_plans_are_saved_and_loaded(windows, tmp_path):
+    plan = tokenfeed.Plan.of(windows, seed=5, skips=[tokenfeed.Skip(documents=[3], at=7)])
+    plan.save(tmp_path / "plan.json")
+    loaded = tokenfeed.Plan.load(tmp_path / "plan.json")
+    assert loaded == plan
+    assert loaded.trace([0, 5, 99]) == plan.trace([0, 5, 99])
+    saved = json.loads((tmp_path / "plan.json").read_text())
+    for damage in ({}, [], {**saved, "version": 2}, {**saved, "num_samples": "x"}, {**saved, "skips": [[1]]}):
+        (tmp_path / "plan.json").write_text(json.dumps(damage))
+        with pytest.raises((StateError, ArgumentError)):
+            tokenfeed.Plan.load(tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(StateError, match="no plan"):
+        tokenfeed.Plan.load(tmp_path / "plan.json")

@@ -1,0 +1,107 @@
+"""Batches as tensors, on the CPU: the same code path as on a GPU, less the streams."""
+
+import numpy as np
+import pytest
+import torch
+
+import tokenfeed
+import tokenfeed.torch
+from plain import PlainStore
+from tokenfeed.errors import ArgumentError
+
+
+@pytest.fixture
+def windows(store_path):
+    return tokenfeed.open(store_path).windows(64, columns=["frame"])
+
+
+def test_tensors_are_contiguous_and_wide(windows):
+    plain, moved = (tokenfeed.Loader(windows, 4) for _ in range(2))
+    for batch, expected in zip(tokenfeed.torch.to_device(moved, "cpu"), plain, strict=False):
+        inputs, targets = batch
+        assert (inputs.dtype, targets.dtype) == (torch.int32, torch.int64)
+        assert inputs.is_contiguous()
+        assert targets.is_contiguous()
+        np.testing.assert_array_equal(inputs.numpy(), expected.inputs)
+        np.testing.assert_array_equal(targets.numpy(), expected.targets)
+        np.testing.assert_array_equal(batch.column("frame").numpy(), expected.column("frame"))
+        np.testing.assert_array_equal(batch.column("tokens").numpy(), expected.tokens)
+        assert batch.column("tokens").dtype == torch.int32
+        assert batch.column("frame").dtype == torch.uint8
+        assert batch.samples.tolist() == expected.samples.tolist()
+        assert batch.state == expected.state
+        assert len(batch) == 4
+        if batch.epoch == 1:
+            break
+    with pytest.raises(ArgumentError, match="not read"):
+        batch.column("nothing")
+
+
+@pytest.mark.parametrize("stored", ["u1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_every_integer_keeps_its_value(tmp_path, stored, dtype):
+    limits = np.iinfo(stored)
+    wide = torch.iinfo(dtype)
+    values = [value for value in (0, 1, limits.max, limits.min, limits.max // 2 + 1) if wide.min <= value <= wide.max]
+    with tokenfeed.Writer(tmp_path, columns={"tokens": stored}) as writer:
+        writer.append({"tokens": values})
+    loader = tokenfeed.Loader(tokenfeed.open(tmp_path).windows(len(values), extra=0), 1)
+    batch = next(tokenfeed.torch.to_device(loader, "cpu", dtypes={"inputs": dtype, "tokens": dtype}))
+    assert batch.inputs.tolist() == batch.column("tokens").tolist() == [values]
+    with pytest.raises(ArgumentError, match="targets"):
+        _ = batch.targets
+
+
+def test_a_batch_that_is_held_never_changes(windows):
+    feed = tokenfeed.torch.to_device(tokenfeed.Loader(windows, 2), "cpu")
+    held = [next(feed) for _ in range(30)]
+    copies = [(batch.inputs.clone(), batch.column("frame").clone()) for batch in held]
+    for _ in range(30):
+        next(feed)
+    for batch, (inputs, frame) in zip(held, copies, strict=True):
+        assert torch.equal(batch.inputs, inputs)
+        assert torch.equal(batch.column("frame"), frame)
+
+
+def test_the_state_is_what_was_delivered_not_what_is_on_its_way(windows):
+    loader = tokenfeed.Loader(windows, 3)
+    feed = tokenfeed.torch.to_device(loader, "cpu")
+    uninterrupted = [batch.samples.tolist() for batch, _ in zip(feed, range(20), strict=False)]
+    for stop in (1, 5, 6):
+        feed = tokenfeed.torch.to_device(tokenfeed.Loader(windows, 3), "cpu")
+        for _ in range(stop):
+            state = next(feed).state
+        assert state == feed.state_dict() == feed.loader.state_dict()
+        assert state["samples"] == 3 * stop
+        resumed = tokenfeed.torch.to_device(tokenfeed.Loader(windows, 3), "cpu")
+        next(resumed)
+        resumed.load_state_dict(state)
+        assert [next(resumed).samples.tolist() for _ in range(20 - stop)] == uninterrupted[stop:]
+
+
+def test_what_collate_made_comes_along(store_path, plain: PlainStore):
+    def collate(rows):
+        return {"lengths": rows.lengths, "nested": [rows.offsets, "text"]}
+
+    loader = tokenfeed.Loader(tokenfeed.open(store_path).documents(), 5, collate=collate)
+    batch = next(tokenfeed.torch.to_device(loader, "cpu"))
+    assert batch.data["lengths"].tolist() == [len(plain.documents[index].tokens) for index in batch.host.rows.indices]
+    assert torch.is_tensor(batch.data["nested"][0])
+    assert batch.data["nested"][1] == "text"
+    assert batch.column("tokens").shape == (int(batch.data["lengths"].sum()),)
+
+
+def test_padded_documents_come_along(store_path):
+    from tokenfeed.loader.collate import pad
+
+    loader = tokenfeed.Loader(tokenfeed.open(store_path).documents(), 5, collate=pad(multiple_of=16))
+    padded = next(tokenfeed.torch.to_device(loader, "cpu")).data
+    assert padded.columns["tokens"].dtype == torch.int32
+    assert padded.mask.sum(dim=1).tolist() == padded.lengths.tolist()
+
+
+def test_finite_loaders_end(windows):
+    feed = tokenfeed.torch.to_device(tokenfeed.Loader(windows, 5, epochs=1, shuffle=False), "cpu")
+    for _ in range(2):
+        seen = [sample for batch in feed for sample in batch.samples.tolist()]
+        assert seen == list(range(len(windows)))
