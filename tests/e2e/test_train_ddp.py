@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,8 +111,10 @@ class Legs:
             # Workers are sessions of their own, and outlive a launcher that is killed: all are known by their argument.
             while running := self._processes():
                 for each in running:
-                    each.kill()
-                process.wait()
+                    with suppress(psutil.NoSuchProcess):
+                        each.kill()
+                time.sleep(0.01)
+            process.wait()
 
     def _processes(self):
         found = psutil.process_iter(["cmdline"])

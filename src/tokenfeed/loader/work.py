@@ -18,6 +18,10 @@ __all__ = ["Job", "ReadableView", "Work", "make_jobs"]
 class ReadableView(View, Protocol):
     """A view that samples can be read from."""
 
+    @property
+    def sample_bytes(self) -> int:
+        """About how many bytes of columns a sample has."""
+
     def read(self, indices: Any, *, allocate: Callable[[int], Bytes] = ...) -> Batch: ...
 
 

@@ -58,6 +58,11 @@ class Documents:
         """What one sample is."""
         return f"documents({self._table.name!r})"
 
+    @property
+    def sample_bytes(self) -> int:
+        """How many bytes of columns a document has, on average."""
+        return self._columns.buffer_bytes(self._data.num_items) // max(1, len(self))
+
     def samples_touching(self, documents: Sequence[int]) -> Ints:
         """The documents themselves, if there are such."""
         numbers = as_indices(documents)

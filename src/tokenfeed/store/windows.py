@@ -73,6 +73,11 @@ class Windows:
         """What one sample is."""
         return f"windows({self.length})" if self.extra == 1 else f"windows({self.length}, extra={self.extra})"
 
+    @property
+    def sample_bytes(self) -> int:
+        """How many bytes of columns a sample has."""
+        return self._columns.buffer_bytes(self.length + self.extra)
+
     def samples_touching(self, documents: Sequence[int], *, table: str = "documents") -> Ints:
         """The samples with an item of any of these documents, sorted."""
         first_items, lengths = self._data.spans[table].locate(as_indices(documents))
