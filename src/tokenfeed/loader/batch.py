@@ -40,6 +40,8 @@ class LoadedBatch:
         self.num_delivered = num_delivered
         """How many samples the run has delivered with this step, over all ranks."""
         self.data = data
+        self.generation = 0
+        """Which of the loader's readings it was fetched from."""
 
     @cached_property
     def rows(self) -> Batch:

@@ -97,6 +97,7 @@ class Loader:
         self._work = Work(self.plan, view, self.rank, self.world_size, self._stop, Buffers(), collate)
         self._run = None if run is None or self.rank != 0 else RunFile(run)
         self._next = 0
+        self._generation = 0
         self._batches: Iterator[LoadedBatch] | None = None
         self._finalizer: Callable[[], object] | None = None
         self._delivered = _Delivered()
@@ -127,8 +128,13 @@ class Loader:
         except Exception:
             self.close()
             raise
+        batch.generation = self._generation
         self._delivered.wait_seconds += time.perf_counter() - began
         return batch
+
+    def is_current(self, batch: LoadedBatch) -> bool:
+        """Whether a batch that was fetched is still the one to deliver: the loader was not closed or sent elsewhere."""
+        return batch.generation == self._generation
 
     def deliver(self, batch: LoadedBatch) -> LoadedBatch:
         """Count a batch as delivered to the training loop."""
@@ -150,7 +156,7 @@ class Loader:
         if self._delivered.began is None:
             self._delivered.began = now
         if self._run is not None:
-            self._run.begin(self.plan, self._next, self.world_size, self.batch_sizes)
+            self._run.begin(self.plan, self._next, self.world_size, self.batch_sizes, self._stop)
         # Several steps are read by one call: handing over batches one by one would cost more than reading them.
         per_job = max(1, self._prefetch // 2)
         jobs = make_jobs(self._next, self._stop, self.batch_sizes, self.world_size, per_job)
@@ -171,10 +177,11 @@ class Loader:
         self._next = num_delivered
 
     def close(self) -> None:
-        """Stop reading ahead. Iterating goes on where it was."""
+        """Stop reading ahead, and forget what was fetched but not delivered. Iterating goes on where it was."""
         if self._finalizer is not None:
             self._finalizer()
         self._finalizer = self._batches = None
+        self._generation += 1
 
     def stats(self) -> Stats:
         """Counters since the loader was made."""

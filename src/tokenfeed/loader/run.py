@@ -28,6 +28,8 @@ class Start:
     samples: int
     world_size: int
     batch_sizes: BatchSizes
+    stop: int | None
+    """Where a finite loader ends."""
     time: float
     plan: Plan
 
@@ -53,11 +55,15 @@ class Run:
         start = self._governing(step)
         begin = start.batch_sizes.after(start.samples, step - start.step, start.world_size)
         size = start.batch_sizes.at(begin)
-        if rank is None:
-            return list(range(begin, begin + size * start.world_size))
-        if not 0 <= rank < start.world_size:
+        if rank is not None and not 0 <= rank < start.world_size:
             raise ArgumentError(f"step {step} ran on {start.world_size} ranks; there was no rank {rank}")
-        return [int(sample) for sample in rows_of(begin, size, rank, start.world_size)]
+        if start.stop is not None and begin >= start.stop:
+            raise ArgumentError(f"{self.path} has no step {step}: the run ended after {start.stop:,} samples")
+        if rank is None:
+            samples = list(range(begin, begin + size * start.world_size))
+        else:
+            samples = [int(sample) for sample in rows_of(begin, size, rank, start.world_size)]
+        return [sample for sample in samples if start.stop is None or sample < start.stop]
 
     def trace(self, step: int, *, rank: int | None = None) -> list[Trace]:
         """Where the rows of a step came from: (sample, epoch, index) each."""
@@ -77,7 +83,7 @@ class RunFile:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
 
-    def begin(self, plan: Plan, num_delivered: int, world_size: int, batch_sizes: BatchSizes) -> None:
+    def begin(self, plan: Plan, num_delivered: int, world_size: int, batch_sizes: BatchSizes, stop: int | None) -> None:
         """Note that the run goes on from here."""
         known: Sequence[Start] = ()
         step = 0
@@ -93,6 +99,7 @@ class RunFile:
                 "samples": num_delivered,
                 "world_size": world_size,
                 "batch_sizes": batch_sizes.to_json(),
+                "stop": stop,
                 "time": round(time.time(), 3),
             }
         )
@@ -127,7 +134,8 @@ def _parse(data: bytes, path: str) -> list[Start]:
             if plan is None:
                 raise StateError(f"{path} does not begin with a plan")
             sizes = BatchSizes.from_json(fields["batch_sizes"])
-            starts.append(Start(fields["step"], fields["samples"], fields["world_size"], sizes, fields["time"], plan))
+            step, samples, world_size = fields["step"], fields["samples"], fields["world_size"]
+            starts.append(Start(step, samples, world_size, sizes, fields["stop"], fields["time"], plan))
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"{path}, line {number + 1}: {error}") from error
     return starts

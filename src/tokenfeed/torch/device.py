@@ -132,11 +132,19 @@ class DeviceLoader:
         return self
 
     def __next__(self) -> DeviceBatch:
-        if not self._under_way:
-            self._send()
-        batch, copied = self._under_way.popleft()
-        if self.loader.is_ready():
-            self._send()
+        while self._under_way and not self.loader.is_current(self._under_way[0][0].host):
+            self._under_way.popleft()  # fetched before the loader was sent elsewhere
+        try:
+            if not self._under_way:
+                self._send()
+            batch, copied = self._under_way.popleft()
+            if self.loader.is_ready():
+                self._send()
+        except StopIteration:
+            raise
+        except BaseException:
+            self.loader.close()  # so that the next call begins behind the last batch delivered
+            raise
         if self._stream is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(copied)
@@ -170,7 +178,6 @@ class DeviceLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on behind a checkpoint."""
-        self._under_way.clear()
         self.loader.load_state_dict(state)
 
 

@@ -61,6 +61,16 @@ def assert_traced(path, steps):
         assert [trace.sample for trace in run.trace(step)] == together
 
 
+def test_a_finite_run_ends(windows, tmp_path):
+    path = tmp_path / "run.jsonl"
+    loader = tokenfeed.Loader(windows, 7, epochs=1, run=path, rank=0, world_size=2)
+    delivered = [batch.samples.tolist() for batch in loader]
+    run = tokenfeed.Run(path)
+    assert [run.samples(step, rank=0) for step in range(len(delivered))] == delivered
+    with pytest.raises(ArgumentError, match="the run ended"):
+        run.trace(len(delivered))
+
+
 def test_a_line_that_a_crash_cut_short(windows, tmp_path):
     path = tmp_path / "run.jsonl"
     first, state = leg(windows, path, None, 3, 1, 2)

@@ -79,6 +79,37 @@ def test_the_state_is_what_was_delivered_not_what_is_on_its_way(windows):
         assert [next(resumed).samples.tolist() for _ in range(20 - stop)] == uninterrupted[stop:]
 
 
+def test_a_state_loaded_into_the_loader_itself_counts(windows):
+    loader = tokenfeed.Loader(windows, 3)
+    start = loader.state_dict()
+    feed = tokenfeed.torch.to_device(loader, "cpu")
+    for _ in range(5):
+        next(feed)
+    loader.load_state_dict(start)
+    assert next(feed).samples.tolist() == [0, 1, 2]
+
+
+def test_nothing_is_lost_when_a_copy_fails(windows, monkeypatch):
+    feed = tokenfeed.torch.to_device(tokenfeed.Loader(windows, 3), "cpu")
+    delivered, failed = [], 0
+    move = feed._move
+    calls = iter(range(1000))
+
+    def sometimes(array):
+        if next(calls) % 5 == 4:
+            raise MemoryError
+        return move(array)
+
+    monkeypatch.setattr(feed, "_move", sometimes)
+    while len(delivered) < 90:
+        try:
+            delivered += next(feed).samples.tolist()
+        except MemoryError:
+            failed += 1
+    assert failed > 3
+    assert delivered == list(range(90))
+
+
 def test_what_collate_made_comes_along(store_path, plain: PlainStore):
     def collate(rows):
         return {"lengths": rows.lengths, "nested": [rows.offsets, "text"]}
