@@ -13,7 +13,21 @@ Every kernel returns (status, file, row): OK, or what went wrong, in which file,
 import numpy as np
 
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import BAD_INDEX, OK, SMALL_OUTPUT, fetch, prefetch
+from tokenfeed.kernels.posix import (
+    ADDRESS,
+    BAD_INDEX,
+    HANDLE,
+    HAS_NOWAIT,
+    OK,
+    SIZE,
+    SMALL_OUTPUT,
+    START,
+    c_memcpy,
+    c_pread,
+    fetch,
+    prefetch_file,
+    try_pread,
+)
 
 ALIGNMENT = 64
 
@@ -33,14 +47,15 @@ def find_segment(starts, position):
 
 
 @inlined
-def _prefetch_run(first_item, num_items, segment_starts, files, files_per_segment, columns):
+def _prefetch_row(first_item, num_items, segment_starts, files, files_per_segment, columns):
+    """Announce a row to the operating system: what its first segment has of it."""
     segment = find_segment(segment_starts, first_item)
     stop = min(first_item + num_items, segment_starts[segment + 1])
     local = first_item - segment_starts[segment]
     for c in range(columns.shape[0]):
         item_bytes = columns[c, 1]
         file = segment * files_per_segment + columns[c, 0]
-        prefetch(files, file, local * item_bytes, (stop - first_item) * item_bytes)
+        prefetch_file(files, file, local * item_bytes, (stop - first_item) * item_bytes)
 
 
 @inlined
@@ -68,40 +83,123 @@ def _align(offset):
 
 
 @inlined
+def _read_row(row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address):
+    """Read one row of every column, however that has to be done."""
+    total = row_offsets[first_items.size]
+    offset = 0
+    for c in range(columns.shape[0]):
+        item_bytes = columns[c, 1]
+        offset = _align(offset)
+        status, file = _read_run(
+            first_items[row],
+            row_offsets[row + 1] - row_offsets[row],
+            segment_starts,
+            files,
+            columns[c, 0],
+            files_per_segment,
+            item_bytes,
+            address + offset + row_offsets[row] * item_bytes,
+        )
+        if status != OK:
+            return status, file
+        offset += total * item_bytes
+    return OK, 0
+
+
+@inlined
 def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segment, columns, ahead, buffer):
+    """Read rows, those first that need no waiting.
+
+    A row that lies in one segment is tried first where it costs least: a copy, or one system call that takes what the
+    page cache has. One that is not cached is announced to the operating system and put off, until `ahead` rows are;
+    then the oldest is waited for. So `ahead` reads are under way from one thread. All else is left to `_read_row`.
+
+    The trial is written out here, because a function call counts references to the arrays it is given, by atomic
+    instructions that keep the processor from overlapping one row's memory accesses with the next one's: 0.2 µs a row.
+    """
     rows = first_items.size
+    num_columns = columns.shape[0]
     total = row_offsets[rows]
     size = 0
-    for c in range(columns.shape[0]):
+    for c in range(num_columns):
         size = _align(size) + total * columns[c, 1]
     if size > buffer.size:
         return SMALL_OUTPUT, 0, 0
     address = buffer.ctypes.data
-    hinted = 1
+    vector = np.empty(2, np.int64)
+    vector_address = vector.ctypes.data
+    waiting = np.empty(ahead, np.int64)  # a ring
+    first_waiting = 0
+    num_waiting = 0
+    last_segment = segment_starts.size - 2
     for row in range(rows):
-        if ahead > 1:
-            while hinted < min(rows, row + ahead):
-                count = row_offsets[hinted + 1] - row_offsets[hinted]
-                if count > 0:
-                    _prefetch_run(first_items[hinted], count, segment_starts, files, files_per_segment, columns)
-                hinted += 1
+        position = first_items[row]
+        num_items = row_offsets[row + 1] - row_offsets[row]
+        segment = 0
+        high = last_segment + 1
+        while high - segment > 1:
+            middle = (segment + high) >> 1
+            if segment_starts[middle] <= position:
+                segment = middle
+            else:
+                high = middle
+        is_read = position + num_items <= segment_starts[segment + 1]
+        not_cached = False
         offset = 0
-        for c in range(columns.shape[0]):
+        for c in range(num_columns):
+            if not is_read:
+                break
+            file = segment * files_per_segment + columns[c, 0]
             item_bytes = columns[c, 1]
-            offset = _align(offset)
-            status, file = _read_run(
-                first_items[row],
-                row_offsets[row + 1] - row_offsets[row],
-                segment_starts,
-                files,
-                columns[c, 0],
-                files_per_segment,
-                item_bytes,
-                address + offset + row_offsets[row] * item_bytes,
+            num_bytes = num_items * item_bytes
+            offset = (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+            target = address + offset + row_offsets[row] * item_bytes
+            offset += total * item_bytes
+            handle = files[file, HANDLE]
+            start = files[file, START] - 1
+            source = files[file, ADDRESS]
+            byte = start + (position - segment_starts[segment]) * item_bytes
+            if handle == 0 or start < 0:
+                is_read = False
+            elif source != 0:
+                is_read = byte + num_bytes <= files[file, SIZE]
+                if is_read:
+                    c_memcpy(target, source + byte, num_bytes)
+            elif handle < 0:
+                is_read = False
+            elif ahead > 1 and HAS_NOWAIT:
+                vector[0] = target
+                vector[1] = num_bytes
+                is_read = try_pread(handle - 1, vector_address, byte) == num_bytes
+                not_cached = not is_read
+            else:
+                is_read = c_pread(np.int32(handle - 1), target, num_bytes, byte) == num_bytes
+        if not_cached:
+            _prefetch_row(position, num_items, segment_starts, files, files_per_segment, columns)
+            if num_waiting == ahead:
+                oldest = waiting[first_waiting]
+                status, file = _read_row(
+                    oldest, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address
+                )
+                if status != OK:
+                    return status, file, oldest
+                first_waiting = (first_waiting + 1) % ahead
+                num_waiting -= 1
+            waiting[(first_waiting + num_waiting) % ahead] = row
+            num_waiting += 1
+        elif not is_read:
+            status, file = _read_row(
+                row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address
             )
             if status != OK:
                 return status, file, row
-            offset += total * item_bytes
+    for turn in range(num_waiting):
+        row = waiting[(first_waiting + turn) % ahead]
+        status, file = _read_row(
+            row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address
+        )
+        if status != OK:
+            return status, file, row
     return OK, 0, 0
 
 
@@ -109,10 +207,7 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
 def read_windows(
     indices, stride, num_items, num_samples, segment_starts, files, files_per_segment, columns, ahead, buffer
 ):
-    """Row j of every column becomes items [indices[j] * stride, indices[j] * stride + num_items).
-
-    `ahead` rows are under way at once: the operating system is told of row j + ahead - 1 before row j is waited for.
-    """
+    """Row j of every column becomes items [indices[j] * stride, indices[j] * stride + num_items)."""
     rows = indices.size
     first_items = np.empty(rows, np.int64)
     row_offsets = np.empty(rows + 1, np.int64)

@@ -39,10 +39,10 @@ _WILLNEED = 3
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 # Pointers are passed as plain integers of the same size: a ctypes pointer would defeat the on-disk kernel cache.
-_pread = types.ExternalFunction("pread", types.int64(types.int32, types.intp, types.intp, types.int64))
+c_pread = types.ExternalFunction("pread", types.int64(types.int32, types.intp, types.intp, types.int64))
 _open = types.ExternalFunction("open", types.int32(types.intp, types.int32))
 _close = types.ExternalFunction("close", types.int32(types.int32))
-_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+c_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 _errno_location = types.ExternalFunction("__error" if sys.platform == "darwin" else "__errno_location", types.intp())
 
 
@@ -65,7 +65,7 @@ def _errno():
 def _pread_all(fd, address, size, offset):
     done = 0
     while done < size:
-        count = _pread(types.int32(fd), address + done, size - done, offset + done)
+        count = c_pread(types.int32(fd), address + done, size - done, offset + done)
         if count < 0:
             error = _errno()
             if error != _EINTR:
@@ -94,7 +94,7 @@ def fetch(files, file, offset, size, address):
     if source != 0:
         if offset + size > files[file, SIZE]:
             return END_OF_FILE
-        _memcpy(address, source + offset, size)
+        c_memcpy(address, source + offset, size)
         return OK
     if handle > 0:
         return _pread_all(handle - 1, address, size, offset)
@@ -110,18 +110,34 @@ def fetch(files, file, offset, size, address):
 
 
 if sys.platform == "linux":
+    HAS_NOWAIT = True
+    NOWAIT = 8
+    c_preadv2 = types.ExternalFunction(
+        "preadv2", types.int64(types.int32, types.intp, types.int32, types.int64, types.int32)
+    )
     _fadvise = types.ExternalFunction("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
 
     @inlined
-    def prefetch(files, file, offset, size):
-        """Ask the operating system to begin reading, without waiting for it. Costs nothing that could be measured."""
+    def try_pread(fd, vector, offset):
+        """Read into the (address, size) of `vector` what the page cache has; fewer bytes, or -1, if not all."""
+        return c_preadv2(types.int32(fd), vector, types.int32(1), offset, types.int32(NOWAIT))
+
+    @inlined
+    def prefetch_file(files, file, offset, size):
+        """Ask the operating system to begin reading, without waiting for it."""
         handle = files[file, HANDLE]
         start = files[file, START] - 1
         if handle > 0 and start >= 0 and files[file, ADDRESS] == 0:
             _fadvise(types.int32(handle - 1), offset + start, size, types.int32(_WILLNEED))
 
 else:
+    HAS_NOWAIT = False
 
     @inlined
-    def prefetch(files, file, offset, size):
+    def try_pread(fd, vector, offset):
+        """Only Linux can tell whether a read would have to wait."""
+        return -1
+
+    @inlined
+    def prefetch_file(files, file, offset, size):
         """Only Linux takes such a hint by file descriptor."""

@@ -21,7 +21,9 @@ class Batch(ABC):
     A column or span table that the view was not told of is read when it is asked for.
     """
 
-    def __init__(self, data: Data, indices: Ints, columns: ColumnSet) -> None:
+    def __init__(self, data: Data, indices: Ints, columns: ColumnSet, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        """The shape of a column of scalars."""
         self._data = data
         self._columns = columns
         self._buffer: Bytes | None = None
@@ -29,11 +31,6 @@ class Batch(ABC):
         self._spans: dict[str, BatchSpans] = {}
         self.indices = indices
         """The number of each row's sample in the view."""
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """The shape of a column of scalars."""
 
     @abstractmethod
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
@@ -57,10 +54,14 @@ class Batch(ABC):
 
     def load_into(self, out: Array | Mapping[str, Array]) -> None:
         """Read the columns of the view into the caller's arrays, one call each."""
+        if self._columns.is_out(out, self.shape):
+            assert isinstance(out, np.ndarray)
+            self._arrays[self._columns.names[0]] = out
+            self._read(self._columns, out.reshape(-1).view(np.uint8))
+            return
         self._arrays = self._columns.check_out(out, self.shape)
         for name, array in self._arrays.items():
-            alone = self._columns if len(self._arrays) == 1 else self._data.one_column(name)
-            self._read(alone, array.reshape(-1).view(np.uint8))
+            self._read(self._data.one_column(name), array.reshape(-1).view(np.uint8))
 
     def _load(self, columns: ColumnSet, allocate: Callable[[int], Bytes]) -> Bytes:
         buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))

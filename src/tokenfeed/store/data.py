@@ -99,6 +99,13 @@ class ColumnSet:
         column = self._columns[number]
         return np.ndarray((*shape, *column.shape), column.dtype, buffer.data, start)
 
+    def is_out(self, out: Any, shape: tuple[int, ...]) -> bool:
+        """Whether `out` is an array that can take the rows of the only column. (The short form of `check_out`.)"""
+        if type(out) is not np.ndarray or len(self._columns) != 1:
+            return False
+        column = self._columns[0]
+        return out.dtype == column.dtype and out.flags.carray and out.shape == shape + column.shape
+
     def check_out(self, out: Array | Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
         """The caller's arrays by column, if they can take rows of that shape."""
         given = {self.names[0]: out} if isinstance(out, np.ndarray) and self.names else out

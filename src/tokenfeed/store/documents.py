@@ -83,7 +83,7 @@ class DocumentBatch(Batch):
     def __init__(
         self, data: Data, indices: Ints, columns: ColumnSet, table: str, first_items: Ints, offsets: Ints
     ) -> None:
-        super().__init__(data, indices, columns)
+        super().__init__(data, indices, columns, (int(offsets[-1]),))
         self.offsets = offsets
         self._table = table
         self._first_items = first_items
@@ -91,10 +91,6 @@ class DocumentBatch(Batch):
     @property
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
-
-    @property
-    def shape(self) -> tuple[int]:
-        return (int(self.offsets[-1]),)
 
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
         self._data.reader.read_ragged(self._first_items, self.offsets, columns.table, buffer)

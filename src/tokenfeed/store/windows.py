@@ -54,7 +54,7 @@ class Windows:
         every column by name; C-contiguous and of the stored dtype. `batch.column(name)` is then that array. Or
         `allocate(bytes)` gives one buffer for all columns.
         """
-        batch = WindowBatch(self._data, as_indices(indices), self._columns, self.length, self.extra, len(self))
+        batch = WindowBatch(self._data, as_indices(indices), self._columns, self.length, self.extra, self._num_samples)
         if out is None:
             batch.load(allocate)
         else:
@@ -102,14 +102,10 @@ class WindowBatch(Batch):
     def __init__(
         self, data: Data, indices: Ints, columns: ColumnSet, length: int, extra: int, num_samples: int
     ) -> None:
-        super().__init__(data, indices, columns)
+        super().__init__(data, indices, columns, (indices.size, length + extra))
         self.length = length
         self.extra = extra
         self._num_samples = num_samples
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.indices.size, self.length + self.extra
 
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
         self._data.reader.read_windows(
