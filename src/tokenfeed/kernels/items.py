@@ -26,10 +26,12 @@ from tokenfeed.kernels.posix import (
     c_pread,
     fetch,
     prefetch_file,
+    prefetch_line,
     try_pread,
 )
 
 ALIGNMENT = 64
+_PREFETCHED_LINES = 4
 
 
 @inlined
@@ -131,18 +133,31 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
     waiting = np.empty(ahead, np.int64)  # a ring
     first_waiting = 0
     num_waiting = 0
-    last_segment = segment_starts.size - 2
+    segments = np.empty(rows, np.int64)
     for row in range(rows):
-        position = first_items[row]
-        num_items = row_offsets[row + 1] - row_offsets[row]
         segment = 0
-        high = last_segment + 1
+        high = segment_starts.size - 1
         while high - segment > 1:
             middle = (segment + high) >> 1
-            if segment_starts[middle] <= position:
+            if segment_starts[middle] <= first_items[row]:
                 segment = middle
             else:
                 high = middle
+        segments[row] = segment
+    for row in range(rows):
+        position = first_items[row]
+        num_items = row_offsets[row + 1] - row_offsets[row]
+        segment = segments[row]
+        if row + 1 < rows and num_columns > 0:
+            # While this row is copied, begin to load the start of the next one; the processor then finds the rest.
+            file = segments[row + 1] * files_per_segment + columns[0, 0]
+            source = files[file, ADDRESS]
+            if source != 0:
+                local = (first_items[row + 1] - segment_starts[segments[row + 1]]) * columns[0, 1]
+                byte = files[file, START] - 1 + local
+                for line in range(_PREFETCHED_LINES):
+                    if byte + line * ALIGNMENT < files[file, SIZE]:
+                        prefetch_line(source + byte + line * ALIGNMENT)
         is_read = position + num_items <= segment_starts[segment + 1]
         not_cached = False
         offset = 0

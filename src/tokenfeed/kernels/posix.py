@@ -19,6 +19,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tokenfeed.kernels.jit import inlined
@@ -107,6 +108,21 @@ def fetch(files, file, offset, size, address):
     status = _pread_all(fd, address, size, offset)
     _close(fd)
     return status
+
+
+@intrinsic
+def prefetch_line(_context: Any, address: Any) -> Any:
+    """Begin to load the cache line at an address."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data = number(0), number(3), number(1)
+        builder.call(function, [builder.inttoptr(arguments[0], pointer), read, keep, data])
+        return ir.Constant(number, 0)
+
+    return types.int32(types.intp), generate
 
 
 if sys.platform == "linux":

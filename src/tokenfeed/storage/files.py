@@ -24,6 +24,8 @@ __all__ = ["Backend", "FileTable", "Part", "default_open_files"]
 
 Backend = Literal["pread", "mmap"]
 
+_KEPT_BYTES = 64 << 20
+
 
 class Part(NamedTuple):
     """The items of one column or span file, and what its file must look like."""
@@ -35,6 +37,8 @@ class Part(NamedTuple):
     """Where the items begin."""
     header: bytes = b""
     """The bytes the file must begin with."""
+    kept: bool = False
+    """Whether it is small and wanted often, so that it is best read once and kept in memory, while there is room."""
 
 
 def default_open_files() -> int:
@@ -65,6 +69,7 @@ class FileTable:
         self._describe = describe
         self._backend = backend
         self._room = default_open_files() if max_open_files is None else max_open_files
+        self._room_for_kept = _KEPT_BYTES
         self._lock = threading.Lock()
         self._descriptors: list[int] = []
         self._kept_alive: list[object] = []
@@ -101,7 +106,16 @@ class FileTable:
         handle = posix.TRANSIENT
         try:
             _check(fd, part)
-            if self._room == 0:
+            if part.kept and part.file_bytes <= self._room_for_kept:
+                with reading(part.path):
+                    data = os.pread(fd, part.file_bytes, 0)
+                if len(data) < part.file_bytes:
+                    raise TruncatedError(f"{part.path} ended while it was being read", filename=part.path)
+                self._room_for_kept -= part.file_bytes
+                view = np.frombuffer(data, np.uint8)
+                self._kept_alive.append(view)
+                row[posix.ADDRESS] = view.ctypes.data
+            elif self._room == 0:
                 path = np.frombuffer(os.fsencode(part.path) + b"\0", np.uint8)
                 self._kept_alive.append(path)
                 row[posix.PATH] = path.ctypes.data

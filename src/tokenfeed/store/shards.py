@@ -92,7 +92,7 @@ class NativeShard:
         payload = Part(str(self.folder / names.payload), count.payload_bytes)
         return (
             self._span_part(names.starts, count.spans),
-            self._span_part(names.anchors, anchors),
+            self._span_part(names.anchors, anchors)._replace(kept=True),  # 2 bytes for every 1,024 items
             self._span_part(names.offsets, count.spans + 1),
             payload,
         )

@@ -113,7 +113,7 @@ class WindowBatch(Batch):
         )
 
     def _find_spans(self, table: str) -> BatchSpans:
-        row_offsets = np.arange(len(self) + 1) * self.shape[1]
+        row_offsets = np.arange(0, (len(self) + 1) * self.shape[1], self.shape[1])
         return self._data.spans[table].find(self.indices * self.length, row_offsets)
 
     def _place(self, row: int) -> Any:
