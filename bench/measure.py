@@ -92,12 +92,16 @@ class Row:
     ratio_of_medians: float | None
     bar: float | None
     kind: Literal["≥", "≤"]
+    void: str = ""
+    """Why the figure says nothing, where the machine did not allow the comparison. Such a row does not hold its bar."""
 
     @property
     def ok(self) -> bool | None:
         """Whether the bar is held; None where there is none."""
         if self.bar is None:
             return None
+        if self.void:
+            return False
         return self.figure >= self.bar if self.kind == "≥" else self.figure <= self.bar
 
 
@@ -109,10 +113,10 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     neighbours: Neighbours = field(default_factory=Neighbours)
 
-    def compare(self, what: str, ours: Series, baseline: Series, *, bar: float | None = None) -> None:
+    def compare(self, what: str, ours: Series, baseline: Series, *, bar: float | None = None, void: str = "") -> None:
         """Ours over the baseline, which must reach the bar."""
         figure = ours.over(baseline).median
-        self.rows.append(Row(what, ours, baseline, figure, ours.median / baseline.median, bar, "≥"))
+        self.rows.append(Row(what, ours, baseline, figure, ours.median / baseline.median, bar, "≥", void))
 
     def limit(self, what: str, values: Sequence[float], unit: str, *, bar: float | None = None) -> None:
         """A figure of ours alone, which must not exceed the bar."""
@@ -135,9 +139,13 @@ class Report:
                 "" if row.baseline is None else str(row.baseline),
                 "" if row.baseline is None else f"{row.figure:.3f}",
                 "" if row.bar is None else f"{row.kind} {row.bar:g}",
-                {True: "[green]yes", False: "[bold red]NO", None: ""}[row.ok],
+                "[bold red]void" if row.void else {True: "[green]yes", False: "[bold red]NO", None: ""}[row.ok],
             )
-        Console(width=_TABLE_WIDTH).print(table)
+        console = Console(width=_TABLE_WIDTH)
+        console.print(table)
+        for row in self.rows:
+            if row.void:
+                console.print(f"void: {row.what}: {row.void}", highlight=False)
 
     def write_json(self, path: Path) -> None:
         rows = [{**asdict(row), "ok": row.ok} for row in self.rows]

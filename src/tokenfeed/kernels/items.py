@@ -31,7 +31,7 @@ from tokenfeed.kernels.posix import (
 )
 
 ALIGNMENT = 64
-_PREFETCHED_LINES = 4
+_PREFETCHED_LINES = 8
 
 
 @inlined

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -54,10 +54,10 @@ class Batch(ABC):
 
     def load_into(self, out: Array | Mapping[str, Array]) -> None:
         """Read the columns of the view into the caller's arrays, one call each."""
-        if self._columns.is_out(out, self.shape):
-            assert isinstance(out, np.ndarray)
-            self._arrays[self._columns.names[0]] = out
-            self._read(self._columns, out.reshape(-1).view(np.uint8))
+        flat = self._columns.flat_out(out, self.shape)
+        if flat is not None:
+            self._arrays[self._columns.names[0]] = cast(Array, out)
+            self._read(self._columns, flat)
             return
         self._arrays = self._columns.check_out(out, self.shape)
         for name, array in self._arrays.items():

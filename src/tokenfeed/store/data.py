@@ -19,6 +19,8 @@ __all__ = ["Array", "Bytes", "ColumnSet", "Data", "as_indices", "new_bytes"]
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
+_REMEMBERED_BYTES = 16 << 20
+
 
 class Data:
     """A store's content, without the views on it."""
@@ -74,6 +76,7 @@ class ColumnSet:
             if name not in data.columns:
                 raise MissingError(f"the store has no column {name!r}; it has {', '.join(data.columns) or 'none'}")
         self._columns = [data.columns[name] for name in self.names]
+        self._last_out: tuple[Array | None, Bytes | None] = (None, None)
         self._item_bytes = [column.item_bytes for column in self._columns]
         self.table = data.reader.column_table(list(zip(self.names, self._item_bytes, strict=True)))
 
@@ -99,12 +102,23 @@ class ColumnSet:
         column = self._columns[number]
         return np.ndarray((*shape, *column.shape), column.dtype, buffer.data, start)
 
-    def is_out(self, out: Any, shape: tuple[int, ...]) -> bool:
-        """Whether `out` is an array that can take the rows of the only column. (The short form of `check_out`.)"""
+    def flat_out(self, out: Any, shape: tuple[int, ...]) -> Bytes | None:
+        """The bytes of an array that can take the rows of the only column; None for anything else.
+
+        (The short form of `check_out`. An array that is given again, as in a loop, is looked at once.)
+        """
+        known, flat = self._last_out
+        if known is not None and known is out and known.shape == shape + self._columns[0].shape:
+            return flat
         if type(out) is not np.ndarray or len(self._columns) != 1:
-            return False
+            return None
         column = self._columns[0]
-        return out.dtype == column.dtype and out.flags.carray and out.shape == shape + column.shape
+        if out.dtype != column.dtype or not out.flags.carray or out.shape != shape + column.shape:
+            return None
+        flat = out.reshape(-1).view(np.uint8)
+        if flat.size <= _REMEMBERED_BYTES:
+            self._last_out = out, flat
+        return flat
 
     def check_out(self, out: Array | Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
         """The caller's arrays by column, if they can take rows of that shape."""
