@@ -5,8 +5,8 @@ import json
 import msgpack
 import numpy as np
 import pytest
-import stranger
 
+import stranger
 import tokenfeed
 from plain import spans_of
 from tokenfeed.store.verify import verify

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenfeed.plan.permutation import Permutation
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError
+from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 
