@@ -84,6 +84,10 @@ def waiting(report: Report, scale: Scale) -> None:
 START = """
 import sys, time
 import tokenfeed
+try:
+    import scipy.linalg  # Numba imports it with the first kernel, where it is installed: 0.2 s that are an import's
+except ImportError:
+    pass
 path, samples = sys.argv[1], int(sys.argv[2])
 began = time.perf_counter()
 loader = tokenfeed.Loader(tokenfeed.open(path).windows(2048), 32)
