@@ -26,5 +26,8 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Compile `function` for calls from kernels only; LLVM inlines it there, so it has no cache of its own."""
+    """Compile `function` for calls from kernels only, as a part of each: it needs no cache of its own.
+
+    A call to it still counts references to the arrays it is given; `kernels/items.py` says where that matters.
+    """
     return numba.njit(nogil=True)(function)
