@@ -10,7 +10,10 @@ TokenfeedError
 │   └── CorruptionError              a file that contradicts its manifest, its header or itself
 ├── ReadError          OSError       the operating system would not read
 │   └── TruncatedError               a file that ended early, while it was being read
-└── WriteError         OSError       the operating system would not write
+├── WriteError         OSError       the operating system would not write
+├── DownloadError      OSError       a server that would not give what was asked
+├── StateError         ValueError    a checkpoint, plan or run file that cannot be understood
+└── PlanMismatchError  ValueError    a checkpoint of another run
 """
 
 import os
@@ -18,6 +21,7 @@ import os
 __all__ = [
     "ArgumentError",
     "CorruptionError",
+    "DownloadError",
     "FitError",
     "FormatError",
     "MissingError",
@@ -87,6 +91,10 @@ class WriteError(TokenfeedError, OSError):
         super().__init__(message)
         self.filename = filename
         self.errno = errno
+
+
+class DownloadError(TokenfeedError, OSError):
+    """A server that would not give what was asked, however often it was asked."""
 
 
 class StateError(TokenfeedError, ValueError):

@@ -12,7 +12,7 @@ import tokenfeed
 SOURCE = Path(tokenfeed.__file__).parent
 
 # From the ground up; a module may import from its own layer and from those before it.
-LAYERS = ["errors", "kernels", "storage", "format", "store", "plan", "loader", "torch", "jax", "cli"]
+LAYERS = ["errors", "kernels", "storage", "format", "store", "plan", "loader", "text", "torch", "jax", "cli"]
 
 
 def test_public_names():
@@ -66,7 +66,7 @@ def test_import_takes_no_heavy_package_along_and_no_action():
 import sys, threading
 before = threading.active_count()
 import tokenfeed
-heavy = {"torch", "jax", "ray", "pyarrow", "typer", "rich", "msgpack", "obstore"} & set(sys.modules)
+heavy = {"torch", "jax", "ray", "pyarrow", "typer", "rich", "msgpack", "obstore", "tiktoken", "fastokens", "urllib3"} & set(sys.modules)
 assert not heavy, heavy
 assert threading.active_count() == before
 """
