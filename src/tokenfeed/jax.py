@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.loader.batch import LoadedBatch
-from tokenfeed.loader.loader import Loader
+from tokenfeed.loader.delivery import Delivery
 
 __all__ = ["ArrayBatch", "data_parallel", "to_arrays"]
 
@@ -58,7 +58,7 @@ class ArrayBatch:
 
 
 def to_arrays(
-    loader: Loader, sharding: Any, *, dtypes: Mapping[str, npt.DTypeLike] | None = None
+    loader: Delivery, sharding: Any, *, dtypes: Mapping[str, npt.DTypeLike] | None = None
 ) -> Iterator[ArrayBatch]:
     """The batches of a loader as global arrays under a sharding. The state stays the loader's.
 

@@ -44,6 +44,7 @@ c_pread = types.ExternalFunction("pread", types.int64(types.int32, types.intp, t
 _open = types.ExternalFunction("open", types.int32(types.intp, types.int32))
 _close = types.ExternalFunction("close", types.int32(types.int32))
 c_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+c_memmove = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
 _errno_location = types.ExternalFunction("__error" if sys.platform == "darwin" else "__errno_location", types.intp())
 
 

@@ -1,25 +1,51 @@
 """What a loader delivers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Ints
-from tokenfeed.store.batch import Batch
 from tokenfeed.store.data import Array
 from tokenfeed.store.spans import BatchSpans
 
-__all__ = ["LoadedBatch", "Reading"]
+__all__ = ["LoadedBatch", "Reading", "Rows", "TokenRows"]
+
+
+class Rows(Protocol):
+    """Rows of columns: a `Batch` of the store, or what a stream packed."""
+
+    @property
+    def column_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def spans(self) -> Mapping[str, BatchSpans]: ...
+
+    def column(self, name: str) -> Array: ...
+
+    def part(self, start: int, stop: int) -> "Rows": ...
+
+    def __len__(self) -> int: ...
+
+
+@runtime_checkable
+class TokenRows(Protocol):
+    """Rows of which inputs and targets are parts: items [0, length) and [1, length + 1) of the primary column."""
+
+    length: int
+    extra: int
+
+    @property
+    def primary(self) -> str | None: ...
 
 
 class Reading:
     """The rows of one or several steps that were read by one call."""
 
-    __slots__ = ("epochs", "plan", "rows", "samples")
+    __slots__ = ("epochs", "rows", "samples", "state")
 
-    def __init__(self, plan: Plan, rows: Batch, samples: Ints, epochs: Ints) -> None:
-        self.plan = plan
+    def __init__(self, state: Callable[[int], dict[str, Any]], rows: Rows, samples: Ints, epochs: Ints) -> None:
+        self.state = state
+        """The checkpoint after so many samples of the run."""
         self.rows = rows
         self.samples = samples
         self.epochs = epochs
@@ -44,8 +70,8 @@ class LoadedBatch:
         """Which of the loader's readings it was fetched from."""
 
     @cached_property
-    def rows(self) -> Batch:
-        """The rows as the view gives them."""
+    def rows(self) -> Rows:
+        """The rows as the view, or the packer, gives them."""
         return self._reading.rows.part(self._start, self._stop)
 
     @property
@@ -65,8 +91,8 @@ class LoadedBatch:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The checkpoint after this batch: the same on every rank."""
-        return self._reading.plan.state(self.num_delivered)
+        """The checkpoint after this batch; on the indexed road the same on every rank."""
+        return self._reading.state(self.num_delivered)
 
     @property
     def inputs(self) -> Array:
@@ -82,7 +108,7 @@ class LoadedBatch:
 
     @property
     def tokens(self) -> Array:
-        return self.rows.tokens
+        return self.column("tokens")
 
     @property
     def spans(self) -> Mapping[str, BatchSpans]:
@@ -93,7 +119,7 @@ class LoadedBatch:
         return self._stop - self._start
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.rows)
+        return iter(self.rows)  # type: ignore[call-overload,no-any-return]
 
     def __repr__(self) -> str:
         return f"LoadedBatch({len(self)} rows, samples {self.samples[:3].tolist()}…)"

@@ -1,14 +1,12 @@
 """`Loader`: the samples of a plan as batches, read ahead by a background thread, with a state that is one number."""
 
-import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.batch import LoadedBatch
+from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Buffers, Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.run import RunFile
@@ -19,7 +17,7 @@ from tokenfeed.plan.skips import Skip
 from tokenfeed.store.batch import Batch
 from tokenfeed.store.data import Bytes
 
-__all__ = ["Loader", "Stats"]
+__all__ = ["Loader"]
 
 # Waking a thread that waits costs up to 0.1 ms on virtual machines, as much as reading a batch of 32 × 2,048 tokens.
 # With 16 batches by one call (half of what is read ahead) that is lost in the noise; with 4 it is a quarter.
@@ -27,30 +25,7 @@ _PREFETCH = 32
 _PREFETCH_BYTES = 64 << 20
 
 
-@dataclass(frozen=True)
-class Stats:
-    """What a loader has done since it was made."""
-
-    batches: int
-    samples: int
-    """Rows that this rank has delivered."""
-    bytes: int
-    """Bytes of columns read, including those of batches that wait in the queue."""
-    wall_seconds: float
-    """Since the first batch was asked for."""
-    wait_seconds: float
-    """That the training loop spent in `next`."""
-    read_seconds: float
-    """That was spent reading them."""
-    queued: int
-    """Batches that are ready now."""
-
-    @property
-    def wait_fraction(self) -> float:
-        return self.wait_seconds / self.wall_seconds if self.wall_seconds else 0.0
-
-
-class Loader:
+class Loader(Delivery):
     """Endless batches over a view, in a globally shuffled order that every epoch has anew.
 
     Step after step, rank r of W takes the samples K + r, K + W + r, … of the run, and K grows by W times the batch
@@ -84,6 +59,7 @@ class Loader:
         `collate` is called with every batch, in the background; what it returns is `batch.data`. `run` is a file in
         which rank 0 notes what was run from where, for `Run`.
         """
+        super().__init__()
         if (prefetch is not None and prefetch < 0) or threads < 1:
             raise ArgumentError(f"prefetch is {prefetch}, threads is {threads}; they must be at least 0 and 1")
         if epochs is not None and epochs < 1:
@@ -97,74 +73,38 @@ class Loader:
         self._work = Work(self.plan, view, self.rank, self.world_size, self._stop, Buffers(), collate)
         self._run = None if run is None or self.rank != 0 else RunFile(run)
         self._next = 0
-        self._generation = 0
-        self._batches: Iterator[LoadedBatch] | None = None
-        self._finalizer: Callable[[], object] | None = None
-        self._delivered = _Delivered()
 
     def _choose_prefetch(self, view: ReadableView) -> int:
         batch_bytes = self.batch_sizes.at(0) * max(1, view.sample_bytes)
         return min(_PREFETCH, max(2, _PREFETCH_BYTES // batch_bytes))
 
-    def __iter__(self) -> Iterator[LoadedBatch]:
+    def __iter__(self) -> Self:
         if self._stop is not None and self._next >= self._stop:
             self.close()
             self._next = 0
         return self
 
-    def __next__(self) -> LoadedBatch:
-        """The next batch. Where reading failed, the error is raised here; the next call tries again."""
-        return self.deliver(self.fetch())
-
-    def fetch(self) -> LoadedBatch:
-        """The next batch, for a stage that hands it on later: it is not in the state before `deliver`."""
-        began = time.perf_counter()
-        if self._batches is None:
-            self._batches = self._start(began)
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            raise
-        except Exception:
-            self.close()
-            raise
-        batch.generation = self._generation
-        self._delivered.wait_seconds += time.perf_counter() - began
-        return batch
-
-    def is_current(self, batch: LoadedBatch) -> bool:
-        """Whether a batch that was fetched is still the one to deliver: the loader was not closed or sent elsewhere."""
-        return batch.generation == self._generation
-
-    def deliver(self, batch: LoadedBatch) -> LoadedBatch:
-        """Count a batch as delivered to the training loop."""
+    def _note(self, batch: LoadedBatch) -> None:
         self._next = batch.num_delivered
-        self._delivered.batches += 1
-        self._delivered.samples += len(batch)
-        return batch
 
-    def is_ready(self) -> bool:
-        """Whether `fetch` would return at once."""
-        return isinstance(self._batches, Feed) and self._batches.queued > 0
+    def _use_buffers(self, buffers: Buffers) -> None:
+        self._work.buffers = buffers
 
-    def use_memory(self, allocate: Callable[[int], Bytes]) -> None:
-        """Read into memory that `allocate` makes, such as pinned memory, from here on."""
-        self.close()
-        self._work.buffers = Buffers(allocate)
+    @property
+    def _work_done(self) -> tuple[int, float]:
+        return self._work.num_bytes, self._work.seconds
 
-    def _start(self, now: float) -> Iterator[LoadedBatch]:
-        if self._delivered.began is None:
-            self._delivered.began = now
+    def _start(self) -> tuple[Iterator[LoadedBatch], Callable[[], object]]:
         if self._run is not None:
             self._run.begin(self.plan, self._next, self.world_size, self.batch_sizes, self._stop)
         # Several steps are read by one call: handing over batches one by one would cost more than reading them.
         per_job = max(1, self._prefetch // 2)
         jobs = make_jobs(self._next, self._stop, self.batch_sizes, self.world_size, per_job)
         if self._prefetch == 0:
-            return (batch for job in jobs for batch in self._work(job))
+            work = self._work
+            return (batch for job in jobs for batch in work(job)), jobs.close
         feed = Feed(jobs, self._work, depth=self._prefetch, per_job=per_job, threads=self._threads)
-        self._finalizer = weakref.finalize(self, feed.close)  # when the loader is collected, or the interpreter exits
-        return feed
+        return feed, feed.close
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint after the last batch delivered; the same on every rank."""
@@ -176,35 +116,5 @@ class Loader:
         self.close()
         self._next = num_delivered
 
-    def close(self) -> None:
-        """Stop reading ahead, and forget what was fetched but not delivered. Iterating goes on where it was."""
-        if self._finalizer is not None:
-            self._finalizer()
-        self._finalizer = self._batches = None
-        self._generation += 1
-
-    def stats(self) -> Stats:
-        """Counters since the loader was made."""
-        delivered = self._delivered
-        return Stats(
-            batches=delivered.batches,
-            samples=delivered.samples,
-            bytes=self._work.num_bytes,
-            wall_seconds=0.0 if delivered.began is None else time.perf_counter() - delivered.began,
-            wait_seconds=delivered.wait_seconds,
-            read_seconds=self._work.seconds,
-            queued=self._batches.queued if isinstance(self._batches, Feed) else 0,
-        )
-
     def __repr__(self) -> str:
         return f"Loader({self.plan}, batch_size={self.batch_sizes}, rank {self.rank} of {self.world_size})"
-
-
-@dataclass
-class _Delivered:
-    """What the training loop has seen."""
-
-    batches: int = 0
-    samples: int = 0
-    wait_seconds: float = 0.0
-    began: float | None = None

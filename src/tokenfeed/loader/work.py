@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol
 
 from tokenfeed.loader.batch import LoadedBatch, Reading
@@ -38,7 +38,7 @@ class Job(NamedTuple):
 
 def make_jobs(
     start: int, stop: int | None, batch_sizes: BatchSizes, world_size: int, steps_per_job: int
-) -> Iterator[Job]:
+) -> Generator[Job, None, None]:
     """The steps from `start` samples on, to `stop` or without end. The first job is one step, so that it comes soon."""
     steps = 1
     while stop is None or start < stop:
@@ -88,7 +88,8 @@ class Work:
         if self._stop is not None:
             samples = samples[samples < self._stop]
         epochs, indices = self._plan.locate(samples)
-        reading = Reading(self._plan, self._view.read(indices, allocate=allocate), samples, epochs)
+        rows = self._view.read(indices, allocate=allocate)
+        reading = Reading(self._plan.state, rows, samples, epochs)
         batches, delivered, first = [], job.start, 0
         for size in job.sizes:
             delivered += size * self._world_size
@@ -96,7 +97,7 @@ class Work:
             end = delivered if self._stop is None else min(delivered, self._stop)
             batch = LoadedBatch(reading, first, last, end, None)
             if self._collate is not None:
-                batch.data = self._collate(batch.rows)
+                batch.data = self._collate(rows.part(first, last))
             batches.append(batch)
             first = last
         with self._lock:

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.loader import Loader
+from tokenfeed.loader.delivery import Delivery
 from tokenfeed.torch.device import DeviceBatch, to_device
 
 __all__ = ["as_dataset", "as_node", "data_parallel"]
@@ -15,7 +15,7 @@ __all__ = ["as_dataset", "as_node", "data_parallel"]
 Tensors = dict[str, Any]
 
 
-def as_dataset(loader: Loader) -> "IterableDataset[Tensors]":
+def as_dataset(loader: Delivery) -> "IterableDataset[Tensors]":
     """Batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)` or torchdata's `StatefulDataLoader`.
 
     The state is the loader's. A loader reads ahead by itself, so worker processes only add copies; one worker works,
@@ -25,7 +25,7 @@ def as_dataset(loader: Loader) -> "IterableDataset[Tensors]":
 
 
 class _Dataset(IterableDataset[Tensors]):
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Delivery) -> None:
         self._loader = loader
 
     def __iter__(self) -> Iterator[Tensors]:
@@ -43,7 +43,7 @@ class _Dataset(IterableDataset[Tensors]):
         self._loader.load_state_dict(state)
 
 
-def as_node(loader: Loader) -> Any:
+def as_node(loader: Delivery) -> Any:
     """Batches as dicts of tensors, as a `torchdata.nodes.BaseNode`. Needs torchdata."""
     from torchdata.nodes import BaseNode
 

@@ -13,10 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.batch import LoadedBatch
-from tokenfeed.loader.loader import Loader
+from tokenfeed.loader.batch import LoadedBatch, TokenRows
+from tokenfeed.loader.delivery import Delivery
 from tokenfeed.store.spans import BatchSpans
-from tokenfeed.store.windows import WindowBatch
 
 __all__ = ["DeviceBatch", "DeviceLoader", "to_device"]
 
@@ -27,7 +26,7 @@ _SAME_WIDTH = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint6
 
 
 def to_device(
-    loader: Loader, device: "str | torch.device", *, dtypes: Mapping[str, torch.dtype] | None = None
+    loader: Delivery, device: "str | torch.device", *, dtypes: Mapping[str, torch.dtype] | None = None
 ) -> "DeviceLoader":
     """The batches of a loader as contiguous tensors on a device. State, rank and everything else stay the loader's.
 
@@ -49,7 +48,7 @@ class DeviceBatch:
         self._narrow = {name: move(host.column(name)) for name in host.rows.column_names}
         self._wide: dict[str, torch.Tensor] = {}
         rows = host.rows
-        if isinstance(rows, WindowBatch) and rows.primary in self._narrow:
+        if isinstance(rows, TokenRows) and rows.primary in self._narrow:
             tokens = self._narrow[rows.primary]
             self._wide["inputs"] = _widen(tokens[:, : rows.length], dtypes["inputs"])
             if rows.extra:
@@ -116,7 +115,7 @@ class DeviceBatch:
 class DeviceLoader:
     """Keeps a copy to the device under way while the training loop works. A batch that is held stays as it is."""
 
-    def __init__(self, loader: Loader, device: torch.device, dtypes: Mapping[str, torch.dtype]) -> None:
+    def __init__(self, loader: Delivery, device: torch.device, dtypes: Mapping[str, torch.dtype]) -> None:
         self.loader = loader
         self._device = device
         self._dtypes = dtypes

@@ -1,0 +1,26 @@
+"""Kernels over arrays of different lengths that lie one behind the other."""
+
+from tokenfeed.kernels.jit import kernel
+
+NOTHING = -1
+
+
+@kernel
+def surround(values, offsets, first, last, out, out_offsets):
+    """Copy runs into `out` with `first` before and `last` behind each, unless these are NOTHING.
+
+    values 5 6 | 7, first 1, last NOTHING → out 1 5 6 | 1 7
+    """
+    position = 0
+    for run in range(offsets.size - 1):
+        out_offsets[run] = position
+        if first != NOTHING:
+            out[position] = first
+            position += 1
+        for i in range(offsets[run], offsets[run + 1]):
+            out[position] = values[i]
+            position += 1
+        if last != NOTHING:
+            out[position] = last
+            position += 1
+    out_offsets[offsets.size - 1] = position

@@ -1,0 +1,143 @@
+"""`Delivery`: what both roads do alike. Batches made ahead in the background, counted when the training loop has them."""
+
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tokenfeed.loader.batch import LoadedBatch
+from tokenfeed.loader.feed import Buffers, Feed
+from tokenfeed.store.data import Bytes
+
+__all__ = ["Delivery", "Stats"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a loader has done since it was made."""
+
+    batches: int
+    samples: int
+    """Rows that this rank has delivered."""
+    bytes: int
+    """Bytes of columns (or of text) read, including those of batches that wait in the queue."""
+    wall_seconds: float
+    """Since the first batch was asked for."""
+    wait_seconds: float
+    """That the training loop spent in `next`."""
+    read_seconds: float
+    """That was spent making them."""
+    queued: int
+    """Batches that are ready now."""
+
+    @property
+    def wait_fraction(self) -> float:
+        return self.wait_seconds / self.wall_seconds if self.wall_seconds else 0.0
+
+
+class Delivery(ABC):
+    """An iterator of batches with a state: that of the last batch delivered, whatever was made ahead of it.
+
+    `fetch` and `deliver` are the two halves of `next`, for a stage that hands a batch on later.
+    """
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._batches: Iterator[LoadedBatch] | None = None
+        self._finalizer: Callable[[], object] | None = None
+        self._num_batches = 0
+        self._num_samples = 0
+        self._wait_seconds = 0.0
+        self._began: float | None = None
+
+    @abstractmethod
+    def _start(self) -> tuple[Iterator[LoadedBatch], Callable[[], object]]:
+        """Batches from behind the last one delivered, and what ends the making of them."""
+
+    @abstractmethod
+    def _note(self, batch: LoadedBatch) -> None:
+        """The batch has been delivered."""
+
+    @abstractmethod
+    def _use_buffers(self, buffers: Buffers) -> None: ...
+
+    @property
+    @abstractmethod
+    def _work_done(self) -> tuple[int, float]:
+        """Bytes read, and seconds spent, by the background."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> LoadedBatch:
+        """The next batch. Where making it failed, the error is raised here; the next call tries again."""
+        return self.deliver(self.fetch())
+
+    def fetch(self) -> LoadedBatch:
+        """The next batch, for a stage that hands it on later: it is not in the state before `deliver`."""
+        began = time.perf_counter()
+        if self._batches is None:
+            if self._began is None:
+                self._began = began
+            self._batches, end = self._start()
+            self._finalizer = weakref.finalize(self, end)  # when this is collected, or the interpreter exits
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception:
+            self.close()
+            raise
+        batch.generation = self._generation
+        self._wait_seconds += time.perf_counter() - began
+        return batch
+
+    def is_current(self, batch: LoadedBatch) -> bool:
+        """Whether a batch that was fetched is still the one to deliver: this was not closed or sent elsewhere."""
+        return batch.generation == self._generation
+
+    def deliver(self, batch: LoadedBatch) -> LoadedBatch:
+        """Count a batch as delivered to the training loop."""
+        self._note(batch)
+        self._num_batches += 1
+        self._num_samples += len(batch)
+        return batch
+
+    def is_ready(self) -> bool:
+        """Whether `fetch` would return at once."""
+        return isinstance(self._batches, Feed) and self._batches.queued > 0
+
+    def use_memory(self, allocate: Callable[[int], Bytes]) -> None:
+        """Put batches into memory that `allocate` makes, such as pinned memory, from here on."""
+        self.close()
+        self._use_buffers(Buffers(allocate))
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """The checkpoint after the last batch delivered."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Any) -> None:
+        """Go on behind a checkpoint."""
+
+    def close(self) -> None:
+        """Stop working ahead, and forget what was fetched but not delivered. Iterating goes on where it was."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._finalizer = self._batches = None
+        self._generation += 1
+
+    def stats(self) -> Stats:
+        """Counters since this was made."""
+        num_bytes, seconds = self._work_done
+        return Stats(
+            batches=self._num_batches,
+            samples=self._num_samples,
+            bytes=num_bytes,
+            wall_seconds=0.0 if self._began is None else time.perf_counter() - self._began,
+            wait_seconds=self._wait_seconds,
+            read_seconds=seconds,
+            queued=self._batches.queued if isinstance(self._batches, Feed) else 0,
+        )

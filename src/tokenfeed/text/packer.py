@@ -1,0 +1,136 @@
+"""`Packer`: documents go in, rows of tokens come out. The work is done by `kernels/packing.py`."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import FitError
+from tokenfeed.kernels import packing
+from tokenfeed.store.data import Array
+from tokenfeed.store.reader import Ints
+
+__all__ = ["RULES", "Packer"]
+
+RULES = {
+    ("concat", None): packing.CONCAT,
+    ("best_fit", "split"): packing.SPLIT,
+    ("best_fit", "crop"): packing.CROP,
+    ("best_fit", "crop_oldest"): packing.CROP_OLDEST,
+    ("best_fit", "pad"): packing.PAD,
+}
+
+_LEAST_TOKENS = 1 << 16
+
+
+class Packer:
+    """Documents that wait, and the rule by which rows of `width` tokens are made of them.
+
+    Memory is that of the waiting documents, twice at most, and 88 bytes for each.
+    """
+
+    def __init__(self, width: int, dtype: npt.DTypeLike, *, rule: int, buffer_size: int, bos: int) -> None:
+        """Best fit chooses among at least `buffer_size` documents. `bos` leads pieces of documents, and is padding."""
+        self.rule = rule
+        self._width = width
+        self._buffer_size = buffer_size
+        self._bos = bos
+        self._tokens = np.empty(_LEAST_TOKENS, dtype)
+        self._lines = np.empty((2, width + 2), np.int64)
+        self._bits = np.empty(packing.num_bit_words(width + 2), np.uint64)
+        self._state = np.empty(packing.STATE_ENTRIES, np.int64)
+        self._table = np.empty((packing.TABLE_ROWS, 2 * buffer_size + 64), np.int64)
+        self._heap = np.empty(self._table.shape[1], np.int64)
+        self._segments = np.empty((1024, packing.SEGMENT_FIELDS), np.int64)
+        packing.reset(self._table, self._lines, self._bits, self._state)
+
+    def __len__(self) -> int:
+        """How many documents wait."""
+        return int(self._state[packing.COUNT])
+
+    @property
+    def num_lost(self) -> int:
+        """Tokens that were cropped."""
+        return int(self._state[packing.LOST])
+
+    @property
+    def num_repeated(self) -> int:
+        """Tokens that lead a further piece of a document: its BOS again."""
+        return int(self._state[packing.REPEATED])
+
+    @property
+    def num_padded(self) -> int:
+        return int(self._state[packing.PADDED])
+
+    def add(self, tokens: Array, offsets: Ints, references: Ints) -> None:
+        """Let documents wait: document i is tokens[offsets[i]:offsets[i + 1]] with its BOS.
+
+        references[i] says what it is (three numbers), and how many of its tokens are done already.
+        """
+        tokens = np.ascontiguousarray(tokens, self._tokens.dtype)
+        self._make_room(tokens.size, len(references))
+        lead = -1 if self.rule == packing.CONCAT else self._bos
+        arrays = self._tokens, self._table, self._lines, self._bits, self._heap, self._state
+        packing.add_documents(*arrays, tokens, offsets, references, self.rule, lead)
+
+    def _make_room(self, num_tokens: int, num_documents: int) -> None:
+        state = self._state
+        if len(self) + num_documents > self._table.shape[1]:
+            self._widen_table(2 * (len(self) + num_documents))
+        if state[packing.END] + num_tokens <= self._tokens.size:
+            return
+        columns = np.empty(len(self), np.int64)
+        packing.list_columns(self._table, state, columns)
+        columns = columns[np.argsort(self._table[packing.START, columns])]
+        needed = 2 * (int(state[packing.LIVE]) + num_tokens)
+        target = self._tokens
+        if not needed <= target.size <= 8 * max(needed, _LEAST_TOKENS):
+            target = np.empty(max(needed, _LEAST_TOKENS), target.dtype)
+        packing.move_documents(self._tokens, target, self._table, state, columns)
+        self._tokens = target
+
+    def _widen_table(self, num_columns: int) -> None:
+        old = self._table.shape[1]
+        table = np.empty((packing.TABLE_ROWS, num_columns), np.int64)
+        table[:, :old] = self._table
+        table[packing.NEXT, old:] = np.arange(old + 1, num_columns + 1)
+        table[packing.NEXT, -1] = self._state[packing.FREE]
+        self._state[packing.FREE] = old
+        self._table = table
+        self._heap = np.concatenate([self._heap, np.empty(num_columns - old, np.int64)])
+
+    def fill(self, rows: Array, row_numbers: Ints, advances: Ints, refill: Callable[[], None]) -> Ints:
+        """Fill rows[row_numbers]; `refill` adds documents whenever there are too few. Returns the pieces placed.
+
+        `advances`, for concat, is by how many tokens each of the rows moves on.
+        """
+        state = self._state
+        state[packing.ROW_NUMBER] = state[packing.SEGMENTS] = 0
+        while True:
+            if self.rule == packing.CONCAT:
+                status = packing.fill_concat(
+                    self._tokens, self._table, state, rows, row_numbers, self._segments, advances
+                )
+            else:
+                arrays = self._tokens, self._table, self._lines, self._bits, self._heap, state
+                status = packing.fill_best_fit(
+                    *arrays, rows, row_numbers, self._segments, self.rule, self._buffer_size, self._bos
+                )
+            if status == packing.FULL:
+                return self._segments[: state[packing.SEGMENTS]].copy()
+            if status == packing.NEEDS_DOCUMENTS:
+                refill()
+            elif status == packing.NEEDS_SEGMENTS:
+                more = np.empty((len(self._segments) + self._width, packing.SEGMENT_FIELDS), np.int64)
+                self._segments = np.concatenate([self._segments, more])
+            else:
+                raise FitError(
+                    f"all {len(self):,} buffered documents are longer than a row of {self._width:,} tokens, "
+                    "and padding keeps documents whole; choose a greater seq_len"
+                )
+
+    def references(self) -> Ints:
+        """What waits, oldest first: the references given to `add`, with how many of their tokens are done by now."""
+        references = np.empty((len(self), 4), np.int64)
+        packing.list_documents(self._table, self._state, references)
+        return references
