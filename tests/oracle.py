@@ -4,6 +4,7 @@ A *history* is a list of legs: (world size, batch size, steps, prefetch). Each l
 before it, on all its ranks, in one process.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,10 +26,20 @@ class Row(NamedTuple):
     content: bytes
 
 
-def run(history: Sequence[Leg], make_loader: Callable[..., Any]) -> list[Row]:
-    """Every row that a history delivers, in the order of the run. Checks that all ranks have the same state."""
+def run(
+    history: Sequence[Leg],
+    make_loader: Callable[..., Any],
+    *,
+    per_rank: bool = False,
+    see: Callable[[Any], None] = lambda batch: None,
+) -> list[Row]:
+    """Every row that a history delivers, in the order of the run. `see` is called with every batch.
+
+    Checks that a batch's state is the loader's, and on every rank the same; with `per_rank`, every rank has its own, and
+    all of them together are what the next leg begins from, as JSON.
+    """
     rows: list[Row] = []
-    state: dict[str, Any] | None = None
+    state: Any = None
     for leg in history:
         loaders = [
             make_loader(batch_size=leg.batch_size, rank=rank, world_size=leg.world_size, prefetch=leg.prefetch)
@@ -40,8 +51,11 @@ def run(history: Sequence[Leg], make_loader: Callable[..., Any]) -> list[Row]:
         for _ in range(leg.steps):
             batches = [next(loader) for loader in loaders]
             states = [batch.state for batch in batches]
-            assert all(other == states[0] == loader.state_dict() for other, loader in zip(states, loaders, strict=True))
-            state = states[0]
+            assert states == [loader.state_dict() for loader in loaders]
+            assert per_rank or all(other == states[0] for other in states)
+            state = json.loads(json.dumps(states if per_rank else states[0]))
+            for batch in batches:
+                see(batch)
             step = [row for batch in batches for row in rows_of(batch)]
             rows += sorted(step)
         for loader in loaders:

@@ -20,9 +20,10 @@ from tokenfeed.kernels.posix import c_memcpy, c_memmove
 START, LENGTH, TOTAL, NEXT, OLDER, NEWER, ARRIVAL, FILE, GROUP, ROW, DONE = range(11)
 TABLE_ROWS = 11
 
-# Entries of `state`. ROW_NUMBER and POSITION are where filling goes on; a free column of `table` is found through FREE.
-COUNT, OLDEST, NEWEST, FREE, END, LIVE, HEAP, ARRIVALS, ROW_NUMBER, POSITION, SEGMENTS, LOST, REPEATED, PADDED = range(14)
-STATE_ENTRIES = 14
+# Entries of `state`. ROW_NUMBER and POSITION are where filling goes on; a free column of `table` is found through FREE;
+# EPOCH is that of the documents added last.
+COUNT, OLDEST, NEWEST, FREE, END, LIVE, HEAP, ARRIVALS, ROW_NUMBER, POSITION, SEGMENTS, LOST, REPEATED, PADDED, EPOCH = range(15)
+STATE_ENTRIES = 15
 
 # The rule: documents one behind the other (CONCAT), or by best fit, and then what happens when none fits.
 CONCAT, SPLIT, CROP, CROP_OLDEST, PAD = range(5)
@@ -312,8 +313,8 @@ def _note(segments, state, table, document, row, position, length):
 
 
 @kernel
-def fill_best_fit(tokens, table, lines, bits, heap, state, rows, row_numbers, segments, rule, buffer_size, bos):
-    """Fill rows[row_numbers] from the waiting documents; call again with what it asks for.
+def fill_best_fit(tokens, table, lines, bits, heap, state, rows, row_numbers, epochs, segments, rule, buffer_size, bos):
+    """Fill rows[row_numbers] from the waiting documents, and note the epoch of each; call again with what it asks for.
 
     The longest document that fits goes next, of equal ones the oldest. When none fits, the shortest is cropped (CROP)
     or the oldest is (CROP_OLDEST), or the rest of the row is padded with `bos` (PAD), or (SPLIT) a document is cut and
@@ -380,6 +381,7 @@ def fill_best_fit(tokens, table, lines, bits, heap, state, rows, row_numbers, se
                 state[LOST] += length - placed
                 _free(table, state, document)
         state[POSITION] = 0
+        epochs[row] = state[EPOCH]
         state[ROW_NUMBER] += 1
     return FULL
 
@@ -403,8 +405,8 @@ def _consume(table, state, count):
 
 
 @kernel
-def fill_concat(tokens, table, state, rows, row_numbers, segments, advances):
-    """Fill rows[row_numbers] with the documents one behind the other, oldest first; call again with what it asks for.
+def fill_concat(tokens, table, state, rows, row_numbers, epochs, segments, advances):
+    """Fill rows[row_numbers] with documents one behind the other, oldest first; call again with what it asks for.
 
     Row i is the next tokens; then advances[i] of them are done with: one less than a row is wide, so that the last
     target of a row is the first input of the next, or as many.
@@ -428,5 +430,6 @@ def fill_concat(tokens, table, state, rows, row_numbers, segments, advances):
             position += placed
             document = table[NEWER, document]
         _consume(table, state, advances[state[ROW_NUMBER]])
+        epochs[row] = state[EPOCH]
         state[ROW_NUMBER] += 1
     return FULL

@@ -15,7 +15,7 @@ from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.skips import Ints, Removals, Skip, jump, jump_back
 from tokenfeed.storage.local import read_bytes, replace_bytes
 
-__all__ = ["Plan", "Trace", "View"]
+__all__ = ["Plan", "Trace", "View", "check_parts"]
 
 VERSION = 1
 
@@ -156,15 +156,7 @@ class Plan:
         num_delivered, theirs = state.get("samples"), state.get("plan")
         if type(num_delivered) is not int or num_delivered < 0 or not isinstance(theirs, Mapping):
             raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
-        ours = self.parts(num_delivered)
-        different = [name for name in ours if ours[name] != theirs.get(name)]
-        if different:
-            same = [name for name in ours if name not in different]
-            told = "; ".join(f"{name} {theirs.get(name)!r}, this plan has {ours[name]!r}" for name in different)
-            agree = f"{', '.join(same)} agree" if same else "nothing agrees"
-            raise PlanMismatchError(
-                f"the checkpoint was made with {told} ({agree}). Resume with what it was made with, or start anew."
-            )
+        check_parts(self.parts(num_delivered), theirs)
         return num_delivered
 
     def to_json(self) -> dict[str, Any]:
@@ -215,6 +207,18 @@ class Plan:
     def __repr__(self) -> str:
         order = f"seed {self.seed}" if self.shuffle else "in order"
         return f"Plan({self.num_samples:,} samples of {self.view}, {order}, {len(self.skips)} skips)"
+
+
+def check_parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Raise where a checkpoint was made with other parts than ours; the error says which differ and which agree."""
+    different = [name for name in ours if ours[name] != theirs.get(name)]
+    if different:
+        same = [name for name in ours if name not in different]
+        told = "; ".join(f"{name} {theirs.get(name)!r}, this plan has {ours[name]!r}" for name in different)
+        agree = f"{', '.join(same)} agree" if same else "nothing agrees"
+        raise PlanMismatchError(
+            f"the checkpoint was made with {told} ({agree}). Resume with what it was made with, or start anew."
+        )
 
 
 def _with_indices(skip: Skip, view: View) -> Skip:

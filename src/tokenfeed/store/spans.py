@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError
 from tokenfeed.format.codecs import Codec
@@ -39,10 +40,17 @@ class Span:
 class SpanTable:
     """All spans of one name, numbered over all shards. `codec` is None where spans have no payloads at all."""
 
-    def __init__(self, name: str, codec: Codec | None, reader: Reader) -> None:
+    def __init__(self, name: str, codec: Codec | None, reader: Reader | None) -> None:
+        """Without a reader it is a name only: of spans that are not in a store, and have no payloads."""
         self.name = name
         self.codec = codec
-        self._reader = reader
+        self._given_reader = reader
+
+    @property
+    def _reader(self) -> Reader:
+        if self._given_reader is None:
+            raise MissingError(f"{self.name!r} are spans of a batch alone; there is no table of them")
+        return self._given_reader
 
     def __len__(self) -> int:
         return int(self._reader.span_starts(self.name)[-1])
@@ -153,6 +161,29 @@ class BatchSpans(Sequence["RowSpans"]):
     def span_numbers(self) -> Ints:
         """For every item of every row, the number of the span that covers it. Flat; `Batch.span_numbers` shapes it."""
         return np.repeat(self.numbers, self.stops - self.starts)
+
+    def cu_seqlens(self, length: int) -> npt.NDArray[np.int32]:
+        """Where spans begin in the first `length` items of all rows, laid end to end, and the end: for attention that
+        does not cross documents. What no span covers counts as one.
+
+            rows of 4 of length 4, spans [0, 3) [3, 5) and [0, 4):   0 3 4 8
+        """
+        firsts = np.repeat(np.arange(len(self)) * length, np.diff(self.offsets))
+        bounds = [np.arange(len(self) + 1) * length]
+        bounds += [(firsts + edges)[edges < length] for edges in (self.starts, self.stops)]
+        return np.unique(np.concatenate(bounds)).astype(np.int32)
+
+    def position_ids(self, length: int) -> npt.NDArray[np.int32]:
+        """(rows, length): for each of the first `length` items of each row, its place in the part of a span it is in."""
+        bounds = self.cu_seqlens(length)
+        places = np.arange(bounds[-1], dtype=np.int32) - np.repeat(bounds[:-1], np.diff(bounds))
+        return places.reshape(len(self), length)
+
+    def document_ids(self, length: int) -> npt.NDArray[np.int32]:
+        """(rows, length): a number for each of the first `length` items of each row, the same within one span."""
+        bounds = self.cu_seqlens(length)
+        numbers = np.repeat(np.arange(bounds.size - 1, dtype=np.int32), np.diff(bounds))
+        return numbers.reshape(len(self), length)
 
 
 class RowSpans(Sequence[Span]):

@@ -1,26 +1,63 @@
 """`Packer`: documents go in, rows of tokens come out. The work is done by `kernels/packing.py`."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import FitError
+from tokenfeed.errors import ArgumentError, FitError
 from tokenfeed.kernels import packing
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
 
-__all__ = ["RULES", "Packer"]
+__all__ = ["Packer", "Packing", "PackingCounts"]
 
-RULES = {
-    ("concat", None): packing.CONCAT,
-    ("best_fit", "split"): packing.SPLIT,
-    ("best_fit", "crop"): packing.CROP,
-    ("best_fit", "crop_oldest"): packing.CROP_OLDEST,
-    ("best_fit", "pad"): packing.PAD,
+_RULES = {
+    "split": packing.SPLIT,
+    "crop": packing.CROP,
+    "crop_oldest": packing.CROP_OLDEST,
+    "pad": packing.PAD,
 }
-
 _LEAST_TOKENS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How rows are made of documents."""
+
+    seq_len: int
+    rule: int
+    buffer_size: int
+    pops: bool = False
+    """Whether the last row of a batch moves on by one token more."""
+
+    @classmethod
+    def choose(cls, name: str, overflow: str, *, seq_len: int, buffer_size: int) -> "Packing":
+        """By the names that `stream` takes."""
+        if seq_len < 1 or buffer_size < 1:
+            raise ArgumentError(f"seq_len is {seq_len}, buffer_size is {buffer_size}; both must be at least 1")
+        if name in ("concat", "concat_pop"):
+            return cls(seq_len, packing.CONCAT, buffer_size, name == "concat_pop")
+        if name != "best_fit":
+            raise ArgumentError(f"packing is {name!r}; it must be 'best_fit', 'concat' or 'concat_pop'")
+        if overflow not in _RULES:
+            raise ArgumentError(f"overflow is {overflow!r}; it must be one of {', '.join(map(repr, _RULES))}")
+        return cls(seq_len, _RULES[overflow], buffer_size)
+
+
+@dataclass(frozen=True)
+class PackingCounts:
+    """What became of the tokens of rows that were made, whether delivered yet or not."""
+
+    rows: int = 0
+    lost: int = 0
+    """Tokens cropped."""
+    repeated: int = 0
+    """BOS tokens that lead a further piece of a document."""
+    padded: int = 0
+    waiting: int = 0
+    """Documents that wait to be packed."""
 
 
 class Packer:
@@ -29,9 +66,10 @@ class Packer:
     Memory is that of the waiting documents, twice at most, and 88 bytes for each.
     """
 
-    def __init__(self, width: int, dtype: npt.DTypeLike, *, rule: int, buffer_size: int, bos: int) -> None:
-        """Best fit chooses among at least `buffer_size` documents. `bos` leads pieces of documents, and is padding."""
-        self.rule = rule
+    def __init__(self, how: Packing, dtype: npt.DTypeLike, bos: int) -> None:
+        """`bos` leads pieces of documents, and is padding."""
+        width, buffer_size = how.seq_len + 1, how.buffer_size
+        self._rule = how.rule
         self._width = width
         self._buffer_size = buffer_size
         self._bos = bos
@@ -48,30 +86,21 @@ class Packer:
         """How many documents wait."""
         return int(self._state[packing.COUNT])
 
-    @property
-    def num_lost(self) -> int:
-        """Tokens that were cropped."""
-        return int(self._state[packing.LOST])
+    def counts(self, num_rows: int) -> PackingCounts:
+        lost, repeated, padded = (int(self._state[entry]) for entry in (packing.LOST, packing.REPEATED, packing.PADDED))
+        return PackingCounts(num_rows, lost, repeated, padded, len(self))
 
-    @property
-    def num_repeated(self) -> int:
-        """Tokens that lead a further piece of a document: its BOS again."""
-        return int(self._state[packing.REPEATED])
-
-    @property
-    def num_padded(self) -> int:
-        return int(self._state[packing.PADDED])
-
-    def add(self, tokens: Array, offsets: Ints, references: Ints) -> None:
+    def add(self, tokens: Array, offsets: Ints, references: Ints, epoch: int) -> None:
         """Let documents wait: document i is tokens[offsets[i]:offsets[i + 1]] with its BOS.
 
         references[i] says what it is (three numbers), and how many of its tokens are done already.
         """
+        self._state[packing.EPOCH] = epoch
         tokens = np.ascontiguousarray(tokens, self._tokens.dtype)
         self._make_room(tokens.size, len(references))
-        lead = -1 if self.rule == packing.CONCAT else self._bos
+        lead = -1 if self._rule == packing.CONCAT else self._bos
         arrays = self._tokens, self._table, self._lines, self._bits, self._heap, self._state
-        packing.add_documents(*arrays, tokens, offsets, references, self.rule, lead)
+        packing.add_documents(*arrays, tokens, offsets, references, self._rule, lead)
 
     def _make_room(self, num_tokens: int, num_documents: int) -> None:
         state = self._state
@@ -99,22 +128,24 @@ class Packer:
         self._table = table
         self._heap = np.concatenate([self._heap, np.empty(num_columns - old, np.int64)])
 
-    def fill(self, rows: Array, row_numbers: Ints, advances: Ints, refill: Callable[[], None]) -> Ints:
+    def fill(
+        self, rows: Array, row_numbers: Ints, epochs: Ints, advances: Ints, refill: Callable[[], None]
+    ) -> Ints:
         """Fill rows[row_numbers]; `refill` adds documents whenever there are too few. Returns the pieces placed.
 
-        `advances`, for concat, is by how many tokens each of the rows moves on.
+        epochs[row_numbers] becomes the epoch that had been reached when each was full. `advances`, for concat, is by how many tokens each of the rows moves on.
         """
         state = self._state
         state[packing.ROW_NUMBER] = state[packing.SEGMENTS] = 0
         while True:
-            if self.rule == packing.CONCAT:
+            if self._rule == packing.CONCAT:
                 status = packing.fill_concat(
-                    self._tokens, self._table, state, rows, row_numbers, self._segments, advances
+                    self._tokens, self._table, state, rows, row_numbers, epochs, self._segments, advances
                 )
             else:
                 arrays = self._tokens, self._table, self._lines, self._bits, self._heap, state
                 status = packing.fill_best_fit(
-                    *arrays, rows, row_numbers, self._segments, self.rule, self._buffer_size, self._bos
+                    *arrays, rows, row_numbers, epochs, self._segments, self._rule, self._buffer_size, self._bos
                 )
             if status == packing.FULL:
                 return self._segments[: state[packing.SEGMENTS]].copy()

@@ -53,6 +53,8 @@ class DeviceBatch:
             self._wide["inputs"] = _widen(tokens[:, : rows.length], dtypes["inputs"])
             if rows.extra:
                 self._wide["targets"] = _widen(tokens[:, 1 : rows.length + 1], dtypes["targets"])
+            elif "targets" in self._narrow:
+                self._wide["targets"] = _widen(self._narrow["targets"], dtypes["targets"])
         self.data = pytree.tree_map_only(np.ndarray, lambda array: _widen_column(move(array)), host.data)
         """What the collate function made, with tensors for arrays."""
 

@@ -1,0 +1,241 @@
+"""Conversations for fine-tuning: rendered with a loss mask, packed whole, padded; targets that do not count are −1.
+
+A conversation becomes BOS and, message by message, special tokens around the text. What the assistant says is learnt
+(mask 1: its text, the Python it runs, and the token that ends its turn); what users, tools and the frame say is not.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import ArgumentError, FormatError
+from tokenfeed.loader.launch import find_rank
+from tokenfeed.plan.plan import check_parts
+from tokenfeed.store.data import Array
+from tokenfeed.store.reader import Ints
+from tokenfeed.text.chunks import Encoded, Texts
+from tokenfeed.text.packer import Packing
+from tokenfeed.text.places import NO_DOCUMENTS, Place
+from tokenfeed.text.rows import PackedRows
+from tokenfeed.text.state import LaneState
+from tokenfeed.text.stream import TextFeed
+from tokenfeed.text.tokenizer import Tokenizer
+
+__all__ = ["Conversations", "MaskedRows", "render", "stream_chat"]
+
+Conversation = Mapping[str, Any]
+Part = tuple[str, int]
+"""A special token's name or a text, and its mask: 0 or 1 for a text, 2 or 3 for a special token."""
+
+_LEARNT = 1
+_SPECIAL = 2
+_MASK_BIT = 31
+_SAMPLED = 64
+
+
+def stream_chat(
+    conversations: Sequence[Conversation],
+    tokenizer: Tokenizer,
+    *,
+    batch_size: int,
+    seq_len: int,
+    buffer_size: int = 100,
+    lanes: int | None = None,
+    threads: int = 2,
+    prefetch: int = 4,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> TextFeed:
+    """Endless batches of conversations, each `{"messages": [{"role": …, "content": …}, …]}`, as nanochat packs them.
+
+    Rows hold whole conversations by best fit, and are padded where none fits. `batch.targets` is −1 wherever there is
+    nothing to learn. A conversation longer than a row is never placed; it is an error when nothing else is left.
+    Conversation i is lane i mod lanes', epoch after epoch.
+    """
+    rank, world_size = find_rank(rank, world_size)
+    how = Packing.choose("best_fit", "pad", seq_len=seq_len, buffer_size=buffer_size)
+    source = Conversations(conversations, tokenizer)
+    return TextFeed(
+        source,
+        how,
+        batch_size=batch_size,
+        lanes=lanes,
+        threads=threads,
+        prefetch=prefetch,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def render(conversations: Iterable[Conversation], tokenizer: Tokenizer) -> tuple[Array, npt.NDArray[np.bool_], Ints]:
+    """(ids, mask, offsets): conversation i is ids[offsets[i]:offsets[i + 1]]; mask says which tokens are learnt."""
+    parts = [list(_parts(conversation)) for conversation in conversations]
+    flat = [part for conversation in parts for part in conversation]
+    texts, text_offsets = tokenizer.encode_batch([text for text, kind in flat if kind < _SPECIAL], threads=1)
+    lengths = np.ones(len(flat), np.int64)
+    kinds = np.array([kind for _, kind in flat], np.int64)
+    is_text = kinds < _SPECIAL
+    lengths[is_text] = np.diff(text_offsets)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    ids = np.empty(ends[-1], tokenizer.dtype)
+    of_text = np.repeat(is_text, lengths)
+    ids[of_text] = texts
+    ids[~of_text] = [tokenizer.special_id(name) for name, kind in flat if kind >= _SPECIAL]
+    offsets = ends[np.concatenate([[0], np.cumsum([len(conversation) for conversation in parts])]).astype(np.int64)]
+    return ids, np.repeat(kinds & _LEARNT, lengths).astype(np.bool_), offsets
+
+
+def _parts(conversation: Conversation) -> Iterator[Part]:
+    messages = conversation.get("messages") if isinstance(conversation, Mapping) else None
+    if not isinstance(messages, list) or not messages:
+        raise FormatError(f"a conversation is a dict with a list of messages, not {str(conversation)[:80]!r}")
+    if messages[0].get("role") == "system":  # joins the user's first message
+        if len(messages) < 2 or messages[1].get("role") != "user":
+            raise FormatError("a system message must be followed by a user's")
+        first = {"role": "user", "content": f"{_text(messages[0])}\n\n{_text(messages[1])}"}
+        messages = [first, *messages[2:]]
+    yield "<|bos|>", _SPECIAL
+    for number, message in enumerate(messages):
+        role = ("user", "assistant")[number % 2]
+        if message.get("role") != role:
+            raise FormatError(f"message {number} is from {message.get('role')!r}; users and assistants take turns")
+        if role == "user":
+            yield from (("<|user_start|>", _SPECIAL), (_text(message), 0), ("<|user_end|>", _SPECIAL))
+            continue
+        yield "<|assistant_start|>", _SPECIAL
+        content = message.get("content")
+        for part in content if isinstance(content, list) else [{"type": "text", "text": _text(message)}]:
+            yield from _assistant_part(part)
+        yield "<|assistant_end|>", _SPECIAL | _LEARNT
+
+
+def _assistant_part(part: Mapping[str, Any]) -> Iterator[Part]:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            yield text, _LEARNT
+        case {"type": "python", "text": str(text)}:
+            yield from (
+                ("<|python_start|>", _SPECIAL | _LEARNT),
+                (text, _LEARNT),
+                ("<|python_end|>", _SPECIAL | _LEARNT),
+            )
+        case {"type": "python_output", "text": str(text)}:
+            yield from (("<|output_start|>", _SPECIAL), (text, 0), ("<|output_end|>", _SPECIAL))
+        case _:
+            raise FormatError(f"an assistant's message has a part {str(part)[:80]}; text, python or python_output is known")
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if not isinstance(content, str):
+        raise FormatError(f"the content of a {message.get('role')} message is {type(content).__name__}, not text")
+    return content
+
+
+class MaskedRows(PackedRows):
+    """Rows of which some targets do not count: those are −1."""
+
+    column_names = ("tokens", "targets")
+    extra = 0
+
+    def __init__(self, tokens: Array, targets: Array, segments: Ints) -> None:
+        super().__init__(tokens, segments, length=tokens.shape[1])
+        self._targets = targets
+
+    def column(self, name: str) -> Array:
+        return self._targets if name == "targets" else super().column(name)
+
+    @property
+    def inputs(self) -> Array:
+        return self.tokens
+
+    @property
+    def targets(self) -> Array:
+        return self._targets
+
+    def part(self, start: int, stop: int) -> "MaskedRows":
+        return MaskedRows(self.tokens[start:stop], self._targets[start:stop], self._segments_of(start, stop))
+
+
+class Conversations:
+    """Conversations as the source of a stream. The mask of a token travels in its highest bit."""
+
+    dtype = np.dtype(np.uint32)
+
+    def __init__(self, conversations: Sequence[Conversation], tokenizer: Tokenizer) -> None:
+        self._conversations = conversations
+        self._tokenizer = tokenizer
+        self.bos = tokenizer.bos_id
+
+    def check(self, num_lanes: int) -> None:
+        if len(self._conversations) < num_lanes:
+            raise ArgumentError(f"{num_lanes} lanes, but only {len(self._conversations)} conversations")
+
+    def start(self, lane: int, num_lanes: int) -> Place:
+        return Place(0, 0, lane, 0)
+
+    def read(self, lane: int, num_lanes: int, place: Place) -> Iterator[Texts]:
+        """One conversation after the other: numbers place.group, + num_lanes, …, counted on through all epochs."""
+        count = len(self._conversations)
+        for entry in range(len(place.pending)):
+            references = place.pending[entry : entry + 1]
+            behind = Place(place.epoch, 0, place.group, 0, (), place.pending[entry + 1 :])
+            yield Texts([self._conversations[int(references[0, 2])]], references, behind)
+        position = place.group
+        while True:
+            behind = Place((position + num_lanes) // count, 0, position + num_lanes, 0)
+            references = np.array([[0, 0, position % count, 0]])
+            yield Texts([self._conversations[position % count]], references, behind)
+            position += num_lanes
+
+    def encode(self, conversations: list[Any]) -> Encoded:
+        ids, mask, offsets = render(conversations, self._tokenizer)
+        return Encoded(ids.astype(np.uint32) | (mask.astype(np.uint32) << np.uint32(_MASK_BIT)), offsets)
+
+    def fetch(self, references: Ints) -> Encoded:
+        return self.encode([self._conversations[number] for number in references[:, 2].tolist()])
+
+    def rows(self, packed: Array, segments: Ints) -> MaskedRows:
+        tokens = packed & np.uint32((1 << _MASK_BIT) - 1)
+        targets = np.where(packed[:, 1:] >> np.uint32(_MASK_BIT), tokens[:, 1:].astype(np.int32), np.int32(-1))
+        return MaskedRows(tokens[:, :-1].astype(self._tokenizer.dtype), targets, segments)
+
+    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[Place]:
+        """Deal what the lanes had before them out to another number of lanes."""
+        count = len(self._conversations)
+        start = max(lane.place.group for lane in lanes.values())
+        waiting = [NO_DOCUMENTS]
+        for lane in lanes.values():
+            unread = np.arange(lane.place.group, start, len(lanes)) % count
+            references = np.zeros((unread.size, 4), np.int64)
+            references[:, 2] = unread
+            waiting += [lane.documents, lane.place.pending, references]
+        shares = np.array_split(np.concatenate(waiting), num_lanes)
+        return [
+            Place((start + lane) // count, 0, start + lane, 0, (), shares[lane]) for lane in range(num_lanes)
+        ]
+
+    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> Place:
+        raise ArgumentError("nanochat keeps no state of its conversations; there is nothing to go on from")
+
+    def parts(self) -> dict[str, Any]:
+        count = len(self._conversations)
+        sampled = np.unique(np.linspace(0, count - 1, _SAMPLED).astype(int)).tolist()
+        text = json.dumps([self._conversations[number] for number in sampled], sort_keys=True, default=str).encode()
+        return {
+            "conversations": [count, hashlib.blake2b(text, digest_size=8).hexdigest()],
+            "tokenizer": self._tokenizer.digest,
+        }
+
+    def contents(self, files: Iterable[int]) -> dict[str, str]:
+        return {}
+
+    def accept(self, plan: Mapping[str, Any], contents: Mapping[str, str]) -> None:
+        check_parts(self.parts(), plan)
+
+    def __repr__(self) -> str:
+        return f"Conversations({len(self._conversations):,})"

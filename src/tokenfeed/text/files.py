@@ -1,0 +1,354 @@
+"""`TextFiles`: an ordered list of files seen as row groups of documents, whatever their format."""
+
+import glob
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
+from tokenfeed.storage.files import reading
+from tokenfeed.text.jsonl import JsonlText
+from tokenfeed.text.listing import read_listing
+from tokenfeed.text.parquet import ParquetText
+
+__all__ = ["ENDINGS", "Group", "TextFile", "TextFiles"]
+
+PathLike = str | os.PathLike[str]
+
+_JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
+ENDINGS = (".parquet", *_JSONL)
+"""Of the names of files that are read; all others in a folder are passed over."""
+
+_MAX_OPEN = 16
+_POLL_SECONDS = 0.2
+
+
+class Group(Protocol):
+    """What is read together: a row group of Parquet, 1,024 lines of JSONL. One thread at a time may use it."""
+
+    @property
+    def num_rows(self) -> int:
+        """Of the whole group, those before the row it is read from included."""
+
+    def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
+        """(first row, texts) of the rows [0, size), [size, 2·size), … less those before the row it is read from.
+
+        None is a text that is null. Can be called once. At most about max(size, 1,024) rows are in memory at a time.
+
+            10 rows, read from row 3, size 4:   (3, [t3]), (4, [t4, t5, t6, t7]), (8, [t8, t9])
+        """
+
+
+class TextFile(Protocol):
+    """One file. Any number of threads may use it at once."""
+
+    def num_groups(self) -> int: ...
+
+    def has_group(self, group: int) -> bool:
+        """Whether there is such a group; reads no further than to find out."""
+
+    def read(self, group: int, start: int = 0) -> Group | None: ...
+
+    def digest(self) -> str: ...
+
+    def close(self) -> None:
+        """Let go of descriptors; reading opens again."""
+
+
+class _Found(NamedTuple):
+    path: Path
+    is_val: bool
+    is_listed: bool
+
+
+class TextFiles:
+    """Files of text in a fixed order, numbered from 0. Any number of threads may use it at once.
+
+    A file is opened when it is first read and looked at again at every read: once it has been seen, it must neither
+    vanish nor change its size or time. The 16 files used last stay open.
+    """
+
+    def __init__(
+        self, found: Sequence[_Found], names: Sequence[str], *, text_column: str, split: str | None, wait_seconds: float
+    ) -> None:
+        self.paths = tuple(file.path for file in found)
+        self.names = tuple(names)
+        """The paths relative to the folder they have in common: the same wherever that folder lies."""
+        self.text_column = text_column
+        self.split = split
+        self._found = tuple(found)
+        self._wait_seconds = wait_seconds
+        self._lock = threading.Lock()
+        self._texts: dict[int, TextFile] = {}
+        self._recent: OrderedDict[int, None] = OrderedDict()
+        self._stamps: dict[int, tuple[int, int]] = {}
+        self._closed = threading.Event()
+
+    @classmethod
+    def find(
+        cls,
+        source: PathLike | Sequence[PathLike],
+        *,
+        text_column: str = "text",
+        split: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> "TextFiles":
+        """The files of a folder, of a pattern, of a path, or of a list of these. Lists folders; opens nothing.
+
+        Within each they are sorted by name; a list keeps its order. A folder with a `files.json` consists of what that
+        says, in its order, files still to arrive included: reading such a file waits for it. A pattern takes what is
+        there now.
+
+        `split="train"` takes all files but the last, `"val"` the last; folders with a `files.json` are split as it says
+        (and in a list with others, they alone have `val` files). `wait_seconds` is how long reading waits while nothing
+        arrives.
+        """
+        _check_split(split)
+        if not wait_seconds >= 0:
+            raise ArgumentError(f"wait_seconds is {wait_seconds}; it must be at least 0")
+        sources = [source] if isinstance(source, str | os.PathLike) else list(source)
+        if not sources:
+            raise ArgumentError("an empty list of files cannot be read")
+        found = [file for one in sources for file in _expand(os.fspath(one))]
+        _check_distinct(found)
+        if not any(file.is_listed for file in found):
+            found[-1] = found[-1]._replace(is_val=True)
+        whole = cls(found, _names(found), text_column=text_column, split=None, wait_seconds=wait_seconds)
+        return whole if split is None else whole._select(split)
+
+    def __len__(self) -> int:
+        """How many files there are."""
+        return len(self.paths)
+
+    def __repr__(self) -> str:
+        which = "" if self.split is None else f" of split {self.split!r}"
+        first, last = self.names[0], self.names[-1]
+        return f"TextFiles({len(self):,} files{which}, {first} to {last}; column {self.text_column!r})"
+
+    def read(self, file: int, group: int, start: int = 0) -> Group | None:
+        """A row group of a file, from row `start` on; None when the file has no such group.
+
+        Parquet decodes as the group is iterated; JSONL reads 1,024 lines here.
+        """
+        if group < 0 or start < 0:
+            raise ArgumentError(f"row group {group} from row {start} on: both must be at least 0")
+        texts = self._open(file)
+        found = texts.read(group, start)
+        self._check_unchanged(file)  # before and after, so that what was opened in between is the file as first seen
+        if found is not None and start > found.num_rows:
+            raise ArgumentError(
+                f"{self.paths[file]}, row group {group} has {found.num_rows:,} rows; it cannot be read from row "
+                f"{start:,} on"
+            )
+        return found
+
+    def num_groups(self, file: int) -> int:
+        """How many row groups a file has. Parquet reads the footer, JSONL the whole file the first time."""
+        count = self._open(file).num_groups()
+        self._check_unchanged(file)
+        return count
+
+    def has_group(self, file: int, group: int) -> bool:
+        """Whether a file has a row group of that number. Unlike `num_groups`, reads JSONL no further than needed."""
+        found = self._open(file).has_group(group)
+        self._check_unchanged(file)
+        return found
+
+    def first(self, count: int) -> "TextFiles":
+        """The first `count` files alone."""
+        return self._pick(range(count), self.split)
+
+    def digest(self, file: int) -> str:
+        """8 bytes, in hex, that stand for the content of a file, wherever it lies. Two small reads.
+
+        Parquet: of the footer and the size; JSONL: of the size and the first and last 64 KiB.
+        """
+        digest = self._open(file).digest()
+        self._check_unchanged(file)
+        return digest
+
+    def iter_row_groups(self, *, split: str | None = None, start: int = 0, step: int = 1) -> Iterator[list[str | None]]:
+        """The texts of row groups start, start + step, … counted over all files, each as a list: one epoch.
+
+        With `start=rank, step=world_size` every row group is one rank's. `split` takes one split of all files found.
+        A row group is in memory as a whole.
+        """
+        _check_split(split)
+        if start < 0 or step < 1:
+            raise ArgumentError(f"start is {start} and step {step}; they must be at least 0 and 1")
+        return (self if split in (None, self.split) else self._select(split))._iter_row_groups(start, step)
+
+    def close(self) -> None:
+        """Close all files for good. A thread that waits for a file to arrive gets a ReadError."""
+        self._closed.set()
+        with self._lock:
+            texts = list(self._texts.values())
+        for text in texts:
+            text.close()
+
+    def _iter_row_groups(self, wanted: int, step: int) -> Iterator[list[str | None]]:
+        groups_before = 0
+        for file in range(len(self)):
+            while (group := self.read(file, wanted - groups_before)) is not None:
+                yield [text for _, texts in group.batches(max(1, group.num_rows)) for text in texts]
+                wanted += step
+            groups_before += self.num_groups(file)  # known by now, from having found its end
+
+    def _select(self, split: str | None) -> "TextFiles":
+        if self.split is not None:
+            raise ArgumentError(f"these are the files of split {self.split!r} alone; find them again for {split!r}")
+        chosen = [number for number, file in enumerate(self._found) if file.is_val == (split == "val")]
+        if not chosen and not any(file.is_listed for file in self._found):
+            raise NotAStoreError(
+                f"there is no file for split 'train': the last file is 'val', and there is only one: {self.paths[0]}. "
+                "split=None takes all."
+            )
+        if not chosen:
+            raise NotAStoreError(
+                f"there is no file for split {split!r}: {self.paths[0].parent / 'files.json'} puts all {len(self):,} "
+                "files into the other one. split=None takes all."
+            )
+        return self._pick(chosen, split)
+
+    def _pick(self, numbers: Iterable[int], split: str | None) -> "TextFiles":
+        chosen = list(numbers)
+        return TextFiles(
+            [self._found[number] for number in chosen],
+            [self.names[number] for number in chosen],
+            text_column=self.text_column,
+            split=split,
+            wait_seconds=self._wait_seconds,
+        )
+
+    def _open(self, file: int) -> TextFile:
+        if not 0 <= file < len(self):
+            raise ArgumentError(f"file {file} of {len(self):,}: the number must be in [0, {len(self)})")
+        if file not in self._stamps:
+            self._await(file)
+        self._check_unchanged(file)
+        with self._lock:
+            text = self._texts.get(file)
+            if text is None:
+                text = self._texts[file] = _text_file(self.paths[file], self.text_column)
+            self._recent[file] = None
+            self._recent.move_to_end(file)
+            oldest = self._recent.popitem(last=False)[0] if len(self._recent) > _MAX_OPEN else None
+        if oldest is not None:
+            self._texts[oldest].close()
+        return text
+
+    def _check_unchanged(self, file: int) -> None:
+        path = self.paths[file]
+        if self._closed.is_set():
+            raise ReadError(f"cannot read {path}: these files have been closed", filename=str(path))
+        with reading(str(path)):
+            stat = path.stat()
+        now = stat.st_size, stat.st_mtime_ns
+        first = self._stamps.setdefault(file, now)
+        if now != first:
+            raise CorruptionError(
+                f"{path} has changed since it was first read: it had {first[0]:,} bytes, modified {_utc(first[1])}; "
+                f"now {now[0]:,}, modified {_utc(now[1])}. What was read and what would be are not one file: start "
+                "again with files that stay as they are."
+            )
+
+    def _await(self, file: int) -> None:
+        """Return once a file is there, or at once where it is not one to be waited for."""
+        path = self.paths[file]
+        if not self._found[file].is_listed:
+            return
+        seen: dict[str, int] = {}
+        since = time.monotonic()
+        while not path.exists():
+            sizes = _arriving(path.parent)
+            if any(size > seen.get(name, -1) for name, size in sizes.items()):
+                since = time.monotonic()
+            seen |= sizes
+            if time.monotonic() - since >= self._wait_seconds:
+                raise NotAStoreError(
+                    f"{path} is listed in {path.parent / 'files.json'} and has not arrived; nothing has for "
+                    f"{self._wait_seconds:g} s. Run `tokenfeed download` again: it goes on where it stopped."
+                )
+            if self._closed.wait(_POLL_SECONDS):
+                raise ReadError(f"cannot read {path}: these files were closed before it arrived", filename=str(path))
+
+
+def _text_file(path: Path, column: str) -> TextFile:
+    return ParquetText(path, column) if path.name.endswith(".parquet") else JsonlText(path, column)
+
+
+def _expand(text: str) -> list[_Found]:
+    """What one source stands for."""
+    if "://" in text:
+        raise ArgumentError(f"{text.split('://')[0]}:// cannot be read; only local files can")
+    path = Path(text)
+    if path.is_dir():
+        listing = read_listing(path)
+        if listing is not None:
+            if not listing.train + listing.val:
+                raise NotAStoreError(f"{path / 'files.json'} lists no file")
+            named = [(name, False) for name in listing.train] + [(name, True) for name in listing.val]
+            return [_Found(_known(path / name), is_val, True) for name, is_val in named]
+        paths = sorted(child for child in path.iterdir() if _is_text(child))
+        looked_for = f"in the folder {text} there is no file ending in"
+    elif path.exists() or not glob.has_magic(text):
+        if not path.exists():
+            raise NotAStoreError(f"there is no file or folder {text}")
+        paths = [_known(path)]
+        looked_for = ""
+    else:
+        paths = [Path(name) for name in sorted(glob.glob(text, recursive=True)) if _is_text(Path(name))]  # noqa: PTH207
+        looked_for = f"the pattern {text} matches no file ending in"
+    if not paths:
+        raise NotAStoreError(f"{looked_for} {', '.join(ENDINGS)}")
+    return [_Found(path, False, False) for path in paths]
+
+
+def _is_text(path: Path) -> bool:
+    return path.name.endswith(ENDINGS) and not path.name.startswith(".") and path.is_file()
+
+
+def _known(path: Path) -> Path:
+    if not path.name.endswith(ENDINGS):
+        raise ArgumentError(f"{path} cannot be read as text; its name must end in {', '.join(ENDINGS)}")
+    return path
+
+
+def _check_split(split: str | None) -> None:
+    if split not in (None, "train", "val"):
+        raise ArgumentError(f"split is {split!r}; it must be 'train', 'val' or None for all files")
+
+
+def _check_distinct(found: Sequence[_Found]) -> None:
+    first: dict[Path, Path] = {}
+    for file in found:
+        other = first.setdefault(file.path.resolve(), file.path)
+        if other is not file.path:
+            raise ArgumentError(f"{file.path} is there twice (the other is {other}): its documents would be read twice")
+
+
+def _names(found: Sequence[_Found]) -> list[str]:
+    paths = [Path(os.path.abspath(file.path)) for file in found]  # noqa: PTH100 (resolve would follow links)
+    common = os.path.commonpath([path.parent for path in paths])
+    return [path.relative_to(common).as_posix() for path in paths]
+
+
+def _arriving(folder: Path) -> dict[str, int]:
+    """The sizes of files that are complete or on their way."""
+    sizes = {}
+    with reading(str(folder)), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".tmp", *ENDINGS)):
+                try:
+                    sizes[entry.name] = entry.stat().st_size
+                except FileNotFoundError:  # renamed meanwhile
+                    continue
+    return sizes
+
+
+def _utc(time_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_ns / 1e9))

@@ -1,0 +1,123 @@
+"""Documents out of files of text, row group by row group, for any number of lanes."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, CorruptionError, PlanMismatchError
+from tokenfeed.plan.plan import check_parts
+from tokenfeed.store.data import Array
+from tokenfeed.store.reader import Ints
+from tokenfeed.text.chunks import Encoded, Texts, read_chunks, read_documents
+from tokenfeed.text.files import TextFiles
+from tokenfeed.text.places import InOrder, Place, Shuffled, Stride, deal
+from tokenfeed.text.rows import PackedRows
+from tokenfeed.text.state import LaneState
+from tokenfeed.text.tokenizer import Tokenizer
+
+__all__ = ["RowGroups"]
+
+
+class RowGroups:
+    """Where a stream's documents come from, and what they are as tokens."""
+
+    def __init__(
+        self, files: TextFiles, tokenizer: Tokenizer, *, sharding: str, shuffle_seed: int | None, refill_size: int
+    ) -> None:
+        if sharding not in ("global", "per_file"):
+            raise ArgumentError(f"sharding is {sharding!r}; it must be 'global' or 'per_file'")
+        if sharding == "per_file" and shuffle_seed is not None:
+            raise ArgumentError("shuffle_seed permutes row groups over all files; it goes with sharding='global' alone")
+        if refill_size < 1:
+            raise ArgumentError(f"refill_size is {refill_size}; it must be at least 1")
+        self._files = self._all_files = files
+        self._tokenizer = tokenizer
+        self._sharding = sharding
+        self._seed = shuffle_seed
+        self._refill_size = refill_size
+        self.bos = tokenizer.bos_id
+        self.dtype = tokenizer.dtype
+
+    def _stride(self, num_lanes: int) -> Stride:
+        order = InOrder(self._files) if self._seed is None else Shuffled(self._files, self._seed)
+        return Stride(order, num_lanes, per_file=self._sharding == "per_file")
+
+    def check(self, num_lanes: int) -> None:
+        """Raise where a lane would have nothing to read."""
+        self._stride(num_lanes).check()
+
+    def start(self, lane: int, num_lanes: int) -> Place:
+        return self._stride(num_lanes).start(lane)
+
+    def read(self, lane: int, num_lanes: int, place: Place) -> Iterator[Texts]:
+        """The documents of a lane from a place on."""
+        return read_chunks(self._files, self._stride(num_lanes), lane, place, self._refill_size)
+
+    def encode(self, texts: list[str]) -> Encoded:
+        return Encoded(*self._tokenizer.encode_batch(texts, threads=1, prepend=self.bos))
+
+    def fetch(self, references: Ints) -> Encoded:
+        """Documents that were read before, once more."""
+        encoded = self.encode(read_documents(self._files, references))
+        short = np.flatnonzero(np.diff(encoded.offsets) <= references[:, 3])
+        if short.size:
+            file, group, row, done = references[short[0]].tolist()
+            raise CorruptionError(
+                f"{self._files.paths[file]}, row group {group}, row {row}: the state says {done} tokens of this document "
+                "were delivered, but it has no more than that; the state was made from another text"
+            )
+        return encoded
+
+    def rows(self, packed: Array, segments: Ints) -> PackedRows:
+        return PackedRows(packed, segments)
+
+    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[Place]:
+        """Deal what the lanes had before them out to another number of lanes."""
+        states = [lanes[number] for number in range(len(lanes))]
+        places, documents = [lane.place for lane in states], [lane.documents for lane in states]
+        return deal(places, documents, self._stride(len(lanes)), self._stride(num_lanes))
+
+    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> Place:
+        """Where nanochat goes on with a state of its own: behind the row group it names, whatever was in its buffer."""
+        file, group, epoch = (int(state.get(name, 1)) for name in ("pq_idx", "rg_idx", "epoch"))
+        return Place(max(0, epoch - 1), file, (group // num_lanes + 1) * num_lanes, lane)
+
+    def parts(self) -> dict[str, Any]:
+        """What a state depends on."""
+        return self._parts(self._files)
+
+    def _parts(self, files: TextFiles) -> dict[str, Any]:
+        names = json.dumps(files.names).encode()
+        return {
+            "files": [len(files), hashlib.blake2b(names, digest_size=8).hexdigest()],
+            "column": files.text_column,
+            "tokenizer": self._tokenizer.digest,
+            "sharding": self._sharding,
+            "seed": self._seed,
+        }
+
+    def contents(self, files: Iterable[int]) -> dict[str, str]:
+        """Checksums of files. One small read each, once."""
+        return {str(file): self._files.digest(file) for file in sorted(files)}
+
+    def accept(self, plan: Mapping[str, Any], contents: Mapping[str, str]) -> None:
+        """Check that a state was made from these files. Of files that came later no notice is taken from here on."""
+        files = self._all_files
+        match plan.get("files"):
+            case [int(count), _] if 0 < count < len(files):
+                files = files.first(count)
+        check_parts(self._parts(files), plan)
+        for file, theirs in contents.items():
+            ours = files.digest(int(file))
+            if ours != theirs:
+                raise PlanMismatchError(
+                    f"{files.paths[int(file)]} is not the file that the checkpoint was made from: its checksum is "
+                    f"{ours}, not {theirs}"
+                )
+        self._files = files
+
+    def __repr__(self) -> str:
+        return repr(self._files)

@@ -1,0 +1,154 @@
+"""The work of a stream: lanes that are filled with documents, and batches of their rows."""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.loader.batch import LoadedBatch, Reading
+from tokenfeed.loader.feed import Buffers
+from tokenfeed.loader.steps import rows_of
+from tokenfeed.store.data import Array
+from tokenfeed.store.reader import Ints
+from tokenfeed.text.chunks import encode_ahead
+from tokenfeed.text.packer import Packer, Packing, PackingCounts
+from tokenfeed.text.places import NO_DOCUMENTS
+from tokenfeed.text.rows import PackedRows
+from tokenfeed.text.source import Source
+from tokenfeed.text.state import LaneState, StreamState
+
+__all__ = ["Position", "StreamBatch", "Work"]
+
+# Chunks that are tokenised ahead, for each thread: enough that none waits while a row group is decoded.
+_AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a feed is: rows delivered over all ranks, and the lanes that this rank owns."""
+
+    num_rows: int
+    num_lanes: int
+    lanes: Mapping[int, LaneState]
+
+    def to_json(self, source: Source) -> dict[str, Any]:
+        files = {file for lane in self.lanes.values() for file in lane.files()}
+        return StreamState(self.num_rows, self.num_lanes, self.lanes, source.parts(), source.contents(files)).to_json()
+
+
+class StreamBatch(LoadedBatch):
+    """A batch of a stream; its state is that of this rank's lanes behind it."""
+
+    def __init__(self, rows: PackedRows, samples: Ints, epochs: Ints, position: Position, source: Source) -> None:
+        reading = Reading(lambda _: position.to_json(source), rows, samples, epochs)
+        super().__init__(reading, 0, len(rows), position.num_rows, None)
+        self.position = position
+
+
+class Work:
+    """Makes one batch after the other, from a position on. One thread at a time may use it."""
+
+    def __init__(
+        self,
+        source: Source,
+        packing: Packing,
+        position: Position,
+        *,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        threads: int,
+        buffers: Buffers,
+    ) -> None:
+        """`threads` tokenise ahead of time; with 0, the caller's does."""
+        self._source = source
+        self._packing = packing
+        self._num_rows = position.num_rows
+        self._num_lanes = position.num_lanes
+        self._batch_size = batch_size
+        self._rank = rank
+        self._world_size = world_size
+        self._buffers = buffers
+        self._pool = ThreadPoolExecutor(threads, "tokenfeed") if threads else None
+        depth = max(2, _AHEAD * threads // len(position.lanes))
+        self._lanes = {
+            number: _Lane(source, packing, number, position.num_lanes, state, self._pool, depth)
+            for number, state in position.lanes.items()
+        }
+        self._made = 0
+        self.num_bytes = 0
+        self.seconds = 0.0
+
+    def make(self) -> StreamBatch:
+        began = time.perf_counter()
+        width = self._packing.seq_len + 1
+        dtype = np.dtype(self._source.dtype)
+        buffer = self._buffers.take(self._batch_size * width * dtype.itemsize)
+        tokens = buffer.view(dtype).reshape(self._batch_size, width)
+        samples = rows_of(self._num_rows, self._batch_size, self._rank, self._world_size)
+        owners = samples % self._num_lanes
+        epochs = np.empty_like(samples)
+        segments = []
+        for number, lane in self._lanes.items():
+            rows = np.flatnonzero(owners == number)
+            segments.append(lane.fill(tokens, rows, epochs, self._batch_size))
+        self._num_rows += self._batch_size * self._world_size
+        states = {number: lane.state() for number, lane in self._lanes.items()}
+        position = Position(self._num_rows, self._num_lanes, states)
+        self._made += self._batch_size
+        self.num_bytes += tokens.nbytes
+        self.seconds += time.perf_counter() - began
+        return StreamBatch(self._source.rows(tokens, np.concatenate(segments)), samples, epochs, position, self._source)
+
+    def counts(self) -> PackingCounts:
+        each = [lane.packer.counts(0) for lane in self._lanes.values()]
+        sums = {name: sum(getattr(one, name) for one in each) for name in ("lost", "repeated", "padded", "waiting")}
+        return PackingCounts(rows=self._made, **sums)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Lane:
+    """One stream of rows: documents that wait, and where the next ones come from."""
+
+    def __init__(
+        self,
+        source: Source,
+        packing: Packing,
+        number: int,
+        num_lanes: int,
+        state: LaneState,
+        pool: ThreadPoolExecutor | None,
+        depth: int,
+    ) -> None:
+        self.place = state.place
+        self.packer = Packer(packing, source.dtype, source.bos)
+        self._packing = packing
+        self._num_rows = state.num_rows
+        self._chunks = encode_ahead(source.read(number, num_lanes, state.place), source.encode, pool, depth)
+        self._source = source
+        self._waiting = state.documents
+
+    def fill(self, tokens: Array, rows: Ints, epochs: Ints, batch_size: int) -> Ints:
+        """Fill tokens[rows] and epochs[rows]; returns the pieces placed."""
+        if len(self._waiting):
+            self.packer.add(*self._source.fetch(self._waiting), self._waiting, self.place.epoch)
+            self._waiting = NO_DOCUMENTS
+        advances = np.full(rows.size, self._packing.seq_len)
+        if self._packing.pops:
+            advances += (self._num_rows + 1 + np.arange(rows.size)) % batch_size == 0
+        self._num_rows += rows.size
+        return self.packer.fill(tokens, rows, epochs, advances, self._refill)
+
+    def _refill(self) -> None:
+        chunk = next(self._chunks)
+        self.place = chunk.behind
+        self.packer.add(*chunk.encoded, chunk.references, self.place.epoch)
+
+    def state(self) -> LaneState:
+        return LaneState(self.place, self.packer.references(), self._num_rows)

@@ -1,0 +1,244 @@
+"""Streams under random histories: the rows are those of the uninterrupted run, and no document is lost or repeated."""
+
+import json
+import tempfile
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from golden import golden_tokenizer
+from oracle import Leg, run
+from tokenfeed.text.files import TextFiles
+from tokenfeed.text.rowgroups import RowGroups
+from tokenfeed.text.state import StreamState
+from tokenfeed.text.stream import stream
+
+PACKINGS = [("best_fit", "split"), ("best_fit", "crop"), ("concat", "split"), ("concat_pop", "split")]
+LAYOUTS = {
+    "even": [[5, 5, 5, 5], [5, 5, 5, 5], [5, 5, 5, 5]],
+    "uneven": [[1, 9, 3], [2], [7, 1, 1, 12, 4]],
+    "empty row groups": [[0, 4, 0, 6], [3, 0, 3, 3]],
+    "one file": [[2, 3, 4, 5, 6, 7]],
+}
+
+
+@cache
+def folder() -> Path:
+    """Documents of 0 to 60 words, some null, in files of several layouts."""
+    root = Path(tempfile.mkdtemp(prefix="tokenfeed-test-"))
+    random = np.random.default_rng(7)
+    for name, files in LAYOUTS.items():
+        (root / name).mkdir()
+        for number, groups in enumerate(files):
+            schema = pa.schema([("text", pa.string()), ("url", pa.string())])
+            with pq.ParquetWriter(root / name / f"{number:02}.parquet", schema) as writer:
+                for size in groups:
+                    texts = [text_of(random) for _ in range(size)]
+                    writer.write_table(pa.table({"text": texts, "url": ["…"] * size}, schema=schema))
+    return root
+
+
+def text_of(random: np.random.Generator) -> str | None:
+    if random.random() < 0.05:
+        return None
+    return " ".join(str(word) for word in random.integers(0, 999, int(random.exponential(8))))
+
+
+def make(layout: str, **options: Any) -> Any:
+    return stream(folder() / layout, golden_tokenizer("tiktoken"), split=None, **options)
+
+
+class Ledger:
+    """How often every token of every document was delivered."""
+
+    def __init__(self, seq_len: int, packing: str) -> None:
+        self.delivered: Counter[tuple[tuple[int, int, int], int]] = Counter()
+        self._seq_len = seq_len
+        self._packing = packing
+
+    def see(self, batch: Any) -> None:
+        """Best fit leads every piece with BOS, which does not count. Of rows that are concatenated the last token comes
+        again as the first of the next row.
+        """
+        spans = batch.spans["documents"]
+        for (*document, done), start, stop in zip(
+            batch.rows.documents.tolist(), spans.starts.tolist(), spans.stops.tolist(), strict=True
+        ):
+            if self._packing == "concat":
+                stop = min(stop, self._seq_len)
+            first = done if self._packing == "concat" else done + 1
+            last = done + stop - start
+            for token in range(first, last):
+                self.delivered[tuple(document), token] += 1
+
+
+class Document(NamedTuple):
+    place: tuple[int, int, int]
+    length: int
+
+
+@cache
+def documents(layout: str) -> list[Document]:
+    """All documents in order, with their length in tokens, BOS included."""
+    found = []
+    for file, groups in enumerate(LAYOUTS[layout]):
+        for group in range(len(groups)):
+            table = pq.ParquetFile(folder() / layout / f"{file:02}.parquet").read_row_group(group)
+            for row, text in enumerate(table["text"].to_pylist()):
+                if text is not None:
+                    found.append(Document((file, group, row), 1 + len(golden_tokenizer("tiktoken").encode(text))))
+    return found
+
+
+def check_nothing_lost(layout: str, ledger: Ledger, states: Any, packing: str, seed: int | None) -> None:
+    """What was delivered, waits and is unread is every token of every document once an epoch, as far as reading got.
+
+    The remaining documents are dealt out to one lane, as they would be for one rank.
+    """
+    files = TextFiles.find(folder() / layout)
+    source = RowGroups(
+        files, golden_tokenizer("tiktoken"), sharding="global", shuffle_seed=seed, refill_size=4
+    )
+    state = StreamState.from_json(states)
+    (place,) = source.deal(state.lanes, 1)
+    waiting = {}
+    for *document, done in place.pending.tolist():
+        waiting.setdefault(tuple(document), []).append(done)
+    unread = Counter()
+    for file, group, first in place.rest:
+        unread.update(each.place for each in documents(layout) if each.place[:2] == (file, group) and each.place[2] >= first)
+    order = [
+        (file, group)
+        for part in range(1 if seed is not None else len(files))
+        for file, group in groups_in_order(source, files, part, place.epoch, seed)
+    ]
+    position = groups_before(files, place.part, seed) + place.group
+    reached = set(order[:position])
+    for document in documents(layout):
+        times = place.epoch + (document.place[:2] in reached) - unread[document.place]
+        for token in range(packing == "best_fit", document.length):
+            left = sum(1 for done in waiting.get(document.place, ()) if token >= done + (packing == "best_fit"))
+            assert ledger.delivered[document.place, token] + left == times, (document, token)
+
+
+def groups_before(files: Any, part: int, seed: int | None) -> int:
+    return 0 if seed is not None else sum(files.num_groups(file) for file in range(part))
+
+
+def groups_in_order(source: Any, files: Any, part: int, epoch: int, seed: int | None) -> list[tuple[int, int]]:
+    order = source._stride(1)._order
+    return [order.locate(epoch, part, group) for group in range(order.num_groups(part))]
+
+
+LEGS = st.lists(
+    st.builds(Leg, st.sampled_from([1, 2, 3, 4]), st.integers(1, 5), st.integers(0, 5), st.sampled_from([0, 1, 3])),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(
+    layout=st.sampled_from(["even", "uneven", "one file"]),
+    history=LEGS,
+    packing=st.sampled_from([("best_fit", "split"), ("concat", "split")]),
+    seq_len=st.integers(1, 40),
+    buffer_size=st.integers(1, 12),
+    refill_size=st.integers(1, 6),
+    seed=st.sampled_from([None, 3]),
+)
+@settings(max_examples=max(120, settings().max_examples))
+def test_any_history_delivers_every_token_once_an_epoch(
+    layout, history, packing, seq_len, buffer_size, refill_size, seed
+):
+    """Any number of ranks in every leg: where it does not divide the lanes, documents are dealt out again."""
+    how, overflow = packing
+    ledger = Ledger(seq_len, how)
+    states = []
+
+    def made(**options):
+        feed = make(
+            layout,
+            seq_len=seq_len,
+            packing=how,
+            overflow=overflow,
+            buffer_size=buffer_size,
+            refill_size=refill_size,
+            shuffle_seed=seed,
+            **options,
+        )
+        states.append(feed)
+        return feed
+
+    run(history, made, per_rank=True, see=ledger.see)
+    last = [feed.state_dict() for feed in states[-history[-1].world_size :]]
+    check_nothing_lost(layout, ledger, last, how, seed)
+
+
+@given(
+    layout=st.sampled_from(sorted(LAYOUTS)),
+    lanes=st.sampled_from([1, 2, 4]),
+    legs=st.lists(
+        st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 4), st.integers(0, 4), st.sampled_from([0, 2])), max_size=4
+    ),
+    packing=st.sampled_from(PACKINGS[:3]),
+    sharding=st.sampled_from(["global", "per_file"]),
+    buffer_size=st.integers(1, 12),
+)
+@settings(max_examples=max(80, settings().max_examples))
+def test_ranks_that_divide_the_lanes_deliver_the_same_rows(layout, lanes, legs, packing, sharding, buffer_size):
+    how, overflow = packing
+
+    def made(**options):
+        return make(
+            layout,
+            lanes=lanes,
+            seq_len=12,
+            packing=how,
+            overflow=overflow,
+            sharding=sharding,
+            buffer_size=buffer_size,
+            refill_size=4,
+            **options,
+        )
+
+    if sharding == "per_file" and max(map(len, LAYOUTS[layout])) < lanes:
+        return
+    history = [Leg(world_size, *rest) for world_size, *rest in legs if lanes % world_size == 0]
+    rows = run(history, made, per_rank=True)
+    assert rows == run([Leg(1, 1, len(rows))], made, per_rank=True)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 4])
+@pytest.mark.parametrize(("packing", "overflow"), PACKINGS)
+def test_resume_after_every_batch(lanes, packing, overflow):
+    """On one rank that owns all lanes, and, from the state of the last rank alone, on as many ranks as lanes."""
+    options = {
+        "lanes": lanes,
+        "batch_size": 3,
+        "seq_len": 10,
+        "packing": packing,
+        "overflow": overflow,
+        "buffer_size": 7,
+        "refill_size": 3,
+    }
+    for rank, world_size in ((0, 1), (lanes - 1, lanes)):
+        whole = make("uneven", rank=rank, world_size=world_size, **options)
+        batches = [next(whole) for _ in range(25)]
+        for step, batch in enumerate(batches[:22]):
+            resumed = make("uneven", rank=rank, world_size=world_size, prefetch=step % 3, **options)
+            resumed.load_state_dict(json.loads(json.dumps(batch.state)))
+            for expected in batches[step + 1 : step + 4]:
+                again = next(resumed)
+                np.testing.assert_array_equal(again.tokens, expected.tokens)
+                assert again.samples.tolist() == expected.samples.tolist()
+                assert again.state == expected.state
+            resumed.close()
+        whole.close()
