@@ -18,6 +18,8 @@ from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
 from tokenfeed.store.store import open_store as open  # noqa: A004
 from tokenfeed.store.writer import Writer
+from tokenfeed.text.stream.feed import stream
+from tokenfeed.text.tokenizer import Tokenizer
 
 __all__ = [
     "Loader",
@@ -26,9 +28,11 @@ __all__ = [
     "Run",
     "Skip",
     "Store",
+    "Tokenizer",
     "Writer",
     "combine",
     "errors",
     "open",
     "seal",
+    "stream",
 ]

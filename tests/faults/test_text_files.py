@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenfeed.errors import CorruptionError, FormatError, ReadError, TokenfeedError
-from tokenfeed.text.files import TextFiles
+from tokenfeed.text.sources.files import TextFiles
 
 RANDOM = random.Random(7)
 TEXTS = ["".join(RANDOM.choices("abcdefgh ü", k=200)) for _ in range(3000)]
@@ -198,7 +198,7 @@ def test_a_file_moved_away_and_back_is_the_same(tmp_path):
 @pytest.mark.parametrize("name", ["zstd.parquet", "plain.parquet"])
 def test_a_file_truncated_while_a_group_is_read(tmp_path, name, monkeypatch):
     """What was read ahead may still come; then an error of ours, and no text that was not there."""
-    from tokenfeed.text import parquet
+    from tokenfeed.text.sources import parquet
 
     monkeypatch.setattr(parquet, "_BUFFER_BYTES", 4096)
     path = tmp_path / name
@@ -252,7 +252,7 @@ def test_an_input_output_error_is_a_read_error(monkeypatch, tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(CONTENT["a.jsonl.gz"])
     files = TextFiles.find(path)
-    from tokenfeed.text import jsonl
+    from tokenfeed.text.sources import jsonl
 
     def fail(self, *, keep):
         raise OSError(5, "Input/output error")

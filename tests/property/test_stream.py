@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from golden import golden_tokenizer
 from oracle import Leg, run
-from tokenfeed.text.files import TextFiles
-from tokenfeed.text.rowgroups import RowGroups
-from tokenfeed.text.state import StreamState
-from tokenfeed.text.stream import stream
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.stream.rowgroups import RowGroups
+from tokenfeed.text.stream.state import StreamState
+from tokenfeed.text.stream.feed import stream
 
 PACKINGS = [("best_fit", "split"), ("best_fit", "crop"), ("concat", "split"), ("concat_pop", "split")]
 LAYOUTS = {

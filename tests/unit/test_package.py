@@ -23,11 +23,13 @@ def test_public_names():
         "Run",
         "Skip",
         "Store",
+        "Tokenizer",
         "Writer",
         "combine",
         "errors",
         "open",
         "seal",
+        "stream",
     ]
     for name in tokenfeed.__all__:
         assert hasattr(tokenfeed, name)

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from tokenfeed.cli import inspect, verify
+from tokenfeed.cli import download, inspect, train_tokenizer, verify
 from tokenfeed.cli.console import show_error
 from tokenfeed.errors import TokenfeedError
 
@@ -15,7 +15,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Feeds language-model training: stores of tokens, with spans over them, read in any order.",
 )
+app.command("download")(download.download_command)
 app.command("inspect")(inspect.inspect)
+app.command("train-tokenizer")(train_tokenizer.train_tokenizer)
 app.command("verify")(verify.verify_command)
 
 

@@ -319,7 +319,8 @@ def fill_best_fit(tokens, table, lines, bits, heap, state, rows, row_numbers, ep
     The longest document that fits goes next, of equal ones the oldest. When none fits, the shortest is cropped (CROP)
     or the oldest is (CROP_OLDEST), or the rest of the row is padded with `bos` (PAD), or (SPLIT) a document is cut and
     its rest, led by `bos`, waits again behind the others: one that is longer than a row if there is such, else the
-    shortest. With SPLIT, every row begins with the oldest document, so that none waits longer than there are others.
+    shortest; a single place that is left gets `bos` alone. With SPLIT, every row begins with the oldest document, so
+    that none waits for more rows than there are others.
     """
     width = rows.shape[1]
     size = tokens.itemsize
@@ -345,6 +346,11 @@ def fill_best_fit(tokens, table, lines, bits, heap, state, rows, row_numbers, ep
                     for j in range(position, width):
                         rows[row, j] = bos
                     state[PADDED] += remaining
+                    state[POSITION] = width
+                    break
+                if rule == SPLIT and remaining == 1:
+                    rows[row, position] = bos
+                    state[REPEATED] += 1
                     state[POSITION] = width
                     break
                 if rule == CROP:

@@ -4,6 +4,7 @@ A `Loader` is a `torch.distributed.checkpoint` Stateful as it is.
 """
 
 from tokenfeed.torch.adapters import as_dataset, as_node, data_parallel
+from tokenfeed.torch.bits import evaluate_bpb
 from tokenfeed.torch.device import DeviceBatch, DeviceLoader, to_device
 
-__all__ = ["DeviceBatch", "DeviceLoader", "as_dataset", "as_node", "data_parallel", "to_device"]
+__all__ = ["DeviceBatch", "DeviceLoader", "as_dataset", "as_node", "data_parallel", "evaluate_bpb", "to_device"]

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenfeed.errors import ArgumentError, FormatError, NotAStoreError, ReadError
-from tokenfeed.text import files as files_module
-from tokenfeed.text import jsonl
-from tokenfeed.text.files import TextFiles
-from tokenfeed.text.listing import Listing, write_listing
+from tokenfeed.text.sources import files as files_module
+from tokenfeed.text.sources import jsonl
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.sources.listing import Listing, write_listing
 
 
 def write(path: Path, groups) -> Path:

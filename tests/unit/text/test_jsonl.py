@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError
-from tokenfeed.text import jsonl
-from tokenfeed.text.jsonl import GROUP_LINES, JsonlText
+from tokenfeed.text.sources import jsonl
+from tokenfeed.text.sources.jsonl import GROUP_LINES, JsonlText
 
 TEXT = st.one_of(st.none(), st.just(""), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError
-from tokenfeed.text.parquet import ParquetText
+from tokenfeed.text.sources.parquet import ParquetText
 
 TEXT = st.one_of(st.none(), st.just(""), st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 GROUPS = st.lists(st.lists(TEXT, max_size=40), max_size=5)
@@ -212,7 +212,7 @@ def test_a_large_row_group_is_not_decoded_as_a_whole(tmp_path):
         code = f"""
 import pyarrow as pa
 from pathlib import Path
-from tokenfeed.text.parquet import ParquetText
+from tokenfeed.text.sources.parquet import ParquetText
 count = 0
 for first, texts in ParquetText(Path({str(tmp_path)!r}) / "{name}.parquet", "text").read(0).batches(128):
     assert first == count and texts[0].startswith(str(first))
@@ -226,7 +226,7 @@ print(pa.default_memory_pool().max_memory())
 
 
 def test_importing_takes_no_arrow_along():
-    code = "import sys, tokenfeed.text.files; assert 'pyarrow' not in sys.modules"
+    code = "import sys, tokenfeed.text.sources.files; assert 'pyarrow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

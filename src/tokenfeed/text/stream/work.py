@@ -13,12 +13,12 @@ from tokenfeed.loader.feed import Buffers
 from tokenfeed.loader.steps import rows_of
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.chunks import encode_ahead
-from tokenfeed.text.packer import Packer, Packing, PackingCounts
-from tokenfeed.text.places import NO_DOCUMENTS
-from tokenfeed.text.rows import PackedRows
-from tokenfeed.text.source import Source
-from tokenfeed.text.state import LaneState, StreamState
+from tokenfeed.text.stream.chunks import encode_ahead
+from tokenfeed.text.stream.packer import Packer, Packing, PackingCounts
+from tokenfeed.text.stream.places import NO_DOCUMENTS
+from tokenfeed.text.stream.rows import PackedRows
+from tokenfeed.text.stream.source import Source
+from tokenfeed.text.stream.state import LaneState, StreamState
 
 __all__ = ["Position", "StreamBatch", "Work"]
 

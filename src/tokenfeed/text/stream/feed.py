@@ -10,14 +10,14 @@ from tokenfeed.loader.batch import LoadedBatch
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Buffers, Feed
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.text.files import TextFiles
-from tokenfeed.text.packer import Packing, PackingCounts
-from tokenfeed.text.places import NO_DOCUMENTS, Place
-from tokenfeed.text.rowgroups import RowGroups
-from tokenfeed.text.source import Source
-from tokenfeed.text.state import LaneState, StreamState
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.stream.packer import Packing, PackingCounts
+from tokenfeed.text.stream.places import NO_DOCUMENTS, Place
+from tokenfeed.text.stream.rowgroups import RowGroups
+from tokenfeed.text.stream.source import Source
+from tokenfeed.text.stream.state import LaneState, StreamState
 from tokenfeed.text.tokenizer import Tokenizer
-from tokenfeed.text.work import Position, StreamBatch, Work
+from tokenfeed.text.stream.work import Position, StreamBatch, Work
 
 __all__ = ["TextFeed", "stream"]
 

@@ -17,12 +17,12 @@ from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.plan import check_parts
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.chunks import Encoded, Texts
-from tokenfeed.text.packer import Packing
-from tokenfeed.text.places import NO_DOCUMENTS, Place
-from tokenfeed.text.rows import PackedRows
-from tokenfeed.text.state import LaneState
-from tokenfeed.text.stream import TextFeed
+from tokenfeed.text.stream.chunks import Encoded, Texts
+from tokenfeed.text.stream.packer import Packing
+from tokenfeed.text.stream.places import NO_DOCUMENTS, Place
+from tokenfeed.text.stream.rows import PackedRows
+from tokenfeed.text.stream.state import LaneState
+from tokenfeed.text.stream.feed import TextFeed
 from tokenfeed.text.tokenizer import Tokenizer
 
 __all__ = ["Conversations", "MaskedRows", "render", "stream_chat"]

@@ -11,8 +11,8 @@ import numpy as np
 from tokenfeed.errors import CorruptionError
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.files import TextFiles
-from tokenfeed.text.places import Place, Stride
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.stream.places import Place, Stride
 
 __all__ = ["Chunk", "Encoded", "Texts", "encode_ahead", "read_chunks", "read_documents"]
 

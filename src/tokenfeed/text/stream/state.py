@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenfeed.errors import StateError
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.places import Place
+from tokenfeed.text.stream.places import Place
 
 __all__ = ["LaneState", "StreamState"]
 

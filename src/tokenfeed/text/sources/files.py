@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
 from tokenfeed.storage.files import reading
-from tokenfeed.text.jsonl import JsonlText
-from tokenfeed.text.listing import read_listing
-from tokenfeed.text.parquet import ParquetText
+from tokenfeed.text.sources.jsonl import JsonlText
+from tokenfeed.text.sources.listing import read_listing
+from tokenfeed.text.sources.parquet import ParquetText
 
 __all__ = ["ENDINGS", "Group", "TextFile", "TextFiles"]
 

@@ -11,11 +11,11 @@ from tokenfeed.errors import ArgumentError, CorruptionError, PlanMismatchError
 from tokenfeed.plan.plan import check_parts
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.chunks import Encoded, Texts, read_chunks, read_documents
-from tokenfeed.text.files import TextFiles
-from tokenfeed.text.places import InOrder, Place, Shuffled, Stride, deal
-from tokenfeed.text.rows import PackedRows
-from tokenfeed.text.state import LaneState
+from tokenfeed.text.stream.chunks import Encoded, Texts, read_chunks, read_documents
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.stream.places import InOrder, Place, Shuffled, Stride, deal
+from tokenfeed.text.stream.rows import PackedRows
+from tokenfeed.text.stream.state import LaneState
 from tokenfeed.text.tokenizer import Tokenizer
 
 __all__ = ["RowGroups"]

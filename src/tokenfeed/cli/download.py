@@ -1,0 +1,66 @@
+"""`tokenfeed download DATASET`: bring its files here."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from tokenfeed.cli.console import console, show_bytes
+from tokenfeed.cli.options import Json
+
+if TYPE_CHECKING:
+    from tokenfeed.text.download.download import Downloaded
+
+__all__ = ["download_command"]
+
+
+def download_command(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET",
+            help="climbmix-400b, fineweb-edu-100b, hf://owner/name (or hf://owner/name@revision/folder), "
+            "or an address such as https://host/shard_{00000..01822}.parquet",
+        ),
+    ],
+    count: Annotated[int, typer.Option("-n", "--count", help="How many files to train on; -1: all.", min=-1)] = -1,
+    workers: Annotated[int, typer.Option("-w", "--workers", help="How many files at a time.", min=1)] = 4,
+    folder: Annotated[Path | None, typer.Option("-o", "--folder", help="Default: ~/.cache/tokenfeed/<name>.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds without a byte before trying again.", min=0.1)] = 30.0,
+    retries: Annotated[int, typer.Option(help="How often to try again in a row.", min=0)] = 5,
+    as_json: Json = False,
+) -> None:
+    """Download a dataset: its first COUNT files and the one for validation. Exit status 1 if some could not be had."""
+    from tokenfeed.text.download.download import download  # urllib3 takes a tenth of a second that other commands need not wait
+
+    downloaded = download(
+        dataset, folder, count=count, workers=workers, progress=not as_json, timeout=timeout, retries=retries
+    )
+    if as_json:
+        fields = {
+            "ok": downloaded.ok,
+            "folder": str(downloaded.folder),
+            "paths": [str(path) for path in downloaded.paths],
+            "skipped": list(downloaded.skipped),
+            "failed": downloaded.failed,
+        }
+        print(json.dumps(fields, indent=2))
+    else:
+        _show(downloaded)
+    raise typer.Exit(0 if downloaded.ok else 1)
+
+
+def _show(downloaded: "Downloaded") -> None:
+    for name, reason in downloaded.failed.items():
+        console.print(Text.assemble(("✗ ", "red"), f"{name}: {reason}"))
+    size = show_bytes(sum(path.stat().st_size for path in downloaded.paths))
+    there = f"{len(downloaded.paths):,} files, {size}, {len(downloaded.skipped):,} of them there before"
+    if downloaded.ok:
+        console.print(Text.assemble(("✓ ", "green"), f"{downloaded.folder} is complete: {there}"))
+    else:
+        total = len(downloaded.paths) + len(downloaded.failed)
+        console.print(
+            Text(f"{downloaded.folder} lacks {len(downloaded.failed):,} of {total:,} files; there are {there}")
+        )

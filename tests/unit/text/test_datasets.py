@@ -1,0 +1,101 @@
+"""Which files a dataset consists of, and what of an address may be shown."""
+
+import pytest
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.text.download.datasets import PRESETS, Dataset, RemoteFile, find_dataset, numbered
+from tokenfeed.text.download.digests import read_digests
+from tokenfeed.text.download.secrets import Secrets, public_url
+
+
+def find(source, **options):
+    return find_dataset(source, list_repository=lambda address: pytest.fail(f"{address} asked for"), **options)
+
+
+@pytest.mark.parametrize(("name", "num_files"), [("fineweb-edu-100b", 1823), ("climbmix-400b", 6543)])
+def test_presets(monkeypatch, name, num_files):
+    """The constants of nanochat/dataset.py, then and now."""
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    dataset = find(name)
+    base = f"https://huggingface.co/datasets/karpathy/{name}-shuffle/resolve/main"
+    assert dataset.name == name
+    assert len(dataset.train) == num_files - 1
+    assert dataset.train[0] == RemoteFile("shard_00000.parquet", f"{base}/shard_00000.parquet")
+    last = f"shard_{num_files - 1:05d}.parquet"
+    assert dataset.val == RemoteFile(last, f"{base}/{last}")
+    assert [file.name for file in dataset.train] == sorted(file.name for file in dataset.train)
+
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
+    assert find(name).val.url.startswith("https://mirror.example/datasets/karpathy/")
+
+
+def test_numbered():
+    dataset = numbered("https://user:word@host:80/some/path/a%20{8..11}.bin?signature=1")
+    assert [file.name for file in dataset.train] == ["a 8.bin", "a 9.bin", "a 10.bin"]
+    assert dataset.val.url == "https://user:word@host:80/some/path/a%2011.bin?signature=1"
+    assert dataset.name == "host-80--some--path"
+    assert "word" not in repr(dataset)
+    assert "signature" not in repr(dataset)
+
+
+@pytest.mark.parametrize("template", ["/{3..3}.txt", "/{5..3}.txt", "/{a..b}.txt", "/{0..3}/a.txt", "/a{0..3}.tmp"])
+def test_what_numbers_nothing(template):
+    with pytest.raises(ArgumentError):
+        numbered(f"https://host{template}")
+
+
+def test_without_an_end():
+    """The file for validation is the one after those to train on, and stays what it is."""
+    names = lambda dataset: [file.name for file in dataset.train]  # noqa: E731
+    address = "https://host/a_{:03d}.txt?x=1"
+    assert names(find(address, count=2)) == ["a_000.txt", "a_001.txt"]
+    assert find(address, count=2).val.name == "a_002.txt"
+    grown = find(address, count=4, earlier_val=lambda name: "a_002.txt")
+    assert names(grown) == ["a_000.txt", "a_001.txt", "a_003.txt", "a_004.txt"]
+    assert grown.val.url == "https://host/a_002.txt?x=1"
+    fewer = find(address, count=1, earlier_val=lambda name: "a_002.txt")
+    assert (names(fewer), fewer.val.name) == (["a_000.txt"], "a_002.txt")
+    assert names(find("https://host/{}.txt", count=2)) == ["0.txt", "1.txt"]
+    assert find(address, count=2, earlier_val=lambda name: "other.txt").val.name == "a_002.txt"
+
+
+@pytest.mark.parametrize("source", ["fineweb", "", "https://me:secret@host/file.txt?secret=2", "s3://b/a_{0..1}"])
+def test_what_names_no_dataset(source):
+    with pytest.raises(ArgumentError, match=", ".join(PRESETS)) as caught:
+        find(source)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "names", [("a", "a"), ("", "b"), ("..", "b"), ("x/y", "b"), ("a.tmp", "b"), ("files.json", "b")]
+)
+def test_names_of_files(names):
+    with pytest.raises(ArgumentError):
+        Dataset("name", (RemoteFile(names[0], ""),), RemoteFile(names[1], ""))
+
+
+def test_what_may_be_shown():
+    assert public_url("http://a:b@host:1/c/d?e=f#g") == "http://host:1/c/d"
+    secrets = Secrets()
+    secrets.add("hf_token")
+    secrets.add_url("https://user:pass%40word@host/x?sig=abc%2Fdef&n=1")
+    for text in ("hf_token", "user", "pass%40word", "pass@word", "abc%2Fdef", "abc/def"):
+        assert text not in secrets.scrub(f"before {text}, after")
+    assert secrets.scrub("see http://other/y?key=12345, n is 1") == "see http://other/y?… n is 1"
+
+
+def test_digests_that_cannot_be_understood_are_none():
+    for headers in (
+        {"Content-MD5": "nonsense"},
+        {"Content-MD5": "AAAA"},
+        {"x-amz-checksum-sha256": "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=-3"},
+        {"Repr-Digest": "sha-512=:AAAA:, crc32c=:AAAA:"},
+        {"X-Linked-Etag": '"abc"'},
+    ):
+        assert read_digests(headers, {}, whole=True) == {}
+    body = {
+        "Content-MD5": "1B2M2Y8AsgTpgAmY7PhCfg==",
+        "x-amz-checksum-sha256": "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=",
+    }
+    assert set(read_digests(body, {}, whole=True)) == {"md5", "sha256"}
+    assert read_digests(body, {}, whole=False) == {}

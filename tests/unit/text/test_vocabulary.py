@@ -1,0 +1,215 @@
+"""Vocabularies: what is checked, and what is read from files of ours and of others."""
+
+import base64
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_vocabulary
+from tokenfeed.errors import ArgumentError, FormatError, NotAStoreError, ReadError
+from tokenfeed.text.hugging_face import _byte_characters
+from tokenfeed.text.patterns import PATTERNS, find_pattern
+from tokenfeed.text.vocabulary import Vocabulary
+from tokenfeed.text.vocabulary_files import read_ranks, read_vocabulary, write_vocabulary
+
+BYTES = {bytes((byte,)): byte for byte in range(256)}
+
+
+def test_what_nanochat_records():
+    vocabulary = golden_vocabulary()
+    assert vocabulary.size == 4096
+    assert vocabulary.pattern == (GOLDEN / "tokenizer" / "pattern.txt").read_text()
+    recorded = np.load(GOLDEN / "tokenizer" / "token_bytes.npy")
+    np.testing.assert_array_equal(vocabulary.token_bytes, recorded)
+    assert vocabulary.token_bytes.dtype == np.int32
+
+
+def test_unused_ids_stand_for_no_bytes():
+    vocabulary = Vocabulary({**BYTES, b"ab": 260}, ".", {"<s>": 262})
+    assert vocabulary.size == 263
+    assert vocabulary.token_bytes[255:].tolist() == [1, 0, 0, 0, 0, 2, 0, 0]
+    assert vocabulary.tokens[259:] == [None, b"ab", None, b"<s>"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "special_tokens", "bos", "message"),
+    [
+        ({b"a": 0}, {}, None, "no token for byte 0 and 254 others"),
+        ({**BYTES, b"ab": 7}, {}, None, r"b'\\x07' and b'ab' both have id 7"),
+        ({**BYTES, b"ab": 256}, {"<s>": 256}, None, "b'ab' and '<s>' both have id 256"),
+        ({**BYTES, b"ab": -1}, {}, None, "id -1"),
+        ({**BYTES, b"ab": 256.0}, {}, None, "id 256.0"),
+        ({**BYTES, b"ab": 1 << 30}, {}, None, "leave most numbers unused"),
+        ({**BYTES, b"": 256}, {}, None, "id 256 is empty"),
+        (BYTES, {"": 256}, None, "id 256 is empty"),
+        (BYTES, {"<s>": 256}, "<bos>", "bos '<bos>' is not a special token"),
+    ],
+)
+def test_what_is_no_vocabulary(ranks, special_tokens, bos, message):
+    with pytest.raises(ArgumentError, match=message):
+        Vocabulary(ranks, ".", special_tokens, bos)
+
+
+def test_digest_follows_ranks_pattern_and_special_tokens():
+    one = Vocabulary({**BYTES, b"ab": 256, b"cd": 257}, ".", {"<s>": 258, "<t>": 259}, "<s>")
+    reordered = Vocabulary(dict(reversed(one.ranks.items())), ".", dict(reversed(one.special_tokens.items())))
+    assert one.digest == reordered.digest
+    others = [
+        replace(one, ranks={**BYTES, b"ab": 257, b"cd": 256}),
+        replace(one, pattern=".."),
+        replace(one, special_tokens={"<s>": 259, "<t>": 258}),
+        replace(one, special_tokens={"<s>": 258, "<u>": 259}),
+    ]
+    assert len({one.digest, *(other.digest for other in others)}) == 5
+    assert one.digest == "ebc217b6ebf026bb"  # stays what it is in checkpoints
+
+
+def test_patterns_by_name():
+    assert find_pattern("gpt4o") == PATTERNS["gpt4o"]
+    assert find_pattern(r"\p{L}+|.") == r"\p{L}+|."
+    for name in ("", "gpt5", "llama-3", "o200k_base"):
+        with pytest.raises(ArgumentError, match="nanochat, gpt2, gpt4, gpt4o"):
+            find_pattern(name)
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "some/folder", "one.json"])
+def test_our_own_form_round_trips(name, tmp_path):
+    vocabulary = Vocabulary({**BYTES, b"ab": 256, b"\xff\x00": 300}, "'\\p{L}\"é", {"<|π|>": 301, "<s>": 257}, "<|π|>")
+    file = write_vocabulary(vocabulary, tmp_path / name)
+    assert read_vocabulary(tmp_path / name) == vocabulary == read_vocabulary(file)
+    assert file.name == ("one.json" if name == "one.json" else "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version is 2"),
+        ({"pattern": None}, "expected pattern"),
+        ({"ranks": ["AA==", 5]}, "token 1 is 5"),
+        ({"ranks": ["AA==", "!"]}, "token 1 is '!'"),
+        ({"ranks": ["AA==", "AA=="]}, "tokens 0 and 1 are both"),
+        ({"ranks": ["AA=="]}, "no token for byte 1"),
+        ({"bos": "<x>"}, "bos '<x>'"),
+        ({"bos": []}, "tokenizer.json"),
+        ({"special_tokens": {"<s>": "256"}}, "id '256'"),
+        ({"format": "other"}, "neither"),
+    ],
+)
+def test_what_is_wrong_in_our_own_form(change, message, tmp_path):
+    file = write_vocabulary(Vocabulary(BYTES, ".", {"<s>": 256}), tmp_path)
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(FormatError, match=message) as caught:
+        read_vocabulary(tmp_path)
+    assert str(file) in str(caught.value)
+
+
+def test_what_is_no_file_of_a_vocabulary(tmp_path):
+    with pytest.raises(NotAStoreError, match="does not exist"):
+        read_vocabulary(tmp_path)
+    with pytest.raises(FormatError, match="from_ranks"):
+        read_vocabulary(RANKS)
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(FormatError, match="holds a list"):
+        read_vocabulary(tmp_path)
+    with pytest.raises(ReadError):
+        read_ranks(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("line", ["YWI=", "YWI= x", "YWI= 5 6", "Y*I= 5", "YWI 5"])
+def test_a_bad_line_of_ranks_is_named(line, tmp_path):
+    path = tmp_path / "ranks.tiktoken"
+    path.write_text(f"YQ== 0\n\n{line}\n")
+    with pytest.raises(FormatError, match=r"ranks.tiktoken, line 3"):
+        read_ranks(path)
+    path.write_text("YQ== 0\nYQ== 1\n")
+    with pytest.raises(FormatError, match=r"line 2: b'a' has rank 0 already"):
+        read_ranks(path)
+
+
+def hugging_face(**changes):
+    """A `tokenizer.json` of the bytes, " a", "ab" and " ab"."""
+    characters = _byte_characters()
+
+    def written(token):
+        return "".join(characters[byte] for byte in token)
+
+    vocab = {written(bytes((byte,))): 1 + byte for byte in range(256)}
+    vocab |= {"<|end|>": 0, written(b" a"): 257, written(b"ab"): 258, written(b" ab"): 259}
+    model = {"type": "BPE", "vocab": vocab, "merges": [f"{characters[32]} a", ["a", "b"], [written(b" a"), "b"]]}
+    fields = {
+        "added_tokens": [{"id": 0, "content": "<|end|>", "special": True}],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        "model": {**model, **changes.pop("model", {})},
+    }
+    return {**fields, **changes}
+
+
+def test_hugging_face(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(hugging_face()))
+    vocabulary = read_vocabulary(tmp_path)
+    assert vocabulary.special_tokens == {"<|end|>": 0}
+    assert vocabulary.ranks == {**{bytes((byte,)): 1 + byte for byte in range(256)}, b" a": 257, b"ab": 258, b" ab": 259}
+    assert vocabulary.pattern.endswith(r"|\s+(?!\S)|\s+")
+    split = {"type": "Split", "pattern": {"Regex": r"\p{L}+|."}, "behavior": "Isolated", "invert": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    sequence = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(hugging_face(pre_tokenizer=sequence)))
+    assert read_vocabulary(tmp_path).pattern == r"\p{L}+|."
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"type": "Unigram"}}, "its model is 'Unigram'"),
+        ({"model": {"byte_fallback": True}}, "byte_fallback"),
+        ({"model": {"merges": ["Ġ a", "Ġa b", "a b"]}}, "makes token 258, after one that made token 259"),
+        ({"model": {"merges": ["Ġ a", "a b"]}}, "no merge makes token 259"),
+        ({"model": {"merges": ["Ġ a", "a c"]}}, "makes no token"),
+        ({"model": {"merges": [["a"]]}}, "not a tokenizer"),
+        ({"normalizer": {"type": "NFC"}}, "normalizer 'NFC'"),
+        ({"pre_tokenizer": None}, "splits text by"),
+        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "a space before every text"),
+        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}}, "splits text by"),
+        ({"pre_tokenizer": {"type": "Metaspace"}}, "splits text by"),
+        ({"added_tokens": [{"id": 0, "content": "   ", "special": False}]}, "white space"),
+        ({"added_tokens": []}, "'<|end|>' is not|no merge makes token 0"),
+        ({"added_tokens": 5}, "not a tokenizer"),
+    ],
+)
+def test_hugging_face_tokenizers_that_ranks_do_not_describe(changes, message, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(hugging_face(**changes)))
+    with pytest.raises(FormatError, match=message):
+        read_vocabulary(tmp_path)
+
+
+def test_hugging_face_made_by_its_own_library(tmp_path):
+    """Trained and saved there, read here: the same tokens for every document."""
+    library = pytest.importorskip("tokenizers")
+    from tokenfeed.text.tokenizer import Tokenizer
+
+    theirs = library.Tokenizer(library.models.BPE())
+    regex = library.pre_tokenizers.Split(library.Regex(PATTERNS["gpt4o"]), "isolated")
+    byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    theirs.pre_tokenizer = library.pre_tokenizers.Sequence([regex, byte_level])
+    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=2000, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    texts = golden_texts()[:400]
+    theirs.train_from_iterator(texts, trainer)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.load(tmp_path, bos="<|end|>")
+    assert ours.bos_id == 0
+    ids, offsets = ours.encode_batch(texts)
+    for i, encoding in enumerate(theirs.encode_batch(texts)):
+        assert ids[offsets[i] : offsets[i + 1]].tolist() == encoding.ids
+
+
+def test_rank_files_hold_what_ours_do():
+    lines = RANKS.read_bytes().splitlines()
+    token, rank = lines[4000].split()
+    assert golden_vocabulary().ranks[base64.b64decode(token)] == int(rank)
+    assert len(golden_vocabulary().ranks) == len(lines) == 4096 - len(SPECIAL_TOKENS)
