@@ -8,14 +8,19 @@ The buffer holds the columns one behind the other, each beginning at a multiple 
     3 rows of 2 items, columns of 2 and 1 bytes:  [ 12 bytes | 52 unused | 6 bytes ]
 
 Every kernel returns (status, file, row): OK, or what went wrong, in which file, at which row.
+
+What stays the same from call to call is handed over as one array of numbers and addresses, a *request* (`make_request`):
+every array that is an argument costs a tenth of a microsecond, during which no other Python thread can run.
 """
 
 import numpy as np
+from numba import carray
 
 from tokenfeed.kernels.jit import inlined, kernel
 from tokenfeed.kernels.posix import (
     ADDRESS,
     BAD_INDEX,
+    FILE_FIELDS,
     HANDLE,
     HAS_NOWAIT,
     OK,
@@ -25,12 +30,16 @@ from tokenfeed.kernels.posix import (
     c_memcpy,
     c_pread,
     fetch,
+    int64_pointer,
     prefetch_file,
     prefetch_line,
     try_pread,
 )
 
 ALIGNMENT = 64
+
+# Entries of a request; two for every column follow.
+_STRIDE, _NUM_ITEMS, _NUM_SAMPLES, _AHEAD, _SEGMENTS, _NUM_SEGMENTS, _FILES, _FILES_PER_SEGMENT, _COLUMNS = range(9)
 _PREFETCHED_LINES = 8
 
 
@@ -218,29 +227,46 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
     return OK, 0, 0
 
 
+def make_request(segment_starts, files, files_per_segment, columns, ahead, stride=0, num_items=0, num_samples=0):
+    """What a reading kernel must know beyond rows and buffer. The arrays must outlive it, and stay where they are."""
+    addresses = segment_starts.ctypes.data, segment_starts.size - 1, files.ctypes.data, files_per_segment
+    return np.array([stride, num_items, num_samples, ahead, *addresses, *columns.reshape(-1)], np.int64)
+
+
+@inlined
+def _read_request(first_items, row_offsets, request, buffer):
+    num_segments = request[_NUM_SEGMENTS]
+    files_per_segment = request[_FILES_PER_SEGMENT]
+    segment_starts = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))
+    files = carray(int64_pointer(request[_FILES]), (num_segments * files_per_segment, FILE_FIELDS))
+    columns = carray(int64_pointer(request.ctypes.data + 8 * _COLUMNS), ((request.size - _COLUMNS) // 2, 2))
+    return _read_rows(
+        first_items, row_offsets, segment_starts, files, files_per_segment, columns, request[_AHEAD], buffer
+    )
+
+
 @kernel
-def read_windows(
-    indices, stride, num_items, num_samples, segment_starts, files, files_per_segment, columns, ahead, buffer
-):
+def read_windows(indices, request, buffer):
     """Row j of every column becomes items [indices[j] * stride, indices[j] * stride + num_items)."""
     rows = indices.size
     first_items = np.empty(rows, np.int64)
     row_offsets = np.empty(rows + 1, np.int64)
     row_offsets[0] = 0
     for row in range(rows):
-        if indices[row] < 0 or indices[row] >= num_samples:
+        if indices[row] < 0 or indices[row] >= request[_NUM_SAMPLES]:
             return BAD_INDEX, 0, row
-        first_items[row] = indices[row] * stride
-        row_offsets[row + 1] = row_offsets[row] + num_items
-    return _read_rows(first_items, row_offsets, segment_starts, files, files_per_segment, columns, ahead, buffer)
+        first_items[row] = indices[row] * request[_STRIDE]
+        row_offsets[row + 1] = row_offsets[row] + request[_NUM_ITEMS]
+    return _read_request(first_items, row_offsets, request, buffer)
 
 
 @kernel
-def read_ragged(first_items, row_offsets, segment_starts, files, files_per_segment, columns, ahead, buffer):
+def read_ragged(first_items, row_offsets, request, buffer):
     """Row j of every column becomes the items from first_items[j] on, at [row_offsets[j], row_offsets[j + 1])."""
-    num_items = segment_starts[segment_starts.size - 1]
+    num_segments = request[_NUM_SEGMENTS]
+    num_items = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))[num_segments]
     for row in range(first_items.size):
         count = row_offsets[row + 1] - row_offsets[row]
         if first_items[row] < 0 or count < 0 or count > num_items - first_items[row]:
             return BAD_INDEX, 0, row
-    return _read_rows(first_items, row_offsets, segment_starts, files, files_per_segment, columns, ahead, buffer)
+    return _read_request(first_items, row_offsets, request, buffer)

@@ -58,6 +58,17 @@ def _load_int32(_context: Any, address: Any) -> Any:
     return types.int32(types.intp), generate
 
 
+@intrinsic
+def int64_pointer(_context: Any, address: Any) -> Any:
+    """An address as a pointer to 64-bit integers, for `numba.carray`."""
+    pointer = types.CPointer(types.int64)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(pointer))
+
+    return pointer(types.intp), generate
+
+
 @inlined
 def _errno():
     return types.int64(_load_int32(_errno_location()))

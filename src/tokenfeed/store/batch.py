@@ -3,7 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, cast
+from types import MappingProxyType
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,16 +22,31 @@ class Batch(ABC):
     A column or span table that the view was not told of is read when it is asked for.
     """
 
-    def __init__(self, data: Data, indices: Ints, columns: ColumnSet, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-        """The shape of a column of scalars."""
-        self._data = data
-        self._columns = columns
-        self._buffer: Bytes | None = None
-        self._arrays: dict[str, Array] = {}
-        self._spans: dict[str, BatchSpans] = {}
+    # Making a batch is a good part of the time that a read holds the interpreter lock, so what most batches never need
+    # is not made for each.
+    _buffer: Bytes | None = None
+    _spans: Mapping[str, BatchSpans] = MappingProxyType({})
+
+    def __init__(self, indices: Ints, arrays: dict[str, Array]) -> None:
+        """`arrays` are columns that have been read already."""
         self.indices = indices
         """The number of each row's sample in the view."""
+        self._arrays = arrays
+
+    @property
+    @abstractmethod
+    def _data(self) -> Data:
+        """The store's content."""
+
+    @property
+    @abstractmethod
+    def _columns(self) -> ColumnSet:
+        """The columns that are read with the batch."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a column of scalars."""
 
     @abstractmethod
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
@@ -52,17 +68,6 @@ class Batch(ABC):
         """Read the columns of the view, all in one call, into memory of `allocate(bytes)`."""
         self._buffer = self._load(self._columns, allocate)
 
-    def load_into(self, out: Array | Mapping[str, Array]) -> None:
-        """Read the columns of the view into the caller's arrays, one call each."""
-        flat = self._columns.flat_out(out, self.shape)
-        if flat is not None:
-            self._arrays[self._columns.names[0]] = cast(Array, out)
-            self._read(self._columns, flat)
-            return
-        self._arrays = self._columns.check_out(out, self.shape)
-        for name, array in self._arrays.items():
-            self._read(self._data.one_column(name), array.reshape(-1).view(np.uint8))
-
     def _load(self, columns: ColumnSet, allocate: Callable[[int], Bytes]) -> Bytes:
         buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))
         self._read(columns, buffer)
@@ -75,7 +80,7 @@ class Batch(ABC):
     def _share(self, whole: "Batch", start: int, stop: int) -> Self:
         """Take over rows of what another batch has read already."""
         places = whole._places(start, stop)
-        self._arrays = {name: whole.column(name)[places] for name in self._columns.names}
+        self._arrays.update((name, whole.column(name)[places]) for name in self._columns.names)
         self._spans = {table: spans.part(start, stop) for table, spans in whole._spans.items()}
         return self
 
@@ -108,7 +113,7 @@ class Batch(ABC):
 
     def spans_of(self, table: str) -> BatchSpans:
         if table not in self._spans:
-            self._spans[table] = self._find_spans(table)
+            self._spans = {**self._spans, table: self._find_spans(table)}
         return self._spans[table]
 
     def span_numbers(self, table: str) -> Ints:

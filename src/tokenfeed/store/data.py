@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 _REMEMBERED_BYTES = 16 << 20
+_INT64 = np.dtype(np.int64)
 
 
 class Data:
@@ -77,8 +78,10 @@ class ColumnSet:
                 raise MissingError(f"the store has no column {name!r}; it has {', '.join(data.columns) or 'none'}")
         self._columns = [data.columns[name] for name in self.names]
         self._last_out: tuple[Array | None, Bytes | None] = (None, None)
+        self._inner = self._columns[0].shape if self._columns else ()
         self._item_bytes = [column.item_bytes for column in self._columns]
-        self.table = data.reader.column_table(list(zip(self.names, self._item_bytes, strict=True)))
+        self.sizes = list(zip(self.names, self._item_bytes, strict=True))
+        """(name, bytes per item) of each."""
 
     def buffer_bytes(self, num_items: int) -> int:
         """The size of a buffer that holds `num_items` items of every column."""
@@ -108,7 +111,7 @@ class ColumnSet:
         (The short form of `check_out`. An array that is given again, as in a loop, is looked at once.)
         """
         known, flat = self._last_out
-        if known is not None and known is out and known.shape == shape + self._columns[0].shape:
+        if known is out and known is not None and known.shape == shape + self._inner:
             return flat
         if type(out) is not np.ndarray or len(self._columns) != 1:
             return None
@@ -145,7 +148,7 @@ def new_bytes(num_bytes: int) -> Bytes:
 def as_indices(indices: Any) -> Ints:
     """Sample numbers as a contiguous int64 array; anything but whole numbers in one dimension is refused."""
     array = np.asarray(indices)
-    if array.dtype == np.int64 and array.ndim == 1 and array.flags.carray:
+    if array.dtype == _INT64 and array.ndim == 1 and array.flags.carray:
         return array
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
         raise ArgumentError(f"sample numbers must be whole numbers in one dimension, not {array.dtype} {array.shape}")

@@ -42,7 +42,7 @@ class Documents:
         numbers = as_indices(indices)
         first_items, lengths = self._table.locate(numbers)
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-        batch = DocumentBatch(self._data, numbers, self._columns, self._table.name, first_items, offsets)
+        batch = DocumentBatch(self, numbers, first_items, offsets)
         batch.load(allocate)
         for table in self._spans:
             batch.spans_of(table).read_payloads()
@@ -80,20 +80,32 @@ class Documents:
 class DocumentBatch(Batch):
     """Documents one behind the other: document j is [offsets[j], offsets[j + 1]) of every column."""
 
-    def __init__(
-        self, data: Data, indices: Ints, columns: ColumnSet, table: str, first_items: Ints, offsets: Ints
-    ) -> None:
-        super().__init__(data, indices, columns, (int(offsets[-1]),))
+    def __init__(self, view: Documents, indices: Ints, first_items: Ints, offsets: Ints) -> None:
+        super().__init__(indices, {})
         self.offsets = offsets
-        self._table = table
+        self._view = view
+        self._table = view._table.name
         self._first_items = first_items
+
+    @property
+    def _data(self) -> Data:
+        return self._view._data
+
+    @property
+    def _columns(self) -> ColumnSet:
+        return self._view._columns
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (int(self.offsets[-1]),)
 
     @property
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
 
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
-        self._data.reader.read_ragged(self._first_items, self.offsets, columns.table, buffer)
+        reader = self._data.reader
+        reader.read_ragged(self._first_items, self.offsets, reader.request(columns.sizes), buffer)
 
     def _find_spans(self, table: str) -> BatchSpans:
         spans = self._data.spans[table]
@@ -111,8 +123,7 @@ class DocumentBatch(Batch):
     def part(self, start: int, stop: int) -> "DocumentBatch":
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
         indices, first_items = self.indices[start:stop], self._first_items[start:stop]
-        part = DocumentBatch(self._data, indices, self._columns, self._table, first_items, offsets)
-        return part._share(self, start, stop)
+        return DocumentBatch(self._view, indices, first_items, offsets)._share(self, start, stop)
 
     @property
     def payloads(self) -> list[Any]:

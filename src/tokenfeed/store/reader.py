@@ -63,10 +63,17 @@ class Reader:
             len(shards) * self._files_per_segment, describe, backend=backend, max_open_files=max_open_files
         )
 
-    def column_table(self, columns: Sequence[tuple[str, int]]) -> Ints:
-        """What kernels take to know (name, bytes per item) of the columns to be read."""
-        rows = [(self._columns.index(name), item_bytes) for name, item_bytes in columns]
-        return np.array(rows, np.int64).reshape(-1, 2)
+    def request(
+        self, columns: Sequence[tuple[str, int]], *, stride: int = 0, num_items: int = 0, num_samples: int = 0
+    ) -> Ints:
+        """What kernels take to know (name, bytes per item) of the columns to be read, and what windows are.
+
+        It is good for as long as this reader is.
+        """
+        table = np.array([(self._columns.index(name), item_bytes) for name, item_bytes in columns], np.int64)
+        fixed = self.starts, self._files.rows, self._files_per_segment, table.reshape(-1, 2), self._ahead
+        request: Ints = items.make_request(*fixed, stride, num_items, num_samples)  # type: ignore[no-untyped-call]
+        return request
 
     def span_starts(self, table: str) -> Ints:
         """Number of the first span of every shard, and the number of all."""
@@ -89,42 +96,20 @@ class Reader:
     def _first_file(self, table: str) -> int:
         return len(self._columns) + spans.TABLE_FILES * self._tables.index(table)
 
-    def read_windows(
-        self, indices: Ints, stride: int, num_items: int, num_samples: int, columns: Ints, buffer: npt.NDArray[Any]
-    ) -> None:
-        """Row j of every column becomes items [indices[j] * stride, indices[j] * stride + num_items)."""
-        while True:
-            status, file, row = items.read_windows(
-                indices,
-                stride,
-                num_items,
-                num_samples,
-                self.starts,
-                self._files.rows,
-                self._files_per_segment,
-                columns,
-                self._ahead,
-                buffer,
-            )
-            if status == posix.OK:
-                return
+    def read_windows(self, indices: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
+        """Row j of every column becomes the items of window indices[j]; `request` says which those are."""
+        status, file, row = items.read_windows(indices, request, buffer)
+        while status != posix.OK:
+            stride, _, num_samples = request[:3].tolist()
             if status == posix.BAD_INDEX:
                 raise SampleIndexError(f"sample {indices[row]} is outside the view, which has {num_samples:,} samples")
             self._recover(status, file, self.starts, indices * stride)
+            status, file, row = items.read_windows(indices, request, buffer)
 
-    def read_ragged(self, first_items: Ints, row_offsets: Ints, columns: Ints, buffer: npt.NDArray[Any]) -> None:
+    def read_ragged(self, first_items: Ints, row_offsets: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
         """Row j of every column becomes the items from first_items[j] on, at [row_offsets[j], row_offsets[j + 1])."""
         while True:
-            status, file, row = items.read_ragged(
-                first_items,
-                row_offsets,
-                self.starts,
-                self._files.rows,
-                self._files_per_segment,
-                columns,
-                self._ahead,
-                buffer,
-            )
+            status, file, row = items.read_ragged(first_items, row_offsets, request, buffer)
             if status == posix.OK:
                 return
             if status == posix.BAD_INDEX:

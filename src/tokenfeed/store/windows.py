@@ -1,7 +1,7 @@
 """`store.windows(length)`: the store as one long array, cut into samples of equal length."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,6 +31,14 @@ class Windows:
         self._columns = data.column_set(columns)
         self._spans = [data.spans[table].name for table in spans]
         self._num_samples = max(0, (data.num_items - extra) // length)
+        self.request = self.request_for(self._columns)
+
+    def request_for(self, columns: ColumnSet) -> Ints:
+        """What the reading kernel must know to read windows of these columns."""
+        num_items = self.length + self.extra
+        return self._data.reader.request(
+            columns.sizes, stride=self.length, num_items=num_items, num_samples=self._num_samples
+        )
 
     def __len__(self) -> int:
         return self._num_samples
@@ -54,14 +62,29 @@ class Windows:
         every column by name; C-contiguous and of the stored dtype. `batch.column(name)` is then that array. Or
         `allocate(bytes)` gives one buffer for all columns.
         """
-        batch = WindowBatch(self._data, as_indices(indices), self._columns, self.length, self.extra, self._num_samples)
+        numbers = as_indices(indices)
         if out is None:
+            batch = WindowBatch(self, numbers, {})
             batch.load(allocate)
         else:
-            batch.load_into(out)
+            batch = WindowBatch(self, numbers, self._read_into(out, numbers))
         for table in self._spans:
             batch.spans_of(table).read_payloads()
         return batch
+
+    def _read_into(self, out: Array | Mapping[str, Array], numbers: Ints) -> dict[str, Array]:
+        """Read into the caller's arrays; one call where there is only one."""
+        shape = numbers.size, self.length + self.extra
+        reader, columns = self._data.reader, self._columns
+        flat = columns.flat_out(out, shape)
+        if flat is not None:
+            reader.read_windows(numbers, self.request, flat)
+            return {columns.names[0]: cast(Array, out)}
+        arrays = columns.check_out(out, shape)
+        for name, array in arrays.items():
+            request = self.request_for(self._data.one_column(name))
+            reader.read_windows(numbers, request, array.reshape(-1).view(np.uint8))
+        return arrays
 
     @property
     def identity(self) -> str:
@@ -99,18 +122,35 @@ class Windows:
 class WindowBatch(Batch):
     """Rows of equal length. `inputs, targets = batch` is next-token prediction."""
 
-    def __init__(
-        self, data: Data, indices: Ints, columns: ColumnSet, length: int, extra: int, num_samples: int
-    ) -> None:
-        super().__init__(data, indices, columns, (indices.size, length + extra))
-        self.length = length
-        self.extra = extra
-        self._num_samples = num_samples
+    def __init__(self, view: Windows, indices: Ints, arrays: dict[str, Array]) -> None:
+        self.indices = indices  # as Batch does, without the call
+        self._arrays = arrays
+        self._view = view
+
+    @property
+    def _data(self) -> Data:
+        return self._view._data
+
+    @property
+    def _columns(self) -> ColumnSet:
+        return self._view._columns
+
+    @property
+    def length(self) -> int:
+        return self._view.length
+
+    @property
+    def extra(self) -> int:
+        return self._view.extra
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.indices.size, self._view.length + self._view.extra
 
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
-        self._data.reader.read_windows(
-            self.indices, self.length, self.length + self.extra, self._num_samples, columns.table, buffer
-        )
+        view = self._view
+        request = view.request if columns is self._columns else view.request_for(columns)
+        self._data.reader.read_windows(self.indices, request, buffer)
 
     def _find_spans(self, table: str) -> BatchSpans:
         row_offsets = np.arange(0, (len(self) + 1) * self.shape[1], self.shape[1])
@@ -124,8 +164,7 @@ class WindowBatch(Batch):
 
     def part(self, start: int, stop: int) -> "WindowBatch":
         indices = self.indices[start:stop]
-        part = WindowBatch(self._data, indices, self._columns, self.length, self.extra, self._num_samples)
-        return part._share(self, start, stop)
+        return WindowBatch(self._view, indices, {})._share(self, start, stop)
 
     @property
     def primary(self) -> str | None:
