@@ -19,7 +19,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: setup      ## write a small store, look at it, load shuffled batches, resume
+demo: setup      ## text to a trained model in a minute; then a store: look at it, load shuffled batches, resume
+	$(BIN)/python examples/train_stream.py
 	$(BIN)/python examples/demo.py
 
 test: setup      ## run the tests
@@ -38,6 +39,7 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/permutation.py
 	$(BIN)/python bench/loader.py
+	$(BIN)/python bench/stream.py
 
 clean:           ## remove what these targets made
-	rm -rf $(VENV) demo-store bench/.data bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-store demo-text bench/.data bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-
 import tokenfeed
 from measure import Report, interleave
 from text import find_text, find_tokenizer, plain_loop
@@ -81,7 +80,9 @@ def waste(report: Report, folder: Path, batches: int) -> None:
         counts = feed.counts()
         positions = counts.rows * (LENGTH + 1)
         is_ours = overflow == "split"
-        report.limit(f"tokens lost, {overflow}", [100 * counts.lost / (positions + counts.lost)], "%", bar=0 if is_ours else None)
+        report.limit(
+            f"tokens lost, {overflow}", [100 * counts.lost / (positions + counts.lost)], "%", bar=0 if is_ours else None
+        )
         report.limit(f"repeated BOS, {overflow}", [100 * counts.repeated / positions], "%", bar=1 if is_ours else None)
         feed.close()
 
@@ -137,9 +138,7 @@ def memory(report: Report, folder: Path, batches: int) -> None:
     """Resident memory, the engine's own and the feed's, and the first batch; each in a fresh process."""
     for engine in ENGINES:
         runs = [in_a_process(_FEED, folder, engine, batches) for _ in range(3)]
-        report.limit(
-            f"first batch, {engine}", [run[0] for run in runs], "s", bar=0.5 if engine == ENGINES[0] else None
-        )
+        report.limit(f"first batch, {engine}", [run[0] for run in runs], "s", bar=0.5 if engine == ENGINES[0] else None)
         _, early, late = sorted(runs, key=lambda run: run[2])[1]
         engine_early, engine_late = in_a_process(_ENGINE, folder, engine, batches)
         report.limit(f"RSS over the first 100 batches, {engine}", [early], "MB")

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import torch
 
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["find_text", "find_tokenizer", "plain_loop"]
 

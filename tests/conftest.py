@@ -15,6 +15,18 @@ settings.register_profile("long", parent=settings.get_profile("default"), max_ex
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Where NO_SKIPS is set, as CI does, a test that skips itself has failed."""
+    report = yield
+    if report.skipped and os.environ.get("NO_SKIPS") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{item.nodeid} was skipped, and NO_SKIPS is set: {call.excinfo.value if call.excinfo else ''}"
+        )
+    return report
+
+
 @pytest.fixture
 def plain() -> PlainStore:
     """120 documents of 0 to 400 items."""

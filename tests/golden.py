@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenfeed.text.patterns import PATTERNS
-from tokenfeed.text.tokenizer import Tokenizer
-from tokenfeed.text.vocabulary import Vocabulary
-from tokenfeed.text.vocabulary_files import read_ranks
+from tokenfeed.text.tokenizer.patterns import PATTERNS
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary_files import read_ranks
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
 RANKS = GOLDEN / "tokenizer" / "ranks.tiktoken"

@@ -35,8 +35,8 @@ def run(
 ) -> list[Row]:
     """Every row that a history delivers, in the order of the run. `see` is called with every batch.
 
-    Checks that a batch's state is the loader's, and on every rank the same; with `per_rank`, every rank has its own, and
-    all of them together are what the next leg begins from, as JSON.
+    Checks that a batch's state is the loader's, and on every rank the same; with `per_rank`, every rank has its own,
+    and all of them together are what the next leg begins from, as JSON.
     """
     rows: list[Row] = []
     state: Any = None

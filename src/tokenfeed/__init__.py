@@ -18,8 +18,7 @@ from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
 from tokenfeed.store.store import open_store as open  # noqa: A004
 from tokenfeed.store.writer import Writer
-from tokenfeed.text.stream.feed import stream
-from tokenfeed.text.tokenizer import Tokenizer
+from tokenfeed.text import Tokenizer, stream
 
 __all__ = [
     "Loader",

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from flaky_server import Become, Break, Chunked, FlakyServer, Flip, Promise, Slow, Stall, Status, whole
 from tokenfeed.errors import ArgumentError, DownloadError, WriteError
-from tokenfeed.text.download.download import download
+from tokenfeed.text.download.shards import download
 from tokenfeed.text.sources.listing import read_listing
 
 COMMAND = Path(sys.executable).parent / "tokenfeed"
@@ -433,7 +433,7 @@ def test_a_whole_part_needs_no_request(server, tmp_path):
 
 CHILD = """
 import sys
-from tokenfeed.text.download.download import download
+from tokenfeed.text.download.shards import download
 done = download(sys.argv[1], sys.argv[2], workers=2, timeout=20.0, backoff=0.0)
 sys.exit(0 if done.ok else f"failed: {done.failed}")
 """
@@ -585,7 +585,7 @@ def test_a_disk_that_is_full(server, tmp_path):
     code = """
 import resource, signal, sys
 from tokenfeed.errors import WriteError
-from tokenfeed.text.download.download import download
+from tokenfeed.text.download.shards import download
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenfeed.errors import FitError
-from tokenfeed.text.stream.packer import Packer, Packing
+from tokenfeed.text.streaming.packer import Packer, Packing
 
 BOS = 1
 

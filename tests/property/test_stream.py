@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from golden import golden_tokenizer
 from oracle import Leg, run
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.stream.rowgroups import RowGroups
-from tokenfeed.text.stream.state import StreamState
-from tokenfeed.text.stream.feed import stream
+from tokenfeed.text.streaming.feed import stream
+from tokenfeed.text.streaming.rowgroups import RowGroups
+from tokenfeed.text.streaming.state import StreamState
 
 PACKINGS = [("best_fit", "split"), ("best_fit", "crop"), ("concat", "split"), ("concat_pop", "split")]
 LAYOUTS = {
@@ -104,9 +104,7 @@ def check_nothing_lost(layout: str, ledger: Ledger, states: Any, packing: str, s
     The remaining documents are dealt out to one lane, as they would be for one rank.
     """
     files = TextFiles.find(folder() / layout)
-    source = RowGroups(
-        files, golden_tokenizer("tiktoken"), sharding="global", shuffle_seed=seed, refill_size=4
-    )
+    source = RowGroups(files, golden_tokenizer("tiktoken"), sharding="global", shuffle_seed=seed, refill_size=4)
     state = StreamState.from_json(states)
     (place,) = source.deal(state.lanes, 1)
     waiting = {}
@@ -114,7 +112,9 @@ def check_nothing_lost(layout: str, ledger: Ledger, states: Any, packing: str, s
         waiting.setdefault(tuple(document), []).append(done)
     unread = Counter()
     for file, group, first in place.rest:
-        unread.update(each.place for each in documents(layout) if each.place[:2] == (file, group) and each.place[2] >= first)
+        unread.update(
+            each.place for each in documents(layout) if each.place[:2] == (file, group) and each.place[2] >= first
+        )
     order = [
         (file, group)
         for part in range(1 if seed is not None else len(files))

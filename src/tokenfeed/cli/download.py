@@ -11,7 +11,7 @@ from tokenfeed.cli.console import console, show_bytes
 from tokenfeed.cli.options import Json
 
 if TYPE_CHECKING:
-    from tokenfeed.text.download.download import Downloaded
+    from tokenfeed.text.download.shards import Downloaded
 
 __all__ = ["download_command"]
 
@@ -33,7 +33,9 @@ def download_command(
     as_json: Json = False,
 ) -> None:
     """Download a dataset: its first COUNT files and the one for validation. Exit status 1 if some could not be had."""
-    from tokenfeed.text.download.download import download  # urllib3 takes a tenth of a second that other commands need not wait
+    from tokenfeed.text.download.shards import (
+        download,  # urllib3 takes a tenth of a second that other commands need not wait
+    )
 
     downloaded = download(
         dataset, folder, count=count, workers=workers, progress=not as_json, timeout=timeout, retries=retries

@@ -9,8 +9,8 @@ The buffer holds the columns one behind the other, each beginning at a multiple 
 
 Every kernel returns (status, file, row): OK, or what went wrong, in which file, at which row.
 
-What stays the same from call to call is handed over as one array of numbers and addresses, a *request* (`make_request`):
-every array that is an argument costs a tenth of a microsecond, during which no other Python thread can run.
+What stays the same from call to call is handed over as one array of numbers and addresses, a *request*: every array
+that is an argument costs a tenth of a microsecond, during which no other Python thread can run.
 """
 
 import numpy as np

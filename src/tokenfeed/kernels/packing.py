@@ -22,7 +22,8 @@ TABLE_ROWS = 11
 
 # Entries of `state`. ROW_NUMBER and POSITION are where filling goes on; a free column of `table` is found through FREE;
 # EPOCH is that of the documents added last.
-COUNT, OLDEST, NEWEST, FREE, END, LIVE, HEAP, ARRIVALS, ROW_NUMBER, POSITION, SEGMENTS, LOST, REPEATED, PADDED, EPOCH = range(15)
+COUNT, OLDEST, NEWEST, FREE, END, LIVE, HEAP, ARRIVALS, ROW_NUMBER, POSITION, SEGMENTS, LOST, REPEATED = range(13)
+PADDED, EPOCH = 13, 14
 STATE_ENTRIES = 15
 
 # The rule: documents one behind the other (CONCAT), or by best fit, and then what happens when none fits.

@@ -1,4 +1,4 @@
-"""`Delivery`: what both roads do alike. Batches made ahead in the background, counted when the training loop has them."""
+"""`Delivery`: what both roads do alike. Batches are made ahead, and counted when the training loop has them."""
 
 import time
 import weakref

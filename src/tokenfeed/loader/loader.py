@@ -15,7 +15,6 @@ from tokenfeed.loader.work import ReadableView, Work, make_jobs
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.store.batch import Batch
-from tokenfeed.store.data import Bytes
 
 __all__ = ["Loader"]
 

@@ -37,8 +37,9 @@ class Part(NamedTuple):
     """Where the items begin."""
     header: bytes = b""
     """The bytes the file must begin with."""
-    kept: bool = False
-    """Whether it is small and wanted often, so that it is best read once and kept in memory, while there is room."""
+    kept: float = 0.0
+    """Where it is small and wanted often, it is best read once and kept in memory: as long as what is kept so takes no
+    more than this share of the room there is."""
 
 
 def default_open_files() -> int:
@@ -69,7 +70,7 @@ class FileTable:
         self._describe = describe
         self._backend = backend
         self._room = default_open_files() if max_open_files is None else max_open_files
-        self._room_for_kept = _KEPT_BYTES
+        self._bytes_kept = 0
         self._lock = threading.Lock()
         self._descriptors: list[int] = []
         self._kept_alive: list[object] = []
@@ -106,12 +107,12 @@ class FileTable:
         handle = posix.TRANSIENT
         try:
             _check(fd, part)
-            if part.kept and part.file_bytes <= self._room_for_kept:
+            if part.kept and self._bytes_kept + part.file_bytes <= part.kept * _KEPT_BYTES:
                 with reading(part.path):
                     data = os.pread(fd, part.file_bytes, 0)
                 if len(data) < part.file_bytes:
                     raise TruncatedError(f"{part.path} ended while it was being read", filename=part.path)
-                self._room_for_kept -= part.file_bytes
+                self._bytes_kept += part.file_bytes
                 view = np.frombuffer(data, np.uint8)
                 self._kept_alive.append(view)
                 row[posix.ADDRESS] = view.ctypes.data

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-import numpy as np
-
 from tokenfeed.errors import SampleIndexError
 from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, new_bytes
 from tokenfeed.store.reader import Ints

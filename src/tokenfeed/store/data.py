@@ -19,7 +19,8 @@ __all__ = ["Array", "Bytes", "ColumnSet", "Data", "as_indices", "new_bytes"]
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
-_REMEMBERED_BYTES = 16 << 20
+_REMEMBERED_OUTPUTS = 8
+_REMEMBERED_BYTES = 2 << 20
 _INT64 = np.dtype(np.int64)
 
 
@@ -77,7 +78,7 @@ class ColumnSet:
             if name not in data.columns:
                 raise MissingError(f"the store has no column {name!r}; it has {', '.join(data.columns) or 'none'}")
         self._columns = [data.columns[name] for name in self.names]
-        self._last_out: tuple[Array | None, Bytes | None] = (None, None)
+        self._known_outputs: dict[int, tuple[Array, Bytes]] = {}
         self._inner = self._columns[0].shape if self._columns else ()
         self._item_bytes = [column.item_bytes for column in self._columns]
         self.sizes = list(zip(self.names, self._item_bytes, strict=True))
@@ -108,11 +109,11 @@ class ColumnSet:
     def flat_out(self, out: Any, shape: tuple[int, ...]) -> Bytes | None:
         """The bytes of an array that can take the rows of the only column; None for anything else.
 
-        (The short form of `check_out`. An array that is given again, as in a loop, is looked at once.)
+        (The short form of `check_out`. Arrays that are given again, as in a loop, are looked at once.)
         """
-        known, flat = self._last_out
-        if known is out and known is not None and known.shape == shape + self._inner:
-            return flat
+        known = self._known_outputs.get(id(out))
+        if known is not None and known[0] is out and out.shape == shape + self._inner:
+            return known[1]
         if type(out) is not np.ndarray or len(self._columns) != 1:
             return None
         column = self._columns[0]
@@ -120,7 +121,9 @@ class ColumnSet:
             return None
         flat = out.reshape(-1).view(np.uint8)
         if flat.size <= _REMEMBERED_BYTES:
-            self._last_out = out, flat
+            if len(self._known_outputs) >= _REMEMBERED_OUTPUTS:
+                self._known_outputs.clear()
+            self._known_outputs[id(out)] = out, flat
         return flat
 
     def check_out(self, out: Array | Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
@@ -147,7 +150,7 @@ def new_bytes(num_bytes: int) -> Bytes:
 
 def as_indices(indices: Any) -> Ints:
     """Sample numbers as a contiguous int64 array; anything but whole numbers in one dimension is refused."""
-    array = np.asarray(indices)
+    array = indices if type(indices) is np.ndarray else np.asarray(indices)
     if array.dtype == _INT64 and array.ndim == 1 and array.flags.carray:
         return array
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):

@@ -91,9 +91,9 @@ class NativeShard:
         anchors = -(-self.num_items // ANCHOR_ITEMS)
         payload = Part(str(self.folder / names.payload), count.payload_bytes)
         return (
-            self._span_part(names.starts, count.spans),
-            self._span_part(names.anchors, anchors)._replace(kept=True),  # 2 bytes for every 1,024 items
-            self._span_part(names.offsets, count.spans + 1),
+            self._span_part(names.starts, count.spans)._replace(kept=0.5),
+            self._span_part(names.anchors, anchors)._replace(kept=1.0),  # 2 bytes for every 1,024 items
+            self._span_part(names.offsets, count.spans + 1)._replace(kept=0.5),
             payload,
         )
 

@@ -174,7 +174,7 @@ class BatchSpans(Sequence["RowSpans"]):
         return np.unique(np.concatenate(bounds)).astype(np.int32)
 
     def position_ids(self, length: int) -> npt.NDArray[np.int32]:
-        """(rows, length): for each of the first `length` items of each row, its place in the part of a span it is in."""
+        """(rows, length): of the first `length` items of each row, the place of each in the part of a span it is in."""
         bounds = self.cu_seqlens(length)
         places = np.arange(bounds[-1], dtype=np.int32) - np.repeat(bounds[:-1], np.diff(bounds))
         return places.reshape(len(self), length)

@@ -1,7 +1,7 @@
 """`store.windows(length)`: the store as one long array, cut into samples of equal length."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -31,13 +31,16 @@ class Windows:
         self._columns = data.column_set(columns)
         self._spans = [data.spans[table].name for table in spans]
         self._num_samples = max(0, (data.num_items - extra) // length)
+        # What every read needs, looked up once: a read holds the interpreter lock for little more than a microsecond.
+        self._reader = data.reader
+        self._width = length + extra
+        self._first_column = self._columns.names[0] if self._columns.names else ""
         self.request = self.request_for(self._columns)
 
     def request_for(self, columns: ColumnSet) -> Ints:
         """What the reading kernel must know to read windows of these columns."""
-        num_items = self.length + self.extra
-        return self._data.reader.request(
-            columns.sizes, stride=self.length, num_items=num_items, num_samples=self._num_samples
+        return self._reader.request(
+            columns.sizes, stride=self.length, num_items=self._width, num_samples=self._num_samples
         )
 
     def __len__(self) -> int:
@@ -68,22 +71,22 @@ class Windows:
             batch.load(allocate)
         else:
             batch = WindowBatch(self, numbers, self._read_into(out, numbers))
-        for table in self._spans:
-            batch.spans_of(table).read_payloads()
+        if self._spans:
+            for table in self._spans:
+                batch.spans_of(table).read_payloads()
         return batch
 
-    def _read_into(self, out: Array | Mapping[str, Array], numbers: Ints) -> dict[str, Array]:
+    def _read_into(self, out: Any, numbers: Ints) -> dict[str, Array]:
         """Read into the caller's arrays; one call where there is only one."""
-        shape = numbers.size, self.length + self.extra
-        reader, columns = self._data.reader, self._columns
-        flat = columns.flat_out(out, shape)
+        shape = (numbers.size, self._width)
+        flat = self._columns.flat_out(out, shape)
         if flat is not None:
-            reader.read_windows(numbers, self.request, flat)
-            return {columns.names[0]: cast(Array, out)}
-        arrays = columns.check_out(out, shape)
+            self._reader.read_windows(numbers, self.request, flat)
+            return {self._first_column: out}
+        arrays = self._columns.check_out(out, shape)
         for name, array in arrays.items():
             request = self.request_for(self._data.one_column(name))
-            reader.read_windows(numbers, request, array.reshape(-1).view(np.uint8))
+            self._reader.read_windows(numbers, request, array.reshape(-1).view(np.uint8))
         return arrays
 
     @property

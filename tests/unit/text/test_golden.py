@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from golden import GOLDEN, golden_numbers, golden_options, golden_rows, golden_tokenizer
-from tokenfeed.text.stream.chat import render, stream_chat
-from tokenfeed.text.stream.feed import stream
+from tokenfeed.text.streaming.chat import render, stream_chat
+from tokenfeed.text.streaming.feed import stream
 
 RUNS = sorted((GOLDEN / "runs").glob("*.npz"))
 RESUMED = sorted((GOLDEN / "resume").glob("*.npz"))

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from golden import GOLDEN, golden_texts, golden_vocabulary
 from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, TokenfeedError
-from tokenfeed.text.patterns import NANOCHAT_SPECIAL_TOKENS, PATTERNS
-from tokenfeed.text.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.patterns import NANOCHAT_SPECIAL_TOKENS, PATTERNS
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 
 def learnt(texts, vocab_size=300, **options):
@@ -100,12 +100,12 @@ def test_what_cannot_be_meant(texts, options, message):
 def test_special_tokens_that_cannot_be_meant():
     with pytest.raises(ArgumentError, match="twice"):
         Tokenizer.train(["a"], 300, special_tokens=("<s>", "<s>"), bos=None)
-    with pytest.raises(ArgumentError, match="bos '<|bos|>' is not among"):
+    with pytest.raises(ArgumentError, match=r"bos '<\|bos\|>' is not among"):
         Tokenizer.train(["a"], 300, special_tokens=("<s>",))
 
 
 def test_rustbpe_is_asked_for(monkeypatch):
-    monkeypatch.setattr("tokenfeed.text.training.find_spec", lambda name: None)
+    monkeypatch.setattr("tokenfeed.text.tokenizer.training.find_spec", lambda name: None)
     with pytest.raises(ArgumentError, match=r"pip install 'tokenfeed\[text\]'"):
         learnt(["a"])
 

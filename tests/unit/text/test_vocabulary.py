@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tokenizers as library
 
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_vocabulary
 from tokenfeed.errors import ArgumentError, FormatError, NotAStoreError, ReadError
-from tokenfeed.text.hugging_face import _byte_characters
-from tokenfeed.text.patterns import PATTERNS, find_pattern
-from tokenfeed.text.vocabulary import Vocabulary
-from tokenfeed.text.vocabulary_files import read_ranks, read_vocabulary, write_vocabulary
+from tokenfeed.text.tokenizer.hugging_face import _byte_characters
+from tokenfeed.text.tokenizer.patterns import PATTERNS, find_pattern
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary_files import read_ranks, read_vocabulary, write_vocabulary
 
 BYTES = {bytes((byte,)): byte for byte in range(256)}
 
@@ -151,7 +153,12 @@ def test_hugging_face(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(hugging_face()))
     vocabulary = read_vocabulary(tmp_path)
     assert vocabulary.special_tokens == {"<|end|>": 0}
-    assert vocabulary.ranks == {**{bytes((byte,)): 1 + byte for byte in range(256)}, b" a": 257, b"ab": 258, b" ab": 259}
+    assert vocabulary.ranks == {
+        **{bytes((byte,)): 1 + byte for byte in range(256)},
+        b" a": 257,
+        b"ab": 258,
+        b" ab": 259,
+    }
     assert vocabulary.pattern.endswith(r"|\s+(?!\S)|\s+")
     split = {"type": "Split", "pattern": {"Regex": r"\p{L}+|."}, "behavior": "Isolated", "invert": False}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
@@ -187,9 +194,6 @@ def test_hugging_face_tokenizers_that_ranks_do_not_describe(changes, message, tm
 
 def test_hugging_face_made_by_its_own_library(tmp_path):
     """Trained and saved there, read here: the same tokens for every document."""
-    library = pytest.importorskip("tokenizers")
-    from tokenfeed.text.tokenizer import Tokenizer
-
     theirs = library.Tokenizer(library.models.BPE())
     regex = library.pre_tokenizers.Split(library.Regex(PATTERNS["gpt4o"]), "isolated")
     byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -19,9 +19,9 @@ from tokenfeed.text.download.client import Client
 from tokenfeed.text.download.datasets import Dataset, RemoteFile, find_dataset, hub_endpoint
 from tokenfeed.text.download.events import Arrival
 from tokenfeed.text.download.hub import list_repository
-from tokenfeed.text.sources.listing import Listing, read_listing, write_listing
 from tokenfeed.text.download.retries import Stopped
 from tokenfeed.text.download.transfer import fetch
+from tokenfeed.text.sources.listing import Listing, read_listing, write_listing
 
 __all__ = ["Downloaded", "default_folder", "download"]
 
@@ -59,7 +59,7 @@ def download(
 ) -> Downloaded:
     """Bring the first `count` files of a dataset (−1: all) and the one for validation into a folder.
 
-    `dataset` is a name, `hf://owner/name`, or an address of numbered files (`text/datasets.py`). The folder is by
+    `dataset` is a name, `hf://owner/name`, or an address of numbered files (`datasets.py`). The folder is by
     default `~/.cache/tokenfeed/<name>`, or `$TOKENFEED_CACHE/<name>`. First of all `files.json` is written there with
     the names of all these files, so that a feed can begin with the first of them; a later call with a greater count
     makes that list longer, and none makes it shorter or changes the file for validation. Then come the first file, the
@@ -68,7 +68,7 @@ def download(
     A file that cannot be had is listed in `failed` and the others go on, unless 20 in a row fail: then the rest is not
     tried. A disk that will not be written to raises WriteError, a list of files that cannot be had DownloadError.
     `timeout`, `retries` and `backoff` (half the seconds before the third attempt; they double) say how long one file
-    may stand still: see `text/retries.py`. Ctrl-C ends it within a second; everything that has arrived is kept.
+    may stand still: see `retries.py`. Ctrl-C ends it within a second; everything that has arrived is kept.
     """
     if count < -1:
         raise ArgumentError(f"count is {count}; it must be at least 0, or −1 for all")

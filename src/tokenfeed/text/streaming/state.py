@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenfeed.errors import StateError
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.stream.places import Place
+from tokenfeed.text.streaming.places import Place
 
 __all__ = ["LaneState", "StreamState"]
 
@@ -49,7 +49,11 @@ class LaneState:
 
     def files(self) -> set[int]:
         """The files that it refers to."""
-        return {*self.documents[:, 0].tolist(), *self.place.pending[:, 0].tolist(), *(one[0] for one in self.place.rest)}
+        return {
+            *self.documents[:, 0].tolist(),
+            *self.place.pending[:, 0].tolist(),
+            *(one[0] for one in self.place.rest),
+        }
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,8 @@ class StreamState:
         for state in states:
             if (state.num_rows, state.num_lanes, state.plan) != (first.num_rows, first.num_lanes, first.plan):
                 raise StateError(
-                    f"these are states of different moments or runs: {first.num_rows:,} rows of {first.num_lanes} lanes "
-                    f"in one, {state.num_rows:,} of {state.num_lanes} in another"
+                    f"these are states of different moments or runs: {first.num_rows:,} rows of {first.num_lanes} "
+                    f"lanes in one, {state.num_rows:,} of {state.num_lanes} in another"
                 )
             lanes.update(state.lanes)
             contents.update(state.contents)

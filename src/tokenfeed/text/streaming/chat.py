@@ -17,13 +17,13 @@ from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.plan import check_parts
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.stream.chunks import Encoded, Texts
-from tokenfeed.text.stream.packer import Packing
-from tokenfeed.text.stream.places import NO_DOCUMENTS, Place
-from tokenfeed.text.stream.rows import PackedRows
-from tokenfeed.text.stream.state import LaneState
-from tokenfeed.text.stream.feed import TextFeed
-from tokenfeed.text.tokenizer import Tokenizer
+from tokenfeed.text.streaming.chunks import Encoded, Texts
+from tokenfeed.text.streaming.feed import TextFeed
+from tokenfeed.text.streaming.packer import Packing
+from tokenfeed.text.streaming.places import NO_DOCUMENTS, Place
+from tokenfeed.text.streaming.rows import PackedRows
+from tokenfeed.text.streaming.state import LaneState
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["Conversations", "MaskedRows", "render", "stream_chat"]
 
@@ -126,7 +126,9 @@ def _assistant_part(part: Mapping[str, Any]) -> Iterator[Part]:
         case {"type": "python_output", "text": str(text)}:
             yield from (("<|output_start|>", _SPECIAL), (text, 0), ("<|output_end|>", _SPECIAL))
         case _:
-            raise FormatError(f"an assistant's message has a part {str(part)[:80]}; text, python or python_output is known")
+            raise FormatError(
+                f"a part of an assistant's message is {str(part)[:80]}, not text, python or python_output"
+            )
 
 
 def _text(message: Mapping[str, Any]) -> str:
@@ -215,9 +217,7 @@ class Conversations:
             references[:, 2] = unread
             waiting += [lane.documents, lane.place.pending, references]
         shares = np.array_split(np.concatenate(waiting), num_lanes)
-        return [
-            Place((start + lane) // count, 0, start + lane, 0, (), shares[lane]) for lane in range(num_lanes)
-        ]
+        return [Place((start + lane) // count, 0, start + lane, 0, (), shares[lane]) for lane in range(num_lanes)]
 
     def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> Place:
         raise ArgumentError("nanochat keeps no state of its conversations; there is nothing to go on from")

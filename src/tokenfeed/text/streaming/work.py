@@ -13,17 +13,18 @@ from tokenfeed.loader.feed import Buffers
 from tokenfeed.loader.steps import rows_of
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.stream.chunks import encode_ahead
-from tokenfeed.text.stream.packer import Packer, Packing, PackingCounts
-from tokenfeed.text.stream.places import NO_DOCUMENTS
-from tokenfeed.text.stream.rows import PackedRows
-from tokenfeed.text.stream.source import Source
-from tokenfeed.text.stream.state import LaneState, StreamState
+from tokenfeed.text.streaming.chunks import encode_ahead
+from tokenfeed.text.streaming.packer import Packer, Packing, PackingCounts
+from tokenfeed.text.streaming.places import NO_DOCUMENTS
+from tokenfeed.text.streaming.rows import PackedRows
+from tokenfeed.text.streaming.source import Source
+from tokenfeed.text.streaming.state import LaneState, StreamState
 
 __all__ = ["Position", "StreamBatch", "Work"]
 
-# Chunks that are tokenised ahead, for each thread: enough that none waits while a row group is decoded.
-_AHEAD = 4
+# Calls of the tokenizer that are under way or done ahead, beyond one for each thread: enough that none waits while a
+# row group is decoded.
+_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Work:
         self._world_size = world_size
         self._buffers = buffers
         self._pool = ThreadPoolExecutor(threads, "tokenfeed") if threads else None
-        depth = max(2, _AHEAD * threads // len(position.lanes))
+        depth = max(1, (threads + _AHEAD) // len(position.lanes))
         self._lanes = {
             number: _Lane(source, packing, number, position.num_lanes, state, self._pool, depth)
             for number, state in position.lanes.items()

@@ -11,13 +11,13 @@ from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Buffers, Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.stream.packer import Packing, PackingCounts
-from tokenfeed.text.stream.places import NO_DOCUMENTS, Place
-from tokenfeed.text.stream.rowgroups import RowGroups
-from tokenfeed.text.stream.source import Source
-from tokenfeed.text.stream.state import LaneState, StreamState
-from tokenfeed.text.tokenizer import Tokenizer
-from tokenfeed.text.stream.work import Position, StreamBatch, Work
+from tokenfeed.text.streaming.packer import Packing, PackingCounts
+from tokenfeed.text.streaming.places import NO_DOCUMENTS, Place
+from tokenfeed.text.streaming.rowgroups import RowGroups
+from tokenfeed.text.streaming.source import Source
+from tokenfeed.text.streaming.state import LaneState, StreamState
+from tokenfeed.text.streaming.work import Position, StreamBatch, Work
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["TextFeed", "stream"]
 
@@ -52,19 +52,26 @@ def stream(
     `packing` is "best_fit", where every row begins with BOS and holds whole documents as far as they fit; or "concat",
     one document behind the other, the last target of a row being the first input of the next ("concat_pop": every
     batch drops one token in between). `overflow` is what best fit does with a document that does not fit: "split" puts
-    its rest, led by BOS, into a later row, so that nothing is lost and none waits longer than `buffer_size` rows; "crop"
-    throws the rest away, as nanochat does; so does "crop_oldest".
+    its rest, led by BOS, into a later row, so that nothing is lost and none waits for more rows than there are others
+    before it; "crop" throws the rest away, as nanochat does; so does "crop_oldest".
 
-    `lanes` (the world size, unless given) are independent streams of rows. Row i of the run comes from lane i mod lanes;
-    lane l reads every lanes-th row group, starting with the l-th: counted over all files (`sharding="global"`), or in
-    each file anew ("per_file"). `shuffle_seed` puts the row groups into a random order, anew in every epoch.
+    `lanes` (the world size, unless given) are independent streams of rows: row i of the run comes from lane i mod
+    lanes. Lane l reads every lanes-th row group, starting with the l-th: counted over all files (`sharding="global"`),
+    or in each file anew ("per_file"). `shuffle_seed` puts row groups into a random order, anew in every epoch.
 
     Best fit chooses among `buffer_size` documents, which arrive `refill_size` at a time. `threads` tokenise, and
     `prefetch` batches are made ahead: 0 for none, and no thread. Neither changes what is delivered.
     """
     rank, world_size = find_rank(rank, world_size)
     files = TextFiles.find(source, text_column=text_column, split=split, wait_seconds=_WAIT_SECONDS)
-    groups = RowGroups(files, tokenizer, sharding=sharding, shuffle_seed=shuffle_seed, refill_size=refill_size)
+    groups = RowGroups(
+        files,
+        tokenizer,
+        sharding=sharding,
+        shuffle_seed=shuffle_seed,
+        refill_size=refill_size,
+        threads=threads if prefetch else 1,
+    )
     how = Packing.choose(packing, overflow, seq_len=seq_len, buffer_size=buffer_size)
     return TextFeed(
         groups,
@@ -96,7 +103,7 @@ class TextFeed(Delivery):
         super().__init__()
         if batch_size < 1 or threads < 1 or prefetch < 0:
             raise ArgumentError(
-                f"batch_size is {batch_size}, threads is {threads}, prefetch is {prefetch}; they must be at least 1, 1, 0"
+                f"batch_size is {batch_size}, threads is {threads}, prefetch is {prefetch}; at least 1, 1, 0 are needed"
             )
         if lanes is not None and (lanes < 1 or lanes % world_size):
             raise ArgumentError(f"{lanes} lanes cannot be shared by {world_size} ranks: it must be a multiple of them")
@@ -188,7 +195,7 @@ class TextFeed(Delivery):
             return Position(state.num_rows, num_lanes, {lane: state.lanes[lane] for lane in owned})
         if len(state.lanes) < state.num_lanes:
             raise StateError(
-                f"the state holds {len(state.lanes)} of {state.num_lanes} lanes; to go on with {self.world_size} ranks, "
+                f"the state holds {len(state.lanes)} of {state.num_lanes} lanes; to go on on {self.world_size} ranks, "
                 "give load_state_dict the list of all ranks' states"
             )
         num_lanes = self._wanted_lanes or self.world_size

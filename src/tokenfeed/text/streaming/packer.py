@@ -128,12 +128,11 @@ class Packer:
         self._table = table
         self._heap = np.concatenate([self._heap, np.empty(num_columns - old, np.int64)])
 
-    def fill(
-        self, rows: Array, row_numbers: Ints, epochs: Ints, advances: Ints, refill: Callable[[], None]
-    ) -> Ints:
+    def fill(self, rows: Array, row_numbers: Ints, epochs: Ints, advances: Ints, refill: Callable[[], None]) -> Ints:
         """Fill rows[row_numbers]; `refill` adds documents whenever there are too few. Returns the pieces placed.
 
-        epochs[row_numbers] becomes the epoch that had been reached when each was full. `advances`, for concat, is by how many tokens each of the rows moves on.
+        epochs[row_numbers] becomes the epoch that had been reached when each was full. `advances`, for concat, is by
+        how many tokens each of the rows moves on.
         """
         state = self._state
         state[packing.ROW_NUMBER] = state[packing.SEGMENTS] = 0

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,12 @@ from tokenfeed.errors import CorruptionError
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.stream.places import Place, Stride
+from tokenfeed.text.streaming.places import Place, Stride
 
 __all__ = ["Chunk", "Encoded", "Texts", "encode_ahead", "read_chunks", "read_documents"]
+
+
+_CHUNKS_PER_CALL = 4
 
 
 class Texts(NamedTuple):
@@ -100,32 +104,49 @@ def read_documents(files: TextFiles, references: Ints) -> list[str]:
 def encode_ahead(
     chunks: Iterator[Texts], encode: Callable[[list[Any]], Encoded], pool: Executor | None, depth: int
 ) -> Iterator[Chunk]:
-    """The same chunks as tokens, in the same order; `depth` of them are encoded by the pool ahead of time.
+    """The same chunks as tokens, in the same order; `depth` calls of `encode` are under way or done ahead of time.
 
-    An error comes in its turn, behind the chunks before it.
+    Several chunks are encoded by one call: threads inside it end at different times, and then wait for each other. An
+    error comes in its turn, behind the chunks before it.
     """
-
-    def work(chunk: Texts) -> Chunk:
-        return Chunk(encode(chunk.texts), chunk.references, chunk.behind)
-
     if pool is None:
-        yield from map(work, chunks)
-        return
-    waiting: deque[Future[Chunk]] = deque()
-    while True:
-        while len(waiting) < depth and not (waiting and _has_failed(waiting[-1])):
-            waiting.append(_submit(pool, work, chunks))
-        yield waiting.popleft().result()
+        for chunk in chunks:
+            yield Chunk(encode(chunk.texts), chunk.references, chunk.behind)
+    else:
+        waiting: deque[Future[list[Chunk]]] = deque()
+        while True:
+            while len(waiting) < depth and not (waiting and _has_failed(waiting[-1])):
+                waiting += _submit(pool, encode, chunks)
+            yield from waiting.popleft().result()
 
 
-def _submit(pool: Executor, work: Callable[[Texts], Chunk], chunks: Iterator[Texts]) -> "Future[Chunk]":
+def _submit(
+    pool: Executor, encode: Callable[[list[Any]], Encoded], chunks: Iterator[Texts]
+) -> "Iterator[Future[list[Chunk]]]":
+    """What encodes the next chunks; and, where reading them failed, what raises that error."""
+    taken: list[Texts] = []
+    failed: Future[list[Chunk]] | None = None
     try:
-        return pool.submit(work, next(chunks))
-    except Exception as error:
-        failed: Future[Chunk] = Future()
+        taken.extend(islice(chunks, _CHUNKS_PER_CALL))  # what was read before an error stays in it
+    except Exception as error:  # noqa: BLE001 — it is the consumer's, whatever it is
+        failed = Future()
         failed.set_exception(error)
-        return failed
+    if taken:
+        yield pool.submit(_encode_together, encode, taken)
+    if failed is not None:
+        yield failed
 
 
-def _has_failed(future: "Future[Chunk]") -> bool:
+def _encode_together(encode: Callable[[list[Any]], Encoded], chunks: list[Texts]) -> list[Chunk]:
+    tokens, offsets = encode([text for chunk in chunks for text in chunk.texts])
+    encoded, first = [], 0
+    for chunk in chunks:
+        bounds = offsets[first : first + len(chunk.texts) + 1]
+        part = Encoded(tokens[bounds[0] : bounds[-1]], bounds - bounds[0])
+        encoded.append(Chunk(part, chunk.references, chunk.behind))
+        first += len(chunk.texts)
+    return encoded
+
+
+def _has_failed(future: "Future[list[Chunk]]") -> bool:
     return future.done() and future.exception() is not None

@@ -11,12 +11,12 @@ from tokenfeed.errors import ArgumentError, CorruptionError, PlanMismatchError
 from tokenfeed.plan.plan import check_parts
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.stream.chunks import Encoded, Texts, read_chunks, read_documents
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.stream.places import InOrder, Place, Shuffled, Stride, deal
-from tokenfeed.text.stream.rows import PackedRows
-from tokenfeed.text.stream.state import LaneState
-from tokenfeed.text.tokenizer import Tokenizer
+from tokenfeed.text.streaming.chunks import Encoded, Texts, read_chunks, read_documents
+from tokenfeed.text.streaming.places import InOrder, Place, Shuffled, Stride, deal
+from tokenfeed.text.streaming.rows import PackedRows
+from tokenfeed.text.streaming.state import LaneState
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["RowGroups"]
 
@@ -25,8 +25,16 @@ class RowGroups:
     """Where a stream's documents come from, and what they are as tokens."""
 
     def __init__(
-        self, files: TextFiles, tokenizer: Tokenizer, *, sharding: str, shuffle_seed: int | None, refill_size: int
+        self,
+        files: TextFiles,
+        tokenizer: Tokenizer,
+        *,
+        sharding: str = "global",
+        shuffle_seed: int | None = None,
+        refill_size: int = 128,
+        threads: int = 1,
     ) -> None:
+        """`threads` is how many may work on what several threads encode at once."""
         if sharding not in ("global", "per_file"):
             raise ArgumentError(f"sharding is {sharding!r}; it must be 'global' or 'per_file'")
         if sharding == "per_file" and shuffle_seed is not None:
@@ -38,6 +46,7 @@ class RowGroups:
         self._sharding = sharding
         self._seed = shuffle_seed
         self._refill_size = refill_size
+        self._threads = threads if tokenizer.is_parallel else 1
         self.bos = tokenizer.bos_id
         self.dtype = tokenizer.dtype
 
@@ -57,7 +66,7 @@ class RowGroups:
         return read_chunks(self._files, self._stride(num_lanes), lane, place, self._refill_size)
 
     def encode(self, texts: list[str]) -> Encoded:
-        return Encoded(*self._tokenizer.encode_batch(texts, threads=1, prepend=self.bos))
+        return Encoded(*self._tokenizer.encode_batch(texts, threads=self._threads, prepend=self.bos))
 
     def fetch(self, references: Ints) -> Encoded:
         """Documents that were read before, once more."""
@@ -66,8 +75,8 @@ class RowGroups:
         if short.size:
             file, group, row, done = references[short[0]].tolist()
             raise CorruptionError(
-                f"{self._files.paths[file]}, row group {group}, row {row}: the state says {done} tokens of this document "
-                "were delivered, but it has no more than that; the state was made from another text"
+                f"{self._files.paths[file]}, row group {group}, row {row}: the state says that {done} tokens of this "
+                "document were delivered, but it has no more than that; the state was made from another text"
             )
         return encoded
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.stream.chunks import Encoded, Texts
-from tokenfeed.text.stream.places import Place
-from tokenfeed.text.stream.rows import PackedRows
-from tokenfeed.text.stream.state import LaneState
+from tokenfeed.text.streaming.chunks import Encoded, Texts
+from tokenfeed.text.streaming.places import Place
+from tokenfeed.text.streaming.rows import PackedRows
+from tokenfeed.text.streaming.state import LaneState
 
 __all__ = ["Source"]
 

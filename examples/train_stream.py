@@ -1,0 +1,125 @@
+"""Text to a trained model, with nothing prepared: tokenizer, stream, a tiny GPT on the CPU, bits per byte.
+
+The text is what every Python brings along: the sources of its standard library, written as Parquet files.
+"""
+
+import argparse
+import os
+import shutil
+import sysconfig
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+import tokenfeed
+from tokenfeed.torch import evaluate_bpb, to_device
+
+FOLDER = Path("demo-text")
+VOCABULARY = 4096
+LENGTH = 256
+BATCH_SIZE = 16
+EVALUATION_STEPS = 8
+
+
+def write_text() -> None:
+    """A few Parquet files in row groups of 16 documents; the last one is the validation split."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    library = Path(sysconfig.get_path("stdlib"))
+    sources = [*sorted(library.glob("[a-z]*.py")), *sorted(library.glob("[a-l]*/[a-z]*.py"))]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources]
+    for number in range(4):
+        part = pa.table({"text": texts[number::4]})
+        pq.write_table(part, FOLDER / f"{number:05}.parquet", row_group_size=16, compression="zstd")
+    print(f"text: {len(texts)} documents, {sum(map(len, texts)) / 1e6:.1f} million characters, in {FOLDER}/")
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attend, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.think = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        parts = self.attend(self.before(x)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = scaled_dot_product_attention(*parts, is_causal=True)
+        x = x + self.project(seen.transpose(1, 2).reshape(rows, length, width))
+        return x + self.think(self.between(x))
+
+
+class TinyGPT(nn.Module):
+    def __init__(self, vocab_size: int, length: int, *, width: int = 128, heads: int = 4, layers: int = 4) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocab_size, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.end = nn.LayerNorm(width)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.normal_(self.places.weight, std=0.02)
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor, loss_reduction: str = "mean") -> torch.Tensor:
+        x = self.tokens(inputs) + self.places(torch.arange(inputs.shape[1], device=inputs.device))
+        logits = self.end(self.blocks(x)) @ self.tokens.weight.T
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction=loss_reduction)
+
+
+def bits_per_byte(model: TinyGPT, tokenizer: tokenfeed.Tokenizer) -> float:
+    """Of the first validation batches, always the same."""
+    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, seq_len=LENGTH, split="val", buffer_size=32)
+    bits = evaluate_bpb(model, to_device(feed, "cpu"), EVALUATION_STEPS, tokenizer.token_bytes)
+    feed.close()
+    return bits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=float(os.environ.get("DEMO_SECONDS", "45")))
+    seconds = parser.parse_args().seconds
+    torch.manual_seed(0)
+    write_text()
+
+    began = time.perf_counter()
+    groups = tokenfeed.text.TextFiles.find(FOLDER).iter_row_groups(split="train")
+    tokenizer = tokenfeed.Tokenizer.train((text for group in groups for text in group), VOCABULARY)
+    print(f"{tokenizer}, trained in {time.perf_counter() - began:.1f} s")
+
+    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, seq_len=LENGTH, buffer_size=200)
+    model = TinyGPT(tokenizer.vocab_size, LENGTH)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    size = sum(each.numel() for each in model.parameters())
+    print(f"a GPT of {size:,} parameters; {bits_per_byte(model, tokenizer):.3f} bits per byte before training")
+
+    began = shown = time.perf_counter()
+    for step, batch in enumerate(to_device(feed, "cpu"), 1):
+        loss = model(batch.inputs, batch.targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        now = time.perf_counter()
+        if now - shown > seconds / 6 or now - began > seconds:
+            shown, stats = now, feed.stats()
+            rate = stats.samples * LENGTH / (now - began)
+            print(
+                f"step {step:4}: loss {loss.item():.3f}, {rate:,.0f} tokens/s, "
+                f"waited for data {stats.wait_fraction:.2%} of the time"
+            )
+        if now - began > seconds:
+            break
+    counts = feed.counts()
+    print(f"{counts.rows} rows packed: {counts.lost} tokens lost, {counts.repeated} BOS tokens repeated")
+    checkpoint = len(str(feed.state_dict()))
+    print(
+        f"{bits_per_byte(model, tokenizer):.3f} bits per byte after it; the feed's checkpoint is {checkpoint:,} bytes"
+    )
+    feed.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""`Vocabulary`: which bytes each token stands for. Everything that encoding depends on, and nothing else."""
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import ArgumentError
+
+__all__ = ["Vocabulary"]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A byte-level byte-pair vocabulary whose merges follow from the ranks alone, as tiktoken's do.
+
+    Of all neighbours whose bytes together are a token, those with the lowest rank are merged first. The rank of a
+    token is its id. Checked when it is made, O(tokens).
+    """
+
+    ranks: Mapping[bytes, int]
+    pattern: str
+    """The regular expression that splits a text into the pieces within which bytes are merged."""
+    special_tokens: Mapping[str, int]
+    bos: str | None = None
+    """The special token that begins a document."""
+
+    def __post_init__(self) -> None:
+        missing = [byte for byte in range(256) if bytes((byte,)) not in self.ranks]
+        if missing:
+            raise ArgumentError(
+                f"ranks has no token for byte {missing[0]} and {len(missing) - 1} others; all 256 must be"
+            )
+        names: dict[int, bytes | str] = {}
+        tokens: list[tuple[bytes | str, int]] = [*self.ranks.items(), *self.special_tokens.items()]
+        for name, number in tokens:
+            if type(number) is not int or number < 0:
+                raise ArgumentError(f"token {name!r} has id {number!r}; expected a number from 0")
+            if number in names:
+                raise ArgumentError(f"tokens {names[number]!r} and {name!r} both have id {number}")
+            if not name:
+                raise ArgumentError(f"the token with id {number} is empty")
+            names[number] = name
+        if max(names) >= 4 * len(names):
+            raise ArgumentError(
+                f"token {names[max(names)]!r} has id {max(names)}, but there are {len(names)} tokens in all; "
+                "ids must not leave most numbers unused"
+            )
+        if self.bos is not None and self.bos not in self.special_tokens:
+            raise ArgumentError(f"bos {self.bos!r} is not a special token; there are {list(self.special_tokens)}")
+
+    @cached_property
+    def size(self) -> int:
+        """The largest id, and one."""
+        return max(max(self.ranks.values()), max(self.special_tokens.values(), default=0)) + 1
+
+    @cached_property
+    def tokens(self) -> list[bytes | None]:
+        """The bytes of every id, a special token's being its name; None where an id is not used."""
+        tokens: list[bytes | None] = [None] * self.size
+        for token, number in self.ranks.items():
+            tokens[number] = token
+        for name, number in self.special_tokens.items():
+            tokens[number] = name.encode()
+        return tokens
+
+    @cached_property
+    def token_bytes(self) -> npt.NDArray[np.int32]:
+        """How many bytes of text each id stands for: 0 for special tokens and for ids that are not used."""
+        lengths = np.zeros(self.size, np.int32)
+        lengths[list(self.ranks.values())] = [len(token) for token in self.ranks]
+        lengths.flags.writeable = False
+        return lengths
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that agree where ranks, pattern and special tokens do."""
+        digest = hashlib.blake2b(b"tokenfeed vocabulary 1", digest_size=8)
+        for token, number in sorted(self.ranks.items(), key=lambda item: item[1]):
+            digest.update(struct.pack("<QQ", number, len(token)) + token)
+        digest.update(struct.pack("<Q", len(self.pattern.encode())) + self.pattern.encode())
+        for name, number in sorted(self.special_tokens.items(), key=lambda item: item[1]):
+            digest.update(struct.pack("<QQ", number, len(name.encode())) + name.encode())
+        return digest.hexdigest()

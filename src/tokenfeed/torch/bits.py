@@ -1,0 +1,68 @@
+"""Bits per byte: a loss that does not depend on the vocabulary."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+
+from tokenfeed.errors import ArgumentError
+
+__all__ = ["evaluate_bpb"]
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def evaluate_bpb(model: Any, batches: Iterable[Any], steps: int, token_bytes: Any) -> float:
+    """Bits that the model needs per byte of text, over the next `steps` batches of all ranks together, as nanochat's.
+
+    `model(inputs, targets, loss_reduction="none")` gives nats per target, in any shape. `token_bytes` is the
+    tokenizer's: the bytes of each token. Targets that are negative or stand for no bytes (special tokens) count
+    neither way; infinity where none counts. `batches` yields pairs of inputs and targets; NumPy arrays are moved to
+    the model's device. Sums are float64, and stay on the device until the end. Where torch.distributed is
+    initialised, every rank must call this with the same `steps`.
+    """
+    table = nats = num_bytes = None
+    batches = iter(batches)
+    for step in range(steps):
+        try:
+            inputs, targets = next(batches)
+        except StopIteration:
+            raise ArgumentError(f"batches ended after {step}; steps is {steps}") from None
+        inputs, targets = _tensor(inputs, model), _tensor(targets, model)
+        loss = model(inputs, targets, loss_reduction="none").reshape(-1)
+        if loss.device.type == "mps":  # which has no float64
+            loss = loss.cpu()
+        if table is None or nats is None or num_bytes is None:
+            table = torch.as_tensor(np.array(token_bytes) if isinstance(token_bytes, np.ndarray) else token_bytes)
+            table = table.to(loss.device, torch.int64)
+            nats = torch.zeros((), dtype=torch.float64, device=loss.device)
+            num_bytes = torch.zeros((), dtype=torch.int64, device=loss.device)
+        targets = targets.reshape(-1).to(loss.device, torch.int64)
+        lengths = torch.where(targets >= 0, table[targets.clamp(min=0)], 0)
+        nats += torch.where(lengths > 0, loss.double(), 0.0).sum()
+        num_bytes += lengths.sum()
+    if nats is None or num_bytes is None:
+        raise ArgumentError(f"steps is {steps}; at least 1 is needed")
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        nats, num_bytes = _reduced(nats), _reduced(num_bytes)
+    total = int(num_bytes.item())
+    return float(nats.item()) / (math.log(2) * total) if total else math.inf
+
+
+def _reduced(value: Any) -> Any:
+    """The sum over all ranks; NCCL reduces on its own devices only."""
+    if torch.distributed.get_backend() == "nccl":
+        value = value.cuda()
+    torch.distributed.all_reduce(value)
+    return value
+
+
+def _tensor(values: Any, model: Any) -> Any:
+    """A tensor as it is; an array as int64 on the model's device."""
+    if isinstance(values, torch.Tensor):
+        return values
+    parameters = getattr(model, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
+    return torch.as_tensor(np.asarray(values).astype(np.int64)).to("cpu" if first is None else first.device)

@@ -1,0 +1,413 @@
+"""Streams: what is refused and how, states of other runs, files that come later, what a batch says of itself."""
+
+import gc
+import json
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import tokenfeed
+import tokenfeed.torch
+from golden import GOLDEN, golden_tokenizer
+from tokenfeed.errors import (
+    ArgumentError,
+    CorruptionError,
+    MissingError,
+    NotAStoreError,
+    PlanMismatchError,
+    ReadError,
+    StateError,
+    TokenfeedError,
+)
+from tokenfeed.text import TextFeed, Tokenizer, stream_chat
+from tokenfeed.text.sources.listing import Listing, write_listing
+from tokenfeed.text.streaming.chat import Conversations
+from tokenfeed.text.streaming.state import StreamState
+
+SMALL = {"batch_size": 2, "seq_len": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1}
+
+
+def write(path, texts, *, per_group=4, column="text"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({column: pa.array(texts, pa.string())}), path, row_group_size=per_group)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(3):
+        write(tmp_path / f"{number}.parquet", [f"file {number} text {row} " * (row % 5) for row in range(20)])
+    return tmp_path
+
+
+def make(source, tokenizer=None, **options) -> TextFeed:
+    return tokenfeed.stream(source, tokenizer or golden_tokenizer(), **{**SMALL, **options})
+
+
+def take(feed, count):
+    return [next(feed).tokens.copy() for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"seq_len": 0}, "seq_len is 0"),
+        ({"buffer_size": 0}, "buffer_size is 0"),
+        ({"refill_size": 0}, "refill_size is 0"),
+        ({"threads": 0}, "threads is 0"),
+        ({"prefetch": -1}, "prefetch is -1"),
+        ({"packing": "first_fit"}, "packing is 'first_fit'"),
+        ({"overflow": "drop"}, "overflow is 'drop'"),
+        ({"sharding": "random"}, "sharding is 'random'"),
+        ({"sharding": "per_file", "shuffle_seed": 1}, "shuffle_seed"),
+        ({"split": "test"}, "split is 'test'"),
+        ({"lanes": 3, "world_size": 2, "rank": 0}, "3 lanes cannot be shared by 2 ranks"),
+        ({"lanes": 11}, "11 lanes, but there are only 10 row groups"),
+        ({"lanes": 6, "sharding": "per_file"}, "6 lanes, but the largest file has only 5 row groups"),
+        ({"world_size": 12, "rank": 3}, "12 lanes"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(folder, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        make(folder, **options)
+
+
+def test_a_tokenizer_without_bos(folder):
+    without = Tokenizer.from_ranks(
+        GOLDEN / "tokenizer" / "ranks.tiktoken", pattern="nanochat", special_tokens={"<|end|>": 4087}
+    )
+    with pytest.raises(TokenfeedError, match="bos"):
+        make(folder, without)
+
+
+def test_no_train_file(tmp_path):
+    with pytest.raises(NotAStoreError, match="no file ending in"):
+        make(tmp_path)
+    write(tmp_path / "only.parquet", ["a"] * 8)
+    with pytest.raises(NotAStoreError, match="the last file is 'val', and there is only one"):
+        make(tmp_path)
+    assert len(next(make(tmp_path, split=None))) == 2
+
+
+def test_a_missing_column_is_said_at_once(folder):
+    with pytest.raises(MissingError, match="no column 'body'; its columns are text"):
+        make(folder, text_column="body")
+
+
+def test_nulls_are_passed_over_and_empty_documents_are_a_bos(tmp_path):
+    write(tmp_path / "0.parquet", [None, "one", None, "", "two", None, None, "three"])
+    tokenizer = golden_tokenizer()
+    batch = next(make(tmp_path, split=None, packing="concat", batch_size=1, seq_len=20))
+    expected = []
+    while len(expected) < 21:
+        for text in ("one", "", "two", "three"):
+            expected += [tokenizer.bos_id, *tokenizer.encode(text).tolist()]
+    assert batch.tokens[0].tolist() == expected[:21]
+
+
+@pytest.mark.parametrize("engine", ["fastokens", "tiktoken"])
+def test_documents_that_are_hard_for_tokenizers(tmp_path, engine):
+    write(tmp_path / "0.parquet", [" " * 1_000_000, "a" * 1_000_000, "x", "\n" * 300_000, "!" * 300_000])
+    feed = make(tmp_path, golden_tokenizer(engine), split=None, seq_len=512, packing="best_fit")
+    began = time.monotonic()
+    take(feed, 50)
+    assert time.monotonic() - began < 30
+    feed.close()
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_a_damaged_file_is_an_error_in_its_turn_and_the_next_call_tries_again(tmp_path, prefetch):
+    random = np.random.default_rng(0)
+    texts = [" ".join(map(str, random.integers(0, 10**6, 60))) for _ in range(400)]
+    write(tmp_path / "0.parquet", texts[:200], per_group=10)
+    write(tmp_path / "1.parquet", texts[200:], per_group=10)
+    whole = make(tmp_path, split=None, prefetch=prefetch)
+    batches = take(whole, 5000)
+    whole.close()
+    sound = (tmp_path / "1.parquet").read_bytes()
+    damaged = bytearray(sound)
+    damaged[len(sound) // 2 : len(sound) // 2 + 400] = bytes(400)
+    (tmp_path / "1.parquet").write_bytes(damaged)
+    feed = make(tmp_path, split=None, prefetch=prefetch)
+    delivered = []
+    with pytest.raises(CorruptionError, match=r"1\.parquet"):
+        for _ in range(5000):
+            delivered.append(next(feed).tokens.copy())
+    assert len(delivered) > 100
+    assert all(np.array_equal(a, b) for a, b in zip(delivered, batches, strict=False))
+    with pytest.raises(CorruptionError, match=r"1\.parquet"):
+        next(feed)
+    state = feed.state_dict()
+    feed.close()
+    (tmp_path / "1.parquet").write_bytes(sound)
+    resumed = make(tmp_path, split=None, prefetch=prefetch)
+    resumed.load_state_dict(state)
+    for expected in batches[len(delivered) : len(delivered) + 50]:
+        np.testing.assert_array_equal(next(resumed).tokens, expected)
+    resumed.close()
+
+
+def test_a_file_that_vanishes(folder):
+    feed = make(folder, prefetch=0)
+    next(feed)
+    (folder / "1.parquet").unlink()
+    with pytest.raises(ReadError, match=r"1\.parquet"):
+        take(feed, 200)
+
+
+def test_a_state_is_small_and_says_which_lanes_it_holds(folder):
+    feed = make(folder, lanes=2, buffer_size=12)
+    next(feed)
+    state = feed.state_dict()
+    assert set(state["lane"]) == {"0", "1"}
+    waiting = sum(len(lane["documents"]) // 4 for lane in state["lane"].values())
+    assert waiting >= 20
+    text = json.dumps(state, separators=(",", ":"))
+    assert len(text) < 600 + 24 * waiting
+    assert json.loads(text) == state
+
+
+def test_a_state_of_other_files_tokenizers_or_columns(folder, tmp_path_factory):
+    feed = make(folder)
+    take(feed, 3)
+    state = feed.state_dict()
+    feed.close()
+
+    other = tmp_path_factory.mktemp("other")
+    for number in range(3):
+        write(other / f"{number}.parquet", [f"other {row}" for row in range(20)])
+    with pytest.raises(PlanMismatchError, match=r"0\.parquet is not the file that the checkpoint was made from"):
+        make(other).load_state_dict(state)
+    write(other / "3.parquet", ["x"] * 20)
+    (other / "1.parquet").rename(other / "9.parquet")
+    with pytest.raises(PlanMismatchError, match="files"):
+        make(other).load_state_dict(state)
+    with pytest.raises(PlanMismatchError, match="seed None, this plan has 1"):
+        make(folder, shuffle_seed=1).load_state_dict(state)
+    with pytest.raises(PlanMismatchError, match="sharding"):
+        make(folder, sharding="per_file").load_state_dict(state)
+    renamed = Tokenizer.from_ranks(
+        GOLDEN / "tokenizer" / "ranks.tiktoken", pattern="gpt4", special_tokens={"<|bos|>": 4087}, bos="<|bos|>"
+    )
+    with pytest.raises(PlanMismatchError, match="tokenizer"):
+        make(folder, renamed).load_state_dict(state)
+
+    moved = folder.parent / "moved"
+    folder.rename(moved)
+    resumed = make(moved)
+    resumed.load_state_dict(state)  # where the files lie does not matter
+    next(resumed)
+
+
+def test_states_that_cannot_be_understood(folder):
+    feed = make(folder, lanes=2)
+    next(feed)
+    state = feed.state_dict()
+    for broken, message in [
+        (7, "not int"),
+        ([], "empty list"),
+        ({}, "version None"),
+        ({**state, "version": 2}, "version 2"),
+        ({**state, "rows": -1}, "damaged"),
+        ({**state, "lane": {"0": {}}}, "damaged"),
+        ({**state, "lane": {"5": state["lane"]["0"]}}, "damaged"),
+        ({**state, "lane": {"0": {**state["lane"]["0"], "documents": [1, 2]}}}, "damaged"),
+        ({**state, "lane": {"0": {**state["lane"]["0"], "documents": [1, 2, 3, "4"]}}}, "damaged"),
+        ({**state, "lane": {"0": state["lane"]["0"]}}, r"needs lanes \[1\]"),
+        ([state, {**state, "rows": 99}], "different moments"),
+        ([{**state, "lane": {"0": state["lane"]["0"]}}], r"lanes \[1\] of 2 are in none"),
+    ]:
+        with pytest.raises(StateError, match=message):
+            make(folder, lanes=2).load_state_dict(broken)
+    with pytest.raises(StateError, match="the list of all ranks' states"):
+        make(folder, lanes=3).load_state_dict({**state, "lane": {"0": state["lane"]["0"]}})
+    beyond = json.loads(json.dumps(state))
+    beyond["lane"]["0"]["documents"][2] = 10**6
+    resumed = make(folder, lanes=2)
+    resumed.load_state_dict(beyond)
+    with pytest.raises(CorruptionError, match="row 1000000"):
+        next(resumed)
+
+
+def test_files_that_come_later_change_nothing_for_a_resumed_run(tmp_path):
+    names = [f"{number}.parquet" for number in range(4)]
+    for name in names:
+        write(tmp_path / name, [f"{name} {row} words" for row in range(12)])
+    write_listing(tmp_path, Listing(("0.parquet", "1.parquet"), ("3.parquet",)))
+    whole = make(tmp_path)
+    batches = [next(whole) for _ in range(60)]
+    expected = [batch.tokens.copy() for batch in batches]
+    write_listing(tmp_path, Listing(("0.parquet", "1.parquet", "2.parquet"), ("3.parquet",)))
+    grown = make(tmp_path)
+    grown.load_state_dict(batches[9].state)
+    assert all(np.array_equal(a, b) for a, b in zip(take(grown, 50), expected[10:], strict=True))
+    anew = make(tmp_path)
+    assert not all(np.array_equal(a, b) for a, b in zip(take(anew, 60), expected, strict=True))
+    for feed in (whole, grown, anew):
+        feed.close()
+
+
+def test_a_feed_begins_while_files_arrive(tmp_path):
+    """The listing names files that are not there yet: the feed waits for each in its turn."""
+    ready, arriving = tmp_path / "ready", tmp_path / "arriving"
+    names = [f"{number}.parquet" for number in range(4)]
+    for name in names:
+        write(ready / name, [f"{name} {row} words and words" for row in range(30)], per_group=5)
+    whole = make(ready, prefetch=0)
+    expected = take(whole, 80)
+    arriving.mkdir()
+    write_listing(arriving, Listing(tuple(names[:3]), (names[3],)))
+    (arriving / names[0]).write_bytes((ready / names[0]).read_bytes())
+    feed = make(arriving, prefetch=0)
+    np.testing.assert_array_equal(next(feed).tokens, expected[0])
+
+    def arrive():
+        for name in names[1:]:
+            time.sleep(0.3)
+            (arriving / f"{name}.tmp").write_bytes((ready / name).read_bytes())
+            (arriving / f"{name}.tmp").rename(arriving / name)
+
+    thread = threading.Thread(target=arrive)
+    thread.start()
+    assert all(np.array_equal(a, b) for a, b in zip(take(feed, 79), expected[1:], strict=True))
+    thread.join()
+
+
+def test_rows_carry_their_documents(folder):
+    feed = make(folder, batch_size=3)
+    tokenizer = golden_tokenizer()
+    texts = [pq.read_table(folder / f"{number}.parquet")["text"].to_pylist() for number in range(3)]
+    for _ in range(10):
+        batch = next(feed)
+        spans = batch.spans["documents"]
+        assert len(spans) == 3
+        for (file, group, row, done), span, in_row in zip(
+            batch.rows.documents.tolist(),
+            [span for each in spans for span in each],
+            np.repeat(np.arange(3), np.diff(spans.offsets)).tolist(),
+            strict=True,
+        ):
+            whole = [tokenizer.bos_id, *tokenizer.encode(texts[file][4 * group + row]).tolist()]
+            piece = [tokenizer.bos_id, *whole[done + 1 :]][: span.stop - span.start]
+            assert batch.tokens[in_row, span.start : span.stop].tolist() == piece
+            assert span.payload is None
+        bounds = spans.cu_seqlens(16)
+        assert bounds.dtype == np.int32
+        assert bounds[0] == 0
+        assert bounds[-1] == 48
+        positions, numbers = spans.position_ids(16), spans.document_ids(16)
+        starts = batch.inputs == tokenizer.bos_id
+        assert ((positions == 0) == starts).all()
+        assert (np.diff(numbers.reshape(-1)) == starts.reshape(-1)[1:]).all()
+    feed.close()
+
+
+def test_batches_on_a_device(folder):
+    feed = make(folder)
+    expected = make(folder)
+    for batch, host, _ in zip(tokenfeed.torch.to_device(feed, "cpu"), expected, range(5), strict=False):
+        assert batch.inputs.dtype == torch.int32
+        assert batch.targets.dtype == torch.int64
+        np.testing.assert_array_equal(batch.inputs, host.inputs)
+        np.testing.assert_array_equal(batch.targets, host.targets)
+        assert batch.state == host.state
+    stats = feed.stats()
+    assert stats.samples == 2 * stats.batches
+    assert stats.bytes > 0
+    feed.close()
+    expected.close()
+
+
+def test_a_held_batch_never_changes(folder):
+    feed = make(folder)
+    held = [next(feed) for _ in range(30)]
+    copies = [batch.tokens.copy() for batch in held]
+    take(feed, 30)
+    assert all(np.array_equal(batch.tokens, copy) for batch, copy in zip(held, copies, strict=True))
+    feed.close()
+
+
+def test_threads_end_with_the_feed(folder):
+    before = threading.active_count()
+    feed = make(folder)
+    next(feed)
+    assert threading.active_count() > before
+    del feed
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def conversation_of(number):
+    question = {"role": "user", "content": f"question {number} " * (number % 4)}
+    return {"messages": [question, {"role": "assistant", "content": "yes " * (number % 7)}]}
+
+
+CHAT = [conversation_of(number) for number in range(23)]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_chat_resumes_after_every_batch(lanes):
+    options = {"batch_size": 2, "seq_len": 48, "buffer_size": 5, "lanes": lanes, "rank": 0, "world_size": 1}
+    whole = stream_chat(CHAT, golden_tokenizer(), **options)
+    batches = [next(whole) for _ in range(20)]
+    for step in range(17):
+        resumed = stream_chat(CHAT, golden_tokenizer(), prefetch=step % 2, **options)
+        resumed.load_state_dict(json.loads(json.dumps(batches[step].state)))
+        for expected in batches[step + 1 : step + 3]:
+            batch = next(resumed)
+            np.testing.assert_array_equal(batch.inputs, expected.inputs)
+            np.testing.assert_array_equal(batch.targets, expected.targets)
+        resumed.close()
+    whole.close()
+
+
+def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():
+    """From two ranks to three: what was delivered and what comes is every conversation once an epoch."""
+    options = {"batch_size": 1, "seq_len": 48, "buffer_size": 4}
+    ranks = [stream_chat(CHAT, golden_tokenizer(), rank=rank, world_size=2, **options) for rank in range(2)]
+    seen = []
+    for _ in range(4):
+        batches = [next(rank) for rank in ranks]
+        seen += [row for batch in batches for row in batch.rows.documents[:, 2].tolist()]
+    states = [batch.state for batch in batches]
+    ranks = [stream_chat(CHAT, golden_tokenizer(), rank=rank, world_size=3, **options) for rank in range(3)]
+    for rank in ranks:
+        rank.load_state_dict(states)
+    for _ in range(10):
+        batches = [next(rank) for rank in ranks]
+        seen += [row for batch in batches for row in batch.rows.documents[:, 2].tolist()]
+    state = StreamState.from_json([batch.state for batch in batches])
+    (place,) = Conversations(CHAT, golden_tokenizer()).deal(state.lanes, 1)
+    counts = np.bincount([*seen, *place.pending[:, 2].tolist()], minlength=len(CHAT))
+    np.testing.assert_array_equal(counts, np.bincount(np.arange(place.group) % len(CHAT), minlength=len(CHAT)))
+    for rank in ranks:
+        rank.close()
+
+
+@pytest.mark.parametrize(
+    ("conversation", "message"),
+    [
+        ({}, "a list of messages"),
+        ({"messages": []}, "a list of messages"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "take turns"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "followed by a user's"),
+        ({"messages": [{"role": "user", "content": 5}]}, "not text"),
+        (
+            {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [{"type": "image"}]}]},
+            "text, python or python_output",
+        ),
+    ],
+)
+def test_conversations_that_are_none(conversation, message):
+    feed = stream_chat([conversation], golden_tokenizer(), batch_size=2, seq_len=16, rank=0, world_size=1)
+    with pytest.raises(TokenfeedError, match=message):
+        next(feed)
+    feed.close()
