@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import tokenfeed
-from data import FULL, QUICK, Scale, make_sharded, make_sparse
+from data import FULL, QUICK, Scale, make_one_file, make_sharded, make_sparse
 from measure import Report, interleave
 
 LENGTH = 2048
@@ -118,13 +119,39 @@ def starting(report: Report, scale: Scale) -> None:
     report.limit(f"{what}, resumed at 60%", result["resume"].values, "s", bar=0.6)
 
 
+def mixtures(report: Report, scale: Scale) -> None:
+    """Batches a second of a mixture of 100 sources, beside those of one view."""
+    view = tokenfeed.open(make_one_file(scale)).windows(LENGTH)
+    mixed = tokenfeed.mix({f"source {number}": (view, 1 + number % 7) for number in range(100)})
+    steps = min(2000, len(view) // ROWS // 2)
+
+    def loaded(source: Any) -> Callable[[int], float]:
+        def measure(repetition: int) -> float:
+            loader = tokenfeed.Loader(source, ROWS, seed=repetition)
+            next(loader)
+            began = time.perf_counter()
+            for _ in range(steps):
+                next(loader)
+            rate = steps / (time.perf_counter() - began)
+            loader.close()
+            return rate
+
+        return measure
+
+    contenders = {"one": loaded(view), "mixture": loaded(mixed)}
+    for contender in contenders.values():
+        contender(0)
+    result = interleave(contenders, repetitions=max(3, round(15 * scale.repetitions)), unit="batches/s")
+    report.compare("mixture of 100 sources: one view", result["mixture"], result["one"], bar=0.8)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     report = Report("tokenfeed: the loader")
-    for part in (throughput, waiting, starting):
+    for part in (throughput, mixtures, waiting, starting):
         part(report, QUICK if options.quick else FULL)
     report.show()
     if options.json:

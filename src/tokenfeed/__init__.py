@@ -9,9 +9,11 @@ batch = store.windows(2048).read([5, 3, 8])
 
 from tokenfeed import errors
 from tokenfeed.loader.loader import Loader
+from tokenfeed.loader.mixture import mix
 from tokenfeed.loader.run import Run
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
 from tokenfeed.store.combining import combine
 from tokenfeed.store.sealing import seal
@@ -26,11 +28,13 @@ __all__ = [
     "Plan",
     "Run",
     "Skip",
+    "Stage",
     "Store",
     "Tokenizer",
     "Writer",
     "combine",
     "errors",
+    "mix",
     "open",
     "seal",
     "stream",

@@ -81,7 +81,8 @@ def test_best_fit_is_what_lists_give(rule, width, lengths, per_chunk, buffer_siz
     if rule == "pad":
         lengths = [min(length, width) for length in lengths]
     plain = Plain(rule, width, buffer_size, documents_of(lengths, per_chunk))
-    how = Packing.choose("best_fit", rule, seq_len=width - 1, buffer_size=buffer_size)
+    sizes = {"seq_len": width - 1, "buffer_size": buffer_size}
+    how = Packing.padding(**sizes) if rule == "pad" else Packing.choose("best_fit", rule, **sizes)
     packer = Packer(how, np.uint32, BOS)
     refill = adder(packer, documents_of(lengths, per_chunk))
     tokens = np.empty((rows_at_once, width), np.uint32)
@@ -158,7 +159,7 @@ def test_split_bounds_how_long_a_document_waits():
 
 
 def test_padding_keeps_documents_whole_and_says_so_when_none_ever_fits():
-    packer = Packer(Packing.choose("best_fit", "pad", seq_len=3, buffer_size=2), np.uint32, BOS)
+    packer = Packer(Packing.padding(seq_len=3, buffer_size=2), np.uint32, BOS)
 
     def refill():
         packer.add(np.arange(5, dtype=np.uint32), np.array([0, 5]), np.zeros((1, 4), np.int64), 0)

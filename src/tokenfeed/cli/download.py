@@ -1,6 +1,7 @@
 """`tokenfeed download DATASET`: bring its files here."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,13 +34,16 @@ def download_command(
     as_json: Json = False,
 ) -> None:
     """Download a dataset: its first COUNT files and the one for validation. Exit status 1 if some could not be had."""
-    from tokenfeed.text.download.shards import (
-        download,  # urllib3 takes a tenth of a second that other commands need not wait
-    )
+    # Imported here: urllib3 takes a tenth of a second that other commands need not wait.
+    from tokenfeed.text.download.shards import download
 
-    downloaded = download(
-        dataset, folder, count=count, workers=workers, progress=not as_json, timeout=timeout, retries=retries
-    )
+    try:
+        downloaded = download(
+            dataset, folder, count=count, workers=workers, progress=not as_json, timeout=timeout, retries=retries
+        )
+    except KeyboardInterrupt:
+        print("Interrupted. Run the same command again: it goes on where it stopped.", file=sys.stderr)
+        raise typer.Exit(130) from None
     if as_json:
         fields = {
             "ok": downloaded.ok,

@@ -33,9 +33,8 @@ def train_tokenizer(
     as_json: Json = False,
 ) -> None:
     """Learn a byte-pair vocabulary with nanochat's special tokens. The last of several files is left for validation."""
-    from tokenfeed.text.sources.files import (
-        TextFiles,
-    )  # Arrow takes a quarter of a second that other commands need not wait
+    # Imported here: Arrow takes a quarter of a second that other commands need not wait.
+    from tokenfeed.text.sources.files import TextFiles
     from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
     files = TextFiles.find(inputs, text_column=text_column)
@@ -67,6 +66,8 @@ def train_tokenizer(
         shown = f"{value:,}" if isinstance(value, int | float) else str(value)
         facts.add_row(Text(name.replace("_", " "), style="dim"), Text(shown))
     console.print(facts)
+    if tokenizer.vocab_size < vocab_size:
+        console.print(f"The text has pairs for {tokenizer.vocab_size:,} tokens only; {vocab_size:,} were asked for.")
 
 
 def _texts(files: "TextFiles") -> Iterator[str]:

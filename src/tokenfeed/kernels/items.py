@@ -37,6 +37,8 @@ from tokenfeed.kernels.posix import (
 )
 
 ALIGNMENT = 64
+PADDING = -1
+"""The first item of a row that is filled with zeros instead of items."""
 
 # Entries of a request; two for every column follow.
 _STRIDE, _NUM_ITEMS, _NUM_SAMPLES, _AHEAD, _SEGMENTS, _NUM_SEGMENTS, _FILES, _FILES_PER_SEGMENT, _COLUMNS = range(9)
@@ -156,6 +158,15 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
     for row in range(rows):
         position = first_items[row]
         num_items = row_offsets[row + 1] - row_offsets[row]
+        if position == PADDING:
+            offset = 0
+            for c in range(num_columns):
+                item_bytes = columns[c, 1]
+                offset = (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+                first_byte = offset + row_offsets[row] * item_bytes
+                buffer[first_byte : first_byte + num_items * item_bytes] = 0
+                offset += total * item_bytes
+            continue
         segment = segments[row]
         if row + 1 < rows and num_columns > 0:
             # While this row is copied, begin to load the start of the next one; the processor then finds the rest.
@@ -270,3 +281,15 @@ def read_ragged(first_items, row_offsets, request, buffer):
         if first_items[row] < 0 or count < 0 or count > num_items - first_items[row]:
             return BAD_INDEX, 0, row
     return _read_request(first_items, row_offsets, request, buffer)
+
+
+@kernel
+def read_pieces(first_items, offsets, request, buffer):
+    """As `read_ragged`, but rows that begin at PADDING become zeros."""
+    num_segments = request[_NUM_SEGMENTS]
+    num_items = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))[num_segments]
+    for row in range(first_items.size):
+        count = offsets[row + 1] - offsets[row]
+        if count < 0 or (first_items[row] != PADDING and not 0 <= first_items[row] <= num_items - count):
+            return BAD_INDEX, 0, row
+    return _read_request(first_items, offsets, request, buffer)

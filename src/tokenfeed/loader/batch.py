@@ -115,6 +115,11 @@ class LoadedBatch:
         """The spans that the rows touch, by table."""
         return self.rows.spans
 
+    @property
+    def loss_mask(self) -> Array | None:
+        """Of packed rows, which targets count: (rows, length); None where all do."""
+        return getattr(self.rows, "loss_mask", None)
+
     def __len__(self) -> int:
         return self._stop - self._start
 

@@ -9,7 +9,8 @@ from tokenfeed.loader.batch import LoadedBatch
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Buffers, Feed
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.loader.run import RunFile
+from tokenfeed.loader.mixture import Mixture
+from tokenfeed.loader.run import AnyPlan, RunFile
 from tokenfeed.loader.steps import BatchSizes
 from tokenfeed.loader.work import ReadableView, Work, make_jobs
 from tokenfeed.plan.plan import Plan
@@ -37,7 +38,7 @@ class Loader(Delivery):
 
     def __init__(
         self,
-        view: ReadableView,
+        view: ReadableView | Mixture,
         batch_size: int | Mapping[int, int],
         *,
         seed: int = 0,
@@ -65,15 +66,15 @@ class Loader(Delivery):
             raise ArgumentError(f"epochs is {epochs}; it must be at least 1, or None for a loader without end")
         self.rank, self.world_size = find_rank(rank, world_size)
         self.batch_sizes = BatchSizes(batch_size)
-        self.plan = Plan.of(view, seed=seed, shuffle=shuffle, skips=skips)
-        self._stop = None if epochs is None else self.plan.count(epochs)
+        self.plan, self._stop = _make_plan(view, epochs, seed=seed, shuffle=shuffle, skips=skips)
         self._prefetch = self._choose_prefetch(view) if prefetch is None else prefetch
         self._threads = threads
         self._work = Work(self.plan, view, self.rank, self.world_size, self._stop, Buffers(), collate)
         self._run = None if run is None or self.rank != 0 else RunFile(run)
+        self._stores = _find_paths(view)
         self._next = 0
 
-    def _choose_prefetch(self, view: ReadableView) -> int:
+    def _choose_prefetch(self, view: ReadableView | Mixture) -> int:
         batch_bytes = self.batch_sizes.at(0) * max(1, view.sample_bytes)
         return min(_PREFETCH, max(2, _PREFETCH_BYTES // batch_bytes))
 
@@ -95,7 +96,8 @@ class Loader(Delivery):
 
     def _start(self) -> tuple[Iterator[LoadedBatch], Callable[[], object]]:
         if self._run is not None:
-            self._run.begin(self.plan, self._next, self.world_size, self.batch_sizes, self._stop)
+            where = self._stores
+            self._run.begin(self.plan, self._next, self.world_size, self.batch_sizes, self._stop, stores=where)
         # Several steps are read by one call: handing over batches one by one would cost more than reading them.
         per_job = max(1, self._prefetch // 2)
         jobs = make_jobs(self._next, self._stop, self.batch_sizes, self.world_size, per_job)
@@ -117,3 +119,24 @@ class Loader(Delivery):
 
     def __repr__(self) -> str:
         return f"Loader({self.plan}, batch_size={self.batch_sizes}, rank {self.rank} of {self.world_size})"
+
+
+def _make_plan(
+    view: ReadableView | Mixture, epochs: int | None, *, seed: int, shuffle: bool, skips: Sequence[Skip]
+) -> tuple[AnyPlan, int | None]:
+    """The plan, and where it ends."""
+    if isinstance(view, Mixture):
+        if epochs is not None:
+            raise ArgumentError(
+                "sources of a mixture have epochs of their own; give the last stage a length, or mix(…, max_epochs=…)"
+            )
+        plan = view.plan(seed=seed, shuffle=shuffle, skips=skips)
+        return plan, plan.end
+    single = Plan.of(view, seed=seed, shuffle=shuffle, skips=skips)
+    return single, None if epochs is None else single.count(epochs)
+
+
+def _find_paths(view: ReadableView | Mixture) -> dict[str, list[str]]:
+    """Where the data of each source lies, as far as views tell; the source of a single view has no name."""
+    views = view.views if isinstance(view, Mixture) else {"": view}
+    return {name: list(getattr(getattr(each, "_data", None), "paths", ())) for name, each in views.items()}

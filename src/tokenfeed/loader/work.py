@@ -8,21 +8,34 @@ from typing import Any, NamedTuple, Protocol
 from tokenfeed.loader.batch import LoadedBatch, Reading
 from tokenfeed.loader.feed import Buffers
 from tokenfeed.loader.steps import BatchSizes, rows_of
-from tokenfeed.plan.plan import Plan, View
+from tokenfeed.plan.plan import View
+from tokenfeed.plan.skips import Ints
 from tokenfeed.store.batch import Batch
 from tokenfeed.store.data import Bytes
 
-__all__ = ["Job", "ReadableView", "Work", "make_jobs"]
+__all__ = ["Job", "Order", "Readable", "ReadableView", "Work", "make_jobs"]
 
 
-class ReadableView(View, Protocol):
-    """A view that samples can be read from."""
+class Readable(Protocol):
+    """What samples can be read from."""
 
     @property
     def sample_bytes(self) -> int:
         """About how many bytes of columns a sample has."""
 
-    def read(self, indices: Any, *, allocate: Callable[[int], Bytes] = ...) -> Batch: ...
+    def read(self, indices: Any, *, allocate: Callable[[int], Bytes]) -> Batch: ...
+
+
+class ReadableView(View, Readable, Protocol):
+    """A view that samples can be read from."""
+
+
+class Order(Protocol):
+    """Which samples a run delivers: a plan."""
+
+    def locate(self, samples: Ints) -> tuple[Ints, Ints]: ...
+
+    def state(self, num_delivered: int) -> dict[str, Any]: ...
 
 
 class Job(NamedTuple):
@@ -56,8 +69,8 @@ class Work:
 
     def __init__(
         self,
-        plan: Plan,
-        view: ReadableView,
+        plan: Order,
+        view: Readable,
         rank: int,
         world_size: int,
         stop: int | None,

@@ -15,7 +15,7 @@ from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.skips import Ints, Removals, Skip, jump, jump_back
 from tokenfeed.storage.local import read_bytes, replace_bytes
 
-__all__ = ["Plan", "Trace", "View", "check_parts"]
+__all__ = ["Plan", "Trace", "View", "check_parts", "check_state"]
 
 VERSION = 1
 
@@ -36,6 +36,9 @@ class View(Protocol):
     def samples_touching(self, documents: Sequence[int]) -> Ints:
         """The samples that any of these documents is part of."""
 
+    # A view may also have `samples_per_group`, how many samples stay together whatever the shuffle, and `family`, what
+    # it has in common with views of other lengths over the same groups.
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -46,10 +49,14 @@ class Trace:
     epoch: int
     index: int
     """Its number in the view."""
+    source: str | None = None
+    """Of a mixture, the source that the view belongs to."""
 
 
 class Plan:
     """k → (epoch, index) for k = 0, 1, 2, …: epoch k // n, index `Permutation(n, seed, epoch)[k % n]`, less the skips.
+
+    With groups of m samples, groups are permuted: index `Permutation(n / m, seed, epoch)[k % n // m] · m + k % m`.
 
     Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do later.
     """
@@ -63,11 +70,21 @@ class Plan:
         seed: int = 0,
         shuffle: bool = True,
         skips: Sequence[Skip] = (),
+        group: int = 1,
+        family: str | None = None,
     ) -> None:
-        """`skips` in the order in which they were made. Those by document need a view to find samples: `Plan.of`."""
+        """`skips` in the order in which they were made. Those by document need a view to find samples: `Plan.of`.
+
+        Groups of `group` samples are shuffled, and stay together. Plans over views of one `family` may take each
+        other's checkpoints: they have the same groups, of more or fewer samples.
+        """
         if num_samples < 1:
             raise ArgumentError("there is nothing to load: the view has no samples")
+        if group < 1 or num_samples % group:
+            raise ArgumentError(f"{num_samples} samples are no whole number of groups of {group}")
         self.num_samples = num_samples
+        self.group = group
+        self.family = family
         self.data = data
         self.view = view
         self.seed = seed
@@ -91,17 +108,34 @@ class Plan:
     def of(cls, view: View, *, seed: int = 0, shuffle: bool = True, skips: Sequence[Skip] = ()) -> "Plan":
         """The plan over a view."""
         found = [_with_indices(skip, view) for skip in skips]
-        return cls(len(view), data=view.identity, view=view.description, seed=seed, shuffle=shuffle, skips=found)
+        return cls(
+            len(view),
+            data=view.identity,
+            view=view.description,
+            seed=seed,
+            shuffle=shuffle,
+            skips=found,
+            group=getattr(view, "samples_per_group", 1),
+            family=getattr(view, "family", None),
+        )
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """(epochs, indices) of samples of the run. O(1) each, O(log s) with s samples removed."""
-        positions = self._removals.to_positions(jump(samples, self._ranges) if self._ranges else samples)
+        positions = self.positions(jump(samples, self._ranges) if self._ranges else samples)
         epochs, indices = np.empty_like(positions), np.empty_like(positions)
-        if self.shuffle:
+        if self.shuffle and self.group == 1:
             permute_run(positions, self.num_samples, self.seed, epochs, indices)
+        elif self.shuffle:
+            groups, places = np.divmod(positions, self.group)
+            permute_run(groups, self.num_samples // self.group, self.seed, epochs, indices)
+            indices = indices * self.group + places
         else:
             np.divmod(positions, self.num_samples, out=(epochs, indices))
         return epochs, indices
+
+    def positions(self, numbers: Ints) -> Ints:
+        """Places in the endless shuffled stream, epoch · n + place in the epoch, of samples that are not left out."""
+        return self._removals.to_positions(numbers)
 
     def find(self, index: int, *, epochs: Sequence[int]) -> Ints:
         """The k at which sample `index` of the view is delivered in these epochs; fewer where it is skipped."""
@@ -131,17 +165,20 @@ class Plan:
     def _places(self, epoch: int, indices: Ints) -> Ints:
         if not self.shuffle:
             return indices
-        return np.asarray(Permutation(self.num_samples, seed=self.seed, epoch=epoch).inverse(indices))
+        groups, places = np.divmod(indices, self.group)
+        order = Permutation(self.num_samples // self.group, seed=self.seed, epoch=epoch)
+        return np.asarray(order.inverse(groups)) * self.group + places
 
     def parts(self, num_delivered: int) -> dict[str, Any]:
         """What the first `num_delivered` samples depend on, part by part: the plan that a state carries."""
         early = [skip.to_json() for skip in self.skips if skip.begins < num_delivered]
-        return {
+        parts = {
             "data": self.data,
-            "view": self.view,
+            "view": self.family or self.view,
             "seed": self.seed if self.shuffle else None,
             "skips": checksum(json.dumps(early).encode()) if early else None,
         }
+        return parts if self.family is None else {**parts, "group": self.group}
 
     def state(self, num_delivered: int) -> dict[str, Any]:
         """The checkpoint after `num_delivered` samples of the run."""
@@ -149,13 +186,16 @@ class Plan:
 
     def accept(self, state: Any) -> int:
         """The number of samples that a state says were delivered, if this plan would have delivered the same."""
-        if not isinstance(state, Mapping):
-            raise StateError(f"a state is a dict with version, samples and plan, not {type(state).__name__}")
-        if state.get("version") != VERSION:
-            raise StateError(f"the state has version {state.get('version')!r}; this tokenfeed takes {VERSION}")
-        num_delivered, theirs = state.get("samples"), state.get("plan")
-        if type(num_delivered) is not int or num_delivered < 0 or not isinstance(theirs, Mapping):
-            raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
+        num_delivered, theirs = check_state(state)
+        per_group = theirs.get("group")
+        if self.family is not None and type(per_group) is int and per_group > 0:
+            num_delivered, rest = divmod(num_delivered * self.group, per_group)
+            if rest:
+                raise PlanMismatchError(
+                    f"the checkpoint was taken within a group, of which {per_group} samples make one; to go on with "
+                    f"{self.view}, take one after a whole number of groups"
+                )
+            theirs = {**theirs, "group": self.group}
         check_parts(self.parts(num_delivered), theirs)
         return num_delivered
 
@@ -168,6 +208,8 @@ class Plan:
             "seed": self.seed,
             "shuffle": self.shuffle,
             "skips": [skip.to_json() for skip in self.skips],
+            "group": self.group,
+            "family": self.family,
         }
 
     @classmethod
@@ -182,6 +224,8 @@ class Plan:
                 seed=value["seed"],
                 shuffle=value["shuffle"],
                 skips=[Skip.from_json(skip) for skip in value["skips"]],
+                group=value["group"],
+                family=value["family"],
             )
         except (TypeError, KeyError) as error:
             raise StateError(f"{value!r} describes no plan ({error})") from error
@@ -207,6 +251,20 @@ class Plan:
     def __repr__(self) -> str:
         order = f"seed {self.seed}" if self.shuffle else "in order"
         return f"Plan({self.num_samples:,} samples of {self.view}, {order}, {len(self.skips)} skips)"
+
+
+def check_state(state: Any) -> tuple[int, Mapping[str, Any]]:
+    """How many samples a state says were delivered, and the parts of the plan that delivered them."""
+    if not isinstance(state, Mapping):
+        raise StateError(f"a state is a dict with version, samples and plan, not {type(state).__name__}")
+    if state.get("version") != VERSION:
+        raise StateError(f"the state has version {state.get('version')!r}; this tokenfeed takes {VERSION}")
+    if "rows" in state and "samples" not in state:
+        raise StateError("this is the state of a stream of text; a Loader has another")
+    num_delivered, theirs = state.get("samples"), state.get("plan")
+    if type(num_delivered) is not int or num_delivered < 0 or not isinstance(theirs, Mapping):
+        raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
+    return num_delivered, theirs
 
 
 def check_parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

@@ -32,12 +32,15 @@ class Skip:
     >>> Skip(samples=(81_000, 82_000))          # what steps around a loss spike would have delivered
     >>> Skip(documents=[17, 4711], at=80_000)   # every sample that touches these documents
     >>> Skip(indices=[5], at=80_000)            # sample 5 of the view
+    >>> Skip(documents=[17], source="web", at=80_000)
     """
 
     samples: tuple[int, int] | None = None
     documents: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
     at: int = 0
+    source: str | None = None
+    """Of a mixture, the source that `documents` or `indices` are of."""
 
     def __post_init__(self) -> None:
         for name in ("documents", "indices"):
@@ -62,7 +65,8 @@ class Skip:
     def to_json(self) -> list[Any]:
         if self.samples is not None:
             return ["samples", *self.samples]
-        return ["indices", self.at, list(self.indices), list(self.documents)]
+        fields = ["indices", self.at, list(self.indices), list(self.documents)]
+        return fields if self.source is None else [*fields, self.source]
 
     @classmethod
     def from_json(cls, value: Any) -> "Skip":
@@ -71,6 +75,8 @@ class Skip:
                 return cls(samples=(start, stop))
             case ["indices", at, [*indices], [*documents]]:
                 return cls(at=at, indices=tuple(indices), documents=tuple(documents))
+            case ["indices", at, [*indices], [*documents], str(source)]:
+                return cls(at=at, indices=tuple(indices), documents=tuple(documents), source=source)
         raise ArgumentError(f"{value!r} describes no skip")
 
 

@@ -1,7 +1,7 @@
 """What views and batches need of a store: its columns, its span tables, and the reader."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from tokenfeed.errors import ArgumentError, MissingError, SampleIndexError
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
 from tokenfeed.store.reader import Ints, Reader
-from tokenfeed.store.spans import SpanTables
+from tokenfeed.store.spans import SpanTable, SpanTables
 
 __all__ = ["Array", "Bytes", "ColumnSet", "Data", "as_indices", "new_bytes"]
 
@@ -28,17 +28,50 @@ class Data:
     """A store's content, without the views on it."""
 
     def __init__(
-        self, columns: Mapping[str, Column], spans: SpanTables, reader: Reader, identify: Callable[[], str]
+        self,
+        columns: Mapping[str, Column],
+        spans: SpanTables,
+        reader: Reader,
+        identify: Callable[[], str],
+        *,
+        paths: Sequence[str] = (),
     ) -> None:
         self.columns = columns
         self.spans = spans
         self.reader = reader
         self._identify = identify
+        self.paths = list(paths)
+        """Where it was opened from, absolute. A hint for finding it again, never its identity."""
 
     @cached_property
     def identity(self) -> str:
         """A checksum of what is in the store. O(shards), once."""
         return self._identify()
+
+    @classmethod
+    def join(cls, parts: Sequence["Data"], names: Iterable[str]) -> "Data":
+        """Some columns of several stores, one behind the other, with the span tables that all of them have.
+
+        They must agree on what an item of these columns is.
+        """
+        first, *others = parts
+        columns = {}
+        for name in names:
+            columns[name] = first.columns[name]
+            for number, other in enumerate(others, 1):
+                if other.columns.get(name) != columns[name]:
+                    raise ArgumentError(
+                        f"stores 0 and {number} cannot be read together: column {name!r} is {columns[name]} in one and "
+                        f"{other.columns.get(name, 'missing')} in the other"
+                    )
+        codecs = {
+            name: table.codec
+            for name, table in first.spans.items()
+            if all(name in other.spans and other.spans[name].has_codec_of(table) for other in others)
+        }
+        reader = first.reader.join([other.reader for other in others], list(columns), list(codecs))
+        tables = SpanTables({name: SpanTable(name, codec, reader) for name, codec in codecs.items()})
+        return cls(columns, tables, reader, lambda: "+".join(part.identity for part in parts))
 
     @property
     def num_items(self) -> int:

@@ -49,6 +49,16 @@ class Documents:
         return batch
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """What is read with every batch."""
+        return self._columns.names
+
+    def join(self, others: Sequence["Documents"]) -> "Documents":
+        """The documents of this view, then those of the others, as one view."""
+        data = Data.join([view._data for view in (self, *others)], self.columns)
+        return Documents(data, table=self._table.name, columns=self.columns, spans=self._spans)
+
+    @property
     def identity(self) -> str:
         """A checksum of the data."""
         return self._data.identity

@@ -49,7 +49,12 @@ class Reader:
     ) -> None:
         if reads_in_flight < 1:
             raise ArgumentError(f"reads_in_flight is {reads_in_flight}; it must be at least 1")
-        self._shards = shards
+        self.shards = shards
+        self._how: dict[str, Any] = {
+            "backend": backend,
+            "reads_in_flight": reads_in_flight,
+            "max_open_files": max_open_files,
+        }
         self._columns = list(columns)
         self._tables = list(tables)
         self._files_per_segment = len(columns) + spans.TABLE_FILES * len(tables)
@@ -62,6 +67,11 @@ class Reader:
         self._files = FileTable(
             len(shards) * self._files_per_segment, describe, backend=backend, max_open_files=max_open_files
         )
+
+    def join(self, others: Sequence["Reader"], columns: Sequence[str], tables: Sequence[str]) -> "Reader":
+        """A reader of some columns and span tables of several stores, one behind the other, that reads as this does."""
+        shards = [shard for reader in (self, *others) for shard in reader.shards]
+        return Reader(shards, columns, tables, **self._how)
 
     def request(
         self, columns: Sequence[tuple[str, int]], *, stride: int = 0, num_items: int = 0, num_samples: int = 0
@@ -78,7 +88,7 @@ class Reader:
     def span_starts(self, table: str) -> Ints:
         """Number of the first span of every shard, and the number of all."""
         if table not in self._span_starts:
-            self._span_starts[table] = _cumulative([shard.num_spans(table) for shard in self._shards])
+            self._span_starts[table] = _cumulative([shard.num_spans(table) for shard in self.shards])
         return self._span_starts[table]
 
     def locate(self, start: int, stop: int) -> list[Location]:
@@ -88,7 +98,7 @@ class Reader:
         while start < stop:
             first, end = int(self.starts[segment]), min(stop, int(self.starts[segment + 1]))
             if start < end:
-                places.append(Location(self._shards[segment].name, start - first, end - first))
+                places.append(Location(self.shards[segment].name, start - first, end - first))
                 start = end
             segment += 1
         return places
@@ -115,6 +125,18 @@ class Reader:
             if status == posix.BAD_INDEX:
                 raise SampleIndexError(
                     f"row {row} begins at item {first_items[row]}; the store has {self.starts[-1]:,}"
+                )
+            self._recover(status, file, self.starts, first_items)
+
+    def read_pieces(self, first_items: Ints, offsets: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
+        """As `read_ragged`; and what begins at `items.PADDING` becomes zeros."""
+        while True:
+            status, file, row = items.read_pieces(first_items, offsets, request, buffer)
+            if status == posix.OK:
+                return
+            if status == posix.BAD_INDEX:
+                raise SampleIndexError(
+                    f"piece {row} begins at item {first_items[row]}; the store has {self.starts[-1]:,}"
                 )
             self._recover(status, file, self.starts, first_items)
 
@@ -180,7 +202,7 @@ class Reader:
         if status == posix.UNOPENED:
             self._files.open(file)
             segments = np.unique(np.searchsorted(starts, positions, side="right") - 1)
-            for segment in segments[(segments >= 0) & (segments < len(self._shards))]:
+            for segment in segments[(segments >= 0) & (segments < len(self.shards))]:
                 self._files.open(int(segment) * self._files_per_segment + file % self._files_per_segment)
         elif status == posix.BAD_SPANS:
             name = self._files.name(file)

@@ -52,6 +52,10 @@ class SpanTable:
             raise MissingError(f"{self.name!r} are spans of a batch alone; there is no table of them")
         return self._given_reader
 
+    def has_codec_of(self, other: "SpanTable") -> bool:
+        names = [None if table.codec is None else table.codec.name for table in (self, other)]
+        return names[0] == names[1]
+
     def __len__(self) -> int:
         return int(self._reader.span_starts(self.name)[-1])
 

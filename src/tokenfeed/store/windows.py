@@ -11,37 +11,60 @@ from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices, new_
 from tokenfeed.store.reader import Ints, Location
 from tokenfeed.store.spans import BatchSpans
 
-__all__ = ["WindowBatch", "Windows"]
+__all__ = ["JoinedWindows", "WindowBatch", "Windows"]
 
 
 class Windows:
     """Sample i is items [i·length, i·length + length + extra) of the store, across shards.
 
     Eight items, length 3, extra 1:  0 1 2 3 4 5 6 7  →  sample 0 = 0 1 2 3,  sample 1 = 3 4 5 6; len = 2
+
+    With `group`, there are as many windows as fit whole groups of that many items, and those of a group stay together
+    when a run is shuffled. A run over `windows(2048, group=8192)` can go on with `windows(8192, group=8192)`.
     """
 
     def __init__(
-        self, data: Data, length: int, *, extra: int = 1, columns: Sequence[str] = (), spans: Sequence[str] = ()
+        self,
+        data: Data,
+        length: int,
+        *,
+        extra: int = 1,
+        group: int | None = None,
+        columns: Sequence[str] = (),
+        spans: Sequence[str] = (),
     ) -> None:
         if length < 1 or extra < 0:
             raise ArgumentError(f"windows of length {length}, extra {extra}; they must be at least 1 and 0")
+        if group is not None and (group < length or group % length):
+            raise ArgumentError(f"a group of {group} items is no whole number of windows of {length}")
         self.length = length
         self.extra = extra
+        self.group = group
         self._data = data
         self._columns = data.column_set(columns)
         self._spans = [data.spans[table].name for table in spans]
-        self._num_samples = max(0, (data.num_items - extra) // length)
+        unit = group or length
+        self._num_samples = max(0, (data.num_items - extra) // unit) * (unit // length)
         # What every read needs, looked up once: a read holds the interpreter lock for little more than a microsecond.
         self._reader = data.reader
         self._width = length + extra
         self._first_column = self._columns.names[0] if self._columns.names else ""
-        self.request = self.request_for(self._columns)
+        self._request = self._request_for(self._columns)
 
-    def request_for(self, columns: ColumnSet) -> Ints:
+    def _request_for(self, columns: ColumnSet) -> Ints:
         """What the reading kernel must know to read windows of these columns."""
         return self._reader.request(
             columns.sizes, stride=self.length, num_items=self._width, num_samples=self._num_samples
         )
+
+    def first_items(self, numbers: Ints) -> Ints:
+        """Where samples begin in the store."""
+        return numbers * self.length
+
+    def read_rows(self, numbers: Ints, columns: ColumnSet, buffer: Bytes) -> None:
+        """Read samples of some columns into a buffer."""
+        request = self._request if columns is self._columns else self._request_for(columns)
+        self._reader.read_windows(numbers, request, buffer)
 
     def __len__(self) -> int:
         return self._num_samples
@@ -81,13 +104,21 @@ class Windows:
         shape = (numbers.size, self._width)
         flat = self._columns.flat_out(out, shape)
         if flat is not None:
-            self._reader.read_windows(numbers, self.request, flat)
+            self.read_rows(numbers, self._columns, flat)
             return {self._first_column: out}
         arrays = self._columns.check_out(out, shape)
         for name, array in arrays.items():
-            request = self.request_for(self._data.one_column(name))
-            self._reader.read_windows(numbers, request, array.reshape(-1).view(np.uint8))
+            self.read_rows(numbers, self._data.one_column(name), array.reshape(-1).view(np.uint8))
         return arrays
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is read with every batch."""
+        return self._columns.names
+
+    def join(self, others: Sequence["Windows"]) -> "JoinedWindows":
+        """The samples of this view, then those of the others, as one view. No window crosses from one to the next."""
+        return JoinedWindows([self, *others])
 
     @property
     def identity(self) -> str:
@@ -97,7 +128,20 @@ class Windows:
     @property
     def description(self) -> str:
         """What one sample is."""
-        return f"windows({self.length})" if self.extra == 1 else f"windows({self.length}, extra={self.extra})"
+        options = [] if self.extra == 1 else [f"extra={self.extra}"]
+        options += [] if self.group is None else [f"group={self.group}"]
+        return f"windows({', '.join([str(self.length), *options])})"
+
+    @property
+    def family(self) -> str | None:
+        """What it has in common with windows of other lengths over the same groups."""
+        extra = "" if self.extra == 1 else f", extra={self.extra}"
+        return None if self.group is None else f"windows(group={self.group}{extra})"
+
+    @property
+    def samples_per_group(self) -> int:
+        """How many samples stay together, whatever the shuffle."""
+        return 1 if self.group is None else self.group // self.length
 
     @property
     def sample_bytes(self) -> int:
@@ -120,6 +164,40 @@ class Windows:
             raise SampleIndexError(f"sample {index} is outside the view, which has {len(self):,} samples")
         start = index * self.length
         return self._data.reader.locate(start, start + self.length + self.extra)
+
+
+class JoinedWindows(Windows):
+    """Windows of several stores, read by one call.
+
+    Two stores of 10 and 9 items, length 4:  samples 0, 1 begin at items 0, 4;  samples 2, 3 at items 10, 14
+    """
+
+    def __init__(self, views: Sequence[Windows]) -> None:
+        first = views[0]
+        for number, view in enumerate(views):
+            if (view.description, view.columns) != (first.description, first.columns):
+                raise ArgumentError(
+                    f"views 0 and {number} cannot be read together: {first.description} of {', '.join(first.columns)}, "
+                    f"and {view.description} of {', '.join(view.columns)}"
+                )
+        data = Data.join([view._data for view in views], first.columns)
+        super().__init__(
+            data, first.length, extra=first.extra, group=first.group, columns=first.columns, spans=first._spans
+        )
+        self._first_samples = np.cumsum([0, *map(len, views)])
+        self._num_samples = int(self._first_samples[-1])
+        first_items = np.cumsum([0, *(view._data.num_items for view in views)])
+        self._shifts: Ints = first_items[:-1] - self._first_samples[:-1] * first.length
+
+    def first_items(self, numbers: Ints) -> Ints:
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
+            raise SampleIndexError(f"samples {numbers.min()} to {numbers.max()} are asked for; there are {len(self):,}")
+        sources = np.searchsorted(self._first_samples, numbers, side="right") - 1
+        return numbers * self.length + self._shifts[sources]
+
+    def read_rows(self, numbers: Ints, columns: ColumnSet, buffer: Bytes) -> None:
+        row_offsets = np.arange(numbers.size + 1) * self._width
+        self._reader.read_ragged(self.first_items(numbers), row_offsets, self._request_for(columns), buffer)
 
 
 class WindowBatch(Batch):
@@ -151,13 +229,11 @@ class WindowBatch(Batch):
         return self.indices.size, self._view.length + self._view.extra
 
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
-        view = self._view
-        request = view.request if columns is self._columns else view.request_for(columns)
-        self._data.reader.read_windows(self.indices, request, buffer)
+        self._view.read_rows(self.indices, columns, buffer)
 
     def _find_spans(self, table: str) -> BatchSpans:
         row_offsets = np.arange(0, (len(self) + 1) * self.shape[1], self.shape[1])
-        return self._data.spans[table].find(self.indices * self.length, row_offsets)
+        return self._data.spans[table].find(self._view.first_items(self.indices), row_offsets)
 
     def _place(self, row: int) -> Any:
         return row

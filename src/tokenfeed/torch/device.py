@@ -55,6 +55,9 @@ class DeviceBatch:
                 self._wide["targets"] = _widen(tokens[:, 1 : rows.length + 1], dtypes["targets"])
             elif "targets" in self._narrow:
                 self._wide["targets"] = _widen(self._narrow["targets"], dtypes["targets"])
+        mask = getattr(rows, "loss_mask", None)
+        self.loss_mask = None if mask is None else move(mask)
+        """Of packed rows, which targets count: (rows, length); None where all do."""
         self.data = pytree.tree_map_only(np.ndarray, lambda array: _widen_column(move(array)), host.data)
         """What the collate function made, with tensors for arrays."""
 
@@ -108,7 +111,7 @@ class DeviceBatch:
 
     def record_stream(self, stream: Any) -> None:
         """Tell the allocator that the tensors, made on another stream, are used on this one."""
-        leaves = pytree.tree_leaves((self._narrow, self._wide, self.data))
+        leaves = pytree.tree_leaves((self._narrow, self._wide, self.loss_mask, self.data))
         for tensor in leaves:
             if isinstance(tensor, torch.Tensor):
                 tensor.record_stream(stream)

@@ -293,7 +293,9 @@ def test_stats(windows):
     assert loader.stats().wait_fraction == 0
     for _ in range(10):
         next(loader)
-    time.sleep(0.1)
+    deadline = time.monotonic() + 10
+    while loader.stats().queued < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
     stats = loader.stats()
     assert (stats.batches, stats.samples) == (10, 40)
     assert stats.bytes >= 40 * 65 * 2

@@ -17,6 +17,7 @@ from golden import GOLDEN, golden_tokenizer
 from tokenfeed.errors import (
     ArgumentError,
     CorruptionError,
+    FitError,
     MissingError,
     NotAStoreError,
     PlanMismatchError,
@@ -202,6 +203,24 @@ def test_a_state_of_other_files_tokenizers_or_columns(folder, tmp_path_factory):
     resumed = make(moved)
     resumed.load_state_dict(state)  # where the files lie does not matter
     next(resumed)
+
+
+def test_a_state_of_another_packing_or_of_the_other_road(folder):
+    feed = make(folder)
+    next(feed)
+    with pytest.raises(PlanMismatchError, match="packing 'best_fit', this plan has 'concat'"):
+        make(folder, packing="concat").load_state_dict(feed.state_dict())
+    other = make(folder, overflow="crop", seq_len=32, buffer_size=9, batch_size=3)
+    other.load_state_dict(feed.state_dict())  # these may change
+    next(other)
+    with pytest.raises(StateError, match="the state of a Loader"):
+        feed.load_state_dict({"version": 1, "samples": 5, "plan": {}})
+
+
+def test_a_tokenizer_may_be_a_path(folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer")
+    golden_tokenizer().save(path)
+    np.testing.assert_array_equal(next(make(folder, path)).tokens, next(make(folder)).tokens)
 
 
 def test_states_that_cannot_be_understood(folder):
@@ -390,6 +409,25 @@ def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():
     np.testing.assert_array_equal(counts, np.bincount(np.arange(place.group) % len(CHAT), minlength=len(CHAT)))
     for rank in ranks:
         rank.close()
+
+
+def test_conversations_longer_than_a_row(tmp_path):
+    """They fill the buffer, as in nanochat, or are dropped."""
+    long = {"messages": [{"role": "user", "content": "why " * 99}, {"role": "assistant", "content": "because"}]}
+    mixed = [long if number % 3 == 0 else CHAT[5] for number in range(30)]
+    options = {"batch_size": 2, "seq_len": 48, "buffer_size": 6, "rank": 0, "world_size": 1}
+    with pytest.raises(FitError, match="too_long='drop'"):
+        take(stream_chat(mixed, golden_tokenizer(), **options), 40)
+    feed = stream_chat(mixed, golden_tokenizer(), too_long="drop", **options)
+    seen = [row for _ in range(40) for row in next(feed).rows.documents[:, 2].tolist()]
+    assert {number % 3 for number in seen} == {1, 2}
+    feed.close()
+    with pytest.raises(FitError, match="no conversation fits"):
+        next(stream_chat([long], golden_tokenizer(), too_long="drop", **options))
+    with pytest.raises(ArgumentError, match="too_long"):
+        stream_chat(mixed, golden_tokenizer(), too_long="cut", **options)
+    with pytest.raises(ArgumentError, match="a sequence of dicts"):
+        stream_chat("chat.jsonl", golden_tokenizer(), **options)
 
 
 @pytest.mark.parametrize(

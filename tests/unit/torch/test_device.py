@@ -136,3 +136,20 @@ def test_finite_loaders_end(windows):
     for _ in range(2):
         seen = [sample for batch in feed for sample in batch.samples.tolist()]
         assert seen == list(range(len(windows)))
+
+
+def test_packed_rows_bring_their_loss_mask(tmp_path):
+    with tokenfeed.Writer(tmp_path / "s", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
+        for number in range(20):
+            writer.append({"tokens": range(number + 1)}, documents=number)
+    store = tokenfeed.open(tmp_path / "s")
+    store.pack(16)
+    loader = tokenfeed.Loader(store.packed(16), 2)
+    for batch, _ in zip(tokenfeed.torch.to_device(loader, "cpu"), range(3), strict=False):
+        assert batch.loss_mask.dtype == torch.bool
+        np.testing.assert_array_equal(batch.loss_mask, batch.host.loss_mask)
+        assert batch.loss_mask.shape == batch.targets.shape
+    loader.close()
+    windows = tokenfeed.Loader(store.windows(16), 2)
+    assert next(iter(tokenfeed.torch.to_device(windows, "cpu"))).loss_mask is None
+    windows.close()

@@ -120,6 +120,12 @@ def _ignore(arrival: Arrival) -> None:
     pass
 
 
+def _has_any(folder: Path, listing: Listing) -> bool:
+    """Whether anything of a list has arrived, or begun to."""
+    names = {*listing.train, *listing.val}
+    return any(child.name.removesuffix(".tmp") in names for child in folder.iterdir())
+
+
 def _extend_listing(folder: Path, listing: Listing) -> None:
     """Make the list of a folder hold these files. Of two processes that do so at once, the longer list remains."""
     with _locked(folder):
@@ -127,12 +133,12 @@ def _extend_listing(folder: Path, listing: Listing) -> None:
         if before is not None:
             for split, there, here in (("train", before.train, listing.train), ("val", before.val, listing.val)):
                 for number, (old, new) in enumerate(zip(there, here, strict=False)):
-                    if old != new:
+                    if old != new and _has_any(folder, before):
                         raise ArgumentError(
                             f"{folder} holds another dataset: {split} file {number} is {old!r} in its files.json and "
                             f"{new!r} in this one. Choose another folder."
                         )
-            if len(before.train) >= len(listing.train):
+            if len(before.train) >= len(listing.train) and _has_any(folder, before):
                 return
         write_listing(folder, listing)
 

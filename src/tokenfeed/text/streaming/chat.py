@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, FormatError
+from tokenfeed.errors import ArgumentError, FitError, FormatError
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.plan import check_parts
 from tokenfeed.store.data import Array
@@ -44,6 +44,7 @@ def stream_chat(
     batch_size: int,
     seq_len: int,
     buffer_size: int = 100,
+    too_long: str = "keep",
     lanes: int | None = None,
     threads: int = 2,
     prefetch: int = 4,
@@ -53,12 +54,15 @@ def stream_chat(
     """Endless batches of conversations, each `{"messages": [{"role": …, "content": …}, …]}`, as nanochat packs them.
 
     Rows hold whole conversations by best fit, and are padded where none fits. `batch.targets` is −1 wherever there is
-    nothing to learn. A conversation longer than a row is never placed; it is an error when nothing else is left.
-    Conversation i is lane i mod lanes', epoch after epoch.
+    nothing to learn. A conversation longer than a row is never placed: with `too_long="keep"` it stays in the buffer
+    for good, as in nanochat, and it is an error when nothing else is left there; "drop" passes it over. Conversation i
+    is lane i mod lanes', epoch after epoch.
     """
     rank, world_size = find_rank(rank, world_size)
-    how = Packing.choose("best_fit", "pad", seq_len=seq_len, buffer_size=buffer_size)
-    source = Conversations(conversations, tokenizer)
+    if too_long not in ("keep", "drop"):
+        raise ArgumentError(f"too_long is {too_long!r}; it must be 'keep' or 'drop'")
+    how = Packing.padding(seq_len=seq_len, buffer_size=buffer_size)
+    source = Conversations(conversations, tokenizer, longest=seq_len + 1 if too_long == "drop" else None)
     return TextFeed(
         source,
         how,
@@ -73,7 +77,7 @@ def stream_chat(
 
 def render(conversations: Iterable[Conversation], tokenizer: Tokenizer) -> tuple[Array, npt.NDArray[np.bool_], Ints]:
     """(ids, mask, offsets): conversation i is ids[offsets[i]:offsets[i + 1]]; mask says which tokens are learnt."""
-    parts = [list(_parts(conversation)) for conversation in conversations]
+    parts = [_parts_of(number, conversation) for number, conversation in enumerate(conversations)]
     flat = [part for conversation in parts for part in conversation]
     texts, text_offsets = tokenizer.encode_batch([text for text, kind in flat if kind < _SPECIAL], threads=1)
     lengths = np.ones(len(flat), np.int64)
@@ -89,6 +93,13 @@ def render(conversations: Iterable[Conversation], tokenizer: Tokenizer) -> tuple
     return ids, np.repeat(kinds & _LEARNT, lengths).astype(np.bool_), offsets
 
 
+def _parts_of(number: int, conversation: Conversation) -> list[Part]:
+    try:
+        return list(_parts(conversation))
+    except FormatError as error:
+        raise FormatError(f"conversation {number}, which begins {str(conversation)[:80]!r}: {error}") from None
+
+
 def _parts(conversation: Conversation) -> Iterator[Part]:
     messages = conversation.get("messages") if isinstance(conversation, Mapping) else None
     if not isinstance(messages, list) or not messages:
@@ -102,7 +113,7 @@ def _parts(conversation: Conversation) -> Iterator[Part]:
     for number, message in enumerate(messages):
         role = ("user", "assistant")[number % 2]
         if message.get("role") != role:
-            raise FormatError(f"message {number} is from {message.get('role')!r}; users and assistants take turns")
+            raise FormatError(f"message {number} is from {message.get('role')!r}, not from {role!r}: they take turns")
         if role == "user":
             yield from (("<|user_start|>", _SPECIAL), (_text(message), 0), ("<|user_end|>", _SPECIAL))
             continue
@@ -168,7 +179,16 @@ class Conversations:
 
     dtype = np.dtype(np.uint32)
 
-    def __init__(self, conversations: Sequence[Conversation], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, conversations: Sequence[Conversation], tokenizer: Tokenizer, *, longest: int | None = None
+    ) -> None:
+        """Conversations of more than `longest` tokens are passed over."""
+        if isinstance(conversations, str) or not hasattr(conversations, "__getitem__"):
+            raise ArgumentError(
+                f"conversations are a sequence of dicts, such as a list, not {type(conversations).__name__}"
+            )
+        self._longest = longest
+        self._num_dropped = 0
         self._conversations = conversations
         self._tokenizer = tokenizer
         self.bos = tokenizer.bos_id
@@ -196,7 +216,18 @@ class Conversations:
 
     def encode(self, conversations: list[Any]) -> Encoded:
         ids, mask, offsets = render(conversations, self._tokenizer)
-        return Encoded(ids.astype(np.uint32) | (mask.astype(np.uint32) << np.uint32(_MASK_BIT)), offsets)
+        tokens = ids.astype(np.uint32) | (mask.astype(np.uint32) << np.uint32(_MASK_BIT))
+        return Encoded(tokens, offsets) if self._longest is None else self._drop_long(tokens, offsets, self._longest)
+
+    def _drop_long(self, tokens: Array, offsets: Ints, longest: int) -> Encoded:
+        """What is too long becomes a document without tokens, which does not wait."""
+        lengths = np.diff(offsets)
+        fits = lengths <= longest
+        self._num_dropped = 0 if fits.any() else self._num_dropped + lengths.size
+        if self._num_dropped > len(self._conversations):
+            raise FitError(f"no conversation fits a row of {longest} tokens; choose a greater seq_len")
+        ends = np.cumsum(np.where(fits, lengths, 0))
+        return Encoded(tokens[np.repeat(fits, lengths)], np.concatenate([np.zeros(1, np.int64), ends]))
 
     def fetch(self, references: Ints) -> Encoded:
         return self.encode([self._conversations[number] for number in references[:, 2].tolist()])

@@ -10,6 +10,7 @@ from tokenfeed.loader.batch import LoadedBatch
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Buffers, Feed
 from tokenfeed.loader.launch import find_rank
+from tokenfeed.plan.plan import check_parts
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.packer import Packing, PackingCounts
 from tokenfeed.text.streaming.places import NO_DOCUMENTS, Place
@@ -27,7 +28,7 @@ _WAIT_SECONDS = 60.0
 
 def stream(
     source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | str | os.PathLike[str],
     *,
     batch_size: int,
     seq_len: int,
@@ -47,7 +48,7 @@ def stream(
 ) -> "TextFeed":
     """Endless batches of text: Parquet or JSONL files (a folder, a pattern, a list), tokenised and packed on the way.
 
-    `split` is "train" (all files but the last), "val" (the last) or None (all).
+    `split` is "train" (all files but the last), "val" (the last) or None (all). `tokenizer` may be a path to load.
 
     `packing` is "best_fit", where every row begins with BOS and holds whole documents as far as they fit; or "concat",
     one document behind the other, the last target of a row being the first input of the next ("concat_pop": every
@@ -63,6 +64,8 @@ def stream(
     `prefetch` batches are made ahead: 0 for none, and no thread. Neither changes what is delivered.
     """
     rank, world_size = find_rank(rank, world_size)
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer.load(tokenizer)
     files = TextFiles.find(source, text_column=text_column, split=split, wait_seconds=_WAIT_SECONDS)
     groups = RowGroups(
         files,
@@ -101,10 +104,9 @@ class TextFeed(Delivery):
         world_size: int,
     ) -> None:
         super().__init__()
-        if batch_size < 1 or threads < 1 or prefetch < 0:
-            raise ArgumentError(
-                f"batch_size is {batch_size}, threads is {threads}, prefetch is {prefetch}; at least 1, 1, 0 are needed"
-            )
+        for name, value, least in (("batch_size", batch_size, 1), ("threads", threads, 1), ("prefetch", prefetch, 0)):
+            if not isinstance(value, int) or value < least:
+                raise ArgumentError(f"{name} is {value!r}; it must be a whole number, at least {least}")
         if lanes is not None and (lanes < 1 or lanes % world_size):
             raise ArgumentError(f"{lanes} lanes cannot be shared by {world_size} ranks: it must be a multiple of them")
         self.rank, self.world_size, self.batch_size = rank, world_size, batch_size
@@ -164,7 +166,7 @@ class TextFeed(Delivery):
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint of this rank after the last batch delivered: about 16 bytes a buffered document, as JSON."""
-        return self._position.to_json(self._source)
+        return self._position.to_json(self._source, self._packing)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on behind a checkpoint: this rank's own, on the same number of ranks; or the list of all ranks'.
@@ -182,6 +184,7 @@ class TextFeed(Delivery):
         self._position = position
 
     def _resume(self, state: StreamState) -> Position:
+        check_parts({"packing": self._packing.name}, {"packing": state.plan.get("packing")})
         self._source.accept(state.plan, state.contents)
         num_lanes = self._wanted_lanes or state.num_lanes
         if num_lanes == state.num_lanes and num_lanes % self.world_size == 0:

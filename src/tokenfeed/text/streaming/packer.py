@@ -1,7 +1,7 @@
 """`Packer`: documents go in, rows of tokens come out. The work is done by `kernels/packing.py`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ _RULES = {
     "split": packing.SPLIT,
     "crop": packing.CROP,
     "crop_oldest": packing.CROP_OLDEST,
-    "pad": packing.PAD,
 }
 _LEAST_TOKENS = 1 << 16
 
@@ -29,6 +28,8 @@ class Packing:
     seq_len: int
     rule: int
     buffer_size: int
+    name: str
+    """What a state must agree on: which tokens of a document are done means another thing to each."""
     pops: bool = False
     """Whether the last row of a batch moves on by one token more."""
 
@@ -38,12 +39,17 @@ class Packing:
         if seq_len < 1 or buffer_size < 1:
             raise ArgumentError(f"seq_len is {seq_len}, buffer_size is {buffer_size}; both must be at least 1")
         if name in ("concat", "concat_pop"):
-            return cls(seq_len, packing.CONCAT, buffer_size, name == "concat_pop")
+            return cls(seq_len, packing.CONCAT, buffer_size, name, name == "concat_pop")
         if name != "best_fit":
             raise ArgumentError(f"packing is {name!r}; it must be 'best_fit', 'concat' or 'concat_pop'")
         if overflow not in _RULES:
             raise ArgumentError(f"overflow is {overflow!r}; it must be one of {', '.join(map(repr, _RULES))}")
-        return cls(seq_len, _RULES[overflow], buffer_size)
+        return cls(seq_len, _RULES[overflow], buffer_size, name)
+
+    @classmethod
+    def padding(cls, *, seq_len: int, buffer_size: int) -> "Packing":
+        """Whole documents by best fit, and padding where none fits."""
+        return replace(cls.choose("best_fit", "crop", seq_len=seq_len, buffer_size=buffer_size), rule=packing.PAD)
 
 
 @dataclass(frozen=True)
@@ -155,8 +161,9 @@ class Packer:
                 self._segments = np.concatenate([self._segments, more])
             else:
                 raise FitError(
-                    f"all {len(self):,} buffered documents are longer than a row of {self._width:,} tokens, "
-                    "and padding keeps documents whole; choose a greater seq_len"
+                    f"the {len(self):,} documents that wait are all longer than a row of {self._width:,} tokens. Such "
+                    "are never placed, and have filled the buffer: leave them out (too_long='drop'), or choose a "
+                    "greater seq_len"
                 )
 
     def references(self) -> Ints:

@@ -126,7 +126,7 @@ class Stride:
         where = "the largest file has" if self._per_file else "there are"
         raise ArgumentError(
             f"{self.num_lanes} lanes, but {where} only {found} row groups: some lanes would have nothing to read. "
-            "Use fewer lanes or ranks, or write the files with smaller row groups"
+            "Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
         )
 
     def start(self, lane: int) -> Place:

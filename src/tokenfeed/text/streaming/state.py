@@ -86,6 +86,8 @@ class StreamState:
             raise StateError(f"the state of a stream is a dict (or a list of them), not {type(value).__name__}")
         if value.get("version") != VERSION:
             raise StateError(f"the state has version {value.get('version')!r}; this tokenfeed takes {VERSION}")
+        if "samples" in value and "rows" not in value:
+            raise StateError("this is the state of a Loader, over a store; a stream has another")
         try:
             num_rows, num_lanes = _whole([value["rows"], value["lanes"]])
             lanes = {int(number): LaneState.from_json(lane) for number, lane in value["lane"].items()}

@@ -16,7 +16,6 @@ from tokenfeed.store.reader import Ints
 from tokenfeed.text.streaming.chunks import encode_ahead
 from tokenfeed.text.streaming.packer import Packer, Packing, PackingCounts
 from tokenfeed.text.streaming.places import NO_DOCUMENTS
-from tokenfeed.text.streaming.rows import PackedRows
 from tokenfeed.text.streaming.source import Source
 from tokenfeed.text.streaming.state import LaneState, StreamState
 
@@ -35,18 +34,21 @@ class Position:
     num_lanes: int
     lanes: Mapping[int, LaneState]
 
-    def to_json(self, source: Source) -> dict[str, Any]:
+    def to_json(self, source: Source, packing: Packing) -> dict[str, Any]:
         files = {file for lane in self.lanes.values() for file in lane.files()}
-        return StreamState(self.num_rows, self.num_lanes, self.lanes, source.parts(), source.contents(files)).to_json()
+        plan = {**source.parts(), "packing": packing.name}
+        return StreamState(self.num_rows, self.num_lanes, self.lanes, plan, source.contents(files)).to_json()
 
 
 class StreamBatch(LoadedBatch):
     """A batch of a stream; its state is that of this rank's lanes behind it."""
 
-    def __init__(self, rows: PackedRows, samples: Ints, epochs: Ints, position: Position, source: Source) -> None:
-        reading = Reading(lambda _: position.to_json(source), rows, samples, epochs)
-        super().__init__(reading, 0, len(rows), position.num_rows, None)
+    def __init__(self, reading: Reading, position: Position) -> None:
+        super().__init__(reading, 0, len(reading.rows), position.num_rows, None)
         self.position = position
+
+    def __repr__(self) -> str:
+        return f"StreamBatch({len(self)} rows, the first is row {self.samples[0]} of the run)"
 
 
 class Work:
@@ -85,7 +87,8 @@ class Work:
 
     def make(self) -> StreamBatch:
         began = time.perf_counter()
-        width = self._packing.seq_len + 1
+        source, packing = self._source, self._packing
+        width = packing.seq_len + 1
         dtype = np.dtype(self._source.dtype)
         buffer = self._buffers.take(self._batch_size * width * dtype.itemsize)
         tokens = buffer.view(dtype).reshape(self._batch_size, width)
@@ -102,7 +105,8 @@ class Work:
         self._made += self._batch_size
         self.num_bytes += tokens.nbytes
         self.seconds += time.perf_counter() - began
-        return StreamBatch(self._source.rows(tokens, np.concatenate(segments)), samples, epochs, position, self._source)
+        packed = source.rows(tokens, np.concatenate(segments))
+        return StreamBatch(Reading(lambda _: position.to_json(source, packing), packed, samples, epochs), position)
 
     def counts(self) -> PackingCounts:
         each = [lane.packer.counts(0) for lane in self._lanes.values()]

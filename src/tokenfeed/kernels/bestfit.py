@@ -1,0 +1,210 @@
+"""Best fit decreasing: whole documents into rows of `width` items, a block of documents at a time.
+
+A document first fills as many rows as it can alone; its rest, if there is one, is a piece. Pieces are placed longest
+first, of equal ones that of the earlier document first, each into the fullest row that still has room for it, of
+equally full ones into the one that became so last; where there is none, into a new row.
+
+    width 10, documents of 6, 14, 0, 3, 5 and 4 items:  the second fills a row, and leaves a piece of 4
+    pieces 6 5 4 4 3:   6 → row A,  5 → row B,  4 → row A (it is full),  4 → row B,  3 → row C
+
+Pieces of one length are a list, `lines[length]`, linked through `following`; so are, once they are placed, the pieces
+of one row (`tops`, the latest first). Rows that are equally full are a stack, `fills[used]`, linked through `below`,
+and a bitmap of two levels says which are not empty: a piece costs a few steps however many rows there are. In all that
+is 8 bytes a document, its length among them, and 8 a row. First items are not kept: documents lie one behind the other,
+so a running total for every 16 of them (`totals`) will do.
+
+Every kernel does a part of its work and is called again, so that nobody waits long for Ctrl-C.
+"""
+
+import numpy as np
+
+from tokenfeed.kernels.items import find_segment
+from tokenfeed.kernels.jit import inlined, kernel
+from tokenfeed.kernels.packing import NONE, _clear_bit, _last_line, _set_bit
+from tokenfeed.kernels.pieces import mark
+from tokenfeed.kernels.posix import BAD_SPANS, OK, fetch
+
+TOTAL_DOCUMENTS = 16
+LONGEST = 0xFFFFFFFF
+TOO_LONG = -100
+"""A status beyond those of `kernels/posix.py`: a document has more items than LONGEST."""
+
+# Entries of `state` while pieces are placed: the length that is being placed, and how many rows there are.
+LENGTH, NUM_ROWS = range(2)
+
+# Entries of `state` while rows of one document are listed: the document, its first item, which of its rows.
+DOCUMENT, FIRST_ITEM, TURN = range(3)
+
+# What is counted: items, documents that are not empty, those that are cut, rows that a document fills alone, pieces
+# that are left, and items of these.
+ITEMS, DOCUMENTS, CUT_DOCUMENTS, WHOLE_ROWS, PIECES, PIECE_ITEMS = range(6)
+NUM_COUNTS = 6
+
+_INT64 = 8
+
+
+@kernel
+def read_lengths(first, lengths, segment_starts, segment_spans, files, values):
+    """lengths[j] = the number of items of span first + j, over all segments. One read for every segment touched.
+
+    `files` has the starts of each segment; `values` is room for one number more than there are lengths. Returns
+    (status, file, span).
+    """
+    done = 0
+    segment = find_segment(segment_spans, first)
+    while done < lengths.size:
+        while segment_spans[segment + 1] <= first + done:
+            segment += 1
+        local = first + done - segment_spans[segment]
+        num_spans = segment_spans[segment + 1] - segment_spans[segment]
+        num_items = segment_starts[segment + 1] - segment_starts[segment]
+        count = min(lengths.size - done, num_spans - local)
+        is_last = local + count == num_spans
+        read = count if is_last else count + 1
+        status = fetch(files, segment, local * _INT64, read * _INT64, values.ctypes.data)
+        if status != OK:
+            return status, segment, first + done
+        if is_last:
+            values[count] = num_items
+        if values[0] < 0 or (local == 0 and values[0] != 0):
+            return BAD_SPANS, segment, first + done
+        for i in range(count):
+            length = values[i + 1] - values[i]
+            if length < 0 or values[i + 1] > num_items:
+                return BAD_SPANS, segment, first + done + i
+            if length > LONGEST:
+                return TOO_LONG, segment, first + done + i
+            lengths[done + i] = length
+        done += count
+    return OK, 0, 0
+
+
+@kernel
+def add_up(lengths, width, first, stop, start, totals, counts):
+    """Running totals of documents [first, stop), of which the first begins at item `start`. Adds to `counts`.
+
+    Returns the item behind them.
+    """
+    for document in range(first, stop):
+        if document % TOTAL_DOCUMENTS == 0:
+            totals[document // TOTAL_DOCUMENTS] = start
+        length = np.int64(lengths[document])
+        start += length
+        rest = length % width
+        counts[ITEMS] += length
+        counts[DOCUMENTS] += length > 0
+        counts[CUT_DOCUMENTS] += length > width
+        counts[WHOLE_ROWS] += length // width
+        counts[PIECES] += rest > 0
+        counts[PIECE_ITEMS] += rest
+    return start
+
+
+@kernel
+def line_up(lengths, width, first, stop, lines, following):
+    """Put the pieces of documents [first, stop) into line by length, before the pieces of later documents."""
+    for document in range(stop - 1, first - 1, -1):
+        rest = np.int64(lengths[document]) % width
+        if rest > 0:
+            following[document] = lines[rest]
+            lines[rest] = document
+
+
+@kernel
+def place_pieces(lines, following, fills, below, tops, bits, state, limit):
+    """Place up to `limit` pieces, and take them out of their lines. Returns how many were: fewer when none is left."""
+    width = fills.size
+    length = state[LENGTH]
+    num_rows = state[NUM_ROWS]
+    placed = 0
+    while placed < limit:
+        while length > 0 and lines[length] == NONE:
+            length -= 1
+        if length == 0:
+            break
+        document = lines[length]
+        lines[length] = following[document]
+        used = _last_line(bits, width, width - length)
+        if used == NONE:
+            used = 0
+            row = num_rows
+            num_rows += 1
+            tops[row] = NONE
+        else:
+            row = fills[used]
+            fills[used] = below[row]
+            if fills[used] == NONE:
+                _clear_bit(bits, width, used)
+        following[document] = tops[row]
+        tops[row] = document
+        used += length
+        if used < width:
+            if fills[used] == NONE:
+                _set_bit(bits, width, used)
+            below[row] = fills[used]
+            fills[used] = row
+        placed += 1
+    state[LENGTH] = length
+    state[NUM_ROWS] = num_rows
+    return placed
+
+
+@inlined
+def _write_piece(pieces, entry, row, count, place, first_item, length):
+    pieces[entry, 0] = first_item
+    pieces[entry, 1] = mark(row, count, place, first_item, length) << 32 | length
+
+
+@kernel
+def list_whole(lengths, width, state, row, rows, pieces):
+    """List the rows that documents fill alone, from row number `row` on, in the order of the documents.
+
+    Fills `rows` and `pieces`, one of each for a row, and goes on there when it is called again. Returns how many.
+    """
+    document, first_item, turn = state[DOCUMENT], state[FIRST_ITEM], state[TURN]
+    found = 0
+    while document < lengths.size and found < rows.size:
+        if turn < np.int64(lengths[document]) // width:
+            rows[found] = found
+            _write_piece(pieces, found, row + found, 1, 0, first_item + turn * width, width)
+            found += 1
+            turn += 1
+        else:
+            first_item += lengths[document]
+            document += 1
+            turn = 0
+    state[DOCUMENT], state[FIRST_ITEM], state[TURN] = document, first_item, turn
+    return found
+
+
+@kernel
+def list_mixed(lengths, totals, width, tops, following, first, row, rows, pieces):
+    """List the rows of placed pieces from the `first` on, as rows from number `row` on.
+
+    Pieces are in the order of placing, the longest first. Returns (rows listed, pieces listed): as many as there are,
+    or as `rows` and `pieces` can hold.
+    """
+    num_rows = 0
+    num_pieces = 0
+    while num_rows < rows.size and first + num_rows < tops.size:
+        count = 0
+        document = tops[first + num_rows]
+        while document != NONE:
+            count += 1
+            document = following[document]
+        if num_pieces + count > pieces.shape[0]:
+            break
+        document = tops[first + num_rows]
+        for place in range(count - 1, -1, -1):
+            before = document // TOTAL_DOCUMENTS * TOTAL_DOCUMENTS
+            first_item = totals[document // TOTAL_DOCUMENTS]
+            for other in range(before, document):
+                first_item += lengths[other]
+            length = np.int64(lengths[document])
+            rest = length % width
+            _write_piece(pieces, num_pieces + place, row + num_rows, count, place, first_item + length - rest, rest)
+            document = following[document]
+        rows[num_rows] = num_pieces
+        num_rows += 1
+        num_pieces += count
+    return num_rows, num_pieces

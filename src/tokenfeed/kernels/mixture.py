@@ -1,0 +1,169 @@
+"""Which source each place of a period draws from, such that every prefix of it has its share of every source.
+
+A period has P places, and source i owns cᵢ of them. After t places it should have had cᵢ·t/P. Giving each place to
+whoever is furthest behind fails by more than one sample (so does Webster's rule); Tijdeman's solution of the chairman
+assignment problem (Discrete Mathematics 32, 1980) does not: with n sources, no source is ever further than
+1 − 1/(2n − 2) from its due. Number the places t = 1, 2, …; the draw that follows x earlier ones of source i
+
+    may not come before  t = ⌈P·((2n − 2)·x + 1) / ((2n − 2)·cᵢ)⌉            else the source is too far ahead
+    must have come at    ⌊P·((2n − 2)·(x + 1) − 1) / ((2n − 2)·cᵢ)⌋ + 1      else it is too far behind
+
+and of the draws that may come, the one that must come first is taken; on a tie, that of the lower source.
+
+    counts (3, 2), P 5:  table 0 1 0 1 0;  ranks 0 0 1 1 2;  positions of source 0: 0 2 4, of source 1: 1 3
+
+What is computed here must never change: a checkpoint holds a number of samples, and means these.
+"""
+
+import numpy as np
+
+from tokenfeed.kernels.jit import inlined, kernel
+
+_BITS = 32  # a key of the heap is (deadline << 32) + source
+_LOW = (1 << _BITS) - 1
+
+
+@inlined
+def _push(heap, size, key):
+    place = size
+    while place > 0:
+        parent = (place - 1) >> 1
+        if heap[parent] <= key:
+            break
+        heap[place] = heap[parent]
+        place = parent
+    heap[place] = key
+
+
+@inlined
+def _drop_first(heap, size):
+    """Take out heap[0]; of `size` keys, size − 1 are left."""
+    size -= 1
+    key = heap[size]
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= key:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = key
+
+
+@kernel
+def build_table(counts, table):
+    """table[t] becomes the source that place t draws from; `counts` are positive and their sum is `table.size`.
+
+    O(P log n): 0.1 s for a thousand sources and P = 2**20, the largest for which nothing overflows whatever n.
+    """
+    n, period = counts.size, table.size
+    if n == 0 or counts.min() < 1 or counts.sum() != period:
+        raise ValueError("counts must be positive, and their sum the length of the table")
+    if period > 1 << 20:
+        raise ValueError("a period has at most 2**20 places")
+    if n == 1:
+        table[:] = 0
+        return
+    slack = 2 * n - 2
+    drawn = np.zeros(n, np.int64)
+    heap = np.empty(n, np.int64)  # of the sources that may be drawn: when they must be, and which
+    size = 0
+    waiting = np.full(period + 1, -1, np.int32)  # the last source that may be drawn from place t on, not before …
+    before = np.empty(n, np.int32)  # … and the one put there before it
+    for i in range(n):
+        release = (period + slack * counts[i] - 1) // (slack * counts[i])
+        before[i] = waiting[release]
+        waiting[release] = i
+    for t in range(1, period + 1):
+        i = waiting[t]
+        while i >= 0:
+            deadline = (slack * (drawn[i] + 1) - 1) * period // (slack * counts[i])
+            _push(heap, size, (deadline << _BITS) + i)
+            size += 1
+            i = before[i]
+        i = heap[0] & _LOW
+        _drop_first(heap, size)
+        size -= 1
+        table[t - 1] = i
+        drawn[i] += 1
+        release = (period * (slack * drawn[i] + 1) + slack * counts[i] - 1) // (slack * counts[i])
+        if release <= t:
+            deadline = (slack * (drawn[i] + 1) - 1) * period // (slack * counts[i])
+            _push(heap, size, (deadline << _BITS) + i)
+            size += 1
+        elif release <= period:
+            before[i] = waiting[release]
+            waiting[release] = i
+
+
+@kernel
+def index_table(table, offsets, ranks, positions):
+    """ranks[t]: how often table[t] stood before place t. positions[offsets[i] + r]: where source i stands with rank r.
+
+    `offsets` are the cumulated counts, beginning with 0.
+    """
+    seen = np.zeros(offsets.size, np.int64)
+    for t in range(table.size):
+        i = table[t]
+        ranks[t] = seen[i]
+        positions[offsets[i] + seen[i]] = t
+        seen[i] += 1
+
+
+@kernel
+def count_before(t, period, offsets, positions, out):
+    """out[i] becomes how often source i stands in the first t < period places. O(1) each.
+
+    It is within one of the source's share, so few places are looked at, whatever the counts.
+    """
+    for i in range(out.size):
+        first, count = offsets[i], offsets[i + 1] - offsets[i]
+        x = count * t // period
+        while x < count and positions[first + x] < t:
+            x += 1
+        while x > 0 and positions[first + x - 1] >= t:
+            x -= 1
+        out[i] = x
+
+
+@kernel
+def locate(samples, start, stop, names, bases, counts, table, ranks, sources, numbers):
+    """The samples k in [start, stop): sources[j] and numbers[j] become which source, and which of its own samples.
+
+    Period after period of the table is repeated from `start` on. Its i-th source is source names[i], which had bases[i]
+    samples before. Rows with another k are left alone. About 10 ns a row, 20 where they are far apart.
+
+        start 100, names (4, 7), bases (60, 40), table 0 1 0 1 0:
+        k = 112 = 100 + 2·5 + 2 → the source at place 2, 4; its number 60 + 2·3 + 1 = 67
+    """
+    period = table.size
+    for row in range(samples.size):
+        k = samples[row]
+        if start <= k < stop:
+            periods = (k - start) // period
+            place = (k - start) - periods * period
+            i = table[place]
+            sources[row] = names[i]
+            numbers[row] = bases[i] + periods * counts[i] + ranks[place]
+
+
+@kernel
+def invert(numbers, start, stop, base, limit, positions, period, samples):
+    """Undo `locate` for one source: samples[j] becomes the k of its own numbers[j], for those in [base, limit).
+
+    `positions` are those of this source in the period. Where k would be `stop` or more, it becomes -1.
+    """
+    count = positions.size
+    for row in range(numbers.size):
+        if base <= numbers[row] < limit:
+            periods = (numbers[row] - base) // count
+            rank = (numbers[row] - base) - periods * count
+            samples[row] = -1
+            if periods <= (stop - start) // period:  # else the product could be beyond 2**63
+                first = start + periods * period
+                if positions[rank] < stop - first:
+                    samples[row] = first + positions[rank]

@@ -1,0 +1,105 @@
+"""Which pieces of documents the rows of a packing plan are made of, and where each goes.
+
+`rows` says where each row's pieces begin, `pieces` has two words for each: its first item in the store, and its length
+with a mark of 32 bits above it (`docs/format.md`). The mark is a hash of the piece, its place, and its row. So whatever
+is damaged in a plan is noticed when a row that it concerns is read, and nobody has to read all of it first.
+
+Rows of 5 items, pieces of 3 and 2 and of 4 items:
+
+    rows    0 2 3
+    pieces  7 (3)   20 (2)   40 (4)         row 0 = items 7 8 9 20 21,  row 1 = items 40 41 42 43 and one of padding
+"""
+
+import numpy as np
+
+from tokenfeed.kernels.items import PADDING
+from tokenfeed.kernels.jit import inlined, kernel
+from tokenfeed.kernels.posix import ADDRESS, BAD_INDEX, BAD_SPANS, OK, START, fetch, prefetch_line
+from tokenfeed.kernels.spans import _grown
+
+ROWS, PIECES = range(2)
+ROW_BYTES, PIECE_BYTES = 8, 16
+
+_U = np.uint64  # Numba makes a float of int64 with uint64, so every constant that meets a word is wrapped
+_MULTIPLIER, _ROW, _PLACE, _COUNT = (
+    _U(0xD6E8FEB86659FD93),
+    _U(0x9E3779B185EBCA87),
+    _U(0xC2B2AE3D27D4EB4F),
+    _U(0x165667B19E3779F9),
+)
+
+
+@inlined
+def _mix(word):
+    word = (word ^ word >> _U(32)) * _MULTIPLIER
+    word = (word ^ word >> _U(32)) * _MULTIPLIER
+    return word ^ word >> _U(32)
+
+
+@inlined
+def mark(row, count, place, first_item, length):
+    """The mark of a piece: number `place` of the `count` that row `row` of the plan has. 32 bits, as an int64."""
+    word = _mix(_U(first_item) + _U(row) * _ROW)
+    word = _mix(word ^ (_U(length) + _U(place) * _PLACE + _U(count) * _COUNT))
+    return np.int64(word >> _U(32))
+
+
+@kernel
+def find_pieces(indices, files, num_rows, num_pieces, num_items, width):
+    """What rows `indices` of a plan are made of, with two reads a row. `files` are ROWS and PIECES of the plan.
+
+    Returns (status, file, row, entries, first_items, offsets). Row j is entries [entries[j], entries[j + 1]): items of
+    the store from first_items[i] on go to [offsets[i], offsets[i + 1]) of rows laid end to end; the last entry of a row
+    that is not full has PADDING for a first item. Everything read is checked before it is used.
+
+    Where the plan lies in memory, all that will be looked at is announced to the processor first: half of the time.
+    """
+    rows = indices.size
+    entries = np.zeros(rows + 1, np.int64)
+    first_items = np.empty(max(16, 6 * rows), np.int64)
+    offsets = np.empty(first_items.size, np.int64)
+    bounds = np.empty((rows, 2), np.int64)
+    pieces = np.empty(32, np.int64)
+    found = 0
+    for row in range(rows):
+        if indices[row] < 0 or indices[row] >= num_rows:
+            return BAD_INDEX, 0, row, entries, first_items, offsets
+        if files[ROWS, ADDRESS] != 0:
+            prefetch_line(files[ROWS, ADDRESS] + files[ROWS, START] - 1 + indices[row] * ROW_BYTES)
+    for row in range(rows):
+        status = fetch(files, ROWS, indices[row] * ROW_BYTES, 2 * ROW_BYTES, bounds.ctypes.data + 2 * ROW_BYTES * row)
+        if status != OK:
+            return status, ROWS, row, entries, first_items, offsets
+        count = bounds[row, 1] - bounds[row, 0]
+        if bounds[row, 0] < 0 or bounds[row, 1] > num_pieces or count < 1 or count > width:
+            return BAD_SPANS, ROWS, row, entries, first_items, offsets
+        if files[PIECES, ADDRESS] != 0:
+            prefetch_line(files[PIECES, ADDRESS] + files[PIECES, START] - 1 + bounds[row, 0] * PIECE_BYTES)
+    for row in range(rows):
+        index = indices[row]
+        count = bounds[row, 1] - bounds[row, 0]
+        pieces = _grown(pieces, 2 * count)
+        status = fetch(files, PIECES, bounds[row, 0] * PIECE_BYTES, count * PIECE_BYTES, pieces.ctypes.data)
+        if status != OK:
+            return status, PIECES, row, entries, first_items, offsets
+        first_items = _grown(first_items, found + count + 2)
+        offsets = _grown(offsets, found + count + 2)
+        position = 0
+        for place in range(count):
+            first_item = pieces[2 * place]
+            length = pieces[2 * place + 1] & 0xFFFFFFFF
+            if length < 1 or length > width - position or first_item < 0 or first_item > num_items - length:
+                return BAD_SPANS, PIECES, row, entries, first_items, offsets
+            if mark(index, count, place, first_item, length) != (pieces[2 * place + 1] >> 32) & 0xFFFFFFFF:
+                return BAD_SPANS, PIECES, row, entries, first_items, offsets
+            first_items[found] = first_item
+            offsets[found] = row * width + position
+            found += 1
+            position += length
+        if position < width:
+            first_items[found] = PADDING
+            offsets[found] = row * width + position
+            found += 1
+        entries[row + 1] = found
+    offsets[found] = rows * width
+    return OK, 0, 0, entries, first_items[:found], offsets[: found + 1]

@@ -1,0 +1,90 @@
+"""`Segment`: a stretch of a run that repeats one period, and the tables that periods are looked up in."""
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenfeed.kernels import mixture as kernels
+from tokenfeed.plan.rounding import Floats
+from tokenfeed.plan.skips import Ints
+
+__all__ = ["Segment", "Table"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """[start, stop) of the run: one period, over and over."""
+
+    start: int
+    stop: int
+    period: int
+    active: Ints
+    """The sources drawn, in order; the table numbers them 0, 1, …"""
+    counts: Ints
+    """Their places in a period."""
+    bases: Ints
+    """How many samples each source, drawn or not, had before."""
+    shares: Floats
+    """The normalised weights that the counts stand for."""
+
+    @classmethod
+    def of(cls, start: int, stop: int, counts: Ints, bases: Ints, shares: Floats) -> "Segment":
+        active = np.flatnonzero(counts).astype(np.int64)
+        return cls(start, stop, int(counts.sum()), active, counts[active], bases, shares)
+
+    @property
+    def table(self) -> "Table":
+        return _TABLES.get(self.counts)
+
+    def count(self, stop: int) -> Ints:
+        """How many samples each source has had before sample `stop` of the run. O(sources)."""
+        periods, places = divmod(stop - self.start, self.period)
+        inside = self.counts * periods
+        if places:
+            table, begun = self.table, np.empty_like(inside)
+            kernels.count_before(places, self.period, table.offsets, table.positions, begun)
+            inside += begun
+        counts = self.bases.copy()
+        counts[self.active] += inside
+        return counts
+
+
+class Table:
+    """A period, and how to find one's way in it: three int32 a place. `kernels/mixture.py` has an example."""
+
+    def __init__(self, counts: Ints) -> None:
+        self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.sources, self.ranks, self.positions = np.empty((3, int(self.offsets[-1])), np.int32)
+        kernels.build_table(counts, self.sources)
+        kernels.index_table(self.sources, self.offsets, self.ranks, self.positions)
+
+
+class _TableCache:
+    """The tables used last, for all schedules together: a table depends on nothing but its counts."""
+
+    def __init__(self, num_places: int) -> None:
+        self._most = num_places
+        self._num_places = 0
+        self._kept: OrderedDict[bytes, Table] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, counts: Ints) -> Table:
+        key = counts.tobytes()
+        with self._lock:
+            table = self._kept.get(key)
+            if table is not None:
+                self._kept.move_to_end(key)
+                return table
+        table = Table(counts)
+        with self._lock:
+            if key not in self._kept:  # else another thread was faster
+                self._kept[key] = table
+                self._num_places += table.sources.size
+            while self._num_places > self._most:
+                self._num_places -= self._kept.popitem(last=False)[1].sources.size
+        return table
+
+
+_TABLES = _TableCache((64 << 20) // 12)  # 64 MiB of them

@@ -1,0 +1,228 @@
+"""The packing plan on disk: where it lies, what `pack.json` says, and the pieces of any row in two reads."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
+from tokenfeed.format.manifest import Fields
+from tokenfeed.format.npy import build_header
+from tokenfeed.kernels import pieces, posix
+from tokenfeed.kernels.checksum import checksum
+from tokenfeed.storage.files import Backend, FileTable, Part
+from tokenfeed.storage.local import read_bytes
+from tokenfeed.store.reader import Ints
+from tokenfeed.store.shards import NativeShard, Shard
+
+__all__ = ["ALGORITHM", "PackRecord", "PackingPlan", "Pieces", "Wanted", "find_plan", "plan_folders"]
+
+ALGORITHM = 1
+"""Which rows a plan has depends on lengths, width and this number alone. It changes when `kernels/bestfit.py` does."""
+
+RECORD, ROWS, PIECES = "pack.json", "rows.npy", "pieces.npy"
+ROW_DTYPE = np.dtype("<i8")
+PIECE_DTYPE = np.dtype([("first_item", "<i8"), ("length", "<u4"), ("mark", "<u4")])
+
+_LARGEST_RECORD = 1 << 16
+
+
+class Wanted(NamedTuple):
+    """What a plan must be of."""
+
+    identity: str
+    table: str
+    length: int
+    num_items: int
+
+    @property
+    def command(self) -> str:
+        """What makes such a plan."""
+        table = "" if self.table == "documents" else f" --table {self.table}"
+        return f"tokenfeed pack STORE --length {self.length}{table}"
+
+
+@dataclass(frozen=True, slots=True)
+class PackRecord:
+    """What `pack.json` says. A plan exists once this does."""
+
+    algorithm: int
+    identity: str
+    """Of the store that was packed."""
+    table: str
+    length: int
+    """Rows have one item more."""
+    block_documents: int
+    """So many documents are packed together; rows never mix documents of two blocks."""
+    documents: int
+    """How many there are, without the empty ones, which are in no row."""
+    cut_documents: int
+    """How many of these are longer than a row."""
+    items: int
+    rows: int
+    pieces: int
+    rows_checksum: str
+    pieces_checksum: str
+
+    def to_json(self) -> str:
+        fields = {"format": "tokenfeed-pack", "version": 1, **asdict(self)}
+        fields["checksum"] = checksum(json.dumps(fields).encode())
+        return json.dumps(fields, indent=0) + "\n"
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> "PackRecord":
+        fields = Fields.parse(data, path, "tokenfeed-pack")
+        given = json.loads(data)
+        claimed = given.pop("checksum", None)
+        found = checksum(json.dumps(given).encode())
+        if claimed != found:
+            raise CorruptionError(f"{path} is damaged: it says that its checksum is {claimed!r}, and it is {found!r}")
+        return cls(
+            fields.count("algorithm"),
+            fields.checksum("identity"),
+            fields.text("table"),
+            fields.count("length"),
+            fields.count("block_documents"),
+            fields.count("documents"),
+            fields.count("cut_documents"),
+            fields.count("items"),
+            fields.count("rows"),
+            fields.count("pieces"),
+            fields.checksum("rows_checksum"),
+            fields.checksum("pieces_checksum"),
+        )
+
+
+class Pieces(NamedTuple):
+    """What rows are made of. Row j is entries [entries[j], entries[j + 1]) of the other two.
+
+    The items of the store from first_items[i] on lie at [offsets[i], offsets[i + 1]) of the rows laid end to end; where
+    first_items[i] is PADDING, nothing does.
+    """
+
+    entries: Ints
+    first_items: Ints
+    offsets: Ints
+
+    def part(self, start: int, stop: int) -> "Pieces":
+        """Those of rows [start, stop)."""
+        first, last = self.entries[start], self.entries[stop]
+        offsets = self.offsets[first : last + 1]
+        return Pieces(self.entries[start : stop + 1] - first, self.first_items[first:last], offsets - offsets[0])
+
+    @property
+    def filled(self) -> npt.NDArray[np.bool_]:
+        """Which entries are not padding."""
+        return self.first_items >= 0
+
+
+class PackingPlan:
+    """A plan that was made by `pack`. Threads may share it.
+
+    Up to 64 MiB (3 million documents or so) are kept in memory; a larger plan is read where it lies, as the store is,
+    by at most two reads a row.
+    """
+
+    def __init__(self, folder: Path, record: PackRecord, *, backend: Backend) -> None:
+        """Opens the files and checks their sizes and headers; what is in them is checked row by row, as it is read."""
+        self.folder = folder
+        self.record = record
+        self._files = FileTable(2, partial(_describe_file, folder, record), backend=backend)
+        self._files.open(pieces.ROWS)
+        self._files.open(pieces.PIECES)
+
+    def find(self, indices: Ints) -> Pieces:
+        """What rows are made of. One GIL-free call."""
+        record = self.record
+        counts = record.rows, record.pieces, record.items, record.length + 1
+        status, file, row, *found = pieces.find_pieces(indices, self._files.rows, *counts)
+        if status == posix.OK:
+            return Pieces(*found)
+        if status == posix.BAD_INDEX:
+            raise SampleIndexError(f"row {indices[row]} is outside the view, which has {record.rows:,} rows")
+        if status == posix.BAD_SPANS:
+            raise CorruptionError(
+                f"{self._files.name(file)} is damaged at row {indices[row]:,}: its pieces do not bear its mark. "
+                "Pack again; the result is the same."
+            )
+        raise self._files.failure(status, file)
+
+    def read_first_items(self, first: int, count: int) -> Ints:
+        """The first items of pieces [first, first + count)."""
+        found: Ints = np.load(self.folder / PIECES, mmap_mode="r")[first : first + count]["first_item"]
+        return found
+
+    def read_rows(self) -> Ints:
+        """Where the pieces of each row begin, and the end of the last: not read before it is looked at."""
+        rows: Ints = np.load(self.folder / ROWS, mmap_mode="r")
+        return rows
+
+
+def _describe_file(folder: Path, record: PackRecord, number: int) -> Part:
+    name, dtype, count = (ROWS, ROW_DTYPE, record.rows + 1) if number == 0 else (PIECES, PIECE_DTYPE, record.pieces)
+    header = build_header(dtype, (), count)
+    return Part(str(folder / name), len(header) + count * dtype.itemsize, len(header), header, kept=1.0)
+
+
+def plan_folders(shards: Sequence[Shard], wanted: Wanted) -> list[Path]:
+    """Where a plan may lie, the best place first: in the store if that is one folder, and in the user's cache.
+
+    In a store its name begins with a dot, because a folder without `shard.json` would be taken for a shard under way.
+    """
+    folders = []
+    homes = {shard.folder.parent if isinstance(shard, NativeShard) else None for shard in shards}
+    home = homes.pop() if len(homes) == 1 else None
+    if home is not None:
+        splits = {shard.split for shard in shards}
+        split = splits.pop() if len(splits) == 1 else None
+        folders.append(home / f".packed-{wanted.table}-{wanted.length}{'' if split is None else f'.{split}'}")
+    given = os.environ.get("TOKENFEED_CACHE")
+    cache = Path(given).expanduser() if given else Path.home() / ".cache" / "tokenfeed"
+    return [*folders, cache / "packed" / f"{wanted.identity}-{wanted.table}-{wanted.length}"]
+
+
+def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend) -> PackingPlan:
+    """The first plan in these folders that is what is wanted. O(1): `pack.json` and two headers are read.
+
+    Raises what is wrong with the first one where none is right: a StateError for a plan of other data or of another
+    algorithm, a CorruptionError for a damaged one.
+    """
+    problem: Exception | None = None
+    for folder in folders:
+        try:
+            if (folder / RECORD).is_file():
+                return PackingPlan(folder, _load_record(folder, wanted), backend=backend)
+        except (StateError, CorruptionError) as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    raise MissingError(
+        f"there is no plan that packs {wanted.table!r} into rows of {wanted.length} + 1 items; make one by "
+        f"`{wanted.command}` or store.pack({wanted.length}). Looked in {', '.join(map(str, folders))}"
+    )
+
+
+def _load_record(folder: Path, wanted: Wanted) -> PackRecord:
+    path = folder / RECORD
+    if path.stat().st_size > _LARGEST_RECORD:
+        raise CorruptionError(f"{path} has {path.stat().st_size:,} bytes; at most {_LARGEST_RECORD:,} are expected")
+    record = PackRecord.from_json(read_bytes(path), str(path))
+    for what, ours, theirs in (
+        ("data", wanted.identity, record.identity),
+        ("table", wanted.table, record.table),
+        ("length", wanted.length, record.length),
+        ("algorithm", ALGORITHM, record.algorithm),
+        ("number of items", wanted.num_items, record.items),
+    ):
+        if ours != theirs:
+            raise StateError(
+                f"{folder} is a plan of other samples: {what} {theirs!r} there, {ours!r} here. Pack again by "
+                f"`{wanted.command}`, or open what was packed."
+            )
+    return record

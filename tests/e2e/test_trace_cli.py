@@ -1,0 +1,229 @@
+"""`tokenfeed trace` and `tokenfeed diff`, as a user types them after a small run."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import tokenfeed
+from tokenfeed.cli import main
+
+COMMAND = Path(sys.executable).parent / "tokenfeed"
+NUM_DOCUMENTS = 40
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_in_process(*arguments):
+    """The command without the second that a new process takes to import everything."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+        mock.patch.object(sys, "argv", ["tokenfeed", *arguments]),
+        mock.patch.dict(os.environ, {"COLUMNS": "200"}),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return Done(ended.value.code or 0, stdout.getvalue(), stderr.getvalue())
+
+
+def run_process(*arguments):
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, env=environment)
+
+
+def run(*arguments, status=0, how=run_in_process):
+    done = how(*map(str, arguments))
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def run_json(*arguments, status=0):
+    return json.loads(run(*arguments, "--json", status=status).stdout)
+
+
+def refused(*arguments):
+    """The words of the error, without the box around them."""
+    return " ".join(run(*arguments, status=2).stderr.replace("│", " ").split())
+
+
+def write(path):
+    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, spans={"documents": "json"}, shard_bytes=150) as writer:
+        for number in range(NUM_DOCUMENTS):
+            payload = {"url": f"https://{path.name}/{number}", "id": number}
+            writer.append({"tokens": np.arange(number % 7 + 3)}, documents=payload)
+
+
+def deliver(view, path, world_size=2, steps=4, **options):
+    loaders = [
+        tokenfeed.Loader(view, 3, rank=rank, world_size=world_size, run=path, prefetch=0, **options)
+        for rank in range(world_size)
+    ]
+    steps = [[next(loader) for loader in loaders] for _ in range(steps)]
+    for loader in loaders:
+        loader.close()
+    return steps
+
+
+@pytest.fixture
+def web(tmp_path):
+    write(tmp_path / "web")
+    return tmp_path / "web"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.jsonl"
+
+
+@pytest.fixture
+def delivered(web, path):
+    return deliver(tokenfeed.open(web).windows(8), path)
+
+
+def test_what_a_step_was_trained_on(web, path, delivered):
+    traced = run_json("trace", path, "--step", 2)
+    assert traced["step"] == 2
+    view = tokenfeed.open(web).windows(8)
+    by_place = {(row["rank"], row["row"]): row for row in traced["rows"]}
+    assert len(by_place) == 6
+    for rank, batch in enumerate(delivered[2]):
+        for number in range(3):
+            row = by_place[rank, number]
+            assert row["sample"] == batch.samples[number]
+            assert (row["source"], row["epoch"], row["index"]) == (None, 0, batch.rows.indices[number])
+            assert [tuple(place.values()) for place in row["locations"]] == view.locate(row["index"])
+            spans = batch.rows.spans_of("documents")[number]
+            assert [(each["number"], each["start"], each["payload"]) for each in row["documents"]] == [
+                (span.number, span.start, span.payload) for span in spans
+            ]
+    of_one = run_json("trace", path, "--step", 2, "--rank", 1)["rows"]
+    assert of_one == [row for row in traced["rows"] if row["rank"] == 1]
+    shown = run("trace", path, "--step", 2, "--rank", 1).stdout
+    for text in (
+        "Step 2",
+        "documents",
+        of_one[0]["locations"][0]["shard"],
+        of_one[0]["documents"][0]["payload"]["url"],
+    ):
+        assert text in shown
+
+
+def test_in_a_process_of_its_own(path, delivered):
+    for arguments, status in ((("trace", path, "--step", 2), 0), (("diff", path, path), 0), (("trace", path), 2)):
+        done = run(*arguments, status=status, how=run_process)
+        assert (done.stdout, done.stderr) == run(*arguments, status=status)[1:]
+
+
+def test_where_a_document_was_seen(path, delivered):
+    seen = run_json("trace", path, "--document", 17, "--epochs", "0:2")["rows"]
+    assert {row["epoch"] for row in seen} == {0, 1}
+    for row in seen:
+        (traced,) = [
+            each
+            for each in run_json("trace", path, "--step", row["step"], "--rank", row["rank"])["rows"]
+            if each["row"] == row["row"]
+        ]
+        assert 17 in [document["number"] for document in traced["documents"]]
+    first = [row for row in seen if row["epoch"] == 0]
+    assert run_json("trace", path, "--document", 17)["rows"] == first
+    assert run_json("trace", path, "--where", "url=https://web/17")["rows"] == first
+    assert run_json("trace", path, "--where", "id=17", "--where", "url=https://web/17", "--epochs", 0)["rows"] == first
+    assert run_json("trace", path, "--where", "id=17", "--where", "url=https://web/18")["rows"] == []
+    assert f"{first[0]['sample']}" in run("trace", path, "--document", 17).stdout
+    assert "No row" in run("trace", path, "--where", "id=x").stdout
+
+
+def test_what_cannot_be_traced(path, delivered, tmp_path):
+    assert "SampleIndexError" in refused("trace", path, "--document", NUM_DOCUMENTS)
+    assert "which has 40 spans" in refused("trace", path, "--document", NUM_DOCUMENTS)
+    assert "no rank 2" in refused("trace", path, "--step", 1, "--rank", 2)
+    assert "no step -1" in refused("trace", path, "--step", -1)
+    assert "what is to be traced" in refused("trace", path)
+    assert "what is to be traced" in refused("trace", path, "--step", 1, "--document", 1)
+    assert "--rank is of a --step" in refused("trace", path, "--document", 1, "--rank", 1)
+    assert "which document" in refused("trace", path, "--document", 1, "--where", "id=1")
+    assert "expected FIELD=VALUE" in refused("trace", path, "--where", "id")
+    assert "no source 'web'" in refused("trace", path, "--document", 1, "--source", "web")
+    for epochs in ("2:1", "x", "-1:2", ":"):
+        assert "expected START:STOP" in refused("trace", path, "--document", 1, f"--epochs={epochs}")
+    assert "no run file" in refused("trace", tmp_path / "nothing.jsonl", "--step", 1)
+
+
+def test_a_step_beyond_the_end(web, path):
+    view = tokenfeed.open(web).windows(8)
+    deliver(view, path, epochs=1)
+    last = (len(view) - 1) // 6
+    assert len(run_json("trace", path, "--step", last)["rows"]) == len(view) - 6 * last
+    assert "the run ended after" in refused("trace", path, "--step", last + 1)
+
+
+def test_the_data_has_moved_or_changed(web, path, delivered, tmp_path):
+    before = run_json("trace", path, "--step", 3)
+    shutil.move(web, tmp_path / "a=b")
+    told = refused("trace", path, "--step", 3)
+    assert "NotAStoreError" in told
+    assert "is not there now" in told
+    assert "--store PATH" in told
+    assert run_json("trace", path, "--step", 3, "--store", tmp_path / "a=b") == before
+    write(tmp_path / "other")
+    told = refused("trace", path, "--document", 3, "--store", tmp_path / "other")
+    assert "PlanMismatchError" in told
+    for store in ("a=b", "other"):
+        assert tokenfeed.open(tmp_path / store).identity in told
+
+
+def test_a_mixture(web, path, tmp_path):
+    write(tmp_path / "code")
+    views = {name: tokenfeed.open(tmp_path / name).windows(8) for name in ("web", "code")}
+    deliver(tokenfeed.mix({"web": (views["web"], 2), "code": (views["code"], 1)}), path)
+    rows = run_json("trace", path, "--step", 1)["rows"]
+    assert sorted(row["source"] for row in rows) == ["code"] * 2 + ["web"] * 4
+    for row in rows:
+        assert all(row["source"] in document["payload"]["url"] for document in row["documents"])
+    assert "of which source" in refused("trace", path, "--document", 5)
+    seen = run_json("trace", path, "--document", 5, "--source", "code")["rows"]
+    assert seen == run_json("trace", path, "--where", "url=https://code/5")["rows"]
+    shutil.move(tmp_path / "code", tmp_path / "moved")
+    assert "--store code=PATH" in refused("trace", path, "--document", 5, "--source", "code")
+    assert "of which source" in refused("trace", path, "--step", 1, "--store", tmp_path / "moved")
+    moved = f"code={tmp_path / 'moved'}"
+    assert run_json("trace", path, "--document", 5, "--source", "code", "--store", moved)["rows"] == seen
+    assert "code" in run("trace", path, "--document", 5, "--source", "code", "--store", moved).stdout
+
+
+def test_how_two_runs_differ(web, path, delivered, tmp_path):
+    view = tokenfeed.open(web).windows(8)
+    assert "the same samples in the same steps" in run("diff", path, path).stdout
+    assert run_json("diff", path, path)["same"]
+    other = tmp_path / "other.jsonl"
+    state = delivered[1][0].state
+    deliver(view, other)
+    loader = tokenfeed.Loader(view, 6, rank=0, world_size=1, run=other, prefetch=0)
+    loader.load_state_dict(state)
+    next(loader)
+    loader.close()
+    assert "another division among ranks" in run("diff", path, other, status=1).stdout
+    found = run_json("diff", path, other, status=1)
+    assert (found["same"], found["step"], found["division_step"]) == (False, None, 2)
+    skipping = tmp_path / "skipping.jsonl"
+    deliver(view, skipping, skips=[tokenfeed.Skip(samples=(6 * 10**7, 6 * 10**7 + 5))])
+    found = run_json("diff", path, skipping, status=1)
+    assert (found["step"], [each["part"] for each in found["why"]]) == (10**7, ["skips"])
+    assert "From step 10,000,000 on: other samples" in run("diff", path, skipping, status=1).stdout
+    assert "no run file" in refused("diff", path, tmp_path / "nothing.jsonl")

@@ -1,0 +1,173 @@
+"""Repositories of the Hugging Face hub, and secrets that must not be shown."""
+
+import base64
+import hashlib
+import json
+import subprocess
+
+import pytest
+
+from downloads import (
+    COMMAND,
+    SIZE,
+    contents,
+    get,
+    label,
+    make_file,
+    ranges,
+)
+from flaky_server import Break, FlakyServer, Stall, Status
+from tokenfeed.errors import ArgumentError, DownloadError
+from tokenfeed.text.download.shards import download
+from tokenfeed.text.sources.listing import read_listing
+
+FILES = {
+    "README.md": b"# hello",
+    "data/a-0.parquet": make_file(0),
+    "data/a-1.parquet": make_file(1),
+    "data/sub/b.parquet": make_file(2),
+    "z.parquet": make_file(3),
+}
+TOKEN = "hf_verysecretindeed"
+
+
+@pytest.fixture
+def hub(server, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", server.url("/"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    return server
+
+
+def test_a_repository(hub, tmp_path):
+    """Listed in pages, with sizes and checksums; the files lie in one folder under plain names."""
+    hub.put_repository("owner/name", FILES, page=2)
+    done = download("hf://owner/name", backoff=0.0)
+    assert done.ok, done.failed
+    assert done.folder == tmp_path / "cache" / "owner--name"
+    names = ["data--a-0.parquet", "data--a-1.parquet", "data--sub--b.parquet", "z.parquet"]
+    assert [path.name for path in done.paths] == names
+    assert list(contents(done.folder).values()) != []
+    assert contents(done.folder) == dict(zip(names, list(FILES.values())[1:], strict=True))
+    assert read_listing(done.folder).val == ("z.parquet",)
+    assert len(hub.asked("/api/datasets/owner/name/tree/main")) == 3
+    assert all(request.headers["Authorization"] == f"Bearer {TOKEN}" for request in hub.requests)
+
+
+def test_a_revision_and_a_folder(hub, tmp_path):
+    hub.put_repository("owner/name", FILES, revision="v1.0")
+    hub.resources["/api/datasets/owner/name/tree/v1.0/data"] = hub.resources["/api/datasets/owner/name/tree/v1.0"]
+    assert download("hf://owner/name@v1.0/data", backoff=0.0).folder.name == "owner--name--data@v1.0"
+
+
+def test_the_token_goes_to_the_hub_alone(hub, tmp_path):
+    hub.put_repository("owner/name", FILES)
+    with FlakyServer() as elsewhere:
+        elsewhere.put("/x.parquet", FILES["z.parquet"], Break(70_000))
+        target = elsewhere.url("/x.parquet?sig=signed")
+        hub.put("/datasets/owner/name/resolve/main/z.parquet", b"", Status(302, {"Location": target}), ...)
+        done = download("hf://owner/name", tmp_path, backoff=0.0)
+        assert done.ok, done.failed
+        assert [request.headers.get("Authorization") for request in elsewhere.requests] == [None, None]
+        assert ranges(elsewhere, "/x.parquet") == [None, "bytes=70000-"]
+
+
+def test_a_wrong_checksum_in_the_list(hub, tmp_path):
+    hub.put_repository("owner/name", FILES, oid=lambda data: hashlib.sha256(data + b"!").hexdigest())
+    done = download("hf://owner/name", tmp_path, backoff=0.0)
+    assert len(done.failed) == 4
+    assert "sha256 is" in done.failed["z.parquet"]
+    assert contents(tmp_path) == {}
+
+
+def test_a_size_other_than_listed(hub, tmp_path):
+    """A file of the right size is skipped, one of another is replaced; a server that has another is not believed."""
+    hub.put_repository("owner/name", FILES)
+    (tmp_path / "z.parquet").write_bytes(b"PAR1PAR1")
+    (tmp_path / "data--a-0.parquet").write_bytes(FILES["data/a-0.parquet"])
+    hub.resources["/cdn/owner/name/data/a-1.parquet"].become(make_file(7, 100))
+    done = download("hf://owner/name", tmp_path, backoff=0.0)
+    assert done.skipped == ("data--a-0.parquet",)
+    assert list(done.failed) == ["data--a-1.parquet"]
+    assert "says 200,000 bytes" in done.failed["data--a-1.parquet"]
+    assert (tmp_path / "z.parquet").read_bytes() == FILES["z.parquet"]
+
+
+def test_a_part_of_what_was_listed_before(hub, tmp_path):
+    """A part, even a whole one, of a version that the list does not know any more is thrown away."""
+    hub.put_repository("owner/name", FILES)
+    old = make_file(8)
+    etag = hub.resources["/cdn/owner/name/z.parquet"].etag
+    for size in (70_000, SIZE):
+        note = {"etag": etag, "size": SIZE, "digests": {"sha256": hashlib.sha256(old).hexdigest()}}
+        (tmp_path / "z.parquet.tmp").write_bytes(old[:size])
+        (tmp_path / "z.parquet.tmp.json").write_text(json.dumps(note))
+        assert download("hf://owner/name", tmp_path, backoff=0.0).ok
+        assert contents(tmp_path)["z.parquet"] == FILES["z.parquet"]
+        (tmp_path / "z.parquet").unlink()
+    assert ranges(hub, "/cdn/owner/name/z.parquet") == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        (Status(404), "404"),
+        (Status(401), "HF_TOKEN"),
+        (Status(200, {}, b"<html>"), "expected JSON, got '<html>'"),
+        (Status(200, {}, b'{"error": "no"}'), "expected a list of files"),
+        (Status(200, {}, b"[]"), "0 parquet files"),
+        (Status(200, {"Link": '<?recursive=true>; rel="next"'}, b"[]"), "circle"),
+        (Status(200, {"Link": '<http://evil.example/>; rel="next"'}, b"[]"), "another host"),
+        (Status(500), "attempt 6 of 6"),
+    ],
+    ids=label,
+)
+def test_a_list_that_cannot_be_had(hub, tmp_path, behaviour, message):
+    hub.put("/api/datasets/owner/name/tree/main", b"", behaviour, ...)
+    with pytest.raises(DownloadError, match=message):
+        download("hf://owner/name", tmp_path, backoff=0.0)
+
+
+@pytest.mark.parametrize("text", ["hf://owner", "hf://../x y", "nothing", "ftp://host/a_{0..1}", "https://host/a.txt"])
+def test_what_names_no_dataset(tmp_path, text):
+    with pytest.raises(ArgumentError):
+        download(text, tmp_path)
+
+
+def test_no_secret_is_shown(hub, tmp_path, capfd):
+    """Not in reasons, tracebacks or files, even if the server repeats what it was sent."""
+    login, query = "someone:passw0rd", "X-Signature=ABCDEF123456&token=tttttttt"
+    echo = f"<html>{TOKEN} {login} /x?{query} passw0rd ABCDEF123456".encode()
+    scripts = [
+        [Status(500), ...],
+        [Status(404)],
+        [Status(200, {"Content-Type": "text/html"}, echo)],
+        [Status(200, {}, echo), ...],
+        [Stall(100), ...],
+        [Break(100), ...],
+        [Status(302, {"Location": f"http://127.0.0.1:1/y?{query}"}), ...],
+        [],
+    ]
+    for number, script in enumerate(scripts):
+        hub.put(f"/s{number}.parquet", make_file(1), *script)
+    address = hub.url("/s{0..7}.parquet", login=login) + f"?{query}"
+    done = get(address, tmp_path / "data", timeout=0.3, retries=1)
+    assert len(done.failed) == 7
+    assert all(request.query == query for request in hub.asked("/s0.parquet"))
+    basic = "Basic " + base64.b64encode(login.encode()).decode()
+    assert {request.headers["Authorization"] for request in hub.requests} == {basic}
+
+    command = subprocess.run(
+        [COMMAND, "--debug", "download", address, "-o", tmp_path / "data", "--timeout", "0.3", "--retries", "0"],
+        capture_output=True,
+        text=True,
+    )
+    assert command.returncode == 1
+    wrong = subprocess.run(
+        [COMMAND, "--debug", "download", address.replace("{0..7}", "")], capture_output=True, text=True
+    )
+    assert "Traceback" in wrong.stderr
+    shown = [*done.failed.values(), repr(done), command.stdout, command.stderr, wrong.stderr.replace("\n", "")]
+    shown += [path.read_text("latin-1") for path in (tmp_path / "data").iterdir() if path.suffix == ".json"]
+    for text in shown:
+        for secret in (TOKEN, "passw0rd", "ABCDEF123456", "tttttttt", basic):
+            assert secret not in text

@@ -1,0 +1,228 @@
+"""Mixtures under random histories: shares kept, every source seen once an epoch, and changes that repeat nothing."""
+
+import contextlib
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tokenfeed
+from oracle import Leg, run
+from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
+from tokenfeed.loader.loader import Loader
+
+SIZES = {"web": 40, "code": 13, "math": 5, "law": 1}
+LENGTH = 4
+LEGS = st.lists(
+    st.builds(Leg, st.integers(1, 5), st.integers(1, 6), st.integers(0, 6), st.sampled_from([0, 1, 3])),
+    min_size=1,
+    max_size=4,
+)
+WEIGHTS = st.lists(st.one_of(st.integers(1, 20), st.floats(0.01, 1)), min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def views():
+    """Windows that tell their source and number: item value = 1000 · source + 4 · window + place."""
+    with tempfile.TemporaryDirectory() as folder:
+        opened = {}
+        for source, (name, size) in enumerate(SIZES.items()):
+            path = Path(folder, name)
+            with tokenfeed.Writer(
+                path, columns={"tokens": "uint16"}, spans={"documents": "json"}, shard_bytes=100, sync=False
+            ) as writer:
+                for window in range(size):
+                    writer.append(
+                        {"tokens": 1000 * source + LENGTH * window + np.arange(LENGTH)}, documents=[name, window]
+                    )
+            opened[name] = tokenfeed.open(path).windows(LENGTH, extra=0)
+        yield opened
+
+
+def mixture(views, weights):
+    return tokenfeed.mix({name: (views[name], weight) for name, weight in zip(views, weights, strict=False)})
+
+
+def drawn(rows):
+    """(source, window) of rows."""
+    values = [int(np.frombuffer(row.content, "<u2")[0]) for row in rows]
+    return [(value // 1000, value % 1000 // LENGTH) for value in values]
+
+
+def check_sources(seen):
+    """Every source gives all its samples once in each of its epochs."""
+    by_source: dict[int, list[int]] = {}
+    for source, window in seen:
+        by_source.setdefault(source, []).append(window)
+    sizes = list(SIZES.values())
+    for source, windows in by_source.items():
+        for first in range(0, len(windows), sizes[source]):
+            within = windows[first : first + sizes[source]]
+            assert len(set(within)) == len(within)
+    return by_source
+
+
+@given(weights=WEIGHTS, history=LEGS, seed=st.integers(0, 3))
+@settings(max_examples=max(100, settings().max_examples))
+def test_any_history_of_a_mixture(views, weights, history, seed):
+    mixed = mixture(views, weights)
+    rows = run(history, lambda **options: Loader(mixed, seed=seed, **options))
+    assert [row.sample for row in rows] == list(range(len(rows)))
+    assert rows == run([Leg(1, 1, len(rows))], lambda **options: Loader(mixed, seed=seed, **options))
+    seen = drawn(rows)
+    check_sources(seen)
+    total = sum(weights)
+    counts = np.zeros(len(weights))
+    for number, (source, _) in enumerate(seen, 1):
+        counts[source] += 1
+        assert np.abs(counts - np.array(weights) / total * number).max() <= 1 + 1e-5 * number
+
+
+@given(first=WEIGHTS, second=WEIGHTS, at=st.integers(0, 60), checkpoint=st.integers(0, 60), seed=st.integers(0, 2))
+@settings(max_examples=max(100, settings().max_examples))
+def test_weights_changed_on_resume_repeat_nothing(views, first, second, at, checkpoint, seed):
+    names = list(views)
+    before = mixture(views, first)
+    after = before.then(
+        at,
+        dict(zip(names, second, strict=False)),
+        sources={name: views[name] for name in names[len(first) : len(second)]},
+    )
+    start = Loader(before, 1, seed=seed)
+    rows = [next(start).rows.column("tokens")[0, 0] for _ in range(checkpoint)]
+    state = start.state_dict()
+    start.close()
+    resumed = Loader(after, 1, seed=seed)
+    if checkpoint > at:
+        with contextlib.suppress(PlanMismatchError):  # unless both draw the same up to there
+            resumed.load_state_dict(state)
+            assert after.schedule.digest(checkpoint) == before.schedule.digest(checkpoint)
+        return
+    resumed.load_state_dict(state)
+    rows += [next(resumed).rows.column("tokens")[0, 0] for _ in range(80)]
+    resumed.close()
+    check_sources([(int(value) // 1000, int(value) % 1000 // LENGTH) for value in rows])
+
+
+def test_stages_by_length_ramps_and_an_end(views):
+    stages = [
+        tokenfeed.Stage({"web": 1}, samples=30),
+        tokenfeed.Stage({"web": 0.2, "code": 0.8}, samples=100, ramp=True),
+        tokenfeed.Stage({"web": 1, "math": 3}, samples=40),
+    ]
+    mixed = tokenfeed.mix({name: views[name] for name in ("web", "code", "math")}, stages=stages)
+    loader = Loader(mixed, 7)
+    seen = [value for batch in loader for value in batch.rows.column("tokens")[:, 0].tolist()]
+    assert len(seen) == 170
+    sources = [value // 1000 for value in seen]
+    assert set(sources[:30]) == {0}
+    assert 0 < Counter(sources[30:80])[1] < Counter(sources[80:130])[1]
+    assert Counter(sources[130:]) == {0: 10, 2: 30}
+    check_sources([(value // 1000, value % 1000 // LENGTH) for value in seen])
+    ledger = loader.plan.ledger(170)
+    assert [entry.samples for entry in ledger] == [sources.count(0), sources.count(1), sources.count(2)]
+    assert all(abs(entry.samples - entry.target) <= 1 for entry in ledger)
+
+
+def test_nested_mixtures_and_weights_by_tokens(views):
+    inner = tokenfeed.mix({"code": (views["code"], 3), "math": (views["math"], 1)})
+    mixed = tokenfeed.mix({"web": (views["web"], 0.5), "science": (inner, 0.5)})
+    assert list(mixed.views) == ["web", "science/code", "science/math"]
+    counts = [budget.samples for budget in mixed.budget(800)]
+    assert counts == [400, 300, 100]
+    by_tokens = tokenfeed.mix({"web": (views["web"], 1), "code": (views["code"], 1)}, by="tokens")
+    assert [budget.samples for budget in by_tokens.budget(100)] == [50, 50]
+    with pytest.raises(ArgumentError, match="constant weights"):
+        tokenfeed.mix({"a": (inner.then(10, {"code": 1}), 1)})
+
+
+def test_limits_on_repetition(views):
+    mixed = tokenfeed.mix({"web": (views["web"], 1), "math": (views["math"], 1)}, max_epochs={"math": 2})
+    (web, math) = mixed.budget(40)
+    assert not web.is_exceeded
+    assert math.is_exceeded
+    assert math.epochs == 4
+    loader = Loader(mixed, 1)
+    seen = [int(batch.rows.column("tokens")[0, 0]) // 1000 for batch in loader]
+    assert seen.count(2) == 10
+    assert 10 <= seen.count(0) <= 11
+    with pytest.raises(ArgumentError, match="the run ends with sample"):
+        loader.plan.trace([len(seen)])
+
+
+def test_documents_of_one_source_are_skipped(views):
+    mixed = mixture(views, [1, 1])
+    skip = tokenfeed.Skip(documents=[3, 7], source="code", at=4)
+    loader = Loader(mixed, 1, skips=[skip])
+    seen = [int(next(loader).rows.column("tokens")[0, 0]) for _ in range(200)]
+    codes = [value % 1000 // LENGTH for value in seen[4:] if value // 1000 == 1]
+    assert not {3, 7} & set(codes)
+    assert set(codes) == set(range(13)) - {3, 7}
+    with pytest.raises(ArgumentError, match="of which source"):
+        Loader(mixed, 1, skips=[tokenfeed.Skip(documents=[3])])
+
+
+def test_forward_and_back(views):
+    mixed = mixture(views, [5, 3, 2])
+    plan = mixed.plan(seed=3)
+    samples = np.arange(500)
+    sources, epochs, indices = plan.draw(samples)
+    for k in range(0, 500, 7):
+        name = plan.sources[sources[k]].name
+        assert plan.find(name, int(indices[k]), epochs=[int(epochs[k])]).tolist() == [k]
+        (trace,) = plan.trace([k])
+        assert (trace.source, trace.epoch, trace.index) == (name, epochs[k], indices[k])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda views: tokenfeed.mix({}), "at least one source"),
+        (lambda views: mixture(views, [1, -1]), "web|code"),
+        (lambda views: mixture(views, [1, float("nan")]), "nan"),
+        (lambda views: mixture(views, [0, 0]), "0"),
+        (lambda views: tokenfeed.mix({"web": views["web"]}), "a weight is needed"),
+        (lambda views: tokenfeed.mix({"web": (views["web"], 1)}, stages=[tokenfeed.Stage({"web": 1})]), "stages say"),
+        (lambda views: tokenfeed.mix({"web": views["web"]}, stages=[tokenfeed.Stage({"book": 1})]), "book"),
+        (lambda views: tokenfeed.mix({"web": (views["web"], 1)}, by="bytes"), "by is 'bytes'"),
+        (lambda views: tokenfeed.mix({"web": (views["web"], 1)}, max_epochs=0), "max_epochs"),
+        (lambda views: Loader(mixture(views, [1]), 1, epochs=1), "epochs of their own"),
+        (lambda views: Loader(tokenfeed.mix({"a": (views["web"], 1), "b": (views["web"]._data, 1)}), 1), "kind|len"),
+    ],
+)
+def test_mixtures_that_cannot_be(views, make, message):
+    with pytest.raises((ArgumentError, TypeError, AttributeError), match=message):
+        make(views)
+
+
+def test_a_change_before_the_checkpoint_is_refused(views):
+    mixed = mixture(views, [1, 1])
+    loader = Loader(mixed, 4)
+    for _ in range(10):
+        next(loader)
+    state = loader.state_dict()
+    loader.close()
+    assert len(str(state)) < 300
+    Loader(mixed.then(40, {"web": 1}), 4).load_state_dict(state)
+    with pytest.raises(PlanMismatchError, match="mixture"):
+        Loader(mixed.then(39, {"web": 1}), 4).load_state_dict(state)
+    with pytest.raises(PlanMismatchError, match=r"sources|mixture"):
+        Loader(tokenfeed.mix({"web": (views["math"], 1), "code": (views["code"], 1)}), 4).load_state_dict(state)
+    with pytest.raises(StateError):
+        Loader(mixed, 4).load_state_dict({})
+
+
+def test_the_run_file_of_a_mixture(views, tmp_path):
+    mixed = mixture(views, [2, 1])
+    loader = Loader(mixed, 3, run=tmp_path / "run.jsonl")
+    batches = [next(loader) for _ in range(5)]
+    loader.close()
+    traced = tokenfeed.Run(tmp_path / "run.jsonl").trace(step=3)
+    assert [trace.sample for trace in traced] == batches[3].samples.tolist()
+    expected = [int(value) for value in batches[3].rows.column("tokens")[:, 0]]
+    names = list(SIZES)
+    assert [1000 * names.index(trace.source) + LENGTH * trace.index for trace in traced] == expected

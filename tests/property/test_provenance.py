@@ -1,0 +1,210 @@
+"""Random histories with returns to earlier checkpoints: rows trace to what was delivered, and documents are found."""
+
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tokenfeed
+from tokenfeed.cli.diff import compare
+from tokenfeed.loader.loader import Loader
+
+LENGTHS = [5, 3, 0, 1, 9, 4, 4, 14, 2, 6, 1, 8]
+VIEWS = ["windows", "windows in groups", "documents", "packed", "mixture"]
+
+
+class Leg(NamedTuple):
+    world_size: int
+    batch_size: int | dict[int, int]
+    steps: int
+    back: int
+    """From which checkpoint: so many before the last. Those after it are given up."""
+    skip: int
+    """How many samples are skipped behind its first."""
+
+
+BATCH_SIZES = st.one_of(
+    st.integers(1, 5),
+    st.builds(lambda a, b, at: {0: a, at: b}, st.integers(1, 4), st.integers(1, 4), st.integers(1, 30)),
+)
+HISTORY = st.lists(
+    st.builds(
+        Leg,
+        st.integers(1, 4),
+        BATCH_SIZES,
+        st.integers(1, 5),
+        st.sampled_from([0, 0, 1, 2, 5]),
+        st.sampled_from([0, 0, 3]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+class Row(NamedTuple):
+    """What was delivered."""
+
+    sample: int
+    epoch: int
+    tokens: bytes
+    payloads: list[object]
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def views(folder):
+    """Documents of 0 to 14 items, each unlike any other, whose payloads tell their source and number."""
+    stores = {}
+    for source in ("a", "b"):
+        with tokenfeed.Writer(
+            folder / source, columns={"tokens": "uint16"}, spans={"documents": "json"}, shard_bytes=40, sync=False
+        ) as writer:
+            for number, length in enumerate(LENGTHS if source == "a" else LENGTHS[::-1]):
+                tokens = 1000 * (source == "b") + 20 * number + np.arange(length)
+                writer.append({"tokens": tokens}, documents={"source": source, "number": number})
+        stores[source] = tokenfeed.open(folder / source)
+    stores["a"].pack(6)
+    mixed = {"a": (stores["a"].windows(4), 2), "b": (stores["b"].windows(4), 1)}
+    return {
+        "windows": stores["a"].windows(4),
+        "windows in groups": stores["a"].windows(3, group=6, extra=0),
+        "documents": stores["a"].documents(),
+        "packed": stores["a"].packed(6),
+        "mixture": tokenfeed.mix(mixed),
+    }
+
+
+def deliver(view, history, path, seed):
+    """What a history delivers in the end: rows by (step, rank, row)."""
+    checkpoints = [(None, 0, ())]
+    delivered = {}
+    for leg in history:
+        del checkpoints[max(1, len(checkpoints) - leg.back) :]
+        state, num_delivered, skips = checkpoints[-1]
+        if leg.skip:
+            skips = (*skips, tokenfeed.Skip(samples=(num_delivered + 1, num_delivered + 1 + leg.skip)))
+        loaders = [
+            Loader(
+                view, leg.batch_size, seed=seed, rank=rank, world_size=leg.world_size, skips=skips, prefetch=0, run=path
+            )
+            for rank in range(leg.world_size)
+        ]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+        for number in range(leg.steps):
+            batches = [next(loader) for loader in loaders]
+            if number == 0:
+                step = tokenfeed.Run(path).starts[-1].step
+                delivered = {place: row for place, row in delivered.items() if place[0] < step}
+            for rank, batch in enumerate(batches):
+                spans = batch.rows.spans_of("documents")
+                for row, (sample, epoch) in enumerate(zip(batch.samples.tolist(), batch.epochs.tolist(), strict=True)):
+                    payloads = [span.payload for span in spans[row]]
+                    content = np.ascontiguousarray(batch.rows[row].tokens).tobytes()
+                    delivered[step + number, rank, row] = Row(sample, epoch, content, payloads)
+            num_delivered = batches[0].state["samples"]
+            checkpoints.append((batches[0].state, num_delivered, skips))
+        for loader in loaders:
+            loader.close()
+    return delivered
+
+
+numbers = count()
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+@given(history=HISTORY, seed=st.integers(0, 3))
+def test_every_row_is_traced_and_every_document_found(views, folder, kind, history, seed):
+    path = folder / f"{next(numbers)}.jsonl"
+    delivered = deliver(views[kind], history, path, seed)
+    run = tokenfeed.Run(path)
+    steps = sorted({step for step, _, _ in delivered})
+    assert steps == list(range(len(steps)))
+
+    traced = {(step, row.rank, row.row): row for step in steps for row in run.trace(step)}
+    assert traced.keys() == delivered.keys()
+    for place, row in traced.items():
+        payloads = [span.payload for span in row.documents]
+        assert Row(row.sample, row.epoch, row.content.tokens.tobytes(), payloads) == delivered[place]
+        items = sum(location.stop - location.start for location in row.locations)
+        assert items == sum(span.stop - span.start for span in row.documents)
+    for step, rank in {(step, rank) for step, rank, _ in delivered}:
+        (*expected,) = (row for place, row in sorted(traced.items()) if place[:2] == (step, rank))
+        assert run.trace(step, rank=rank) == expected
+
+    check_places(run, delivered)
+
+    epochs = range(max(row.epoch for row in delivered.values()) + 1)
+    for source in ("a", "b") if kind == "mixture" else ("a",):
+        for number in range(len(LENGTHS)):
+            wanted = {"source": source, "number": number}
+            seen = run.find(number, epochs=epochs, source=source if kind == "mixture" else None)
+            places = [(each.step, each.rank, each.row) for each in seen if each.step in steps]
+            assert len(set(places)) == len(places)
+            assert set(places) == {place for place, row in delivered.items() if wanted in row.payloads}
+            for each in seen:
+                if each.step in steps:
+                    row = traced[each.step, each.rank, each.row]
+                    assert (each.sample, each.epoch, each.index) == (row.sample, row.epoch, row.index)
+
+
+@pytest.mark.parametrize("kind", ["windows", "mixture"])
+@given(
+    together=HISTORY.filter(lambda legs: len(legs) < 4),
+    suffixes=st.tuples(HISTORY, HISTORY),
+    alike=st.sampled_from([0, 1, 2]),
+    seeds=st.sampled_from([(0, 0), (0, 0), (0, 1)]),
+)
+def test_runs_are_compared_exactly(views, folder, kind, together, suffixes, alike, seeds):
+    """Against a comparison of every row of the first steps."""
+    runs = []
+    for number, seed in enumerate(seeds):
+        path = folder / f"{next(numbers)}.jsonl"
+        suffix = suffixes[0 if alike == 0 else number][:alike]
+        if alike == 1:  # six rows a step, whatever the division
+            suffix = [
+                leg._replace(world_size=[1, 2, 3][leg.steps % 3], batch_size=[6, 3, 2][leg.steps % 3]) for leg in suffix
+            ]
+        deliver(views[kind], [*together, *suffix], path, seed)
+        runs.append(tokenfeed.Run(path))
+    differ = divided = None
+    for step in range(80):
+        first, second = (run.trace(step) for run in runs)
+        if [content(row) for row in first] != [content(row) for row in second]:
+            differ = step
+            break
+        if divided is None and [row.rank for row in first] != [row.rank for row in second]:
+            divided = step
+    found = compare(*runs)
+    assert differ is None or (found.step, found.division_step) == (differ, divided)
+    if differ is None:
+        assert found.step is None or found.step >= 80
+        assert divided is None or found.division_step == divided
+    if found.step is not None:
+        assert found.why
+        rows = [run._governing(found.step).plan.trace([k])[0] for run, k in zip(runs, found.samples, strict=True)]
+        short = [k not in run.samples(found.step) for run, k in zip(runs, found.samples, strict=True)]
+        assert any(short) or content(rows[0]) != content(rows[1])
+
+
+def content(row):
+    return row.source, row.epoch, row.index
+
+
+def check_places(run, delivered):
+    """`place` is the inverse of `samples`."""
+    for place, row in delivered.items():
+        step, rank, number = place
+        assert run.samples(step, rank=rank)[number] == row.sample
+        assert run.place(row.sample) == place
