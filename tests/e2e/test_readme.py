@@ -28,5 +28,16 @@ def test_file_tree_is_true():
     folders = {f"{path.name}/" for path in source.rglob("*") if path.is_dir() and path.name != "__pycache__"}
     assert there - {"store.py"} <= named
     assert folders <= named
-    missing = {name for name in named if not list(ROOT.rglob(name.rstrip("/")))}
+    parts = ("src", "tests", "bench", "docs", "examples")
+    everything = [path for part in parts for path in (ROOT / part, *tracked(part))]
+    missing = named - {path.name for path in everything} - {f"{path.name}/" for path in everything}
     assert not missing
+
+
+def tracked(part):
+    """Files and folders of a part of the repository, but for what benchmarks and Python keep there."""
+    for path in (ROOT / part).iterdir():
+        if not path.name.startswith((".", "__pycache__")):
+            yield path
+            if path.is_dir():
+                yield from tracked(path.relative_to(ROOT))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tokenfeed
+from tokenfeed.cli import console as printing
 from tokenfeed.cli import main
 
 COMMAND = Path(sys.executable).parent / "tokenfeed"
@@ -34,7 +35,8 @@ def run_in_process(*arguments):
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
         mock.patch.object(sys, "argv", ["tokenfeed", *arguments]),
-        mock.patch.dict(os.environ, {"COLUMNS": "200"}),
+        mock.patch.object(printing.console, "_width", 200),  # COLUMNS is looked at when a console is made
+        mock.patch.object(printing._errors, "_width", 200),
         pytest.raises(SystemExit) as ended,
     ):
         main()

@@ -71,7 +71,11 @@ def test_groups_stay_together_and_are_shuffled(store):
 
 
 @given(
-    history=st.lists(st.builds(Leg, st.integers(1, 4), st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=3)
+    history=st.lists(
+        st.builds(Leg, st.integers(1, 4), st.integers(1, 5), st.integers(0, 6), st.sampled_from([0, 2])),
+        min_size=1,
+        max_size=3,
+    )
 )
 @settings(max_examples=30)
 def test_exactly_once(store, history):

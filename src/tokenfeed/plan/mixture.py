@@ -187,7 +187,8 @@ class MixturePlan:
 
     def parts(self, num_delivered: int) -> dict[str, Any]:
         """What the first `num_delivered` samples depend on, part by part."""
-        reached = int(jump(np.array([num_delivered]), self._ranges)[0])
+        # Behind the last sample, not before the next: a range that is skipped from here on changes nothing yet.
+        reached = int(jump(np.array([num_delivered - 1]), self._ranges)[0]) + 1 if num_delivered else 0
         drawn = self.schedule.counts(reached) > 0
         sources = [source.to_json()[:4] for source, is_drawn in zip(self.sources, drawn, strict=True) if is_drawn]
         early = [skip.to_json() for skip in self.skips if skip.begins < num_delivered]

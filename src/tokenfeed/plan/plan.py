@@ -188,7 +188,8 @@ class Plan:
         """The number of samples that a state says were delivered, if this plan would have delivered the same."""
         num_delivered, theirs = check_state(state)
         per_group = theirs.get("group")
-        if self.family is not None and type(per_group) is int and per_group > 0:
+        is_of_family = self.family is not None and theirs.get("view") == self.family
+        if is_of_family and type(per_group) is int and per_group > 0:
             num_delivered, rest = divmod(num_delivered * self.group, per_group)
             if rest:
                 raise PlanMismatchError(
