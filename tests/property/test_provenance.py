@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
-from tokenfeed.cli.diff import compare
+from tokenfeed.loader.comparison import compare
 from tokenfeed.loader.loader import Loader
 
 LENGTHS = [5, 3, 0, 1, 9, 4, 4, 14, 2, 6, 1, 8]

@@ -1,11 +1,8 @@
 """`tokenfeed diff RUN RUN`: from which step on two runs differ, and why."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict
 
-import numpy as np
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -13,15 +10,10 @@ from rich.text import Text
 from tokenfeed.cli.console import console
 from tokenfeed.cli.options import Json
 from tokenfeed.cli.trace import RunPath
-from tokenfeed.errors import StateError
-from tokenfeed.loader.run import AnyPlan, Leg, Run
-from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.skips import Ints
+from tokenfeed.loader.comparison import Comparison, Difference, compare
+from tokenfeed.loader.run import Run
 
-__all__ = ["Comparison", "Difference", "compare", "diff"]
-
-_FOREVER = 1 << 60  # samples: no run gets there
-_LOOKED_AT = 1 << 20  # samples compared one by one, where plans are written differently and may still be the same
+__all__ = ["diff"]
 
 
 def diff(first: RunPath, second: RunPath, as_json: Json = False) -> None:
@@ -32,208 +24,6 @@ def diff(first: RunPath, second: RunPath, as_json: Json = False) -> None:
     else:
         _show(found)
     raise typer.Exit(0 if found.same else 1)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """What differs, in the first run and in the second."""
-
-    part: str
-    first: Any
-    second: Any
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """From where on two runs differ."""
-
-    step: int | None = None
-    """The first that delivers other samples, or in another order."""
-    samples: tuple[int, int] | None = None
-    """The number, in each run, of the first sample of that step that differs."""
-    why: tuple[Difference, ...] = ()
-    division_step: int | None = None
-    """The first, before that, that delivers the same samples in another division among ranks."""
-    division: tuple[Difference, ...] = ()
-    note: str | None = None
-
-    @property
-    def same(self) -> bool:
-        return self.step is None and self.division_step is None
-
-
-class _Stretch(NamedTuple):
-    """Steps of a run from some step on: the first begins behind `samples` samples, and each has `width` rows in all."""
-
-    leg: Leg
-    samples: int
-    batch_size: int
-
-    @property
-    def width(self) -> int:
-        return self.batch_size * self.leg.start.world_size
-
-    @property
-    def left(self) -> int:
-        """How many samples come until the run ends."""
-        stop = self.leg.start.stop
-        return _FOREVER if stop is None else max(0, stop - self.samples)
-
-
-def compare(first: Run, second: Run) -> Comparison:
-    """Compare what two runs deliver, step by step: (source, epoch, index) of every row, in the order of the run.
-
-    O(starts + stages), and some 60 digests for every pair of plans that are not equal: runs of 10⁹ steps take no longer
-    than short ones. Both are compared beyond what was run, as planned.
-    """
-    division: dict[str, Any] = {}
-    notes: list[str] = []
-
-    def differ(step: int, ones: _Stretch, others: _Stretch, offset: int) -> Comparison:
-        samples = ones.samples + offset, others.samples + offset
-        return Comparison(step, samples, tuple(_reasons(ones, others, samples)), note=_join(notes), **division)
-
-    for step, stop_step, ones, others in _walk(first, second):
-        same_width = ones.width == others.width
-        steps = 1 if not same_width else _FOREVER if stop_step is None else stop_step - step
-        counts = [min(each.left, steps * each.width) for each in (ones, others)]
-        offset = _first_difference(ones, others, min(counts), notes)
-        if offset is None and counts[0] != counts[1]:
-            offset = min(counts)  # one of them has no more
-        differing_step = None if offset is None else step + offset // ones.width if same_width else step
-        divided = ones.leg.start.world_size != others.leg.start.world_size and min(counts) > 0
-        if divided and not division and differing_step != step:
-            division = {"division_step": step, "division": tuple(_layout(ones, others))}
-        if offset is not None and differing_step is not None:
-            return differ(differing_step, ones, others, offset)
-    return Comparison(note=_join(notes), **division)
-
-
-def _join(notes: list[str]) -> str | None:
-    return "; ".join(dict.fromkeys(notes)) or None
-
-
-def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Stretch, _Stretch]]:
-    """(first step, end, and what each run does there) of the steps in which neither changes its layout or plan."""
-    runs = []
-    for run in (first, second):
-        if not run.legs:
-            raise StateError(f"{run.path} has no start: nothing was run, and nothing can be compared")
-        runs.append([(part.step, leg, part) for leg in run.legs for part in leg.stretches])
-    places = [0, 0]
-    step = 0
-    while True:
-        now = []
-        for parts, place in zip(runs, places, strict=True):
-            begun, leg, part = parts[place]
-            wide = part.batch_size * leg.start.world_size
-            now.append(_Stretch(leg, part.samples + (step - begun) * wide, part.batch_size))
-        coming = [parts[place + 1][0] for parts, place in zip(runs, places, strict=True) if place + 1 < len(parts)]
-        stop_step = min(coming, default=None)
-        yield step, stop_step, now[0], now[1]
-        if stop_step is None:
-            return
-        step = stop_step
-        for number, parts in enumerate(runs):
-            if places[number] + 1 < len(parts) and parts[places[number] + 1][0] == step:
-                places[number] += 1
-
-
-def _first_difference(ones: _Stretch, others: _Stretch, count: int, notes: list[str]) -> int | None:
-    """The first i < count for which sample ones.samples + i of one plan is not others.samples + i of the other."""
-    plan, other = ones.leg.start.plan, others.leg.start.plan
-    same_from = 0
-    if ones.samples == others.samples:
-        if plan == other:
-            return None
-        same_from = _agree_until(plan, other, ones.samples, count)
-    # Plans that are written differently may agree by chance, or, as a skip of what never comes, for good.
-    looked_at, chunk = same_from, 256
-    while looked_at < min(count, same_from + _LOOKED_AT):
-        offsets = np.arange(looked_at, min(looked_at + chunk, count), dtype=np.int64)
-        ids: dict[Any, int] = {}
-        rows = [_content(each, start + offsets, ids) for each, start in ((plan, ones.samples), (other, others.samples))]
-        unequal = np.flatnonzero((rows[0] != rows[1]).any(axis=0))
-        if unequal.size:
-            return int(offsets[unequal[0]])
-        looked_at, chunk = int(offsets[-1]) + 1, min(2 * chunk, 1 << 16)
-    if looked_at < count:
-        notes.append(
-            f"the plans are written differently from sample {ones.samples + same_from:,} on, and deliver the same in "
-            f"the {looked_at - same_from:,} samples that were looked at"
-        )
-    return None
-
-
-def _agree_until(plan: AnyPlan, other: AnyPlan, begin: int, count: int) -> int:
-    """The largest i for which the parts that the first begin + i samples depend on are equal; 0 where none are.
-
-    What is different once is different for good, so that it can be searched by bisection.
-    """
-    if plan.parts(begin) != other.parts(begin):
-        return 0
-    low, high, leap = 0, count, 1
-    while low + leap < count:
-        if plan.parts(begin + low + leap) != other.parts(begin + low + leap):
-            high = low + leap
-            break
-        low, leap = low + leap, 2 * leap
-    if high == count and plan.parts(begin + count) == other.parts(begin + count):
-        return count
-    while high - low > 1:
-        middle = (low + high) // 2
-        if plan.parts(begin + middle) == other.parts(begin + middle):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _content(plan: AnyPlan, samples: Ints, ids: dict[Any, int]) -> Ints:
-    """What samples of a run are, in a row each: a number for (source, data, view), the epoch, the index."""
-    if isinstance(plan, Plan):
-        epochs, indices = plan.locate(samples)
-        number = ids.setdefault((None, plan.data, plan.view), len(ids))
-        return np.stack([np.full_like(samples, number), epochs, indices])
-    sources, epochs, indices = plan.draw(samples)
-    numbers = [ids.setdefault((each.name, each.data, each.view), len(ids)) for each in plan.sources]
-    return np.stack([np.array(numbers, np.int64)[sources], epochs, indices])
-
-
-def _reasons(ones: _Stretch, others: _Stretch, samples: tuple[int, int]) -> Iterator[Difference]:
-    plans = ones.leg.start.plan, others.leg.start.plan
-    ends = [min(sample + 1, each.samples + each.left) for sample, each in zip(samples, (ones, others), strict=True)]
-    parts = [plan.parts(end) for plan, end in zip(plans, ends, strict=True)]
-    for name in dict.fromkeys([*parts[0], *parts[1]]):
-        if parts[0].get(name) != parts[1].get(name):
-            yield Difference(name, *(_tell(plan, name, end) for plan, end in zip(plans, ends, strict=True)))
-    if ones.left != others.left and samples[0] - ones.samples >= min(ones.left, others.left):
-        yield Difference("end", ones.leg.start.stop, others.leg.start.stop)
-    if (ones.samples, ones.width) != (others.samples, others.width):
-        yield from _layout(ones, others)
-
-
-def _layout(ones: _Stretch, others: _Stretch) -> Iterator[Difference]:
-    for name, first, second in (
-        ("samples before", ones.samples, others.samples),
-        ("world size", ones.leg.start.world_size, others.leg.start.world_size),
-        ("batch size", ones.batch_size, others.batch_size),
-    ):
-        if first != second:
-            yield Difference(name, first, second)
-
-
-def _tell(plan: AnyPlan, name: str, num_delivered: int) -> Any:
-    """A part of a plan, as one can read it."""
-    if name == "skips":
-        return [skip.to_json() for skip in plan.skips if skip.begins < num_delivered]
-    if isinstance(plan, Plan):
-        return plan.view if name == "view" else plan.parts(num_delivered).get(name)
-    if name == "sources":
-        return {source.name: [source.data, source.view] for source in plan.sources}
-    if name == "mixture":
-        return {each.source: each.samples for each in plan.ledger(num_delivered)}
-    return plan.parts(num_delivered).get(name)
 
 
 def _show(found: Comparison) -> None:

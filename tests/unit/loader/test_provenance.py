@@ -8,7 +8,6 @@ import pytest
 
 import tokenfeed
 from plain import spans_of
-from tokenfeed.cli.diff import compare
 from tokenfeed.errors import (
     ArgumentError,
     MissingError,
@@ -17,6 +16,7 @@ from tokenfeed.errors import (
     SampleIndexError,
     StateError,
 )
+from tokenfeed.loader.comparison import compare
 from tokenfeed.loader.provenance import make_view
 
 
