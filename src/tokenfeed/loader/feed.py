@@ -34,7 +34,7 @@ class Feed(Iterator[Result], Generic[Job, Result]):
         self._full = max(0, depth - per_job)
         """A job is not begun while more than this wait or are under way."""
         self._idle = 0
-        """How many threads wait for room."""
+        """How many threads wait, or are about to wait, for room."""
         self._changed = threading.Condition()
         self._ready: deque[Result] = deque()
         self._done: dict[int, list[Result] | BaseException | None] = {}
@@ -85,10 +85,10 @@ class Feed(Iterator[Result], Generic[Job, Result]):
     def _run(self) -> None:
         while True:
             with self._changed:
+                self._idle += 1  # before looking for room: `__next__` takes without the lock, then looks at this
                 while not self._closed and not self._has_room():
-                    self._idle += 1
                     self._changed.wait()
-                    self._idle -= 1
+                self._idle -= 1
                 if self._closed:
                     return
                 number = self._taken
