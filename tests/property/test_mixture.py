@@ -25,9 +25,12 @@ LEGS = st.lists(
 WEIGHTS = st.lists(st.one_of(st.integers(1, 20), st.floats(0.01, 1)), min_size=1, max_size=4)
 
 
-@pytest.fixture(scope="module")
-def views():
-    """Windows that tell their source and number: item value = 1000 · source + 4 · window + place."""
+@pytest.fixture(scope="module", params=["windows", "packed"])
+def views(request):
+    """Windows that tell their source and number: item value = 1000 · source + 4 · window + place.
+
+    Or rows of packed documents, of which each just fits: the same content.
+    """
     with tempfile.TemporaryDirectory() as folder:
         opened = {}
         for source, (name, size) in enumerate(SIZES.items()):
@@ -39,7 +42,10 @@ def views():
                     writer.append(
                         {"tokens": 1000 * source + LENGTH * window + np.arange(LENGTH)}, documents=[name, window]
                     )
-            opened[name] = tokenfeed.open(path).windows(LENGTH, extra=0)
+            store = tokenfeed.open(path)
+            store.pack(LENGTH - 1)
+            is_packed = request.param == "packed"
+            opened[name] = store.packed(LENGTH - 1) if is_packed else store.windows(LENGTH, extra=0)
         yield opened
 
 

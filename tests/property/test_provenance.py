@@ -15,7 +15,7 @@ from tokenfeed.loader.comparison import compare
 from tokenfeed.loader.loader import Loader
 
 LENGTHS = [5, 3, 0, 1, 9, 4, 4, 14, 2, 6, 1, 8]
-VIEWS = ["windows", "windows in groups", "documents", "packed", "mixture"]
+VIEWS = ["windows", "windows in groups", "documents", "packed", "mixture", "packed mixture"]
 
 
 class Leg(NamedTuple):
@@ -73,7 +73,8 @@ def views(folder):
                 tokens = 1000 * (source == "b") + 20 * number + np.arange(length)
                 writer.append({"tokens": tokens}, documents={"source": source, "number": number})
         stores[source] = tokenfeed.open(folder / source)
-    stores["a"].pack(6)
+    for store in stores.values():
+        store.pack(6)
     mixed = {"a": (stores["a"].windows(4), 2), "b": (stores["b"].windows(4), 1)}
     return {
         "windows": stores["a"].windows(4),
@@ -81,6 +82,7 @@ def views(folder):
         "documents": stores["a"].documents(),
         "packed": stores["a"].packed(6),
         "mixture": tokenfeed.mix(mixed),
+        "packed mixture": tokenfeed.mix({"a": (stores["a"].packed(6), 2), "b": (stores["b"].packed(6), 1)}),
     }
 
 
@@ -146,10 +148,10 @@ def test_every_row_is_traced_and_every_document_found(views, folder, kind, histo
     check_places(run, delivered)
 
     epochs = range(max(row.epoch for row in delivered.values()) + 1)
-    for source in ("a", "b") if kind == "mixture" else ("a",):
+    for source in ("a", "b") if "mixture" in kind else ("a",):
         for number in range(len(LENGTHS)):
             wanted = {"source": source, "number": number}
-            seen = run.find(number, epochs=epochs, source=source if kind == "mixture" else None)
+            seen = run.find(number, epochs=epochs, source=source if "mixture" in kind else None)
             places = [(each.step, each.rank, each.row) for each in seen if each.step in steps]
             assert len(set(places)) == len(places)
             assert set(places) == {place for place, row in delivered.items() if wanted in row.payloads}

@@ -4,6 +4,9 @@
 with a mark of 32 bits above it (`docs/format.md`). The mark is a hash of the piece, its place, and its row. So whatever
 is damaged in a plan is noticed when a row that it concerns is read, and nobody has to read all of it first.
 
+The rows of several plans can be numbered through, one plan behind the other. `plans` then has a line for each, and one
+more that says where the last one's rows end; the files of plan p are 2·p and 2·p + 1.
+
 Rows of 5 items, pieces of 3 and 2 and of 4 items:
 
     rows    0 2 3
@@ -12,13 +15,18 @@ Rows of 5 items, pieces of 3 and 2 and of 4 items:
 
 import numpy as np
 
-from tokenfeed.kernels.items import PADDING
+from tokenfeed.kernels.items import PADDING, find_segment
 from tokenfeed.kernels.jit import inlined, kernel
 from tokenfeed.kernels.posix import ADDRESS, BAD_INDEX, BAD_SPANS, OK, START, fetch, prefetch_line
 from tokenfeed.kernels.spans import _grown
 
 ROWS, PIECES = range(2)
+PLAN_FILES = 2
 ROW_BYTES, PIECE_BYTES = 8, 16
+
+# What a line of `plans` says: the number of its first row, how many pieces it has, and which items of the store it is of.
+FIRST_ROW, NUM_PIECES, FIRST_ITEM, NUM_ITEMS = range(4)
+PLAN_FIELDS = 4
 
 _U = np.uint64  # Numba makes a float of int64 with uint64, so every constant that meets a word is wrapped
 _MULTIPLIER, _ROW, _PLACE, _COUNT = (
@@ -45,8 +53,8 @@ def mark(row, count, place, first_item, length):
 
 
 @kernel
-def find_pieces(indices, files, num_rows, num_pieces, num_items, width):
-    """What rows `indices` of a plan are made of, with two reads a row. `files` are ROWS and PIECES of the plan.
+def find_pieces(indices, files, plans, width):
+    """What rows `indices` are made of, with two reads a row. `files` are ROWS and PIECES of every plan.
 
     Returns (status, file, row, entries, first_items, offsets). Row j is entries [entries[j], entries[j + 1]): items of
     the store from first_items[i] on go to [offsets[i], offsets[i + 1]) of rows laid end to end; the last entry of a row
@@ -55,33 +63,47 @@ def find_pieces(indices, files, num_rows, num_pieces, num_items, width):
     Where the plan lies in memory, all that will be looked at is announced to the processor first: half of the time.
     """
     rows = indices.size
+    num_plans = plans.shape[0] - 1
+    first_rows = plans[:, FIRST_ROW]
     entries = np.zeros(rows + 1, np.int64)
     first_items = np.empty(max(16, 6 * rows), np.int64)
     offsets = np.empty(first_items.size, np.int64)
     bounds = np.empty((rows, 2), np.int64)
+    owners = np.zeros(rows, np.int64)
     pieces = np.empty(32, np.int64)
     found = 0
     for row in range(rows):
-        if indices[row] < 0 or indices[row] >= num_rows:
+        if indices[row] < 0 or indices[row] >= first_rows[num_plans]:
             return BAD_INDEX, 0, row, entries, first_items, offsets
-        if files[ROWS, ADDRESS] != 0:
-            prefetch_line(files[ROWS, ADDRESS] + files[ROWS, START] - 1 + indices[row] * ROW_BYTES)
+        if num_plans > 1:
+            owners[row] = find_segment(first_rows, indices[row])
+        file = owners[row] * PLAN_FILES + ROWS
+        if files[file, ADDRESS] != 0:
+            index = indices[row] - first_rows[owners[row]]
+            prefetch_line(files[file, ADDRESS] + files[file, START] - 1 + index * ROW_BYTES)
     for row in range(rows):
-        status = fetch(files, ROWS, indices[row] * ROW_BYTES, 2 * ROW_BYTES, bounds.ctypes.data + 2 * ROW_BYTES * row)
+        plan = owners[row]
+        file = plan * PLAN_FILES + ROWS
+        byte = (indices[row] - first_rows[plan]) * ROW_BYTES
+        status = fetch(files, file, byte, 2 * ROW_BYTES, bounds.ctypes.data + 2 * ROW_BYTES * row)
         if status != OK:
-            return status, ROWS, row, entries, first_items, offsets
+            return status, file, row, entries, first_items, offsets
         count = bounds[row, 1] - bounds[row, 0]
-        if bounds[row, 0] < 0 or bounds[row, 1] > num_pieces or count < 1 or count > width:
-            return BAD_SPANS, ROWS, row, entries, first_items, offsets
-        if files[PIECES, ADDRESS] != 0:
-            prefetch_line(files[PIECES, ADDRESS] + files[PIECES, START] - 1 + bounds[row, 0] * PIECE_BYTES)
+        if bounds[row, 0] < 0 or bounds[row, 1] > plans[plan, NUM_PIECES] or count < 1 or count > width:
+            return BAD_SPANS, file, row, entries, first_items, offsets
+        file = plan * PLAN_FILES + PIECES
+        if files[file, ADDRESS] != 0:
+            prefetch_line(files[file, ADDRESS] + files[file, START] - 1 + bounds[row, 0] * PIECE_BYTES)
     for row in range(rows):
-        index = indices[row]
+        plan = owners[row]
+        index = indices[row] - first_rows[plan]
+        num_items = plans[plan, NUM_ITEMS]
         count = bounds[row, 1] - bounds[row, 0]
         pieces = _grown(pieces, 2 * count)
-        status = fetch(files, PIECES, bounds[row, 0] * PIECE_BYTES, count * PIECE_BYTES, pieces.ctypes.data)
+        file = plan * PLAN_FILES + PIECES
+        status = fetch(files, file, bounds[row, 0] * PIECE_BYTES, count * PIECE_BYTES, pieces.ctypes.data)
         if status != OK:
-            return status, PIECES, row, entries, first_items, offsets
+            return status, file, row, entries, first_items, offsets
         first_items = _grown(first_items, found + count + 2)
         offsets = _grown(offsets, found + count + 2)
         position = 0
@@ -89,10 +111,10 @@ def find_pieces(indices, files, num_rows, num_pieces, num_items, width):
             first_item = pieces[2 * place]
             length = pieces[2 * place + 1] & 0xFFFFFFFF
             if length < 1 or length > width - position or first_item < 0 or first_item > num_items - length:
-                return BAD_SPANS, PIECES, row, entries, first_items, offsets
+                return BAD_SPANS, file, row, entries, first_items, offsets
             if mark(index, count, place, first_item, length) != (pieces[2 * place + 1] >> 32) & 0xFFFFFFFF:
-                return BAD_SPANS, PIECES, row, entries, first_items, offsets
-            first_items[found] = first_item
+                return BAD_SPANS, file, row, entries, first_items, offsets
+            first_items[found] = plans[plan, FIRST_ITEM] + first_item
             offsets[found] = row * width + position
             found += 1
             position += length

@@ -201,7 +201,7 @@ def _unread(view: Any, indices: Ints) -> Batch:
     if isinstance(view, Windows):
         return WindowBatch(view, indices, {})
     if isinstance(view, Packed):
-        return PackedBatch(view, indices, view.plan.find(indices))
+        return PackedBatch(view, indices, view.rows.find(indices))
     if isinstance(view, Documents):
         first_items, lengths = view._table.locate(indices)
         return DocumentBatch(view, indices, first_items, np.concatenate(([0], np.cumsum(lengths))))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError, SampleIndexError
 from tokenfeed.store.batch import Batch, Sample
 from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices, new_bytes
-from tokenfeed.store.packing_plan import ALGORITHM, PackingPlan, Pieces
+from tokenfeed.store.packing_plan import ALGORITHM, PackedRows, Pieces
 from tokenfeed.store.reader import Ints, Location
 from tokenfeed.store.spans import BatchSpans
 
@@ -28,16 +28,18 @@ class Packed:
     def __init__(
         self,
         data: Data,
-        plan: PackingPlan,
+        rows: PackedRows,
         *,
+        table: str = "documents",
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
         loss_mask: str | None = None,
     ) -> None:
-        self.length = plan.record.length
-        self.plan = plan
+        self.length = rows.length
+        self.rows = rows
+        """What each sample is made of."""
         self._data = data
-        self._table = data.spans[plan.record.table]
+        self._table = data.spans[table]
         self._columns = data.column_set([*columns, *([] if loss_mask is None else [loss_mask])])
         self._spans = [data.spans[name].name for name in spans]
         self._loss_mask = loss_mask
@@ -50,7 +52,7 @@ class Packed:
         self.request = data.reader.request(self._columns.sizes)
 
     def __len__(self) -> int:
-        return self.plan.record.rows
+        return len(self.rows)
 
     def __repr__(self) -> str:
         return f"Packed({len(self):,} rows of {self.length} + 1 items: {', '.join(self._columns.names)})"
@@ -64,11 +66,34 @@ class Packed:
         `allocate(bytes)` gives the memory for all columns.
         """
         numbers = as_indices(indices)
-        batch = PackedBatch(self, numbers, self.plan.find(numbers))
+        batch = PackedBatch(self, numbers, self.rows.find(numbers))
         batch.load(allocate)
         for table in self._spans:
             batch.spans_of(table).read_payloads()
         return batch
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is read with every batch."""
+        return self._columns.names
+
+    def join(self, others: Sequence["Packed"]) -> "Packed":
+        """The rows of this view, then those of the others, as one view."""
+        for number, other in enumerate(others, 1):
+            if (other.description, other.columns, other._loss_mask) != (
+                self.description,
+                self.columns,
+                self._loss_mask,
+            ):
+                raise ArgumentError(f"views 0 and {number} cannot be read together: {self}, and {other}")
+        return Packed(
+            Data.join([view._data for view in (self, *others)], self.columns),
+            self.rows.join([other.rows for other in others]),
+            table=self._table.name,
+            columns=self.columns,
+            spans=self._spans,
+            loss_mask=self._loss_mask,
+        )
 
     @property
     def identity(self) -> str:
@@ -94,19 +119,24 @@ class Packed:
         starts, stops = first_items[filled][order], (first_items + lengths)[filled][order]
         if starts.size == 0:
             return np.empty(0, np.int64)
-        found = [np.empty(0, np.int64)]
-        for first in range(0, self.plan.record.pieces, _SLICE):
-            positions = self.plan.read_first_items(first, _SLICE)
-            nearest = np.searchsorted(starts, positions, side="right") - 1
-            found.append(first + np.flatnonzero((nearest >= 0) & (positions < stops[nearest])))
-        rows = np.searchsorted(self.plan.read_rows(), np.concatenate(found), side="right") - 1
-        return np.unique(rows).astype(np.int64)
+        touching, first_row, first_item = [], 0, 0
+        for plan in self.rows.plans:
+            found = [np.empty(0, np.int64)]
+            for first in range(0, plan.record.pieces, _SLICE):
+                positions = first_item + plan.read_first_items(first, _SLICE)
+                nearest = np.searchsorted(starts, positions, side="right") - 1
+                found.append(first + np.flatnonzero((nearest >= 0) & (positions < stops[nearest])))
+            rows = np.searchsorted(plan.read_rows(), np.concatenate(found), side="right") - 1
+            touching.append(first_row + np.unique(rows).astype(np.int64))
+            first_row += plan.record.rows
+            first_item += plan.record.items
+        return np.concatenate(touching)
 
     def locate(self, index: int) -> list[Location]:
         """Which items of which shards row `index` is made of, piece by piece."""
         if not 0 <= index < len(self):
             raise SampleIndexError(f"row {index} is outside the view, which has {len(self):,} rows")
-        pieces = self.plan.find(np.array([index]))
+        pieces = self.rows.find(np.array([index]))
         stops = pieces.first_items + np.diff(pieces.offsets)
         bounds = zip(pieces.first_items.tolist(), stops.tolist(), strict=True)
         return [place for start, stop in bounds if start >= 0 for place in self._data.reader.locate(start, stop)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from tokenfeed.storage.local import read_bytes
 from tokenfeed.store.reader import Ints
 from tokenfeed.store.shards import NativeShard, Shard
 
-__all__ = ["ALGORITHM", "PackRecord", "PackingPlan", "Pieces", "Wanted", "find_plan", "plan_folders"]
+__all__ = ["ALGORITHM", "PackRecord", "PackedRows", "PackingPlan", "Pieces", "Wanted", "find_plan", "plan_folders"]
 
 ALGORITHM = 1
 """Which rows a plan has depends on lengths, width and this number alone. It changes when `kernels/bestfit.py` does."""
@@ -123,35 +123,20 @@ class Pieces(NamedTuple):
 
 
 class PackingPlan:
-    """A plan that was made by `pack`. Threads may share it.
+    """A plan that was made by `pack`."""
 
-    Up to 64 MiB (3 million documents or so) are kept in memory; a larger plan is read where it lies, as the store is,
-    by at most two reads a row.
-    """
-
-    def __init__(self, folder: Path, record: PackRecord, *, backend: Backend) -> None:
-        """Opens the files and checks their sizes and headers; what is in them is checked row by row, as it is read."""
+    def __init__(self, folder: Path, record: PackRecord) -> None:
         self.folder = folder
         self.record = record
-        self._files = FileTable(2, partial(_describe_file, folder, record), backend=backend)
-        self._files.open(pieces.ROWS)
-        self._files.open(pieces.PIECES)
 
-    def find(self, indices: Ints) -> Pieces:
-        """What rows are made of. One GIL-free call."""
+    def part(self, number: int) -> Part:
+        """One of the two files, and what it must look like."""
         record = self.record
-        counts = record.rows, record.pieces, record.items, record.length + 1
-        status, file, row, *found = pieces.find_pieces(indices, self._files.rows, *counts)
-        if status == posix.OK:
-            return Pieces(*found)
-        if status == posix.BAD_INDEX:
-            raise SampleIndexError(f"row {indices[row]} is outside the view, which has {record.rows:,} rows")
-        if status == posix.BAD_SPANS:
-            raise CorruptionError(
-                f"{self._files.name(file)} is damaged at row {indices[row]:,}: its pieces do not bear its mark. "
-                "Pack again; the result is the same."
-            )
-        raise self._files.failure(status, file)
+        is_rows = number == pieces.ROWS
+        name, count = (ROWS, record.rows + 1) if is_rows else (PIECES, record.pieces)
+        dtype: np.dtype[Any] = ROW_DTYPE if is_rows else PIECE_DTYPE
+        header = build_header(dtype, (), count)
+        return Part(str(self.folder / name), len(header) + count * dtype.itemsize, len(header), header, kept=1.0)
 
     def read_first_items(self, first: int, count: int) -> Ints:
         """The first items of pieces [first, first + count)."""
@@ -164,10 +149,58 @@ class PackingPlan:
         return rows
 
 
-def _describe_file(folder: Path, record: PackRecord, number: int) -> Part:
-    name, dtype, count = (ROWS, ROW_DTYPE, record.rows + 1) if number == 0 else (PIECES, PIECE_DTYPE, record.pieces)
-    header = build_header(dtype, (), count)
-    return Part(str(folder / name), len(header) + count * dtype.itemsize, len(header), header, kept=1.0)
+class PackedRows:
+    """The rows of plans of one length, numbered through, and the stores they are of, one behind the other.
+
+    Up to 64 MiB of plans (3 million documents or so) are kept in memory; what is beyond is read where it lies, as the
+    store is, by at most two reads a row. What is read is checked row by row. Threads may share this.
+    """
+
+    def __init__(self, plans: Sequence[PackingPlan], *, backend: Backend) -> None:
+        """Opens the files and checks their sizes and headers."""
+        records = [plan.record for plan in plans]
+        self.plans = list(plans)
+        self._backend: Backend = backend
+        self._table = np.zeros((len(plans) + 1, pieces.PLAN_FIELDS), np.int64)
+        self._table[1:, pieces.FIRST_ROW] = np.cumsum([record.rows for record in records])
+        self._table[1:, pieces.FIRST_ITEM] = np.cumsum([record.items for record in records])
+        self._table[:-1, pieces.NUM_PIECES] = [record.pieces for record in records]
+        self._table[:-1, pieces.NUM_ITEMS] = [record.items for record in records]
+        num_files = pieces.PLAN_FILES * len(plans)
+        self._files = FileTable(num_files, partial(_describe_file, self.plans), backend=backend)
+        for number in range(num_files):
+            self._files.open(number)
+
+    def join(self, others: Sequence["PackedRows"]) -> "PackedRows":
+        """The rows of this, then those of the others."""
+        return PackedRows([plan for rows in (self, *others) for plan in rows.plans], backend=self._backend)
+
+    @property
+    def length(self) -> int:
+        """Rows have one item more."""
+        return self.plans[0].record.length
+
+    def __len__(self) -> int:
+        return int(self._table[-1, pieces.FIRST_ROW])
+
+    def find(self, indices: Ints) -> Pieces:
+        """What rows are made of. One GIL-free call."""
+        status, file, row, *found = pieces.find_pieces(indices, self._files.rows, self._table, self.length + 1)
+        if status == posix.OK:
+            return Pieces(*found)
+        if status == posix.BAD_INDEX:
+            raise SampleIndexError(f"row {indices[row]} is outside the view, which has {len(self):,} rows")
+        if status == posix.BAD_SPANS:
+            raise CorruptionError(
+                f"{self._files.name(file)} is damaged at row {indices[row]:,}: its pieces do not bear its mark. "
+                "Pack again; the result is the same."
+            )
+        raise self._files.failure(status, file)
+
+
+def _describe_file(plans: Sequence[PackingPlan], number: int) -> Part:
+    plan, file = divmod(number, pieces.PLAN_FILES)
+    return plans[plan].part(file)
 
 
 def plan_folders(shards: Sequence[Shard], wanted: Wanted) -> list[Path]:
@@ -187,8 +220,8 @@ def plan_folders(shards: Sequence[Shard], wanted: Wanted) -> list[Path]:
     return [*folders, cache / "packed" / f"{wanted.identity}-{wanted.table}-{wanted.length}"]
 
 
-def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend) -> PackingPlan:
-    """The first plan in these folders that is what is wanted. O(1): `pack.json` and two headers are read.
+def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend) -> PackedRows:
+    """The rows of the first plan in these folders that is what is wanted. O(1): `pack.json` and two headers are read.
 
     Raises what is wrong with the first one where none is right: a StateError for a plan of other data or of another
     algorithm, a CorruptionError for a damaged one.
@@ -197,7 +230,7 @@ def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend) -> P
     for folder in folders:
         try:
             if (folder / RECORD).is_file():
-                return PackingPlan(folder, _load_record(folder, wanted), backend=backend)
+                return PackedRows([PackingPlan(folder, _load_record(folder, wanted))], backend=backend)
         except (StateError, CorruptionError) as error:
             problem = problem or error
     if problem is not None:

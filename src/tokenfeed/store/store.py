@@ -139,8 +139,8 @@ class Store:
         """
         wanted = Wanted(self.identity, self._data.spans[table].name, length, self.num_items)
         folders = plan_folders(self.shards, wanted) if cache is None else [Path(cache)]
-        plan = find_plan(folders, wanted, backend=self._backend)
-        return Packed(self._data, plan, columns=columns, spans=spans, loss_mask=loss_mask)
+        rows = find_plan(folders, wanted, backend=self._backend)
+        return Packed(self._data, rows, table=table, columns=columns, spans=spans, loss_mask=loss_mask)
 
     def pack(
         self,
