@@ -15,8 +15,18 @@ from tokenfeed.format.manifest import Column, FileRecord, Manifest, ShardEntry, 
 from tokenfeed.format.npy import build_header
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
+from tokenfeed.store.shards import compute_anchors
 
-__all__ = ["FULL", "QUICK", "Scale", "make_one_file", "make_sharded", "make_sparse"]
+__all__ = [
+    "FULL",
+    "QUICK",
+    "Scale",
+    "make_many_documents",
+    "make_one_file",
+    "make_sharded",
+    "make_small_shards",
+    "make_sparse",
+]
 
 _FOLDER = Path(__file__).parent / ".data"
 _MEAN_DOCUMENT = 800
@@ -83,6 +93,18 @@ def make_sharded(scale: Scale) -> Path:
     return _made_once("sharded", scale, make)
 
 
+def make_small_shards(scale: Scale) -> Path:
+    """The same tokens in shards of 256 KiB."""
+
+    def make(path: Path) -> None:
+        with tokenfeed.Writer(path, columns={"tokens": "uint16"}, shard_bytes=1 << 18, name="shard") as writer:
+            for tokens, _, _ in _documents(scale.num_items):
+                for first in range(0, tokens.size, 1 << 14):
+                    writer.append({"tokens": tokens[first : first + (1 << 14)]})
+
+    return _made_once("small-shards", scale, make)
+
+
 def make_one_file(scale: Scale) -> Path:
     """The same tokens in one file, without documents."""
 
@@ -92,6 +114,36 @@ def make_one_file(scale: Scale) -> Path:
                 writer.append({"tokens": tokens})
 
     return _made_once("one-file", scale, make)
+
+
+def make_many_documents(scale: Scale, count: int) -> Path:
+    """One shard of so many documents of log-normal lengths, of zeros that take no space on disk."""
+
+    def make(path: Path) -> None:
+        lengths = np.random.default_rng(0).lognormal(6.0, 1.0, count).astype(np.int64) + 1
+        starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+        items = int(lengths.sum())
+        tables = {"starts": starts, "anchors": compute_anchors(starts, items)}
+        shard = path / "shard-00000"
+        shard.mkdir()
+        header = build_header(_UINT16, (), items)
+        sizes = {column_file("tokens"): len(header) + items * _UINT16.itemsize}
+        with (shard / column_file("tokens")).open("wb") as file:
+            file.write(header)
+            file.truncate(sizes[column_file("tokens")])
+        for name, values in zip(span_files("documents"), tables.values(), strict=False):
+            data = build_header(SPAN_DTYPE, (), values.size) + values.astype(SPAN_DTYPE).tobytes()
+            (shard / name).write_bytes(data)
+            sizes[name] = len(data)
+        spans = {"documents": SpanCount(count, 0)}
+        record = ShardRecord(items, spans, {name: FileRecord(size, "0" * 16) for name, size in sizes.items()})
+        (shard / SHARD).write_bytes(record.to_json().encode())
+        entry = ShardEntry(shard.name, items, spans, checksum(record.to_json().encode()))
+        (path / MANIFEST).write_text(
+            Manifest({"tokens": Column(_UINT16)}, {"documents": None}, shards=(entry,)).to_json()
+        )
+
+    return _made_once(f"documents-{count}", scale, make)
 
 
 def make_sparse(scale: Scale) -> Path:

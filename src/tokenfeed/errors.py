@@ -13,7 +13,8 @@ TokenfeedError
 ├── WriteError         OSError       the operating system would not write
 ├── DownloadError      OSError       a server that would not give what was asked
 ├── StateError         ValueError    a checkpoint, plan or run file that cannot be understood
-└── PlanMismatchError  ValueError    a checkpoint of another run
+├── PlanMismatchError  ValueError    a checkpoint of another run
+└── WorkerError        RuntimeError  a worker process or task that ended again and again
 """
 
 import os
@@ -32,6 +33,7 @@ __all__ = [
     "StateError",
     "TokenfeedError",
     "TruncatedError",
+    "WorkerError",
     "WriteError",
 ]
 
@@ -103,6 +105,10 @@ class StateError(TokenfeedError, ValueError):
 
 class PlanMismatchError(TokenfeedError, ValueError):
     """A checkpoint of a run that delivered other samples than this plan would have."""
+
+
+class WorkerError(TokenfeedError, RuntimeError):
+    """A worker process or task that ended again and again, or failed in a way that nobody foresaw."""
 
 
 def describe_errno(number: int) -> str:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError
+from tokenfeed.plan.locality import Locality, LocalPermutation
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
@@ -22,7 +23,10 @@ def walk(num_samples, seed, shuffle, skips, count):
         if not shuffle:
             return epoch, place
         if epoch not in orders:
-            orders[epoch] = Permutation(num_samples, seed=seed, epoch=epoch)(np.arange(num_samples)).tolist()
+            order = Permutation(num_samples, seed, epoch)
+            if isinstance(shuffle, Locality):
+                order = LocalPermutation(num_samples, seed, epoch, shuffle)
+            orders[epoch] = order(np.arange(num_samples)).tolist()
         return epoch, orders[epoch][place]
 
     ranges, removals = [], []
@@ -60,7 +64,8 @@ def plans(draw):
         elif num_samples > 1:
             indices = draw(st.sets(st.integers(0, num_samples - 1), min_size=1, max_size=num_samples // 2))
             skips.append(Skip(indices=tuple(indices), at=at))
-    seed, shuffle = draw(st.integers(0, 2**63 - 1)), draw(st.booleans())
+    local = st.builds(Locality, st.integers(1, 12), st.integers(1, 6))
+    seed, shuffle = draw(st.integers(0, 2**63 - 1)), draw(st.one_of(st.booleans(), local))
     try:
         return Plan(num_samples, data="d", view="v", seed=seed, shuffle=shuffle, skips=skips)
     except ArgumentError as error:

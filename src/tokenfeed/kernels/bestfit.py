@@ -18,11 +18,12 @@ Every kernel does a part of its work and is called again, so that nobody waits l
 
 import numpy as np
 
+from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.items import find_segment
 from tokenfeed.kernels.jit import inlined, kernel
 from tokenfeed.kernels.packing import NONE, _clear_bit, _last_line, _set_bit
 from tokenfeed.kernels.pieces import mark
-from tokenfeed.kernels.posix import BAD_SPANS, OK, fetch
+from tokenfeed.kernels.posix import BAD_SPANS, OK
 
 TOTAL_DOCUMENTS = 16
 LONGEST = 0xFFFFFFFF

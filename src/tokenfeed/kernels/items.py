@@ -16,20 +16,24 @@ that is an argument costs a tenth of a microsecond, during which no other Python
 import numpy as np
 from numba import carray
 
+from tokenfeed.kernels.blocks import read_blocks
+from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.jit import inlined, kernel
 from tokenfeed.kernels.posix import (
     ADDRESS,
     BAD_INDEX,
+    CACHE,
     FILE_FIELDS,
     HANDLE,
     HAS_NOWAIT,
+    MISSING,
     OK,
     SIZE,
     SMALL_OUTPUT,
     START,
+    UNOPENED,
     c_memcpy,
     c_pread,
-    fetch,
     int64_pointer,
     prefetch_file,
     prefetch_line,
@@ -75,6 +79,7 @@ def _prefetch_row(first_item, num_items, segment_starts, files, files_per_segmen
 def _read_run(first_item, num_items, segment_starts, files, file_number, files_per_segment, item_bytes, address):
     """Read items [first_item, first_item + num_items) of one column to `address`, across segments."""
     done = 0
+    result = OK
     segment = find_segment(segment_starts, first_item)
     while done < num_items:
         position = first_item + done
@@ -84,10 +89,12 @@ def _read_run(first_item, num_items, segment_starts, files, file_number, files_p
         file = segment * files_per_segment + file_number
         offset = (position - segment_starts[segment]) * item_bytes
         status = fetch(files, file, offset, count * item_bytes, address + done * item_bytes)
-        if status != OK:
+        if status == MISSING:
+            result = MISSING
+        elif status != OK:
             return status, file
         done += count
-    return OK, 0
+    return result, 0
 
 
 @inlined
@@ -97,8 +104,9 @@ def _align(offset):
 
 @inlined
 def _read_row(row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address):
-    """Read one row of every column, however that has to be done."""
+    """Read one row of every column, however that has to be done. What is missing is noted, for all of them."""
     total = row_offsets[first_items.size]
+    result = OK
     offset = 0
     for c in range(columns.shape[0]):
         item_bytes = columns[c, 1]
@@ -113,10 +121,12 @@ def _read_row(row, first_items, row_offsets, segment_starts, files, files_per_se
             item_bytes,
             address + offset + row_offsets[row] * item_bytes,
         )
-        if status != OK:
+        if status == MISSING:
+            result = MISSING
+        elif status != OK:
             return status, file
         offset += total * item_bytes
-    return OK, 0
+    return result, 0
 
 
 @inlined
@@ -144,6 +154,7 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
     waiting = np.empty(ahead, np.int64)  # a ring
     first_waiting = 0
     num_waiting = 0
+    missing = False
     segments = np.empty(rows, np.int64)
     for row in range(rows):
         segment = 0
@@ -226,7 +237,9 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
             status, file = _read_row(
                 row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address
             )
-            if status != OK:
+            if status == MISSING:
+                missing = True
+            elif status != OK:
                 return status, file, row
     for turn in range(num_waiting):
         row = waiting[(first_waiting + turn) % ahead]
@@ -235,7 +248,7 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
         )
         if status != OK:
             return status, file, row
-    return OK, 0, 0
+    return MISSING if missing else OK, 0, 0
 
 
 def make_request(segment_starts, files, files_per_segment, columns, ahead, stride=0, num_items=0, num_samples=0):
@@ -293,3 +306,38 @@ def read_pieces(first_items, offsets, request, buffer):
         if count < 0 or (first_items[row] != PADDING and not 0 <= first_items[row] <= num_items - count):
             return BAD_INDEX, 0, row
     return _read_request(first_items, offsets, request, buffer)
+
+
+@kernel
+def want_rows(first_items, row_offsets, request):
+    """Note what is missing of rows, as `read_pieces` would, and read nothing."""
+    num_segments = request[_NUM_SEGMENTS]
+    files_per_segment = request[_FILES_PER_SEGMENT]
+    segment_starts = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))
+    files = carray(int64_pointer(request[_FILES]), (num_segments * files_per_segment, FILE_FIELDS))
+    columns = carray(int64_pointer(request.ctypes.data + 8 * _COLUMNS), ((request.size - _COLUMNS) // 2, 2))
+    result = OK
+    for row in range(first_items.size):
+        position = first_items[row]
+        count = row_offsets[row + 1] - row_offsets[row]
+        if position == PADDING:
+            continue
+        if count < 0 or position < 0 or position > segment_starts[num_segments] - count:
+            return BAD_INDEX, 0, row
+        segment = find_segment(segment_starts, position)
+        stop = position + count
+        while position < stop:
+            while segment_starts[segment + 1] <= position:
+                segment += 1
+            end = min(stop, segment_starts[segment + 1])
+            for c in range(columns.shape[0]):
+                file = segment * files_per_segment + columns[c, 0]
+                start = files[file, START] - 1
+                if files[file, HANDLE] == 0 or start < 0:
+                    return UNOPENED, file, row
+                if files[file, CACHE] != 0:
+                    byte = start + (position - segment_starts[segment]) * columns[c, 1]
+                    if read_blocks(files[file, CACHE], file, byte, (end - position) * columns[c, 1], 0) == MISSING:
+                        result = MISSING
+            position = end
+    return result, 0, 0

@@ -21,7 +21,7 @@ from tokenfeed.kernels.jit import inlined, kernel
 
 _U = np.uint64  # Numba makes a float of int64 with uint64, so everything that meets a word is a word
 _HALF, _LOW = _U(32), _U(0xFFFFFFFF)
-_GOLDEN, _MIX_1, _MIX_2 = _U(0x9E3779B97F4A7C15), _U(0xBF58476D1CE4E5B9), _U(0x94D049BB133111EB)  # of splitmix64
+GOLDEN, _MIX_1, _MIX_2 = _U(0x9E3779B97F4A7C15), _U(0xBF58476D1CE4E5B9), _U(0x94D049BB133111EB)  # of splitmix64
 
 _FEW_ROUNDS, _MANY_ROUNDS = 12, 32
 _LARGE = 1 << 12  # from this n on, few rounds do
@@ -45,7 +45,7 @@ def split(n):
 
 
 @inlined
-def _scramble(word):
+def scramble(word):
     word = (word ^ (word >> _U(30))) * _MIX_1
     word = (word ^ (word >> _U(27))) * _MIX_2
     return word ^ (word >> _U(31))
@@ -54,15 +54,15 @@ def _scramble(word):
 @inlined
 def round_keys(seed, epoch, n, keys):
     """Fill `keys` (uint64, `num_rounds(n)` of them) for the permutation of (n, seed, epoch)."""
-    state = _scramble(_scramble(_scramble(_U(seed) + _GOLDEN) + _U(epoch)) + _U(n))
+    state = scramble(scramble(scramble(_U(seed) + GOLDEN) + _U(epoch)) + _U(n))
     for r in range(keys.size):
-        state += _GOLDEN
-        keys[r] = _scramble(state)
+        state += GOLDEN
+        keys[r] = scramble(state)
 
 
 @inlined
 def _mix(half, key):
-    word = (half ^ key) * _GOLDEN
+    word = (half ^ key) * GOLDEN
     return (word ^ (word >> _HALF)) * _MIX_1
 
 
@@ -79,7 +79,7 @@ def _shift_right_half(left, bits, key):
 
 
 @inlined
-def _two_rounds(place, a, bits, left_key, right_key):
+def two_rounds(place, a, bits, left_key, right_key):
     mask = (_U(1) << bits) - _U(1)
     left, right = place >> bits, place & mask
     left += _shift_left_half(right, a, left_key)
@@ -89,7 +89,7 @@ def _two_rounds(place, a, bits, left_key, right_key):
 
 
 @inlined
-def _undo_two_rounds(place, a, bits, left_key, right_key):
+def undo_two_rounds(place, a, bits, left_key, right_key):
     mask = (_U(1) << bits) - _U(1)
     left, right = place >> bits, place & mask
     right = (right - _shift_right_half(left, bits, right_key)) & mask
@@ -103,7 +103,7 @@ def _walk(place, n, a, bits, keys):
     """Through the network, at least once, until below n. Ends if `place` was below n, or comes from one that was."""
     while True:
         for r in range(0, keys.size, 2):
-            place = _two_rounds(place, a, bits, keys[r], keys[r + 1])
+            place = two_rounds(place, a, bits, keys[r], keys[r + 1])
         if place < n:
             return place
 
@@ -112,7 +112,7 @@ def _walk(place, n, a, bits, keys):
 def _walk_back(place, n, a, bits, keys):
     while True:
         for r in range(keys.size - 2, -1, -2):
-            place = _undo_two_rounds(place, a, bits, keys[r], keys[r + 1])
+            place = undo_two_rounds(place, a, bits, keys[r], keys[r + 1])
         if place < n:
             return place
 
@@ -136,13 +136,13 @@ def invert_one(value, n, a, bits, keys):
 @inlined
 def _sweep(block, a, bits, left_key, right_key):
     for i in range(block.size):
-        block[i] = _two_rounds(block[i], a, bits, left_key, right_key)
+        block[i] = two_rounds(block[i], a, bits, left_key, right_key)
 
 
 @inlined
 def _sweep_back(block, a, bits, left_key, right_key):
     for i in range(block.size):
-        block[i] = _undo_two_rounds(block[i], a, bits, left_key, right_key)
+        block[i] = undo_two_rounds(block[i], a, bits, left_key, right_key)
 
 
 @inlined
@@ -170,7 +170,7 @@ def invert_block(places, n, a, bits, keys):
 
 
 @inlined
-def _copy_checked(numbers, n, out):
+def copy_checked(numbers, n, out):
     """Copy; the first row that is not in [0, n), or -1."""
     if out.size != numbers.size:
         raise ValueError("the output must have as many entries as the input")
@@ -187,7 +187,7 @@ def permute(positions, n, seed, epoch, out):
 
     `out` may be `positions`. About 13 ns an index and 0.5 µs a call.
     """
-    bad = _copy_checked(positions, n, out)
+    bad = copy_checked(positions, n, out)
     if bad < 0 and out.size > 0:
         a, bits = split(n)
         keys = np.empty(num_rounds(n), np.uint64)
@@ -199,13 +199,33 @@ def permute(positions, n, seed, epoch, out):
 @kernel
 def invert(values, n, seed, epoch, out):
     """out[j] becomes the position at which values[j] stands; else like `permute`."""
-    bad = _copy_checked(values, n, out)
+    bad = copy_checked(values, n, out)
     if bad < 0 and out.size > 0:
         a, bits = split(n)
         keys = np.empty(num_rounds(n), np.uint64)
         round_keys(seed, epoch, n, keys)
         invert_block(out.view(np.uint64), n, a, bits, keys)
     return bad
+
+
+@inlined
+def take_epoch(samples, start, n, epochs, indices):
+    """(epoch, stop): samples [start, stop) lie in one epoch of n. Their epochs, and as indices their places, are set.
+
+    A negative sample is one by itself, in epoch -1.
+    """
+    if samples[start] < 0:
+        epochs[start] = indices[start] = -1
+        return np.int64(-1), start + 1
+    epoch = np.int64(samples[start] // n)
+    first = epoch * n
+    stop = start
+    while stop < samples.size and samples[stop] >= first and samples[stop] - first < n:
+        place = samples[stop] - first
+        epochs[stop] = epoch
+        indices[stop] = place
+        stop += 1
+    return epoch, stop
 
 
 @kernel
@@ -226,22 +246,12 @@ def permute_run(samples, n, seed, epochs, indices):
     places = indices.view(np.uint64)
     start = 0
     while start < size:
-        if samples[start] < 0:
-            if bad < 0:
-                bad = start
-            epochs[start] = indices[start] = -1
-            start += 1
-            continue
-        epoch = samples[start] // n
-        first = epoch * n
-        stop = start
-        while stop < size and samples[stop] >= first and samples[stop] - first < n:
-            place = samples[stop] - first
-            epochs[stop] = epoch
-            indices[stop] = place
-            stop += 1
-        round_keys(seed, epoch, n, keys)
-        permute_block(places[start:stop], n, a, bits, keys)
+        epoch, stop = take_epoch(samples, start, n, epochs, indices)
+        if epoch >= 0:
+            round_keys(seed, epoch, n, keys)
+            permute_block(places[start:stop], n, a, bits, keys)
+        elif bad < 0:
+            bad = start
         start = stop
     return bad
 

@@ -15,16 +15,17 @@ Rows of 5 items, pieces of 3 and 2 and of 4 items:
 
 import numpy as np
 
+from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.items import PADDING, find_segment
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import ADDRESS, BAD_INDEX, BAD_SPANS, OK, START, fetch, prefetch_line
+from tokenfeed.kernels.posix import ADDRESS, BAD_INDEX, BAD_SPANS, OK, START, prefetch_line
 from tokenfeed.kernels.spans import _grown
 
 ROWS, PIECES = range(2)
 PLAN_FILES = 2
 ROW_BYTES, PIECE_BYTES = 8, 16
 
-# What a line of `plans` says: the number of its first row, how many pieces it has, and which items of the store it is of.
+# A line of `plans`: the number of its first row, how many pieces it has, and which items of the store it is of.
 FIRST_ROW, NUM_PIECES, FIRST_ITEM, NUM_ITEMS = range(4)
 PLAN_FIELDS = 4
 

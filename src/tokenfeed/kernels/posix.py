@@ -8,6 +8,7 @@ kernel that meets such a row stops with `UNOPENED`, Python opens the file, and t
     SIZE      bytes in the file
     START     1 + the byte at which its items begin (0: the row is not complete yet)
     PATH      address of the NUL-terminated path, for TRANSIENT
+    CACHE     address of the block cache that it is read through, where it lies elsewhere (`kernels/blocks.py`)
 
 Two threads may look at a row while a third fills it in. Whatever order the stores become visible in, a row that is
 only half there reads as UNOPENED, because every field a reader needs is non-zero in a finished row.
@@ -24,8 +25,8 @@ from numba.extending import intrinsic
 
 from tokenfeed.kernels.jit import inlined
 
-HANDLE, ADDRESS, SIZE, START, PATH = range(5)
-FILE_FIELDS = 5
+HANDLE, ADDRESS, SIZE, START, PATH, CACHE = range(6)
+FILE_FIELDS = 6
 TRANSIENT = -1
 
 OK = 0  # a positive status is an errno
@@ -34,15 +35,16 @@ UNOPENED = -2
 BAD_INDEX = -3
 BAD_SPANS = -4
 SMALL_OUTPUT = -5
+MISSING = -6  # blocks of a file that lies elsewhere; the log of its cache says which
 
-_EINTR = 4
+EINTR = 4
 _WILLNEED = 3
-_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 # Pointers are passed as plain integers of the same size: a ctypes pointer would defeat the on-disk kernel cache.
 c_pread = types.ExternalFunction("pread", types.int64(types.int32, types.intp, types.intp, types.int64))
-_open = types.ExternalFunction("open", types.int32(types.intp, types.int32))
-_close = types.ExternalFunction("close", types.int32(types.int32))
+c_open = types.ExternalFunction("open", types.int32(types.intp, types.int32))
+c_close = types.ExternalFunction("close", types.int32(types.int32))
 c_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 c_memmove = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
 _errno_location = types.ExternalFunction("__error" if sys.platform == "darwin" else "__errno_location", types.intp())
@@ -70,56 +72,8 @@ def int64_pointer(_context: Any, address: Any) -> Any:
 
 
 @inlined
-def _errno():
+def errno():
     return types.int64(_load_int32(_errno_location()))
-
-
-@inlined
-def _pread_all(fd, address, size, offset):
-    done = 0
-    while done < size:
-        count = c_pread(types.int32(fd), address + done, size - done, offset + done)
-        if count < 0:
-            error = _errno()
-            if error != _EINTR:
-                return error
-        elif count == 0:
-            return END_OF_FILE
-        else:
-            done += count
-    return OK
-
-
-@inlined
-def fetch(files, file, offset, size, address):
-    """Copy `size` bytes, from `offset` bytes behind the file's START, to `address`. Returns a status.
-
-    One system call where the file is read positionally; three where it is TRANSIENT.
-    """
-    handle = files[file, HANDLE]
-    start = files[file, START] - 1
-    if handle == 0 or start < 0:
-        return UNOPENED
-    if size == 0:
-        return OK
-    offset += start
-    source = files[file, ADDRESS]
-    if source != 0:
-        if offset + size > files[file, SIZE]:
-            return END_OF_FILE
-        c_memcpy(address, source + offset, size)
-        return OK
-    if handle > 0:
-        return _pread_all(handle - 1, address, size, offset)
-    path = files[file, PATH]
-    if path == 0:
-        return UNOPENED
-    fd = _open(path, types.int32(_OPEN_FLAGS))
-    if fd < 0:
-        return _errno()
-    status = _pread_all(fd, address, size, offset)
-    _close(fd)
-    return status
 
 
 @intrinsic
@@ -151,12 +105,17 @@ if sys.platform == "linux":
         return c_preadv2(types.int32(fd), vector, types.int32(1), offset, types.int32(NOWAIT))
 
     @inlined
-    def prefetch_file(files, file, offset, size):
+    def begin_read(fd, offset, size):
         """Ask the operating system to begin reading, without waiting for it."""
+        _fadvise(types.int32(fd), offset, size, types.int32(_WILLNEED))
+
+    @inlined
+    def prefetch_file(files, file, offset, size):
+        """`begin_read` for a numbered file."""
         handle = files[file, HANDLE]
         start = files[file, START] - 1
         if handle > 0 and start >= 0 and files[file, ADDRESS] == 0:
-            _fadvise(types.int32(handle - 1), offset + start, size, types.int32(_WILLNEED))
+            begin_read(handle - 1, offset + start, size)
 
 else:
     HAS_NOWAIT = False
@@ -167,5 +126,9 @@ else:
         return -1
 
     @inlined
-    def prefetch_file(files, file, offset, size):
+    def begin_read(fd, offset, size):
         """Only Linux takes such a hint by file descriptor."""
+
+    @inlined
+    def prefetch_file(files, file, offset, size):
+        """As `begin_read`."""

@@ -10,15 +10,18 @@ An empty span (1, above) covers no item and so belongs to no row.
 
 Offsets give the payload bytes of span i as [offsets[i], offsets[i + 1]); a span without payload has ~offset instead.
 
+Blocks that are missing (`kernels/blocks.py`) are noted for all rows, and status MISSING is returned at the end.
+
 Everything read from a file is checked before it is used as an index or a size; what does not hold gives BAD_SPANS.
 The four files of a table are numbered `segment * files_per_segment + first_file + STARTS … PAYLOAD`.
 """
 
 import numpy as np
 
+from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.items import find_segment
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, SIZE, START, fetch
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, MISSING, OK, SIZE, START
 
 STARTS, ANCHORS, OFFSETS, PAYLOAD = range(4)
 TABLE_FILES = 4
@@ -80,6 +83,7 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
     anchors = np.empty(4, np.int64)
     values = np.empty(64, np.int64)
     found = 0
+    missing = False
     for row in range(rows):
         done = 0
         count = row_offsets[row + 1] - row_offsets[row]
@@ -102,6 +106,9 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
             anchor_count = min(next_anchor + 1, num_anchors) - first_anchor
             anchors = _grown(anchors, anchor_count)
             status = _fetch_int64(files, base + ANCHORS, first_anchor, anchor_count, anchors)
+            if status == MISSING:
+                missing = True
+                break
             if status != OK:
                 return status, base + ANCHORS, row, offsets, numbers, starts, stops
             low = anchors[0]
@@ -117,6 +124,9 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
             else:
                 status = _fetch_int64(files, base + STARTS, low, entries, values)
                 values[entries] = segment_items
+            if status == MISSING:
+                missing = True
+                break
             if status != OK:
                 return status, base + STARTS, row, offsets, numbers, starts, stops
             if values[0] > begin or values[entries] < end or not _is_sorted(values, entries + 1):
@@ -137,13 +147,15 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
                 found += 1
             done += end - begin
         offsets[row + 1] = found
-    return OK, 0, 0, offsets, numbers[:found], starts[:found], stops[:found]
+    status = MISSING if missing else OK
+    return status, 0, 0, offsets, numbers[:found], starts[:found], stops[:found]
 
 
 @kernel
 def locate_spans(numbers, segment_starts, segment_spans, files, files_per_segment, first_file, out):
     """out[0, j], out[1, j] = first item and number of items of span numbers[j], over all segments. One read each."""
     pair = np.empty(2, np.int64)
+    missing = False
     total = segment_spans[segment_spans.size - 1]
     for row in range(numbers.size):
         number = numbers[row]
@@ -158,13 +170,16 @@ def locate_spans(numbers, segment_starts, segment_spans, files, files_per_segmen
         else:
             status = _fetch_int64(files, file, local, 1, pair)
             pair[1] = segment_items
+        if status == MISSING:
+            missing = True
+            continue
         if status != OK:
             return status, file, row
         if pair[0] < 0 or pair[1] < pair[0] or pair[1] > segment_items:
             return BAD_SPANS, file, row
         out[0, row] = segment_starts[segment] + pair[0]
         out[1, row] = pair[1] - pair[0]
-    return OK, 0, 0
+    return MISSING if missing else OK, 0, 0
 
 
 @kernel
@@ -182,6 +197,7 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
     values = np.empty(64, np.int64)
     used = 0
     row = 0
+    missing = False
     while row < count:
         number = numbers[row]
         if number < 0 or number >= total:
@@ -193,6 +209,10 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
         base = segment * files_per_segment + first_file
         values = _grown(values, run + 1)
         status = _fetch_int64(files, base + OFFSETS, number - segment_spans[segment], run + 1, values)
+        if status == MISSING:
+            missing = True
+            row += run
+            continue
         if status != OK:
             return status, base + OFFSETS, row, data, starts, stops
         # A read of nothing: it makes sure that the payload file is open, so that its size is known.
@@ -209,11 +229,12 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
         size = values[run] - values[0]
         data = _grown(data, used + size)
         status = fetch(files, base + PAYLOAD, values[0], size, data.ctypes.data + used)
-        if status != OK:
+        missing = missing or status == MISSING
+        if status != OK and status != MISSING:
             return status, base + PAYLOAD, row, data, starts, stops
         for i in range(run):
             stops[row + i] = used + values[i + 1] - values[0]
             starts[row + i] = -1 if starts[row + i] < 0 else used + values[i] - values[0]
         used += size
         row += run
-    return OK, 0, 0, data[:used], starts, stops
+    return MISSING if missing else OK, 0, 0, data[:used], starts, stops

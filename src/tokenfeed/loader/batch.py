@@ -8,7 +8,7 @@ from tokenfeed.plan.skips import Ints
 from tokenfeed.store.data import Array
 from tokenfeed.store.spans import BatchSpans
 
-__all__ = ["LoadedBatch", "Reading", "Rows", "TokenRows"]
+__all__ = ["LoadedBatch", "MasksOf", "Reading", "Rows", "TokenRows"]
 
 
 class Rows(Protocol):
@@ -38,17 +38,32 @@ class TokenRows(Protocol):
     def primary(self) -> str | None: ...
 
 
+class MasksOf(Protocol):
+    """What tells which targets of rows count."""
+
+    def of(self, rows: Any, samples: Ints) -> Array: ...
+
+
 class Reading:
     """The rows of one or several steps that were read by one call."""
 
-    __slots__ = ("epochs", "rows", "samples", "state")
+    __slots__ = ("epochs", "masks", "rows", "samples", "state")
 
-    def __init__(self, state: Callable[[int], dict[str, Any]], rows: Rows, samples: Ints, epochs: Ints) -> None:
+    def __init__(
+        self,
+        state: Callable[[int], dict[str, Any]],
+        rows: Rows,
+        samples: Ints,
+        epochs: Ints,
+        masks: MasksOf | None = None,
+    ) -> None:
         self.state = state
         """The checkpoint after so many samples of the run."""
         self.rows = rows
         self.samples = samples
         self.epochs = epochs
+        self.masks = masks
+        """Which targets count, where some do not."""
 
 
 class LoadedBatch:
@@ -117,8 +132,12 @@ class LoadedBatch:
 
     @property
     def loss_mask(self) -> Array | None:
-        """Of packed rows, which targets count: (rows, length); None where all do."""
-        return getattr(self.rows, "loss_mask", None)
+        """Which targets count: (rows, length); None where all do, as of windows without masked documents."""
+        mask: Array | None = getattr(self.rows, "loss_mask", None)
+        if self._reading.masks is None:
+            return mask
+        masked = self._reading.masks.of(self.rows, self.samples)
+        return masked if mask is None else mask & masked
 
     def __len__(self) -> int:
         return self._stop - self._start

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from tokenfeed.loader.batch import LoadedBatch
 from tokenfeed.loader.feed import Buffers, Feed
+from tokenfeed.storage.remote import RemoteStats
 from tokenfeed.store.data import Bytes
 
 __all__ = ["Delivery", "Stats"]
@@ -31,6 +32,8 @@ class Stats:
     """That was spent making them."""
     queued: int
     """Batches that are ready now."""
+    remote: RemoteStats | None = None
+    """What fetching took, where data lies elsewhere."""
 
     @property
     def wait_fraction(self) -> float:
@@ -67,6 +70,11 @@ class Delivery(ABC):
     @abstractmethod
     def _work_done(self) -> tuple[int, float]:
         """Bytes read, and seconds spent, by the background."""
+
+    @property
+    def _remote(self) -> RemoteStats | None:
+        """What fetching took, where data lies elsewhere."""
+        return None
 
     def __iter__(self) -> Self:
         return self
@@ -140,4 +148,5 @@ class Delivery(ABC):
             wait_seconds=self._wait_seconds,
             read_seconds=seconds,
             queued=self._batches.queued if isinstance(self._batches, Feed) else 0,
+            remote=self._remote,
         )

@@ -73,7 +73,9 @@ class Feed(Iterator[Result], Generic[Job, Result]):
                 if self._idle:
                     self._changed.notify_all()
                 self._changed.wait()
-            return self._ready.popleft()
+            result = self._ready.popleft()
+            self._changed.notify_all()  # there is room now, and threads may have gone to sleep before this one woke
+            return result
 
     def _raise(self, ended: object) -> None:
         self._closed = True

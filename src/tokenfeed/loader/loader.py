@@ -9,12 +9,15 @@ from tokenfeed.loader.batch import LoadedBatch
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Buffers, Feed
 from tokenfeed.loader.launch import find_rank
+from tokenfeed.loader.masking import find_masks
 from tokenfeed.loader.mixture import Mixture
 from tokenfeed.loader.run import AnyPlan, RunFile
 from tokenfeed.loader.steps import BatchSizes
-from tokenfeed.loader.work import ReadableView, Work, make_jobs
+from tokenfeed.loader.work import ReadableView, Work, announced, make_jobs
+from tokenfeed.plan.locality import Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
+from tokenfeed.storage.remote import RemoteStats
 from tokenfeed.store.batch import Batch
 
 __all__ = ["Loader"]
@@ -42,7 +45,7 @@ class Loader(Delivery):
         batch_size: int | Mapping[int, int],
         *,
         seed: int = 0,
-        shuffle: bool = True,
+        shuffle: Shuffle = True,
         epochs: int | None = None,
         skips: Sequence[Skip] = (),
         prefetch: int | None = None,
@@ -55,6 +58,7 @@ class Loader(Delivery):
         """`batch_size` is that of one rank, or a ramp {samples delivered: batch size}. `prefetch` batches are read
         ahead: 0 for none, and no thread; unless given, 32, or what fits 64 MiB. `rank` and `world_size` come from the
         launcher unless given. `threads` read, without the interpreter lock, whatever their number in the same order.
+        A `Locality` as `shuffle` mixes less, where reading single samples from all over the data is too slow.
 
         `collate` is called with every batch, in the background; what it returns is `batch.data`. `run` is a file in
         which rank 0 notes what was run from where, for `Run`.
@@ -67,16 +71,18 @@ class Loader(Delivery):
         self.rank, self.world_size = find_rank(rank, world_size)
         self.batch_sizes = BatchSizes(batch_size)
         self.plan, self._stop = _make_plan(view, epochs, seed=seed, shuffle=shuffle, skips=skips)
-        self._prefetch = self._choose_prefetch(view) if prefetch is None else prefetch
+        self._reader = view.reader
+        self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, view.sample_bytes))
+        self._prefetch = self._choose_prefetch() if prefetch is None else prefetch
         self._threads = threads
-        self._work = Work(self.plan, view, self.rank, self.world_size, self._stop, Buffers(), collate)
+        masks = find_masks(view, skips)
+        self._work = Work(self.plan, view, self.rank, self.world_size, self._stop, Buffers(), collate, masks)
         self._run = None if run is None or self.rank != 0 else RunFile(run)
         self._stores = _find_paths(view)
         self._next = 0
 
-    def _choose_prefetch(self, view: ReadableView | Mixture) -> int:
-        batch_bytes = self.batch_sizes.at(0) * max(1, view.sample_bytes)
-        return min(_PREFETCH, max(2, _PREFETCH_BYTES // batch_bytes))
+    def _choose_prefetch(self) -> int:
+        return min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
 
     def __iter__(self) -> Self:
         if self._stop is not None and self._next >= self._stop:
@@ -94,18 +100,30 @@ class Loader(Delivery):
     def _work_done(self) -> tuple[int, float]:
         return self._work.num_bytes, self._work.seconds
 
+    @property
+    def _remote(self) -> RemoteStats | None:
+        return self._reader.stats()
+
     def _start(self) -> tuple[Iterator[LoadedBatch], Callable[[], object]]:
         if self._run is not None:
             where = self._stores
             self._run.begin(self.plan, self._next, self.world_size, self.batch_sizes, self._stop, stores=where)
-        # Several steps are read by one call: handing over batches one by one would cost more than reading them.
-        per_job = max(1, self._prefetch // 2)
+        # Several steps are read by one call: handing over batches one by one would cost more than reading them. Not so
+        # where they come from a server, and then the first must not wait for those behind it.
+        per_job = max(1, self._prefetch // 2) if self._reader.remote is None else 1
         jobs = make_jobs(self._next, self._stop, self.batch_sizes, self.world_size, per_job)
         if self._prefetch == 0:
             work = self._work
             return (batch for job in jobs for batch in work(job)), jobs.close
-        feed = Feed(jobs, self._work, depth=self._prefetch, per_job=per_job, threads=self._threads)
+        coming = jobs if self._reader.remote is None else announced(jobs, self._work.announce, self._announced)
+        feed = Feed(coming, self._work, depth=self._prefetch, per_job=per_job, threads=self._threads)
         return feed, feed.close
+
+    @property
+    def _announced(self) -> int:
+        """How many steps ahead data is asked for that lies elsewhere: what a quarter of its memory holds."""
+        assert self._reader.remote is not None
+        return max(1, min(self._prefetch, self._reader.remote.memory_bytes // 4 // self._batch_bytes))
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint after the last batch delivered; the same on every rank."""
@@ -122,7 +140,7 @@ class Loader(Delivery):
 
 
 def _make_plan(
-    view: ReadableView | Mixture, epochs: int | None, *, seed: int, shuffle: bool, skips: Sequence[Skip]
+    view: ReadableView | Mixture, epochs: int | None, *, seed: int, shuffle: Shuffle, skips: Sequence[Skip]
 ) -> tuple[AnyPlan, int | None]:
     """The plan, and where it ends."""
     if isinstance(view, Mixture):

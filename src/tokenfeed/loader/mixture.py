@@ -7,12 +7,13 @@ from typing import Any
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.work import ReadableView
+from tokenfeed.plan.locality import Shuffle
 from tokenfeed.plan.mixture import MixturePlan, Source
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.skips import Skip
 from tokenfeed.store.batch import Batch
 from tokenfeed.store.data import Bytes
-from tokenfeed.store.reader import Ints
+from tokenfeed.store.reader import Ints, Reader
 
 __all__ = ["Budget", "Mixture", "mix"]
 
@@ -139,7 +140,7 @@ class Mixture:
             raise ArgumentError(f"weights name {', '.join(unknown)}; the sources are {', '.join(views)}")
         return Mixture(self.schedule.then(at, dict.fromkeys(views, 0.0) | dict(weights)), views, self._max_epochs)
 
-    def plan(self, *, seed: int = 0, shuffle: bool = True, skips: Sequence[Skip] = ()) -> MixturePlan:
+    def plan(self, *, seed: int = 0, shuffle: Shuffle = True, skips: Sequence[Skip] = ()) -> MixturePlan:
         """Which sample of which source comes when."""
         sources = [
             Source(
@@ -156,7 +157,7 @@ class Mixture:
         return MixturePlan(self.schedule, sources, seed=seed, shuffle=shuffle, skips=found)
 
     def _with_indices(self, skip: Skip) -> Skip:
-        if not skip.documents:
+        if not skip.documents or skip.mask:
             return skip
         if skip.source not in self.views:
             raise ArgumentError(f"{skip}: of which source? There are {', '.join(self.views)}")
@@ -187,6 +188,15 @@ class Mixture:
     def read(self, indices: Ints, *, allocate: Callable[[int], Bytes]) -> Batch:
         """Samples by their numbers through all sources."""
         return self.joined.read(indices, allocate=allocate)
+
+    def announce(self, indices: Ints) -> None:
+        """Begin to fetch what `read` will need, as far as it lies elsewhere. Does not wait."""
+        self.joined.announce(indices)
+
+    @property
+    def reader(self) -> Reader:
+        """What all sources are read by."""
+        return self.joined.reader
 
     def budget(self, samples: int) -> list[Budget]:
         """How many samples, and epochs, of each source a run of `samples` samples draws."""

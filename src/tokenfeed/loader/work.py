@@ -1,19 +1,22 @@
 """The work of a loader: from steps of a run to batches, several steps in one reading call."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from tokenfeed.loader.batch import LoadedBatch, Reading
+from tokenfeed.loader.batch import LoadedBatch, MasksOf, Reading
 from tokenfeed.loader.feed import Buffers
 from tokenfeed.loader.steps import BatchSizes, rows_of
 from tokenfeed.plan.plan import View
 from tokenfeed.plan.skips import Ints
 from tokenfeed.store.batch import Batch
 from tokenfeed.store.data import Bytes
+from tokenfeed.store.reader import Reader
 
-__all__ = ["Job", "Order", "Readable", "ReadableView", "Work", "make_jobs"]
+__all__ = ["Job", "Order", "Readable", "ReadableView", "Work", "announced", "make_jobs"]
 
 
 class Readable(Protocol):
@@ -22,6 +25,13 @@ class Readable(Protocol):
     @property
     def sample_bytes(self) -> int:
         """About how many bytes of columns a sample has."""
+
+    @property
+    def reader(self) -> Reader:
+        """What it reads by."""
+
+    def announce(self, indices: Ints) -> None:
+        """Begin to fetch what `read` will need, as far as it lies elsewhere. Does not wait."""
 
     def read(self, indices: Any, *, allocate: Callable[[int], Bytes]) -> Batch: ...
 
@@ -64,6 +74,17 @@ def make_jobs(
         steps = steps_per_job
 
 
+def announced(jobs: Iterator[Job], announce: Callable[[Job], None], ahead: int) -> Iterator[Job]:
+    """The same jobs; each is announced when it is `ahead` jobs from its turn, though the first ones at once."""
+    waiting: deque[Job] = deque()
+    for number, job in enumerate(jobs):
+        announce(job)
+        waiting.append(job)
+        if len(waiting) > min(ahead, number // 2):
+            yield waiting.popleft()
+    yield from waiting
+
+
 class Work:
     """Makes batches of jobs. Threads may share it."""
 
@@ -76,6 +97,7 @@ class Work:
         stop: int | None,
         buffers: Buffers,
         collate: Callable[[Batch], Any] | None,
+        masks: MasksOf | None = None,
     ) -> None:
         self._plan = plan
         self._view = view
@@ -84,9 +106,19 @@ class Work:
         self._stop = stop
         self.buffers = buffers
         self._collate = collate
+        self._masks = masks
         self._lock = threading.Lock()
         self.num_bytes = 0
         self.seconds = 0.0
+
+    def announce(self, job: Job) -> None:
+        """Begin to fetch what a job will read."""
+        with contextlib.suppress(Exception):  # whatever is wrong is told when the job has its turn
+            self._view.announce(self._plan.locate(self._samples_of(job))[1])
+
+    def _samples_of(self, job: Job) -> Ints:
+        samples = rows_of(job.start, sum(job.sizes), self._rank, self._world_size)
+        return samples if self._stop is None else samples[samples < self._stop]
 
     def __call__(self, job: Job) -> list[LoadedBatch]:
         began = time.perf_counter()
@@ -97,12 +129,10 @@ class Work:
             taken += num_bytes
             return self.buffers.take(num_bytes)
 
-        samples = rows_of(job.start, sum(job.sizes), self._rank, self._world_size)
-        if self._stop is not None:
-            samples = samples[samples < self._stop]
+        samples = self._samples_of(job)
         epochs, indices = self._plan.locate(samples)
         rows = self._view.read(indices, allocate=allocate)
-        reading = Reading(self._plan.state, rows, samples, epochs)
+        reading = Reading(self._plan.state, rows, samples, epochs, self._masks)
         batches, delivered, first = [], job.start, 0
         for size in job.sizes:
             delivered += size * self._world_size

@@ -14,7 +14,9 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.kernels.checksum import checksum
+from tokenfeed.kernels.locality import permute_local_sources
 from tokenfeed.kernels.permutation import permute_sources
+from tokenfeed.plan.locality import Locality, Shuffle, check_shuffle, shuffle_from_json, shuffle_part, shuffle_to_json
 from tokenfeed.plan.plan import VERSION, Plan, Trace, check_parts, check_state
 from tokenfeed.plan.schedule import Schedule
 from tokenfeed.plan.skips import Ints, Skip, jump, jump_back
@@ -62,10 +64,13 @@ class MixturePlan:
         sources: Sequence[Source],
         *,
         seed: int = 0,
-        shuffle: bool = True,
+        shuffle: Shuffle = True,
         skips: Sequence[Skip] = (),
     ) -> None:
-        """`sources` in the order of the schedule's names. Skips of samples or documents of a source name it."""
+        """`sources` in the order of the schedule's names. Skips of samples or documents of a source name it.
+
+        A `Locality` as `shuffle` is that of every source: a run then reads from 2 · tile blocks of each at a time.
+        """
         if [source.name for source in sources] != list(schedule.names):
             raise ArgumentError(
                 f"the schedule is of {list(schedule.names)}, the sources are {[s.name for s in sources]}"
@@ -76,7 +81,7 @@ class MixturePlan:
         self.schedule = schedule
         self.sources = tuple(sources)
         self.seed = seed
-        self.shuffle = shuffle
+        self.shuffle = check_shuffle(shuffle)
         self.skips = tuple(skips)
         self._ranges = [skip.samples for skip in skips if skip.samples is not None]
         self._numbers = {source.name: number for number, source in enumerate(sources)}
@@ -97,13 +102,19 @@ class MixturePlan:
                 continue
             if skip.source not in self._numbers:
                 raise ArgumentError(f"{skip}: of which source? There are {', '.join(self._numbers)}")
-            if skip.source == source.name:
+            if skip.source == source.name and not skip.mask:
                 earlier = [each.samples for each in self.skips[:place] if each.samples is not None]
                 at = int(jump(np.array([skip.at]), earlier)[0])
                 own = int(self.schedule.counts(at)[self._numbers[source.name]])
                 skips.append(Skip(indices=skip.indices, at=own))
         return Plan(
-            source.num_samples, data=source.data, view=source.view, seed=seed, shuffle=self.shuffle, skips=skips
+            source.num_samples,
+            data=source.data,
+            view=source.view,
+            seed=seed,
+            shuffle=self.shuffle,
+            skips=skips,
+            group=source.group,
         )
 
     def source_number(self, name: str) -> int:
@@ -121,7 +132,12 @@ class MixturePlan:
         if self.shuffle:
             groups = self._groups[sources]
             numbers, places = np.divmod(numbers, groups)
-            permute_sources(sources, numbers, self._sizes // self._groups, self._seeds, epochs, indices)
+            sizes = self._sizes // self._groups
+            if isinstance(self.shuffle, Locality):
+                block, tile = self.shuffle.block, self.shuffle.tile
+                permute_local_sources(sources, numbers, sizes, block, tile, self._seeds, epochs, indices)
+            else:
+                permute_sources(sources, numbers, sizes, self._seeds, epochs, indices)
             indices = indices * groups + places
         else:
             np.divmod(numbers, self._sizes[sources], out=(epochs, indices))
@@ -197,6 +213,7 @@ class MixturePlan:
             "sources": checksum(json.dumps(sources).encode()),
             "seed": self.seed if self.shuffle else None,
             "skips": checksum(json.dumps(early).encode()) if early else None,
+            **shuffle_part(self.shuffle),
         }
 
     def state(self, num_delivered: int) -> dict[str, Any]:
@@ -215,7 +232,7 @@ class MixturePlan:
             "schedule": self.schedule.to_json(),
             "sources": [source.to_json() for source in self.sources],
             "seed": self.seed,
-            "shuffle": self.shuffle,
+            "shuffle": shuffle_to_json(self.shuffle),
             "skips": [skip.to_json() for skip in self.skips],
         }
 
@@ -226,7 +243,7 @@ class MixturePlan:
                 Schedule.from_json(value["schedule"]),
                 [Source(*source) for source in value["sources"]],
                 seed=value["seed"],
-                shuffle=value["shuffle"],
+                shuffle=shuffle_from_json(value["shuffle"]),
                 skips=[Skip.from_json(skip) for skip in value["skips"]],
             )
         except (TypeError, KeyError) as error:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError, SampleIndexError
 from tokenfeed.kernels import permutation as kernels
 
-__all__ = ["Permutation"]
+__all__ = ["Permutation", "whole"]
 
 _LIMIT = 1 << 63
 
@@ -39,7 +39,7 @@ class Permutation:
 
     def __post_init__(self) -> None:
         for name, least in (("n", 1), ("seed", 0), ("epoch", 0)):
-            number = _whole(name, getattr(self, name))
+            number = whole(f"{name} of a permutation", getattr(self, name))
             if not least <= number < _LIMIT:
                 raise ArgumentError(f"{name} of a permutation is {number}; it must be in [{least}, 2**63)")
             object.__setattr__(self, name, number)
@@ -49,7 +49,7 @@ class Permutation:
 
     def __getitem__(self, position: int) -> int:
         """What stands at one position."""
-        return self._one(kernels.permute, "position", _whole("position", position))
+        return self._one(self._permute, "position", whole("position of a permutation", position))
 
     @overload
     def __call__(self, positions: int) -> int: ...
@@ -57,7 +57,7 @@ class Permutation:
     def __call__(self, positions: Numbers) -> Ints: ...
     def __call__(self, positions: int | Numbers) -> int | Ints:
         """What stands at the positions, in an array of their shape; for an int, an int."""
-        return self._apply(kernels.permute, "position", positions)
+        return self._apply(self._permute, "position", positions)
 
     @overload
     def inverse(self, values: int) -> int: ...
@@ -65,9 +65,16 @@ class Permutation:
     def inverse(self, values: Numbers) -> Ints: ...
     def inverse(self, values: int | Numbers) -> int | Ints:
         """The positions at which the values stand, in an array of their shape; for an int, an int."""
-        return self._apply(kernels.invert, "value", values)
+        return self._apply(self._invert, "value", values)
 
-    def _apply(self, kernel: Callable[..., int], what: str, numbers: int | Numbers) -> int | Ints:
+    def _permute(self, numbers: Ints) -> int:
+        """In place; −1, or the first row outside [0, n)."""
+        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, numbers))
+
+    def _invert(self, numbers: Ints) -> int:
+        return int(kernels.invert(numbers, self.n, self.seed, self.epoch, numbers))
+
+    def _apply(self, kernel: Callable[[Ints], int], what: str, numbers: int | Numbers) -> int | Ints:
         if isinstance(numbers, (int, np.integer)) and not isinstance(numbers, bool):
             return self._one(kernel, what, int(numbers))
         given = np.asarray(numbers)
@@ -76,26 +83,27 @@ class Permutation:
             raise ArgumentError(f"{what}s must be whole numbers, not {given.dtype}")
         out = np.array(given, np.int64, order="C")  # a uint64 beyond int64 becomes negative, and is refused as such
         flat = out.reshape(-1)
-        bad = kernel(flat, self.n, self.seed, self.epoch, flat)
+        bad = kernel(flat)
         if bad >= 0:
             raise self._outside(what, given.reshape(-1)[bad])
         return out
 
-    def _one(self, kernel: Callable[..., int], what: str, number: int) -> int:
+    def _one(self, kernel: Callable[[Ints], int], what: str, number: int) -> int:
         if not 0 <= number < self.n:
             raise self._outside(what, number)
         out = np.array([number], np.int64)
-        kernel(out, self.n, self.seed, self.epoch, out)
+        kernel(out)
         return int(out[0])
 
     def _outside(self, what: str, number: Any) -> SampleIndexError:
         return SampleIndexError(f"{what} {number} is outside the permutation, which is of [0, {self.n})")
 
 
-def _whole(name: str, number: Any) -> int:
+def whole(name: str, number: Any) -> int:
+    """The number as an int, if it is a whole one."""
     if not isinstance(number, (bool, np.bool_)):
         try:
             return operator.index(number)
         except TypeError:
             pass
-    raise ArgumentError(f"{name} of a permutation must be a whole number, not {number!r}")
+    raise ArgumentError(f"{name} must be a whole number, not {number!r}")

@@ -10,7 +10,17 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
+from tokenfeed.kernels.locality import permute_local_run
 from tokenfeed.kernels.permutation import permute_run
+from tokenfeed.plan.locality import (
+    Locality,
+    LocalPermutation,
+    Shuffle,
+    check_shuffle,
+    shuffle_from_json,
+    shuffle_part,
+    shuffle_to_json,
+)
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.skips import Ints, Removals, Skip, jump, jump_back
 from tokenfeed.storage.local import read_bytes, replace_bytes
@@ -56,7 +66,8 @@ class Trace:
 class Plan:
     """k → (epoch, index) for k = 0, 1, 2, …: epoch k // n, index `Permutation(n, seed, epoch)[k % n]`, less the skips.
 
-    With groups of m samples, groups are permuted: index `Permutation(n / m, seed, epoch)[k % n // m] · m + k % m`.
+    With groups of m samples, groups are permuted: index `Permutation(n / m, seed, epoch)[k % n // m] · m + k % m`. With
+    a `Locality` as `shuffle`, the permutation is a `LocalPermutation`.
 
     Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do later.
     """
@@ -68,7 +79,7 @@ class Plan:
         data: str,
         view: str,
         seed: int = 0,
-        shuffle: bool = True,
+        shuffle: Shuffle = True,
         skips: Sequence[Skip] = (),
         group: int = 1,
         family: str | None = None,
@@ -88,7 +99,7 @@ class Plan:
         self.data = data
         self.view = view
         self.seed = seed
-        self.shuffle = shuffle
+        self.shuffle = check_shuffle(shuffle)
         self.skips = tuple(skips)
         Permutation(num_samples, seed=seed)  # checks both
         self._ranges: list[tuple[int, int]] = []
@@ -96,6 +107,8 @@ class Plan:
         for skip in self.skips:
             if skip.samples is not None:
                 self._ranges.append(skip.samples)
+            elif skip.mask:
+                continue  # it changes no order
             elif skip.indices:
                 if skip.indices[-1] >= num_samples or skip.indices[0] < 0:
                     raise ArgumentError(f"{skip} names a sample outside the view, which has {num_samples:,}")
@@ -105,7 +118,7 @@ class Plan:
                 raise ArgumentError(f"{skip}: which samples touch these documents, only a view can tell; use Plan.of")
 
     @classmethod
-    def of(cls, view: View, *, seed: int = 0, shuffle: bool = True, skips: Sequence[Skip] = ()) -> "Plan":
+    def of(cls, view: View, *, seed: int = 0, shuffle: Shuffle = True, skips: Sequence[Skip] = ()) -> "Plan":
         """The plan over a view."""
         found = [_with_indices(skip, view) for skip in skips]
         return cls(
@@ -124,14 +137,22 @@ class Plan:
         positions = self.positions(jump(samples, self._ranges) if self._ranges else samples)
         epochs, indices = np.empty_like(positions), np.empty_like(positions)
         if self.shuffle and self.group == 1:
-            permute_run(positions, self.num_samples, self.seed, epochs, indices)
+            self._permute(positions, epochs, indices)
         elif self.shuffle:
             groups, places = np.divmod(positions, self.group)
-            permute_run(groups, self.num_samples // self.group, self.seed, epochs, indices)
+            self._permute(groups, epochs, indices)
             indices = indices * self.group + places
         else:
             np.divmod(positions, self.num_samples, out=(epochs, indices))
         return epochs, indices
+
+    def _permute(self, positions: Ints, epochs: Ints, indices: Ints) -> None:
+        num_groups = self.num_samples // self.group
+        if isinstance(self.shuffle, Locality):
+            block, tile = self.shuffle.block, self.shuffle.tile
+            permute_local_run(positions, num_groups, block, tile, self.seed, epochs, indices)
+        else:
+            permute_run(positions, num_groups, self.seed, epochs, indices)
 
     def positions(self, numbers: Ints) -> Ints:
         """Places in the endless shuffled stream, epoch · n + place in the epoch, of samples that are not left out."""
@@ -166,7 +187,10 @@ class Plan:
         if not self.shuffle:
             return indices
         groups, places = np.divmod(indices, self.group)
-        order = Permutation(self.num_samples // self.group, seed=self.seed, epoch=epoch)
+        num_groups = self.num_samples // self.group
+        order = Permutation(num_groups, self.seed, epoch)
+        if isinstance(self.shuffle, Locality):
+            order = LocalPermutation(num_groups, self.seed, epoch, self.shuffle)
         return np.asarray(order.inverse(groups)) * self.group + places
 
     def parts(self, num_delivered: int) -> dict[str, Any]:
@@ -177,6 +201,7 @@ class Plan:
             "view": self.family or self.view,
             "seed": self.seed if self.shuffle else None,
             "skips": checksum(json.dumps(early).encode()) if early else None,
+            **shuffle_part(self.shuffle),
         }
         return parts if self.family is None else {**parts, "group": self.group}
 
@@ -207,7 +232,7 @@ class Plan:
             "data": self.data,
             "view": self.view,
             "seed": self.seed,
-            "shuffle": self.shuffle,
+            "shuffle": shuffle_to_json(self.shuffle),
             "skips": [skip.to_json() for skip in self.skips],
             "group": self.group,
             "family": self.family,
@@ -223,7 +248,7 @@ class Plan:
                 data=value["data"],
                 view=value["view"],
                 seed=value["seed"],
-                shuffle=value["shuffle"],
+                shuffle=shuffle_from_json(value["shuffle"]),
                 skips=[Skip.from_json(skip) for skip in value["skips"]],
                 group=value["group"],
                 family=value["family"],
@@ -251,6 +276,8 @@ class Plan:
 
     def __repr__(self) -> str:
         order = f"seed {self.seed}" if self.shuffle else "in order"
+        if isinstance(self.shuffle, Locality):
+            order += f", {self.shuffle}"
         return f"Plan({self.num_samples:,} samples of {self.view}, {order}, {len(self.skips)} skips)"
 
 
@@ -270,10 +297,10 @@ def check_state(state: Any) -> tuple[int, Mapping[str, Any]]:
 
 def check_parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     """Raise where a checkpoint was made with other parts than ours; the error says which differ and which agree."""
-    different = [name for name in ours if ours[name] != theirs.get(name)]
+    different = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
     if different:
         same = [name for name in ours if name not in different]
-        told = "; ".join(f"{name} {theirs.get(name)!r}, this plan has {ours[name]!r}" for name in different)
+        told = "; ".join(f"{name} {theirs.get(name)!r}, this plan has {ours.get(name)!r}" for name in different)
         agree = f"{', '.join(same)} agree" if same else "nothing agrees"
         raise PlanMismatchError(
             f"the checkpoint was made with {told} ({agree}). Resume with what it was made with, or start anew."
@@ -281,7 +308,7 @@ def check_parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
 
 
 def _with_indices(skip: Skip, view: View) -> Skip:
-    if not skip.documents:
+    if not skip.documents or skip.mask:
         return skip
     touched = view.samples_touching(skip.documents)
     if touched.size == 0 and not skip.indices:

@@ -33,6 +33,7 @@ class Skip:
     >>> Skip(documents=[17, 4711], at=80_000)   # every sample that touches these documents
     >>> Skip(indices=[5], at=80_000)            # sample 5 of the view
     >>> Skip(documents=[17], source="web", at=80_000)
+    >>> Skip(documents=[17], mask=True, at=80_000)   # samples stay, and `batch.loss_mask` leaves the document out
     """
 
     samples: tuple[int, int] | None = None
@@ -41,6 +42,8 @@ class Skip:
     at: int = 0
     source: str | None = None
     """Of a mixture, the source that `documents` or `indices` are of."""
+    mask: bool = False
+    """Deliver the samples that touch `documents`, and mask these, where they would be dropped otherwise."""
 
     def __post_init__(self) -> None:
         for name in ("documents", "indices"):
@@ -54,6 +57,8 @@ class Skip:
                 )
         elif not self.documents and not self.indices:
             raise ArgumentError("a Skip needs samples, documents or indices")
+        if self.mask and (not self.documents or self.indices):
+            raise ArgumentError(f"{self}: mask=True goes with documents, and with nothing else")
         if self.at < 0:
             raise ArgumentError(f"{self}: at is the number of a sample, and cannot be negative")
 
@@ -65,6 +70,8 @@ class Skip:
     def to_json(self) -> list[Any]:
         if self.samples is not None:
             return ["samples", *self.samples]
+        if self.mask:
+            return ["mask", self.at, list(self.documents), self.source]
         fields = ["indices", self.at, list(self.indices), list(self.documents)]
         return fields if self.source is None else [*fields, self.source]
 
@@ -73,6 +80,8 @@ class Skip:
         match value:
             case ["samples", start, stop]:
                 return cls(samples=(start, stop))
+            case ["mask", at, [*documents], str() | None as source]:
+                return cls(at=at, documents=tuple(documents), source=source, mask=True)
             case ["indices", at, [*indices], [*documents]]:
                 return cls(at=at, indices=tuple(indices), documents=tuple(documents))
             case ["indices", at, [*indices], [*documents], str(source)]:

@@ -8,19 +8,26 @@ do better; and because an entry, once made, never changes, threads share the tab
 import contextlib
 import mmap
 import os
-import resource
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TruncatedError, describe_errno
 from tokenfeed.kernels import posix
+from tokenfeed.kernels.checksum import checksum
+from tokenfeed.storage.address import is_remote
+from tokenfeed.storage.limits import default_open_files
+from tokenfeed.storage.local import reading
+from tokenfeed.storage.remote import Remote
 
-__all__ = ["Backend", "FileTable", "Part", "default_open_files"]
+if TYPE_CHECKING:
+    from tokenfeed.storage.blocks import BlockCache
+
+__all__ = ["Backend", "FileTable", "Part"]
 
 Backend = Literal["pread", "mmap"]
 
@@ -40,12 +47,8 @@ class Part(NamedTuple):
     kept: float = 0.0
     """Where it is small and wanted often, it is best read once and kept in memory: as long as what is kept so takes no
     more than this share of the room there is."""
-
-
-def default_open_files() -> int:
-    """A quarter of what this process may open, at most 4,096."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 4096 if soft == resource.RLIM_INFINITY else max(1, min(4096, soft // 4))
+    identity: str = ""
+    """Stands for the content of a file that lies elsewhere; its address does where this is empty."""
 
 
 class FileTable:
@@ -61,7 +64,9 @@ class FileTable:
         *,
         backend: Backend = "pread",
         max_open_files: int | None = None,
+        remote: Remote | None = None,
     ) -> None:
+        """`remote` says how files that lie elsewhere are read; without it there must be none."""
         if backend not in ("pread", "mmap"):
             raise ArgumentError(f"backend is {backend!r}; it must be 'pread' or 'mmap'")
         if max_open_files is not None and max_open_files < 0:
@@ -75,6 +80,7 @@ class FileTable:
         self._descriptors: list[int] = []
         self._kept_alive: list[object] = []
         weakref.finalize(self, _close_all, self._descriptors)
+        self.blocks = None if remote is None else _cache_blocks(describe, remote)
 
     def name(self, number: int) -> str:
         """The path of a file, for messages."""
@@ -88,10 +94,12 @@ class FileTable:
             if row[posix.HANDLE] != 0:
                 return
             part = self._describe(number)
-            if isinstance(part, Part):
-                self._open_file(row, part)
-            else:
+            if not isinstance(part, Part):
                 self._open_array(row, part)
+            elif is_remote(part.path):
+                self._open_remote(row, part)
+            else:
+                self._open_file(row, part)
 
     def _open_array(self, row: npt.NDArray[np.int64], array: npt.NDArray[np.int64]) -> None:
         array = np.ascontiguousarray(array, np.int64)
@@ -100,6 +108,37 @@ class FileTable:
         row[posix.SIZE] = array.nbytes
         row[posix.START] = 1
         row[posix.HANDLE] = posix.TRANSIENT
+
+    def _open_remote(self, row: npt.NDArray[np.int64], part: Part) -> None:
+        """Asks nobody: what the server has is compared with what is expected at the first answer, and at every one."""
+        assert self.blocks is not None
+        row[posix.CACHE] = self.blocks.address
+        row[posix.SIZE] = part.file_bytes
+        row[posix.START] = part.byte_start + 1
+        row[posix.HANDLE] = posix.TRANSIENT
+
+    def call(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a kernel that reads these files. Where blocks of remote ones are missing, they are fetched, and it is
+        called again."""
+        cache = self.blocks
+        if cache is None:
+            return kernel(*arguments)
+        while True:
+            with cache.guard:
+                answer = kernel(*arguments)
+                missing = cache.take_missing()
+            if answer[0] != posix.MISSING:
+                return answer
+            cache.load(missing)
+
+    def announce(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a kernel that notes what it would read, and begin to fetch what is not there."""
+        assert self.blocks is not None
+        with self.blocks.guard:
+            answer = kernel(*arguments)
+            missing = self.blocks.take_missing()
+        self.blocks.announce(missing)
+        return answer
 
     def _open_file(self, row: npt.NDArray[np.int64], part: Part) -> None:
         with reading(part.path):
@@ -151,16 +190,16 @@ class FileTable:
         return ReadError(f"cannot read {name}: {describe_errno(status)}", filename=name, errno=status)
 
 
-class reading(contextlib.AbstractContextManager[None]):  # noqa: N801
-    """Turns an OSError into a ReadError that names the file."""
+def _cache_blocks(describe: Callable[[int], Part | npt.NDArray[np.int64]], remote: Remote) -> "BlockCache":
+    from tokenfeed.storage.blocks import BlockCache, Described  # what talks to servers takes 60 ms to import
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def describe_remote(number: int) -> Described:
+        part = describe(number)
+        assert isinstance(part, Part)
+        identity = part.identity or f"{part.path} {part.file_bytes}"
+        return Described(part.path, part.file_bytes, checksum(identity.encode()))
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError) and not isinstance(error, ReadError):
-            what = describe_errno(error.errno) if error.errno else str(error)
-            raise ReadError(f"cannot read {self._path}: {what}", filename=self._path, errno=error.errno) from error
+    return BlockCache(describe_remote, remote)
 
 
 def _check(fd: int, part: Part) -> None:

@@ -6,10 +6,21 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokenfeed.errors import WriteError, describe_errno
-from tokenfeed.storage.files import reading
+from tokenfeed.errors import ReadError, WriteError, describe_errno
 
-__all__ = ["create_bytes", "read_bytes", "replace_bytes", "sync_folder", "writing"]
+__all__ = ["create_bytes", "read_bytes", "reading", "replace_bytes", "sync_folder", "writing"]
+
+
+class reading(contextlib.AbstractContextManager[None]):  # noqa: N801
+    """Turns an OSError into a ReadError that names the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, ReadError):
+            what = describe_errno(error.errno) if error.errno else str(error)
+            raise ReadError(f"cannot read {self._path}: {what}", filename=self._path, errno=error.errno) from error
 
 
 def read_bytes(path: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import Manifest, Reference
-from tokenfeed.storage.local import create_bytes, writing
-from tokenfeed.store.resolve import PathLike, concatenate, resolve
+from tokenfeed.storage.folder import PathLike, display, open_folder
+from tokenfeed.store.resolve import concatenate, resolve
 
 __all__ = ["combine"]
 
@@ -19,20 +18,18 @@ __all__ = ["combine"]
 def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos: int | None = None) -> None:
     """Make `out` a store that consists of `stores`, one behind the other.
 
-    Only a manifest is written. It refers to the others by relative path and by identity, so a store that changes later
-    is noticed when the combined one is opened. `dtype` and `eos` are as for `open`.
+    Only a manifest is written. It refers to the others by relative path, or by address where they lie elsewhere, and by
+    identity, so a store that changes later is noticed when the combined one is opened. `dtype` and `eos` are as for
+    `open`.
     """
     if isinstance(stores, str | os.PathLike) or not stores:
         raise ArgumentError("combine takes a list of at least one store")
-    folder = Path(out)
-    contents = [(os.fspath(store), resolve(store, dtype=dtype, eos=eos)) for store in stores]
+    folder = open_folder(out)
+    contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in stores]
     together = concatenate(contents)
     dtype_name = None if dtype is None else np.dtype(dtype).str
-    references = tuple(
-        Reference(os.path.relpath(name, folder), content.identity, dtype_name, eos) for name, content in contents
-    )
+    references = tuple(Reference(folder.refer(name), content.identity, dtype_name, eos) for name, content in contents)
     manifest = Manifest(together.columns, together.spans, together.tokenizer, stores=references)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    if not create_bytes(folder / MANIFEST, manifest.to_json().encode()):
+    folder.make()
+    if not folder.create(MANIFEST, manifest.to_json().encode()):
         raise ArgumentError(f"{folder} holds a store already")

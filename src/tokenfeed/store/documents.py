@@ -8,7 +8,7 @@ import numpy as np
 from tokenfeed.errors import SampleIndexError
 from tokenfeed.store.batch import Batch, Sample
 from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices, new_bytes
-from tokenfeed.store.reader import Ints, Location
+from tokenfeed.store.reader import Ints, Location, Reader
 from tokenfeed.store.spans import BatchSpans
 
 __all__ = ["Document", "DocumentBatch", "Documents"]
@@ -47,6 +47,14 @@ class Documents:
         for table in self._spans:
             batch.spans_of(table).read_payloads()
         return batch
+
+    def announce(self, indices: Ints) -> None:
+        """Where documents lie must be read first, so nothing is known ahead of reading them."""
+
+    @property
+    def reader(self) -> Reader:
+        """What it reads by."""
+        return self._data.reader
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from tokenfeed.errors import ArgumentError, SampleIndexError
 from tokenfeed.store.batch import Batch, Sample
 from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices, new_bytes
 from tokenfeed.store.packing_plan import ALGORITHM, PackedRows, Pieces
-from tokenfeed.store.reader import Ints, Location
+from tokenfeed.store.reader import Ints, Location, Reader
 from tokenfeed.store.spans import BatchSpans
 
 __all__ = ["Packed", "PackedBatch"]
@@ -71,6 +71,16 @@ class Packed:
         for table in self._spans:
             batch.spans_of(table).read_payloads()
         return batch
+
+    def announce(self, indices: Ints) -> None:
+        """Begin to fetch what `read` will need, as far as it lies elsewhere. Does not wait."""
+        pieces = self.rows.find(indices)
+        self.reader.announce(pieces.first_items, pieces.offsets, self.request)
+
+    @property
+    def reader(self) -> Reader:
+        """What it reads by."""
+        return self._data.reader
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -132,7 +132,12 @@ class _Lengths:
         self._table = table
         self._item_starts = data.reader.starts
         self._span_starts = data.reader.span_starts(table)
-        self._files = FileTable(len(shards), lambda number: _starts_of(shards[number], table), max_open_files=0)
+        self._files = FileTable(
+            len(shards),
+            lambda number: _starts_of(shards[number], table),
+            max_open_files=0,
+            remote=data.reader.remote,
+        )
         self._values = np.empty(_SLICE + 1, np.int64)
         self.count = int(self._span_starts[-1])
 
@@ -140,8 +145,9 @@ class _Lengths:
         """out[j] = the length of span first + j."""
         status = posix.UNOPENED
         while status != posix.OK:
-            status, file, span = bestfit.read_lengths(
-                first, out, self._item_starts, self._span_starts, self._files.rows, self._values
+            starts = self._item_starts, self._span_starts
+            status, file, span = self._files.call(
+                bestfit.read_lengths, first, out, *starts, self._files.rows, self._values
             )
             if status == posix.UNOPENED:
                 self._files.open(file)

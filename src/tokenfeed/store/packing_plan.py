@@ -204,12 +204,12 @@ def _describe_file(plans: Sequence[PackingPlan], number: int) -> Part:
 
 
 def plan_folders(shards: Sequence[Shard], wanted: Wanted) -> list[Path]:
-    """Where a plan may lie, the best place first: in the store if that is one folder, and in the user's cache.
+    """Where a plan may lie, the best place first: in the store if that is one local folder, and in the user's cache.
 
     In a store its name begins with a dot, because a folder without `shard.json` would be taken for a shard under way.
     """
     folders = []
-    homes = {shard.folder.parent if isinstance(shard, NativeShard) else None for shard in shards}
+    homes = {shard.home.local if isinstance(shard, NativeShard) else None for shard in shards}
     home = homes.pop() if len(homes) == 1 else None
     if home is not None:
         splits = {shard.split for shard in shards}

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError, CorruptionError, SampleIndexError
 from tokenfeed.kernels import items, posix, spans
 from tokenfeed.storage.files import Backend, FileTable, Part
+from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.shards import Shard
 
 __all__ = ["FoundSpans", "Ints", "Location", "Payloads", "Reader"]
@@ -46,6 +47,7 @@ class Reader:
         backend: Backend,
         reads_in_flight: int,
         max_open_files: int | None,
+        remote: Remote | None,
     ) -> None:
         if reads_in_flight < 1:
             raise ArgumentError(f"reads_in_flight is {reads_in_flight}; it must be at least 1")
@@ -54,6 +56,7 @@ class Reader:
             "backend": backend,
             "reads_in_flight": reads_in_flight,
             "max_open_files": max_open_files,
+            "remote": remote,
         }
         self._columns = list(columns)
         self._tables = list(tables)
@@ -64,8 +67,16 @@ class Reader:
         # Not a method of this object: the two would refer to each other, and files would stay open until the next
         # garbage collection.
         describe = partial(_describe_file, shards, self._columns, self._tables)
+        if remote is None and any(shard.is_remote for shard in shards):
+            remote = Remote()
+        self.remote = remote
+        """How what lies elsewhere is read; None where nothing does."""
         self._files = FileTable(
-            len(shards) * self._files_per_segment, describe, backend=backend, max_open_files=max_open_files
+            len(shards) * self._files_per_segment,
+            describe,
+            backend=backend,
+            max_open_files=max_open_files,
+            remote=remote,
         )
 
     def join(self, others: Sequence["Reader"], columns: Sequence[str], tables: Sequence[str]) -> "Reader":
@@ -108,18 +119,21 @@ class Reader:
 
     def read_windows(self, indices: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
         """Row j of every column becomes the items of window indices[j]; `request` says which those are."""
-        status, file, row = items.read_windows(indices, request, buffer)
+        if self.remote is None:  # at once: every tenth of a microsecond before a kernel keeps other threads waiting
+            status, file, row = items.read_windows(indices, request, buffer)
+        else:
+            status, file, row = self._files.call(items.read_windows, indices, request, buffer)
         while status != posix.OK:
             stride, _, num_samples = request[:3].tolist()
             if status == posix.BAD_INDEX:
                 raise SampleIndexError(f"sample {indices[row]} is outside the view, which has {num_samples:,} samples")
             self._recover(status, file, self.starts, indices * stride)
-            status, file, row = items.read_windows(indices, request, buffer)
+            status, file, row = self._files.call(items.read_windows, indices, request, buffer)
 
     def read_ragged(self, first_items: Ints, row_offsets: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
         """Row j of every column becomes the items from first_items[j] on, at [row_offsets[j], row_offsets[j + 1])."""
         while True:
-            status, file, row = items.read_ragged(first_items, row_offsets, request, buffer)
+            status, file, row = self._files.call(items.read_ragged, first_items, row_offsets, request, buffer)
             if status == posix.OK:
                 return
             if status == posix.BAD_INDEX:
@@ -131,7 +145,7 @@ class Reader:
     def read_pieces(self, first_items: Ints, offsets: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
         """As `read_ragged`; and what begins at `items.PADDING` becomes zeros."""
         while True:
-            status, file, row = items.read_pieces(first_items, offsets, request, buffer)
+            status, file, row = self._files.call(items.read_pieces, first_items, offsets, request, buffer)
             if status == posix.OK:
                 return
             if status == posix.BAD_INDEX:
@@ -140,10 +154,32 @@ class Reader:
                 )
             self._recover(status, file, self.starts, first_items)
 
+    def announce(self, first_items: Ints, row_offsets: Ints, request: Ints) -> None:
+        """Begin to fetch what `read_pieces` will read, as far as it lies elsewhere."""
+        while True:
+            status, file, _ = self._files.announce(items.want_rows, first_items, row_offsets, request)
+            if status != posix.UNOPENED:
+                return  # whatever else is wrong is told to whoever reads
+            self._recover(status, file, self.starts, first_items)
+
+    def bytes_to_fetch(self, num_bytes: int) -> int:
+        """About how many bytes have to be fetched to read so many in one place."""
+        return num_bytes + (0 if self.remote is None else self.remote.block_bytes)
+
+    def stats(self) -> RemoteStats | None:
+        """What fetching took; None where there is nothing to fetch."""
+        return None if self._files.blocks is None else self._files.blocks.stats()
+
+    def close(self) -> None:
+        """Wait until what was fetched is in the cache on disk. Reading may go on."""
+        if self._files.blocks is not None:
+            self._files.blocks.close()
+
     def find_spans(self, table: str, first_items: Ints, row_offsets: Ints) -> FoundSpans:
         """The spans of `table` that rows touch; the number of items of row j is row_offsets[j + 1] - row_offsets[j]."""
         while True:
-            status, file, row, *found = spans.find_spans(
+            status, file, row, *found = self._files.call(
+                spans.find_spans,
                 first_items,
                 row_offsets,
                 self.starts,
@@ -164,7 +200,8 @@ class Reader:
         """First item and number of items of each span."""
         located = np.empty((2, numbers.size), np.int64)
         while True:
-            status, file, row = spans.locate_spans(
+            status, file, row = self._files.call(
+                spans.locate_spans,
                 numbers,
                 self.starts,
                 self.span_starts(table),
@@ -180,7 +217,8 @@ class Reader:
     def read_payloads(self, table: str, numbers: Ints) -> Payloads:
         """The payload bytes of spans."""
         while True:
-            status, file, row, *payloads = spans.read_payloads(
+            status, file, row, *payloads = self._files.call(
+                spans.read_payloads,
                 numbers,
                 self.span_starts(table),
                 self._files.rows,

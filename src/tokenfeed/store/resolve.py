@@ -10,13 +10,14 @@ from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, NotAS
 from tokenfeed.format.foreign import open_foreign
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import Column
+from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
 from tokenfeed.store.sealing import list_shards, load_entries, load_manifest
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, identify
 
 __all__ = ["Content", "PathLike", "resolve"]
 
-PathLike = str | os.PathLike[str]
-NOWHERE: frozenset[Path] = frozenset()
+NOWHERE: frozenset[str] = frozenset()
+_FOREIGN = (".idx", ".bin", ".ds", ".npy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Content:
 
 
 def resolve(
-    path: PathLike | Sequence[PathLike], *, dtype: Any = None, eos: int | None = None, within: frozenset[Path] = NOWHERE
+    path: PathLike | Sequence[PathLike], *, dtype: Any = None, eos: int | None = None, within: frozenset[str] = NOWHERE
 ) -> Content:
     """What is at a path. Reads manifests alone; of foreign files, their headers.
 
@@ -57,33 +58,42 @@ def resolve(
     if not isinstance(path, str | os.PathLike):
         if len(path) == 0:
             raise ArgumentError("an empty list of stores cannot be opened")
-        return concatenate([(str(one), resolve(one, dtype=dtype, eos=eos, within=within)) for one in path])
-    text = os.fspath(path)
-    if "://" in text:
-        raise ArgumentError(f"{text.split('://')[0]}:// cannot be opened; only local paths can")
-    location = Path(text)
-    if (location / MANIFEST).is_file():
-        return _resolve_store(location, within)
-    if location.is_dir():
-        raise NotAStoreError(f"{location} is no store: there is no {MANIFEST} in it")
-    file = open_foreign(location, dtype=dtype, eos=eos)
+        return concatenate([(display(one), resolve(one, dtype=dtype, eos=eos, within=within)) for one in path])
+    folder = open_folder(path)
+    if folder.local is not None and not folder.exists(MANIFEST):
+        return _resolve_foreign(folder.local, dtype, eos)
+    if folder.local is None and str(folder).endswith(_FOREIGN):
+        raise ArgumentError(f"{folder}: files of other systems are opened from local disks alone; download it first")
+    return _resolve_store(folder, within)
+
+
+def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
+    if path.is_dir():
+        raise NotAStoreError(f"{path} is no store: there is no {MANIFEST} in it")
+    file = open_foreign(path, dtype=dtype, eos=eos)
     spans = {} if file.document_starts is None else {"documents": None}
     return Content(file.columns, spans, [ForeignShard(file)])
 
 
-def _resolve_store(folder: Path, within: frozenset[Path]) -> Content:
-    if folder.resolve() in within:
+def _resolve_store(folder: Folder, within: frozenset[str]) -> Content:
+    if folder.identity in within:
         raise CorruptionError(f"{folder} is a combined store that consists of itself")
     manifest = load_manifest(folder)
     if manifest.stores is None:
         entries = manifest.shards
         if entries is None:
+            if not folder.can_list:
+                raise ArgumentError(
+                    f"{folder} is not sealed, and its server has no list of what it holds. Where it was written, call "
+                    "tokenfeed.seal(path) first."
+                )
             entries = load_entries(folder, manifest, list_shards(folder).committed)
         shards = [NativeShard(folder, entry, manifest.columns) for entry in entries]
         return Content(manifest.columns, manifest.spans, shards, manifest.tokenizer, manifest.provenance)
     parts = []
     for store in manifest.stores:
-        content = resolve(folder / store.uri, dtype=store.dtype, eos=store.eos, within=within | {folder.resolve()})
+        around = within | {folder.identity}
+        content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, within=around)
         if content.identity != store.identity:
             raise CorruptionError(
                 f"{folder} was combined from {store.uri} with identity {store.identity}; it is now {content.identity}. "

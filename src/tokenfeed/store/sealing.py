@@ -1,18 +1,26 @@
 """The manifest of a store that is written to: which shards there are, sealed or not yet."""
 
-import os
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError
+from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
 from tokenfeed.format.layout import MANIFEST, SHARD, check_name, column_file, span_files
 from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.storage.files import reading
-from tokenfeed.storage.local import read_bytes, replace_bytes
+from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 
-__all__ = ["ShardList", "list_shards", "load_entries", "load_manifest", "load_record", "seal", "unseal"]
+__all__ = [
+    "ShardList",
+    "list_shards",
+    "load_entries",
+    "load_manifest",
+    "load_record",
+    "parse_record",
+    "record_file",
+    "seal",
+    "unseal",
+]
 
 
 class ShardList(NamedTuple):
@@ -23,29 +31,41 @@ class ShardList(NamedTuple):
     """Under way, or left behind by a writer that was killed."""
 
 
-def load_manifest(folder: Path) -> Manifest:
+def load_manifest(path: PathLike | Folder) -> Manifest:
     """The manifest of a store."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise NotAStoreError(f"{folder} is no store: there is no {MANIFEST} in it")
-    return Manifest.from_json(read_bytes(path), str(path))
+    folder = open_folder(path)
+    try:
+        data = folder.read(MANIFEST)
+    except ReadError as error:
+        if not is_missing(error):
+            raise
+        raise NotAStoreError(f"{folder} is no store: there is no {MANIFEST} in it") from None
+    return Manifest.from_json(data, folder.path(MANIFEST))
 
 
-def list_shards(folder: Path) -> ShardList:
+def list_shards(path: PathLike | Folder) -> ShardList:
     """What is there now, whatever the manifest says."""
     shards = ShardList([], [])
-    with reading(str(folder)), os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    for name in names:
-        (shards.committed if (folder / name / SHARD).is_file() else shards.unfinished).append(name)
+    for name, is_committed in open_folder(path).folders(SHARD).items():
+        (shards.committed if is_committed else shards.unfinished).append(name)
     return shards
 
 
-def load_record(folder: Path, name: str, manifest: Manifest) -> tuple[ShardRecord, ShardEntry]:
+def record_file(folder: Folder, name: str) -> str:
+    """The name of the `shard.json` of a shard, from the folder of the store."""
+    return f"{check_name('shard', name, where=str(folder))}/{SHARD}"
+
+
+def load_record(path: PathLike | Folder, name: str, manifest: Manifest) -> tuple[ShardRecord, ShardEntry]:
     """A shard's `shard.json`, and its line for the manifest."""
-    path = folder / check_name("shard", name, where=str(folder)) / SHARD
-    data = read_bytes(path)
-    record = ShardRecord.from_json(data, str(path), manifest.spans)
+    folder = open_folder(path)
+    return parse_record(folder, name, folder.read(record_file(folder, name)), manifest)
+
+
+def parse_record(folder: Folder, name: str, data: bytes, manifest: Manifest) -> tuple[ShardRecord, ShardEntry]:
+    """The same from the bytes of that file."""
+    path = folder.path(record_file(folder, name))
+    record = ShardRecord.from_json(data, path, manifest.spans)
     expected = {column_file(column) for column in manifest.columns}
     for table, codec in manifest.spans.items():
         names = span_files(table)
@@ -55,28 +75,32 @@ def load_record(folder: Path, name: str, manifest: Manifest) -> tuple[ShardRecor
     return record, ShardEntry(name, record.items, record.spans, checksum(data), record.split)
 
 
-def load_entries(folder: Path, manifest: Manifest, names: list[str]) -> tuple[ShardEntry, ...]:
-    return tuple(load_record(folder, name, manifest)[1] for name in names)
+def load_entries(path: PathLike | Folder, manifest: Manifest, names: Sequence[str]) -> tuple[ShardEntry, ...]:
+    """The lines for the manifest of many shards."""
+    folder = open_folder(path)
+    found = folder.read_all([record_file(folder, name) for name in names])
+    return tuple(parse_record(folder, name, data, manifest)[1] for name, data in zip(names, found, strict=True))
 
 
-def seal(path: str | Path, *, sync: bool = True) -> None:
+def seal(path: PathLike | Folder, *, sync: bool = True) -> None:
     """Put the list of shards into the manifest, so that opening the store reads one small file.
 
     Safe at any time, beside any writers: a shard that is committed meanwhile is listed too.
     """
-    folder = Path(path)
+    folder = open_folder(path)
     manifest = load_manifest(folder)
     if manifest.stores is not None:
         raise ArgumentError(f"{folder} is a combined store; there is nothing to seal")
     listed: list[str] | None = None
     while listed != (committed := list_shards(folder).committed):
         sealed = replace(manifest, shards=load_entries(folder, manifest, committed))
-        replace_bytes(folder / MANIFEST, sealed.to_json().encode(), sync=sync)
+        folder.replace(MANIFEST, sealed.to_json().encode(), sync=sync)
         listed = committed
 
 
-def unseal(folder: Path, *, sync: bool) -> None:
+def unseal(path: PathLike | Folder, *, sync: bool) -> None:
     """Take the list of shards out again, because it is no longer all there is."""
+    folder = open_folder(path)
     manifest = load_manifest(folder)
     if manifest.shards is not None:
-        replace_bytes(folder / MANIFEST, replace(manifest, shards=None).to_json().encode(), sync=sync)
+        folder.replace(MANIFEST, replace(manifest, shards=None).to_json().encode(), sync=sync)

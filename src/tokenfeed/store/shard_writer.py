@@ -1,7 +1,9 @@
 """Writes the files of one shard, and commits it by its `shard.json`."""
 
+import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, TokenfeedError
 from tokenfeed.format.layout import SHARD, SPAN_DTYPE, column_file, span_files
 from tokenfeed.format.manifest import Column, FileRecord, ShardRecord, SpanCount
 from tokenfeed.format.npy import build_header
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
-from tokenfeed.storage.local import replace_bytes, sync_folder, writing
+from tokenfeed.storage import objects
+from tokenfeed.storage.folder import Folder
+from tokenfeed.storage.local import sync_folder, writing
 
 __all__ = ["ShardWriter"]
 
@@ -24,23 +28,43 @@ _PENDING_SPANS = 4096
 
 
 class ShardWriter:
-    """One shard being written. It exists for readers once `commit` has returned."""
+    """One shard being written. It exists for readers once `commit` has returned.
+
+    Its files lie where they belong; those of a remote store in a temporary folder, until `commit` uploads them.
+    """
 
     def __init__(
-        self, folder: Path, columns: Mapping[str, Column], tables: Mapping[str, bool], *, split: str | None, sync: bool
+        self,
+        home: Folder,
+        name: str,
+        columns: Mapping[str, Column],
+        tables: Mapping[str, bool],
+        *,
+        split: str | None,
+        sync: bool,
     ) -> None:
-        """`tables` says of each span table whether it has payloads."""
+        """`home` is the folder of the store. `tables` says of each span table whether it has payloads."""
         self.num_items = 0
         self.num_bytes = 0
-        self._folder = folder
+        self._home = home
+        self._name = name
         self._split = split
-        self._sync = sync
-        if (folder / SHARD).exists():
-            raise ArgumentError(f"shard {folder} exists already; a committed shard is never written again")
-        with writing(folder):
-            if folder.exists():
-                shutil.rmtree(folder)  # what a killed writer of the same name left behind
-            folder.mkdir()
+        if home.exists(f"{name}/{SHARD}"):
+            raise ArgumentError(f"shard {home.path(name)} exists already; a committed shard is never written again")
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._uploaded: list[str] = []
+        if home.local is not None:
+            folder = home.local / name
+            with writing(folder):
+                if folder.exists():
+                    shutil.rmtree(folder)  # what a killed writer of the same name left behind
+                folder.mkdir()
+        else:
+            with writing(Path(tempfile.gettempdir())):
+                self._temporary = tempfile.TemporaryDirectory(prefix="tokenfeed-")
+            folder = Path(self._temporary.name)
+        self._folder = folder
+        self._sync = sync and self._temporary is None
         self._columns = {
             name: _NpyFile(folder / column_file(name), column.dtype, column.shape) for name, column in columns.items()
         }
@@ -68,16 +92,27 @@ class ShardWriter:
         counts = {name: table.count() for name, table in self._tables.items()}
         if self._sync:
             sync_folder(self._folder)
+        if self._temporary is not None:
+            for name in records:
+                self._uploaded.append(name)  # it may be there even where its upload fails
+                objects.upload(self._home.path(f"{self._name}/{name}"), self._folder / name)
+            self._temporary.cleanup()
         record = ShardRecord(self.num_items, counts, records, self._split)
-        replace_bytes(self._folder / SHARD, record.to_json().encode(), sync=self._sync)
+        self._home.replace(f"{self._name}/{SHARD}", record.to_json().encode(), sync=self._sync)
         if self._sync:
             sync_folder(self._folder.parent)
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Leave nothing behind; of a remote shard, as far as its server lets us."""
         for file in self._files():
             file.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._temporary is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            return
+        self._temporary.cleanup()
+        with contextlib.suppress(TokenfeedError):
+            for name in self._uploaded:
+                objects.delete(self._home.path(f"{self._name}/{name}"))
 
 
 class _File:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from tokenfeed.format.npy import build_header, descr_to_json
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
+from tokenfeed.storage.folder import Folder
 
 __all__ = ["ForeignShard", "NativeShard", "Shard", "SpanParts", "compute_anchors", "identify"]
 
@@ -39,6 +39,10 @@ class Shard(Protocol):
     def identity(self) -> str:
         """A checksum of what is in the shard, wherever it lies."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether its files lie elsewhere."""
+
     def num_spans(self, table: str) -> int: ...
 
     def column_part(self, column: str) -> Part: ...
@@ -49,10 +53,11 @@ class Shard(Protocol):
 class NativeShard:
     """A shard of format version 1."""
 
-    __slots__ = ("_columns", "_entry", "_folder")
+    __slots__ = ("_columns", "_entry", "home")
 
-    def __init__(self, folder: Path, entry: ShardEntry, columns: Mapping[str, Column]) -> None:
-        self._folder = folder
+    def __init__(self, home: Folder, entry: ShardEntry, columns: Mapping[str, Column]) -> None:
+        """`home` is the folder of the store."""
+        self.home = home
         self._entry = entry
         self._columns = columns
 
@@ -73,8 +78,12 @@ class NativeShard:
         return self._entry.checksum
 
     @property
-    def folder(self) -> Path:
-        return self._folder / self._entry.name
+    def is_remote(self) -> bool:
+        return self.home.local is None
+
+    def _part(self, name: str, file_bytes: int, header: bytes = b"", *, kept: float = 0.0) -> Part:
+        path, identity = self.home.path(f"{self._entry.name}/{name}"), f"{self._entry.checksum}/{name}"
+        return Part(path, file_bytes, len(header), header, kept, identity)
 
     def num_spans(self, table: str) -> int:
         return self._entry.spans[table].spans
@@ -82,24 +91,22 @@ class NativeShard:
     def column_part(self, column: str) -> Part:
         described = self._columns[column]
         header = build_header(described.dtype, described.shape, self.num_items)
-        size = len(header) + self.num_items * described.item_bytes
-        return Part(str(self.folder / column_file(column)), size, len(header), header)
+        return self._part(column_file(column), len(header) + self.num_items * described.item_bytes, header)
 
     def span_parts(self, table: str) -> SpanParts:
         names = span_files(table)
         count = self._entry.spans[table]
         anchors = -(-self.num_items // ANCHOR_ITEMS)
-        payload = Part(str(self.folder / names.payload), count.payload_bytes)
         return (
-            self._span_part(names.starts, count.spans)._replace(kept=0.5),
-            self._span_part(names.anchors, anchors)._replace(kept=1.0),  # 2 bytes for every 1,024 items
-            self._span_part(names.offsets, count.spans + 1)._replace(kept=0.5),
-            payload,
+            self._span_part(names.starts, count.spans, kept=0.5),
+            self._span_part(names.anchors, anchors, kept=1.0),  # 2 bytes for every 1,024 items
+            self._span_part(names.offsets, count.spans + 1, kept=0.5),
+            self._part(names.payload, count.payload_bytes),
         )
 
-    def _span_part(self, name: str, count: int) -> Part:
+    def _span_part(self, name: str, count: int, *, kept: float) -> Part:
         header = build_header(SPAN_DTYPE, (), count)
-        return Part(str(self.folder / name), SPAN_HEADER_BYTES + count * SPAN_DTYPE.itemsize, len(header), header)
+        return self._part(name, SPAN_HEADER_BYTES + count * SPAN_DTYPE.itemsize, header, kept=kept)
 
 
 class ForeignShard:
@@ -119,6 +126,10 @@ class ForeignShard:
     @property
     def split(self) -> str | None:
         return None
+
+    @property
+    def is_remote(self) -> bool:
+        return False
 
     @cached_property
     def identity(self) -> str:

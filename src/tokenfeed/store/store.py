@@ -8,13 +8,15 @@ from typing import Any
 from tokenfeed.format.codecs import Codec, find_codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.storage.files import Backend
+from tokenfeed.storage.folder import PathLike, display
+from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.data import Data
 from tokenfeed.store.documents import Documents
 from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
 from tokenfeed.store.packing_plan import Wanted, find_plan, plan_folders
 from tokenfeed.store.reader import Reader
-from tokenfeed.store.resolve import Content, PathLike, resolve
+from tokenfeed.store.resolve import Content, resolve
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.spans import SpanTable, SpanTables
 from tokenfeed.store.windows import Windows
@@ -36,6 +38,7 @@ class Store:
         backend: Backend = "pread",
         reads_in_flight: int = 32,
         max_open_files: int | None = None,
+        remote: Remote | None = None,
         paths: Sequence[str] = (),
     ) -> None:
         """`paths` is where the content was found."""
@@ -48,6 +51,7 @@ class Store:
             backend=backend,
             reads_in_flight=reads_in_flight,
             max_open_files=max_open_files,
+            remote=remote,
         )
         known = list(codecs)
         tables = {
@@ -91,6 +95,10 @@ class Store:
     def paths(self) -> list[str]:
         """Where it was opened from, absolute. A hint for finding it again, never its identity."""
         return self._data.paths
+
+    def remote_stats(self) -> RemoteStats | None:
+        """What fetching took since it was opened; None where all of it is local."""
+        return self._data.reader.stats()
 
     @property
     def identity(self) -> str:
@@ -172,6 +180,7 @@ def open_store(
     backend: Backend = "pread",
     reads_in_flight: int = 32,
     max_open_files: int | None = None,
+    remote: Remote | None = None,
 ) -> Store:
     """Open a store, a file of another system, or several of either as one long array. Reads the manifest alone.
 
@@ -182,6 +191,9 @@ def open_store(
     `backend="pread"` reads positionally, with `reads_in_flight` rows under way at once; `"mmap"` maps the files, which
     is faster while they fit the page cache, slower when they do not, and kills the process when a file is truncated
     under it. `max_open_files` bounds the descriptors kept open, by default a quarter of what the process may have.
+
+    `path` may be an address: s3://, gs://, az://, https://, http:// (files of other systems must be local). `remote`
+    says how such data is read, and whether a cache on disk keeps it.
     """
     content = resolve(path, dtype=dtype, eos=eos)
     return Store(
@@ -190,10 +202,6 @@ def open_store(
         backend=backend,
         reads_in_flight=reads_in_flight,
         max_open_files=max_open_files,
-        paths=[_absolute(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)],
+        remote=remote,
+        paths=[display(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)],
     )
-
-
-def _absolute(path: PathLike) -> str:
-    text = os.fspath(path)
-    return text if "://" in text else str(Path(text).absolute())

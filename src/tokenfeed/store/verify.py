@@ -1,10 +1,11 @@
 """Is a store what it says it is? Every checksum and every structural invariant of `docs/format.md`, in slices."""
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,12 @@ from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES
 from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS, TABLE_FILES
-from tokenfeed.storage.files import Part, reading
-from tokenfeed.store.resolve import PathLike, resolve
-from tokenfeed.store.sealing import list_shards, load_manifest, load_record
+from tokenfeed.storage.files import Part
+from tokenfeed.storage.folder import Folder, PathLike, open_folder
+from tokenfeed.storage.local import reading
+from tokenfeed.storage.objects import is_remote, open_file
+from tokenfeed.store.resolve import resolve
+from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, load_record
 from tokenfeed.store.shards import NativeShard, SpanParts
 
 __all__ = ["Report", "verify"]
@@ -55,7 +59,7 @@ def verify(
     `quick` leaves out the checksums, and so does not read columns and payloads. `dtype` and `eos` are as for `open`.
     `progress(bytes done, bytes in all)` is called after every slice.
     """
-    return _Verification(quick, progress).run(Path(path), dtype, eos)
+    return _Verification(quick, progress).run(path, dtype, eos)
 
 
 class _Verification:
@@ -65,26 +69,26 @@ class _Verification:
         self._total = 0
         self.report = Report()
 
-    def run(self, path: Path, dtype: Any, eos: int | None) -> Report:
+    def run(self, path: PathLike, dtype: Any, eos: int | None) -> Report:
         try:
-            self._run(path, dtype, eos)
+            self._run(open_folder(path), path, dtype, eos)
         except TokenfeedError as error:
             self.report.problems.append(str(error))
         return self.report
 
-    def _run(self, path: Path, dtype: Any, eos: int | None) -> None:
-        if not (path / MANIFEST).is_file():
+    def _run(self, folder: Folder, path: PathLike, dtype: Any, eos: int | None) -> None:
+        if folder.local is not None and not folder.exists(MANIFEST):
             self._check_foreign(path, dtype, eos)
             return
-        manifest = load_manifest(path)
+        manifest = load_manifest(folder)
         if manifest.stores is None:
-            self._check_store(path, manifest)
+            self._check_store(folder, manifest)
             return
         resolve(path)  # whether they are still the stores that were combined, and none of them this one
         for store in manifest.stores:
-            self.run(path / store.uri, store.dtype, store.eos)
+            self.run(folder.resolve(store.uri), store.dtype, store.eos)
 
-    def _check_foreign(self, path: Path, dtype: Any, eos: int | None) -> None:
+    def _check_foreign(self, path: PathLike, dtype: Any, eos: int | None) -> None:
         content = resolve(path, dtype=dtype, eos=eos)
         for shard in content.shards:
             self.report.num_shards += 1
@@ -94,20 +98,24 @@ class _Verification:
                 part = shard.column_part(column)
                 self.report.num_files += 1
                 self.report.num_bytes += part.file_bytes
-                with reading(part.path), Path(part.path).open("rb") as file:
-                    self._check_start(file.fileno(), part)
+                with _opened(part.path) as file:
+                    self._check_start(file, part)
 
-    def _check_store(self, folder: Path, manifest: Manifest) -> None:
-        shards = list_shards(folder)
+    def _check_store(self, folder: Folder, manifest: Manifest) -> None:
+        if not folder.can_list:
+            resolve(str(folder))  # whether it is sealed, so that the list is not needed
+        shards = list_shards(folder) if folder.can_list else ShardList([], [])
         names = shards.committed
         listed: dict[str, ShardEntry] = {}
         if manifest.shards is not None:
             listed = {entry.name: entry for entry in manifest.shards}
             for name in sorted(set(names) - set(listed)):
-                self.report.notes.append(f"{folder / name} is committed but not in the manifest; seal the store")
+                self.report.notes.append(f"{folder.path(name)} is committed but not in the manifest; seal the store")
             names = list(listed)
         for name in shards.unfinished:
-            self.report.notes.append(f"{folder / name} is unfinished: it is being written, or its writer was killed")
+            self.report.notes.append(
+                f"{folder.path(name)} is unfinished: it is being written, or its writer was killed"
+            )
         records = []
         for name in names:
             try:
@@ -118,7 +126,7 @@ class _Verification:
         for name, record, entry in records:
             self.report.num_shards += 1
             if listed and listed[name] != entry:
-                self._problem(folder / name, f"its shard.json says {entry}, the manifest {listed[name]}")
+                self._problem(folder.path(name), f"its shard.json says {entry}, the manifest {listed[name]}")
             try:
                 self._check_shard(NativeShard(folder, entry, manifest.columns), manifest, record.files)
             except TokenfeedError as error:
@@ -144,31 +152,30 @@ class _Verification:
             self._problem(part.path, f"shard.json says {record.bytes:,} bytes; its count implies {part.file_bytes:,}")
             return False
         try:
-            with reading(part.path), Path(part.path).open("rb") as file:
-                if not self._check_start(file.fileno(), part):
+            with _opened(part.path) as file:
+                if not self._check_start(file, part):
                     return False
                 if not self._quick:
-                    self._check_sum(file.fileno(), part, record)
+                    self._check_sum(file, part, record)
         except TokenfeedError as error:
             self.report.problems.append(str(error))
             return False
         return True
 
-    def _check_start(self, fd: int, part: Part) -> bool:
-        size = os.fstat(fd).st_size
-        if size != part.file_bytes:
-            self._problem(part.path, f"has {size:,} bytes, expected {part.file_bytes:,}")
+    def _check_start(self, file: "_Opened", part: Part) -> bool:
+        if file.size != part.file_bytes:
+            self._problem(part.path, f"has {file.size:,} bytes, expected {part.file_bytes:,}")
             return False
-        header = os.pread(fd, len(part.header), 0)
+        header = file.pread(len(part.header), 0)
         if header != part.header:
             self._problem(part.path, f"begins with {header!r}, expected {part.header!r}")
             return False
         return True
 
-    def _check_sum(self, fd: int, part: Part, record: FileRecord) -> None:
+    def _check_sum(self, file: "_Opened", part: Part, record: FileRecord) -> None:
         computed = Checksum()
         position = part.byte_start
-        while data := os.pread(fd, _SLICE_BYTES, position):
+        while data := file.pread(_SLICE_BYTES, position):
             computed.update(data)
             position += len(data)
             self.report.num_bytes += len(data)
@@ -239,9 +246,37 @@ class _Numbers:
         self.count = count
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        with reading(self.path):
-            return np.fromfile(self.path, "<i8", stop - start, offset=SPAN_HEADER_BYTES + start * 8)
+        with _opened(self.path) as file:
+            return np.frombuffer(file.pread((stop - start) * 8, SPAN_HEADER_BYTES + start * 8), "<i8")
 
     def slices(self, size: int = _SLICE_ITEMS) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         for start in range(0, self.count, size):
             yield start, self.read(start, min(start + size, self.count))
+
+
+class _Opened(Protocol):
+    """A file to look into."""
+
+    @property
+    def size(self) -> int: ...
+
+    def pread(self, count: int, position: int) -> bytes: ...
+
+
+class _LocalFile:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.size = os.fstat(fd).st_size
+
+    def pread(self, count: int, position: int) -> bytes:
+        return os.pread(self._fd, count, position)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[_Opened]:
+    if is_remote(path):
+        with open_file(path) as remote:
+            yield remote
+        return
+    with reading(path), Path(path).open("rb") as file:
+        yield _LocalFile(file.fileno())

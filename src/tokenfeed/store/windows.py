@@ -8,7 +8,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, SampleIndexError
 from tokenfeed.store.batch import Batch, Sample
 from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, as_indices, new_bytes
-from tokenfeed.store.reader import Ints, Location
+from tokenfeed.store.reader import Ints, Location, Reader
 from tokenfeed.store.spans import BatchSpans
 
 __all__ = ["JoinedWindows", "WindowBatch", "Windows"]
@@ -98,6 +98,16 @@ class Windows:
             for table in self._spans:
                 batch.spans_of(table).read_payloads()
         return batch
+
+    def announce(self, indices: Ints) -> None:
+        """Begin to fetch what `read` will need, as far as it lies elsewhere. Does not wait."""
+        row_offsets = np.arange(indices.size + 1) * self._width
+        self._reader.announce(self.first_items(indices), row_offsets, self._request)
+
+    @property
+    def reader(self) -> Reader:
+        """What it reads by."""
+        return self._reader
 
     def _read_into(self, out: Any, numbers: Ints) -> dict[str, Array]:
         """Read into the caller's arrays; one call where there is only one."""

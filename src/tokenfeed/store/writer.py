@@ -4,7 +4,6 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ from tokenfeed.format.codecs import Codec, resolve_codec
 from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
 from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, descr_to_json
-from tokenfeed.storage.local import create_bytes, writing
+from tokenfeed.storage.folder import PathLike, open_folder
 from tokenfeed.store.fit import fit
 from tokenfeed.store.sealing import list_shards, load_manifest, seal, unseal
 from tokenfeed.store.shard_writer import ShardWriter
@@ -33,13 +32,16 @@ class Writer:
     crash loses at most the shard being written. No lock is taken: writers in other processes or on other hosts each own
     their shards. The last one to close seals the store.
 
+    In an object store (`s3://…`) it is the same. A shard is written to a temporary folder of this machine first, which
+    must have room for it (TMPDIR says where), and uploaded when it is closed.
+
     `columns` gives a NumPy dtype for each column, `("uint8", (3, 32, 32))` for one with an inner shape. `spans` gives a
     codec for each span table, by name or as an object, or None for spans without payloads.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: PathLike,
         *,
         columns: Mapping[str, Any],
         spans: Mapping[str, str | Codec | None] | None = None,
@@ -49,17 +51,21 @@ class Writer:
         tokenizer: str | None = None,
         provenance: Mapping[str, Any] | None = None,
         sync: bool = True,
+        seal: bool = True,
     ) -> None:
         """`name` begins the names of this writer's shards, which order them; it must be the writer's own.
+
+        With `seal=False` neither a commit nor the last close touches the manifest: for many writers on a store that is
+        not sealed, and that somebody seals when all of them are done.
 
         `sync=False` leaves it to the operating system when bytes reach the disk: a crash of the process still loses no
         committed shard, a power cut may.
         """
         if shard_bytes < 1:
             raise ArgumentError(f"shard_bytes is {shard_bytes}; it must be at least 1")
-        self._path = Path(path)
+        self._folder = open_folder(path)
         self._columns = {
-            check_name("column", key, where=str(path)): _column(key, value) for key, value in columns.items()
+            check_name("column", key, where=str(self._folder)): _column(key, value) for key, value in columns.items()
         }
         self._codecs = {
             check_name("span table", key, where="spans"): None if codec is None else resolve_codec(codec, what=key)
@@ -67,10 +73,11 @@ class Writer:
         }
         if not self._columns and not self._codecs:
             raise ArgumentError("a store needs at least one column or span table")
-        self._split = None if split is None else check_name("split", split, where=str(path))
-        self._name = check_name("shard", _unique_name() if name is None else name, where=str(path))
+        self._split = None if split is None else check_name("split", split, where=str(self._folder))
+        self._name = check_name("shard", _unique_name() if name is None else name, where=str(self._folder))
         self._shard_bytes = shard_bytes
         self._sync = sync
+        self._seals = seal
         self._num_shards = 0
         self._shard: ShardWriter | None = None
         self._closed = False
@@ -78,20 +85,19 @@ class Writer:
         self._create(Manifest(self._columns, codec_names, tokenizer, dict(provenance or {})))
 
     def _create(self, manifest: Manifest) -> None:
-        with writing(self._path):
-            self._path.mkdir(parents=True, exist_ok=True)
-        if create_bytes(self._path / MANIFEST, manifest.to_json().encode(), sync=self._sync):
+        self._folder.make()
+        if self._folder.create(MANIFEST, manifest.to_json().encode(), sync=self._sync):
             return
-        existing = load_manifest(self._path)
+        existing = load_manifest(self._folder)
         if existing.stores is not None:
-            raise ArgumentError(f"{self._path} is a combined store; write into one of the stores it consists of")
+            raise ArgumentError(f"{self._folder} is a combined store; write into one of the stores it consists of")
         for what, there, here in (
             ("columns", _describe(existing.columns), _describe(manifest.columns)),
             ("span tables", dict(existing.spans), dict(manifest.spans)),
             ("tokenizer", existing.tokenizer, manifest.tokenizer or existing.tokenizer),
         ):
             if there != here:
-                raise ArgumentError(f"{self._path} exists with {what} {there}; this writer has {here}")
+                raise ArgumentError(f"{self._folder} exists with {what} {there}; this writer has {here}")
 
     def append(self, columns: Mapping[str, Any], *, lengths: Sequence[int] | None = None, **spans: Any) -> None:
         """Add a document: its items in every column, and a new span in every table.
@@ -130,7 +136,7 @@ class Writer:
 
     def _fit(self, columns: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], int]:
         if self._closed:
-            raise ArgumentError(f"the writer of {self._path} is closed")
+            raise ArgumentError(f"the writer of {self._folder} is closed")
         if columns.keys() != self._columns.keys():
             raise FitError(f"columns given: {sorted(columns)}; the store has {sorted(self._columns)}")
         arrays = {name: fit(columns[name], column, name) for name, column in self._columns.items()}
@@ -178,9 +184,9 @@ class Writer:
             raise
 
     def _begin_shard(self) -> ShardWriter:
-        folder = self._path / f"{self._name}-{self._num_shards:05d}"
+        name = f"{self._name}-{self._num_shards:05d}"
         payloads = {table: codec is not None for table, codec in self._codecs.items()}
-        return ShardWriter(folder, self._columns, payloads, split=self._split, sync=self._sync)
+        return ShardWriter(self._folder, name, self._columns, payloads, split=self._split, sync=self._sync)
 
     def _commit(self) -> None:
         if self._shard is None:
@@ -192,7 +198,8 @@ class Writer:
             raise
         self._shard = None
         self._num_shards += 1
-        unseal(self._path, sync=self._sync)
+        if self._seals:
+            unseal(self._folder, sync=self._sync)
 
     def close(self) -> None:
         """Commit the last shard; and seal the store, unless another writer has a shard under way."""
@@ -200,8 +207,8 @@ class Writer:
             return
         self._commit()
         self._closed = True
-        if not list_shards(self._path).unfinished:
-            seal(self._path, sync=self._sync)
+        if self._seals and not list_shards(self._folder).unfinished:
+            seal(self._folder, sync=self._sync)
 
     def abort(self) -> None:
         """Discard the shard under way. Those that were committed stay."""

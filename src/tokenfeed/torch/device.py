@@ -55,9 +55,9 @@ class DeviceBatch:
                 self._wide["targets"] = _widen(tokens[:, 1 : rows.length + 1], dtypes["targets"])
             elif "targets" in self._narrow:
                 self._wide["targets"] = _widen(self._narrow["targets"], dtypes["targets"])
-        mask = getattr(rows, "loss_mask", None)
+        mask = host.loss_mask
         self.loss_mask = None if mask is None else move(mask)
-        """Of packed rows, which targets count: (rows, length); None where all do."""
+        """Which targets count: (rows, length); None where all do."""
         self.data = pytree.tree_map_only(np.ndarray, lambda array: _widen_column(move(array)), host.data)
         """What the collate function made, with tensors for arrays."""
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, CorruptionError, TruncatedError
 from tokenfeed.format.npy import check_dtype
-from tokenfeed.storage.files import reading
+from tokenfeed.storage.local import reading
 
 __all__ = [
     "SLICE_ITEMS",

@@ -15,7 +15,8 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, CorruptionError
 from tokenfeed.format.foreign.access import measure, mismatch, read_slices
 from tokenfeed.format.foreign.file import Boundaries, Starts
-from tokenfeed.storage.files import Part, reading
+from tokenfeed.storage.files import Part
+from tokenfeed.storage.local import reading
 
 __all__ = ["by_eos", "from_csv"]
 

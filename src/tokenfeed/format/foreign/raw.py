@@ -10,7 +10,8 @@ from tokenfeed.format.foreign.access import agree, count_items, is_file, measure
 from tokenfeed.format.foreign.boundaries import by_eos, from_csv
 from tokenfeed.format.foreign.file import ForeignFile, describe
 from tokenfeed.format.npy import check_dtype, parse_header
-from tokenfeed.storage.files import Part, reading
+from tokenfeed.storage.files import Part
+from tokenfeed.storage.local import reading
 
 __all__ = ["open_npy", "open_olmo", "open_raw"]
 

@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tokenfeed.errors import DownloadError
-from tokenfeed.storage.files import reading
-from tokenfeed.storage.local import sync_folder, writing
+from tokenfeed.storage.local import reading, sync_folder, writing
 from tokenfeed.text.download.retries import Stopped
 
 __all__ = ["Partial", "Version", "claim", "is_there"]

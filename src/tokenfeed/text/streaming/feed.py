@@ -184,8 +184,9 @@ class TextFeed(Delivery):
         self._position = position
 
     def _resume(self, state: StreamState) -> Position:
-        check_parts({"packing": self._packing.name}, {"packing": state.plan.get("packing")})
-        self._source.accept(state.plan, state.contents)
+        parts = dict(state.plan)
+        check_parts({"packing": self._packing.name}, {"packing": parts.pop("packing", None)})
+        self._source.accept(parts, state.contents)
         num_lanes = self._wanted_lanes or state.num_lanes
         if num_lanes == state.num_lanes and num_lanes % self.world_size == 0:
             owned = self._owned(state.num_rows, num_lanes)

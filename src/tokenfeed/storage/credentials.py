@@ -1,0 +1,156 @@
+"""Who we are to an object store, by the usual environment; and where it is."""
+
+import configparser
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenfeed.errors import ArgumentError
+
+__all__ = ["AZURE_VARIABLES", "gcs_config", "gcs_state", "s3_config", "s3_state"]
+
+Config = Mapping[str, Any]
+
+AZURE_VARIABLES = (
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "AZURE_STORAGE_USE_EMULATOR",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_ENDPOINT",
+    "AZURE_CLIENT_ID",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_TENANT_ID",
+    "AZURE_FEDERATED_TOKEN_FILE",
+)
+
+_S3_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_PROFILE",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_EC2_METADATA_DISABLED",
+)
+_S3_ELSEWHERE = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_GCS_VARIABLES = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_SKIP_SIGNATURE",
+    "STORAGE_EMULATOR_HOST",
+)
+
+
+def s3_state() -> tuple[object, ...]:
+    """Changes whenever `s3_config` may."""
+    values = tuple(map(os.environ.get, _S3_VARIABLES))
+    return values if values[0] else (*values, *map(_stamp, _aws_files()))
+
+
+def s3_config() -> Config:
+    """Keys, region and endpoint: of the environment, else of the shared files of the AWS tools.
+
+    Without any, what a role of the machine or container gives, where there is one; else requests are not signed.
+    """
+    get = os.environ.get
+    profile = _aws_profile()
+    config: dict[str, Any] = {
+        "region": get("AWS_REGION") or get("AWS_DEFAULT_REGION") or profile.get("region") or "us-east-1"
+    }
+    endpoint = get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
+    if endpoint:
+        config["endpoint"] = endpoint.rstrip("/")
+    if (get("AWS_SKIP_SIGNATURE") or "").lower() in ("1", "true", "yes"):
+        return config | {"skip_signature": True}
+    if get("AWS_ACCESS_KEY_ID"):
+        key, secret, token = (get(f"AWS_{n}") for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"))
+    else:
+        key, secret, token = (profile.get(f"aws_{n}") for n in ("access_key_id", "secret_access_key", "session_token"))
+    if not key and get("AWS_SECRET_ACCESS_KEY"):
+        raise ArgumentError("AWS_SECRET_ACCESS_KEY is set without its key: set AWS_ACCESS_KEY_ID, or neither")
+    if key:
+        if not secret:
+            raise ArgumentError("there is an AWS access key without its secret: set AWS_SECRET_ACCESS_KEY")
+        return (
+            config | {"access_key_id": key, "secret_access_key": secret} | ({"session_token": token} if token else {})
+        )
+    if get("AWS_PROFILE"):
+        raise ArgumentError(
+            f"AWS_PROFILE is {get('AWS_PROFILE')!r}, which has no keys in {' or '.join(map(str, _aws_files()))}. For a "
+            "profile by single sign-on or role, run `aws configure export-credentials --format env` first."
+        )
+    elsewhere = any(map(get, _S3_ELSEWHERE)) or (
+        (get("AWS_EC2_METADATA_DISABLED") or "").lower() != "true" and _machine_is("Amazon EC2")
+    )
+    return config if elsewhere else config | {"skip_signature": True}
+
+
+def gcs_state() -> tuple[object, ...]:
+    """Changes whenever `gcs_config` may."""
+    return tuple(map(os.environ.get, _GCS_VARIABLES))
+
+
+def gcs_config() -> Config:
+    """Credentials are found by obstore itself; where there can be none, requests are not signed."""
+    get = os.environ.get
+    emulator = get("STORAGE_EMULATOR_HOST")
+    if emulator:
+        url = emulator if "://" in emulator else f"http://{emulator}"
+        return {"base_url": url.rstrip("/"), "skip_signature": True}
+    default = Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
+    given = any(map(get, _GCS_VARIABLES[:4])) or default.is_file() or _machine_is("Google")
+    return {} if given and not get("GOOGLE_SKIP_SIGNATURE") else {"skip_signature": True}
+
+
+def _aws_files() -> tuple[Path, Path]:
+    home = Path.home() / ".aws"
+    return (
+        Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials").expanduser(),
+        Path(os.environ.get("AWS_CONFIG_FILE") or home / "config").expanduser(),
+    )
+
+
+def _aws_profile() -> dict[str, str]:
+    name = os.environ.get("AWS_PROFILE") or "default"
+    found: dict[str, str] = {}
+    for path, section in zip(reversed(_aws_files()), (f"profile {name}", name), strict=True):
+        parser = configparser.ConfigParser(interpolation=None, strict=False)
+        try:
+            parser.read(path)
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise ArgumentError(f"{path} cannot be read: {type(error).__name__}") from None  # it may quote a key
+        section = name if name == "default" and parser.has_section(name) else section
+        if parser.has_section(section):
+            found |= dict(parser.items(section))
+    return found
+
+
+def _stamp(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _machine_is(maker: str) -> bool:
+    """Whether Linux says so of the machine; asking the network would take seconds anywhere else."""
+    for name in ("sys_vendor", "product_name"):
+        try:
+            if maker in Path(f"/sys/class/dmi/id/{name}").read_text():
+                return True
+        except (OSError, UnicodeDecodeError):
+            continue
+    return False

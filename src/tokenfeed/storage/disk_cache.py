@@ -1,0 +1,227 @@
+"""Blocks of remote files on a local disk: a sparse copy of each file, and beside it a checksum for every block.
+
+    <folder>/<identity>/data    block b at byte b · block_bytes, holes where nothing was fetched
+    <folder>/<identity>/sums    8 bytes for each block: its checksum, 0 where there is none
+
+A block is there once its checksum is. It is compared whenever the block is read, so whatever a kill, a power cut or a
+failing disk leaves behind is noticed, and fetched again. Two processes that write one block write the same bytes. So
+any number of them share a folder without a lock.
+
+When the folder is full, what other stores left there and nobody used for ten minutes is removed, the oldest first; a
+process that still reads it keeps its open files. Then nothing more is kept. With a random order that is best: of data
+that comes round once an epoch, what was there first is as good as what came last.
+"""
+
+import contextlib
+import math
+import os
+import shutil
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.kernels import blocks
+from tokenfeed.storage.limits import default_open_files
+from tokenfeed.storage.local import writing
+
+__all__ = ["DiskCache"]
+
+Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+_IN_USE_SECONDS = 600
+_TOUCH_SECONDS = 60
+_MEASURE_SHARE = 64  # after writing so small a share of the limit, see what others wrote
+_MEASURE_BYTES = 64 << 20
+_RETRY_SECONDS = 60
+
+
+class File(Protocol):
+    """What the cache must know of a file."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    @property
+    def identity(self) -> str: ...
+
+
+class _Entry(NamedTuple):
+    data: int
+    sums: int
+
+
+class DiskCache:
+    """Blocks of any number of files under one folder. Threads may share it.
+
+    The first files that are used stay open, up to a quarter of what the process may open; others are opened for the
+    moment. So a handle that is in use is never closed.
+    """
+
+    def __init__(self, folder: Path, limit: int, block_bytes: int) -> None:
+        self._folder = folder.expanduser()
+        self._limit = limit
+        self._block_bytes = block_bytes
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._max_entries = default_open_files() // 2
+        self._used: dict[str, float] = {}
+        """When this process last noted on disk that it uses a file."""
+        self._num_bytes = 0
+        """In the folder, as last measured, and what was written since."""
+        self._unmeasured = 0
+        self._full_since: float | None = None
+        with writing(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        self._measure()
+        weakref.finalize(self, _close_all, self._entries)
+
+    @property
+    def is_full(self) -> bool:
+        return self._full_since is not None
+
+    def load(self, wanted: Ints, files: Mapping[int, File]) -> tuple[Flags, Flags, Bytes]:
+        """Of these blocks, which were there and whole, and which were damaged; and those that were whole, end to end.
+
+        `files` are those that the keys are of. Blocks that are not in the page cache are read at once, not in turn.
+        """
+        size = self._block_bytes
+        numbers, block = wanted >> blocks.BLOCK_BITS, wanted & ((1 << blocks.BLOCK_BITS) - 1)
+        handles = np.full((2, wanted.size), -1, np.int64)
+        sizes = np.empty(wanted.size, np.int64)
+        data = np.empty(wanted.size * size, np.uint8)
+        with contextlib.ExitStack() as stack:
+            for number in np.unique(numbers).tolist():
+                these = numbers == number
+                sizes[these] = np.minimum(size, files[number].num_bytes - block[these] * size)
+                entry = self._open(files[number], stack)
+                if entry is not None:
+                    handles[0, these], handles[1, these] = entry
+            good, damaged = blocks.load_blocks(wanted, sizes, handles[0], handles[1], size, data)
+        return good, damaged, data.reshape(-1, size)[good].reshape(-1)
+
+    def store(self, file: File, first_block: int, data: Bytes) -> None:
+        """Keep consecutive blocks, if there is room. Never raises: without a cache things are slower, not wrong."""
+        if not self._has_room(data.size):
+            return
+        try:
+            with contextlib.ExitStack() as stack:
+                entry = self._open(file, stack)
+                if entry is not None:
+                    _write_all(entry.data, data, first_block * self._block_bytes)
+                    sums = blocks.checksum_blocks(data, self._block_bytes)
+                    _write_all(entry.sums, sums, first_block * sums.itemsize)
+        except OSError:  # no space, a quota, a disk that fails
+            self._full_since = time.monotonic()
+
+    def _has_room(self, num_bytes: int) -> bool:
+        now = time.monotonic()
+        if self._full_since is not None and now - self._full_since < _RETRY_SECONDS:
+            return False
+        with self._lock:
+            self._num_bytes += num_bytes
+            self._unmeasured += num_bytes
+            if self._unmeasured > min(_MEASURE_BYTES, self._limit // _MEASURE_SHARE):
+                self._measure()
+                self._num_bytes += num_bytes
+            if self._num_bytes > self._limit:
+                self._make_room(self._num_bytes - self._limit)
+                self._measure()
+                self._num_bytes += num_bytes
+            self._full_since = now if self._num_bytes > self._limit else None
+        return self._full_since is None
+
+    def _measure(self) -> None:
+        """See how much there is in the folder, whoever wrote it."""
+        self._num_bytes = sum(_disk_bytes(folder) for folder in _folders(self._folder))
+        self._unmeasured = 0
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Remove what nobody has used for a while, the oldest first, until so much is free."""
+        now = time.time()
+        idle = []
+        for folder in _folders(self._folder):
+            with contextlib.suppress(OSError):
+                used = folder.stat().st_mtime
+                if folder.name not in self._used and now - used > _IN_USE_SECONDS:
+                    idle.append((used, folder))
+        for _, folder in sorted(idle):
+            if num_bytes <= 0:
+                return
+            num_bytes -= _disk_bytes(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _open(self, file: File, stack: contextlib.ExitStack) -> _Entry | None:
+        """The two files of one, made if need be, open at least as long as `stack`; None where that cannot be."""
+        name = f"{file.identity}-{self._block_bytes}"
+        try:
+            self._touch(name)
+            with self._lock:
+                entry = self._entries.get(name)
+                if entry is None:
+                    entry = _open_entry(self._folder / name)
+                    if len(self._entries) < self._max_entries:
+                        self._entries[name] = entry
+                    else:
+                        stack.callback(_close, entry)
+        except OSError:
+            self._full_since = time.monotonic()
+            return None
+        return entry
+
+    def _touch(self, name: str) -> None:
+        """Note on disk, once a minute, that the files of this name are in use."""
+        now = time.monotonic()
+        if now - self._used.get(name, -math.inf) >= _TOUCH_SECONDS:
+            self._used[name] = now
+            folder = self._folder / name
+            folder.mkdir(exist_ok=True)
+            os.utime(folder)
+
+
+def _open_entry(folder: Path) -> _Entry:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    data = os.open(folder / "data", flags, 0o644)
+    try:
+        return _Entry(data, os.open(folder / "sums", flags, 0o644))
+    except OSError:
+        os.close(data)
+        raise
+
+
+def _write_all(handle: int, data: npt.NDArray[Any], offset: int) -> None:
+    view = data.data.cast("B")
+    while view:
+        written = os.pwrite(handle, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _close(entry: _Entry) -> None:
+    os.close(entry.data)
+    os.close(entry.sums)
+
+
+def _close_all(entries: dict[str, _Entry]) -> None:
+    while entries:
+        _close(entries.popitem()[1])
+
+
+def _folders(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return [Path(entry.path) for entry in entries if entry.is_dir()]
+    return []
+
+
+def _disk_bytes(folder: Path) -> int:
+    total = 0
+    for name in ("data", "sums"):
+        with contextlib.suppress(OSError):
+            total += (folder / name).stat().st_blocks * 512
+    return total

@@ -1,0 +1,204 @@
+"""`Folder`: a folder of files, local or remote. Stores know no other way to files than this and `Part`."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tokenfeed.errors import ReadError
+from tokenfeed.storage import objects
+from tokenfeed.storage.address import clean, is_remote, join, local_path, parse, refer, resolve
+from tokenfeed.storage.local import create_bytes, read_bytes, reading, replace_bytes, writing
+
+__all__ = ["Folder", "LocalFolder", "PathLike", "RemoteFolder", "display", "is_missing", "open_folder"]
+
+PathLike = str | os.PathLike[str]
+
+
+class Folder(Protocol):
+    """A folder, which may not exist yet. `str()` of it is its path or address, without secrets."""
+
+    @property
+    def local(self) -> Path | None:
+        """Where it is, if on this machine."""
+
+    @property
+    def can_list(self) -> bool: ...
+
+    @property
+    def identity(self) -> str:
+        """The same for two folders only if they are one."""
+
+    def path(self, name: str) -> str:
+        """The path or address of a file; `a/b` is the file b in the folder a."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def read_all(self, names: Sequence[str]) -> list[bytes]:
+        """Many small files; from remote folders, many at a time."""
+
+    def exists(self, name: str) -> bool: ...
+
+    def folders(self, marker: str) -> dict[str, bool]:
+        """The folders in it, sorted, without those whose names begin with a dot; and whether each has a file `marker`.
+
+        From a remote folder by one request for every thousand objects in it.
+        """
+
+    def make(self) -> None:
+        """Make it a folder that can be written to, and those it lies in."""
+
+    def replace(self, name: str, data: bytes, *, sync: bool = True) -> None:
+        """Put a whole file in place: whoever reads sees the old bytes or the new ones."""
+
+    def create(self, name: str, data: bytes, *, sync: bool = True) -> bool:
+        """Put a whole file in place unless there is one already. Returns whether it was this call that made it."""
+
+    def resolve(self, reference: str) -> str:
+        """The path or address that a reference in one of its files stands for."""
+
+    def refer(self, path: PathLike) -> str:
+        """How a file in it refers to a path or address: relative where that is possible."""
+
+
+def open_folder(path: "PathLike | Folder") -> Folder:
+    """The folder at a path or address. Reads nothing."""
+    if isinstance(path, LocalFolder | RemoteFolder):
+        return path
+    assert isinstance(path, str | os.PathLike)
+    return RemoteFolder(os.fspath(path)) if is_remote(path) else LocalFolder(local_path(path))
+
+
+def display(path: PathLike) -> str:
+    """A path or address, absolute, as it may be shown and written down: without secrets."""
+    return clean(os.fspath(path)) if is_remote(path) else str(Path(local_path(path)).absolute())
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether an error says that there is no such file."""
+    return isinstance(error, ReadError) and error.errno in (errno.ENOENT, errno.ENOTDIR)
+
+
+class LocalFolder:
+    """A folder of the file system."""
+
+    __slots__ = ("_path", "_text")
+
+    def __init__(self, path: PathLike) -> None:
+        self._path = Path(path)
+        self._text = str(self._path)
+
+    def __str__(self) -> str:
+        return self._text
+
+    @property
+    def local(self) -> Path | None:
+        return self._path
+
+    @property
+    def can_list(self) -> bool:
+        return True
+
+    @property
+    def identity(self) -> str:
+        return str(self._path.resolve())
+
+    def path(self, name: str) -> str:
+        return os.path.join(self._text, name)
+
+    def read(self, name: str) -> bytes:
+        return read_bytes(self._path / name)
+
+    def read_all(self, names: Sequence[str]) -> list[bytes]:
+        return [self.read(name) for name in names]
+
+    def exists(self, name: str) -> bool:
+        return (self._path / name).is_file()
+
+    def folders(self, marker: str) -> dict[str, bool]:
+        with reading(self._text), os.scandir(self._path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return {name: (self._path / name / marker).is_file() for name in names}
+
+    def make(self) -> None:
+        with writing(self._path):
+            self._path.mkdir(parents=True, exist_ok=True)
+
+    def replace(self, name: str, data: bytes, *, sync: bool = True) -> None:
+        replace_bytes(self._path / name, data, sync=sync)
+
+    def create(self, name: str, data: bytes, *, sync: bool = True) -> bool:
+        return create_bytes(self._path / name, data, sync=sync)
+
+    def resolve(self, reference: str) -> str:
+        return clean(reference) if is_remote(reference) else self.path(local_path(reference))
+
+    def refer(self, path: PathLike) -> str:
+        return clean(os.fspath(path)) if is_remote(path) else os.path.relpath(local_path(path), self._path)
+
+
+class RemoteFolder:
+    """A prefix in an object store, or a path on an HTTP server, which can be neither listed nor written to."""
+
+    __slots__ = ("_uri",)
+
+    def __init__(self, uri: str) -> None:
+        self._uri = clean(uri)
+        parse(self._uri)
+
+    def __str__(self) -> str:
+        return self._uri
+
+    @property
+    def local(self) -> Path | None:
+        return None
+
+    @property
+    def can_list(self) -> bool:
+        return not parse(self._uri).is_http
+
+    @property
+    def identity(self) -> str:
+        return self._uri
+
+    def path(self, name: str) -> str:
+        return join(self._uri, name)
+
+    def read(self, name: str) -> bytes:
+        return objects.read(self.path(name))
+
+    def read_all(self, names: Sequence[str]) -> list[bytes]:
+        return objects.read_all([self.path(name) for name in names])
+
+    def exists(self, name: str) -> bool:
+        try:
+            objects.head(self.path(name))
+        except ReadError as error:
+            if not is_missing(error):
+                raise
+            return False
+        return True
+
+    def folders(self, marker: str) -> dict[str, bool]:
+        found: dict[str, bool] = {}
+        for key in objects.list_keys(self._uri):
+            name, separator, rest = key.partition("/")
+            if separator and not name.startswith("."):
+                found[name] = found.get(name, False) or rest == marker
+        return dict(sorted(found.items()))
+
+    def make(self) -> None:
+        objects.check_can_write(self._uri)  # there are no folders, only names with slashes in them
+
+    def replace(self, name: str, data: bytes, *, sync: bool = True) -> None:
+        objects.write(self.path(name), data)
+
+    def create(self, name: str, data: bytes, *, sync: bool = True) -> bool:
+        return objects.write(self.path(name), data, create=True)
+
+    def resolve(self, reference: str) -> str:
+        return resolve(self._uri, reference)
+
+    def refer(self, path: PathLike) -> str:
+        return refer(self._uri, clean(os.fspath(path))) if is_remote(path) else Path(display(path)).as_uri()

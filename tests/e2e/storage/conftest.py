@@ -1,0 +1,34 @@
+"""One S3 server and one nginx for all tests of a process."""
+
+import os
+
+import pytest
+
+from servers import nginx_server, s3_server
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory):
+    with s3_server(tmp_path_factory.mktemp("s3") / "buckets") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def www(tmp_path_factory):
+    """(folder, address) of nginx."""
+    folder = tmp_path_factory.mktemp("www")
+    folder.chmod(0o755)
+    for parent in folder.parents[:2]:
+        parent.chmod(0o755)  # nginx gives up root
+    with nginx_server(folder, tmp_path_factory.mktemp("nginx")) as url:
+        yield folder, url
+
+
+@pytest.fixture
+def s3_environment(s3, monkeypatch):
+    """This process finds the S3 server."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "TOKENFEED_"))]:
+        monkeypatch.delenv(name)
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    return s3
