@@ -40,6 +40,10 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/permutation.py
 	$(BIN)/python bench/loader.py
 	$(BIN)/python bench/stream.py
+	$(BIN)/python bench/packing.py
+	$(BIN)/python bench/locality.py
+	$(BIN)/python bench/prepare.py
+	$(BIN)/python bench/remote.py
 
 clean:           ## remove what these targets made
 	rm -rf $(VENV) demo-store demo-text bench/.data bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """What a local order costs in randomness and saves in reading: `python bench/locality.py [--quick] [--json PATH]`.
 
-Three tables, for the pure order, for blocks shuffled without mixing, and for several (block, tile):
+Three tables, for the pure order, for groups and blocks shuffled without mixing, and for several (block, tile):
 
 * how random it is, by some of the statistics that `Permutation` is tested with; 1 or 0, as the head of the column says,
   is what a random order has;
@@ -60,11 +60,15 @@ def pure(n: int, epoch: int) -> Ints:
     return Permutation(n, 1, epoch)(np.arange(n))
 
 
-def unmixed(n: int, epoch: int) -> Ints:
-    """Blocks in random order, samples of a block one behind the other."""
-    blocks = Permutation(-(-n // PURE_BLOCK), 1, epoch)(np.arange(-(-n // PURE_BLOCK)))
-    samples = (blocks[:, None] * PURE_BLOCK + np.arange(PURE_BLOCK)).reshape(-1)
-    return samples[samples < n]
+def unmixed(size: int) -> Callable[[int, int], Ints]:
+    """Blocks, or groups, in random order, samples of one behind the other."""
+
+    def make(n: int, epoch: int) -> Ints:
+        blocks = Permutation(-(-n // size), 1, epoch)(np.arange(-(-n // size)))
+        samples = (blocks[:, None] * size + np.arange(size)).reshape(-1)
+        return samples[samples < n]
+
+    return make
 
 
 def local(block: int, tile: int) -> Order:
@@ -77,7 +81,9 @@ def local(block: int, tile: int) -> Order:
 def orders() -> list[Order]:
     plain = [
         Order("pure", PURE_BLOCK, PURE_TILE, pure),
-        Order(f"blocks of {PURE_BLOCK}, not mixed", PURE_BLOCK, PURE_TILE, unmixed),
+        Order("groups of 4: windows(2048, group=8192)", PURE_BLOCK, PURE_TILE, unmixed(4)),
+        Order("groups of 16: windows(2048, group=32768)", PURE_BLOCK, PURE_TILE, unmixed(16)),
+        Order(f"blocks of {PURE_BLOCK}, not mixed", PURE_BLOCK, PURE_TILE, unmixed(PURE_BLOCK)),
     ]
     return plain + [local(*shape) for shape in SHAPES]
 

@@ -11,10 +11,13 @@ from tokenfeed import errors
 from tokenfeed.loader.loader import Loader
 from tokenfeed.loader.mixture import mix
 from tokenfeed.loader.run import Run
+from tokenfeed.plan.locality import Locality
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
+from tokenfeed.preparation import prepare
+from tokenfeed.storage.remote import Remote
 from tokenfeed.store.combining import combine
 from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
@@ -24,8 +27,10 @@ from tokenfeed.text import Tokenizer, stream
 
 __all__ = [
     "Loader",
+    "Locality",
     "Permutation",
     "Plan",
+    "Remote",
     "Run",
     "Skip",
     "Stage",
@@ -36,6 +41,7 @@ __all__ = [
     "errors",
     "mix",
     "open",
+    "prepare",
     "seal",
     "stream",
 ]

@@ -12,14 +12,30 @@ import tokenfeed
 SOURCE = Path(tokenfeed.__file__).parent
 
 # From the ground up; a module may import from its own layer and from those before it.
-LAYERS = ["errors", "kernels", "storage", "format", "store", "plan", "loader", "text", "torch", "jax", "cli"]
+LAYERS = [
+    "errors",
+    "kernels",
+    "storage",
+    "format",
+    "store",
+    "plan",
+    "loader",
+    "text",
+    "torch",
+    "jax",
+    "preparation",
+    "observe",
+    "cli",
+]
 
 
 def test_public_names():
     assert sorted(tokenfeed.__all__) == [
         "Loader",
+        "Locality",
         "Permutation",
         "Plan",
+        "Remote",
         "Run",
         "Skip",
         "Stage",
@@ -30,6 +46,7 @@ def test_public_names():
         "errors",
         "mix",
         "open",
+        "prepare",
         "seal",
         "stream",
     ]

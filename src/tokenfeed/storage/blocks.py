@@ -93,6 +93,9 @@ class BlockCache:
 
     def load(self, wanted: Ints) -> None:
         """Return once these blocks have been put into memory. Raises what the server, or a check, said."""
+        with self.guard:
+            if 4 * wanted.size > self._header[blocks.NUM_SLOTS]:
+                self._resize(4 * wanted.size)
         runs = self._begin(wanted)
         if any(not run.landed.done() for run in runs):
             self._counts["waits"] += 1
@@ -102,15 +105,13 @@ class BlockCache:
     def announce(self, wanted: Ints) -> None:
         """Begin to load blocks, without waiting. What goes wrong is told to whoever needs them."""
         most = self.capacity // self._how.block_bytes // 4
-        self._begin(wanted[:most], fits=True)
+        self._begin(wanted[:most])
 
-    def _begin(self, wanted: Ints, *, fits: bool = False) -> list[_Run]:
+    def _begin(self, wanted: Ints) -> list[_Run]:
         """Have blocks on their way, those that are not in memory; what they are on their way in."""
         with self.guard:
             if self._pool is not None and self._pool[0] != os.getpid():  # nobody works on it in a forked process
                 self._under_way.clear()
-            if not fits and 4 * wanted.size > self._header[blocks.NUM_SLOTS]:
-                self._resize(4 * wanted.size)
             absent = blocks.missing_blocks(self._header, wanted)
             new = np.array([key for key in absent.tolist() if key not in self._under_way], np.int64)
             self._counts["bytes_asked"] += absent.size * self._how.block_bytes

@@ -1,27 +1,22 @@
 """`TextFiles`: an ordered list of files seen as row groups of documents, whatever their format."""
 
-import glob
 import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
-from tokenfeed.storage.files import reading
+from tokenfeed.storage.local import reading
+from tokenfeed.text.sources.finding import ENDINGS, Found, check_split, common_names, find_files, of_split
 from tokenfeed.text.sources.jsonl import JsonlText
-from tokenfeed.text.sources.listing import read_listing
 from tokenfeed.text.sources.parquet import ParquetText
 
 __all__ = ["ENDINGS", "Group", "TextFile", "TextFiles"]
 
 PathLike = str | os.PathLike[str]
-
-_JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
-ENDINGS = (".parquet", *_JSONL)
-"""Of the names of files that are read; all others in a folder are passed over."""
 
 _MAX_OPEN = 16
 _POLL_SECONDS = 0.2
@@ -59,12 +54,6 @@ class TextFile(Protocol):
         """Let go of descriptors; reading opens again."""
 
 
-class _Found(NamedTuple):
-    path: Path
-    is_val: bool
-    is_listed: bool
-
-
 class TextFiles:
     """Files of text in a fixed order, numbered from 0. Any number of threads may use it at once.
 
@@ -73,7 +62,7 @@ class TextFiles:
     """
 
     def __init__(
-        self, found: Sequence[_Found], names: Sequence[str], *, text_column: str, split: str | None, wait_seconds: float
+        self, found: Sequence[Found], names: Sequence[str], *, text_column: str, split: str | None, wait_seconds: float
     ) -> None:
         self.paths = tuple(file.path for file in found)
         self.names = tuple(names)
@@ -107,17 +96,11 @@ class TextFiles:
         (and in a list with others, they alone have `val` files). `wait_seconds` is how long reading waits while nothing
         arrives.
         """
-        _check_split(split)
+        check_split(split)
         if not wait_seconds >= 0:
             raise ArgumentError(f"wait_seconds is {wait_seconds}; it must be at least 0")
-        sources = [source] if isinstance(source, str | os.PathLike) else list(source)
-        if not sources:
-            raise ArgumentError("an empty list of files cannot be read")
-        found = [file for one in sources for file in _expand(os.fspath(one))]
-        _check_distinct(found)
-        if not any(file.is_listed for file in found):
-            found[-1] = found[-1]._replace(is_val=True)
-        whole = cls(found, _names(found), text_column=text_column, split=None, wait_seconds=wait_seconds)
+        found = find_files(source)
+        whole = cls(found, common_names(found), text_column=text_column, split=None, wait_seconds=wait_seconds)
         return whole if split is None else whole._select(split)
 
     def __len__(self) -> int:
@@ -177,7 +160,7 @@ class TextFiles:
         With `start=rank, step=world_size` every row group is one rank's. `split` takes one split of all files found.
         A row group is in memory as a whole.
         """
-        _check_split(split)
+        check_split(split)
         if start < 0 or step < 1:
             raise ArgumentError(f"start is {start} and step {step}; they must be at least 0 and 1")
         return (self if split in (None, self.split) else self._select(split))._iter_row_groups(start, step)
@@ -201,18 +184,7 @@ class TextFiles:
     def _select(self, split: str | None) -> "TextFiles":
         if self.split is not None:
             raise ArgumentError(f"these are the files of split {self.split!r} alone; find them again for {split!r}")
-        chosen = [number for number, file in enumerate(self._found) if file.is_val == (split == "val")]
-        if not chosen and not any(file.is_listed for file in self._found):
-            raise NotAStoreError(
-                f"there is no file for split 'train': the last file is 'val', and there is only one: {self.paths[0]}. "
-                "split=None takes all."
-            )
-        if not chosen:
-            raise NotAStoreError(
-                f"there is no file for split {split!r}: {self.paths[0].parent / 'files.json'} puts all {len(self):,} "
-                "files into the other one. split=None takes all."
-            )
-        return self._pick(chosen, split)
+        return self._pick(of_split(self._found, split), split)
 
     def _pick(self, numbers: Iterable[int], split: str | None) -> "TextFiles":
         chosen = list(numbers)
@@ -279,62 +251,6 @@ class TextFiles:
 
 def _text_file(path: Path, column: str) -> TextFile:
     return ParquetText(path, column) if path.name.endswith(".parquet") else JsonlText(path, column)
-
-
-def _expand(text: str) -> list[_Found]:
-    """What one source stands for."""
-    if "://" in text:
-        raise ArgumentError(f"{text.split('://')[0]}:// cannot be read; only local files can")
-    path = Path(text)
-    if path.is_dir():
-        listing = read_listing(path)
-        if listing is not None:
-            if not listing.train + listing.val:
-                raise NotAStoreError(f"{path / 'files.json'} lists no file")
-            named = [(name, False) for name in listing.train] + [(name, True) for name in listing.val]
-            return [_Found(_known(path / name), is_val, True) for name, is_val in named]
-        paths = sorted(child for child in path.iterdir() if _is_text(child))
-        looked_for = f"in the folder {text} there is no file ending in"
-    elif path.exists() or not glob.has_magic(text):
-        if not path.exists():
-            raise NotAStoreError(f"there is no file or folder {text}")
-        paths = [_known(path)]
-        looked_for = ""
-    else:
-        paths = [Path(name) for name in sorted(glob.glob(text, recursive=True)) if _is_text(Path(name))]  # noqa: PTH207
-        looked_for = f"the pattern {text} matches no file ending in"
-    if not paths:
-        raise NotAStoreError(f"{looked_for} {', '.join(ENDINGS)}")
-    return [_Found(path, False, False) for path in paths]
-
-
-def _is_text(path: Path) -> bool:
-    return path.name.endswith(ENDINGS) and not path.name.startswith(".") and path.is_file()
-
-
-def _known(path: Path) -> Path:
-    if not path.name.endswith(ENDINGS):
-        raise ArgumentError(f"{path} cannot be read as text; its name must end in {', '.join(ENDINGS)}")
-    return path
-
-
-def _check_split(split: str | None) -> None:
-    if split not in (None, "train", "val"):
-        raise ArgumentError(f"split is {split!r}; it must be 'train', 'val' or None for all files")
-
-
-def _check_distinct(found: Sequence[_Found]) -> None:
-    first: dict[Path, Path] = {}
-    for file in found:
-        other = first.setdefault(file.path.resolve(), file.path)
-        if other is not file.path:
-            raise ArgumentError(f"{file.path} is there twice (the other is {other}): its documents would be read twice")
-
-
-def _names(found: Sequence[_Found]) -> list[str]:
-    paths = [Path(os.path.abspath(file.path)) for file in found]  # noqa: PTH100 (resolve would follow links)
-    common = os.path.commonpath([path.parent for path in paths])
-    return [path.relative_to(common).as_posix() for path in paths]
 
 
 def _arriving(folder: Path) -> dict[str, int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, ReadError
-from tokenfeed.storage.files import reading
+from tokenfeed.storage.local import reading
 
 __all__ = ["GROUP_LINES", "JsonlText", "LineGroup"]
 

@@ -9,12 +9,12 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, ReadError, TruncatedError
-from tokenfeed.storage.files import reading
+from tokenfeed.storage.local import reading
 
 __all__ = ["ParquetText", "RowGroup"]
 
@@ -35,9 +35,11 @@ class ParquetText:
     reading opens again (40 to 100 µs).
     """
 
-    def __init__(self, path: Path, column: str) -> None:
+    def __init__(self, path: Path | str, column: str, *, open_file: Callable[[], IO[bytes]] | None = None) -> None:
+        """`open_file` opens a file that is not a local one; `path` then is what messages call it."""
         self.path = path
         self.column = column
+        self._open_file = open_file
         self._lock = threading.Lock()
         self._idle: list[Any] = []
         self._times_closed = 0
@@ -67,8 +69,8 @@ class ParquetText:
         Two reads, whatever the size. The footer holds where every page chunk begins, its size and most often its least
         and greatest value; an edit that changes none of these goes unnoticed.
         """
-        with reading(str(self.path)), self.path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with reading(str(self.path)), self._open_bytes() as file:
+            size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             tail = file.read()
             footer_bytes = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
@@ -89,7 +91,7 @@ class ParquetText:
     def _count_rows(self) -> list[int]:
         if self._num_rows is None:
             file, lent = self._take()
-            with self._explaining("its footer"):
+            with self.explaining("its footer"):
                 self._num_rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
             self._give_back(file, lent)
         return self._num_rows
@@ -100,7 +102,7 @@ class ParquetText:
             lent = self._times_closed
             if self._idle:
                 return self._idle.pop(), lent
-        return self._open(), lent
+        return self.open(), lent
 
     def _give_back(self, file: Any, lent: int) -> None:
         with self._lock:
@@ -109,12 +111,16 @@ class ParquetText:
                 return
         file.close(force=True)
 
-    def _open(self) -> Any:
+    def open(self, *, any_column: bool = False) -> Any:
+        """A new ParquetFile, for the caller to close. It has the text column, unless that does not matter."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with reading(str(self.path)):
-            source = pa.OSFile(os.fsencode(self.path))
+            if self._open_file is None:
+                source = pa.OSFile(os.fsencode(self.path))
+            else:
+                source = pa.PythonFile(self._open_file(), "r")
         try:
             try:
                 file = pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER_BYTES)
@@ -122,14 +128,18 @@ class ParquetText:
                 if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
                     raise
                 raise self._not_parquet(str(error)) from error
-            self._check_column(file)
+            if not any_column:
+                self._check_column(file)
         except BaseException:
             source.close()
             raise
         return file
 
+    def _open_bytes(self) -> IO[bytes]:
+        return Path(self.path).open("rb") if self._open_file is None else self._open_file()
+
     def _check_column(self, file: Any) -> None:
-        with self._explaining("its schema"):
+        with self.explaining("its schema"):
             schema = file.schema_arrow
         places = schema.get_all_field_indices(self.column)
         if len(places) != 1:
@@ -147,9 +157,9 @@ class ParquetText:
             )
 
     def _not_parquet(self, why: str) -> FormatError:
-        with reading(str(self.path)), self.path.open("rb") as file:
+        with reading(str(self.path)), self._open_bytes() as file:
             head = file.read(len(_MAGIC))
-            size = os.fstat(file.fileno()).st_size
+            size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - len(_MAGIC)))
             tail = file.read()
         if size == 0:
@@ -164,7 +174,7 @@ class ParquetText:
         return FormatError(f"{self.path} is no Parquet file: it begins with {head!r}, expected {_MAGIC!r}")
 
     @contextlib.contextmanager
-    def _explaining(self, where: str) -> Iterator[None]:
+    def explaining(self, where: str) -> Iterator[None]:
         """Turns what Arrow raises about damaged bytes into an error of ours that names the file and the place."""
         import pyarrow as pa
 
@@ -240,12 +250,12 @@ class RowGroup:
 
     def _decode(self, file: Any, rows_at_once: int) -> Iterator[Any]:
         parent, row = self._parent, 0
-        with parent._explaining(f"row group {self._group}"):
+        with parent.explaining(f"row group {self._group}"):
             batches = file.iter_batches(
                 rows_at_once, row_groups=[self._group], columns=[parent.column], use_threads=False
             )
         while True:
-            with parent._explaining(f"row group {self._group} after row {row}"):
+            with parent.explaining(f"row group {self._group} after row {row}"):
                 batch = next(batches, None)
                 if batch is None:
                     return
@@ -255,7 +265,7 @@ class RowGroup:
 
     def _strings(self, column: Any, first_row: int) -> list[str | None]:
         if str(column.type).startswith("dictionary"):
-            with self._parent._explaining(f"row group {self._group} at row {first_row}"):
+            with self._parent.explaining(f"row group {self._group} at row {first_row}"):
                 column = column.dictionary_decode()
         binary = str(column.type) in _BINARIES
         try:

@@ -164,6 +164,10 @@ class TextFeed(Delivery):
     def _work_done(self) -> tuple[int, float]:
         return (self._work.num_bytes, self._work.seconds) if self._work else (0, 0.0)
 
+    @property
+    def _encode_seconds(self) -> float:
+        return self._work.encode_seconds if self._work else 0.0
+
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint of this rank after the last batch delivered: about 16 bytes a buffered document, as JSON."""
         return self._position.to_json(self._source, self._packing)

@@ -1,7 +1,8 @@
 """The work of a stream: lanes that are filled with documents, and batches of their rows."""
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from tokenfeed.loader.feed import Buffers
 from tokenfeed.loader.steps import rows_of
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
-from tokenfeed.text.streaming.chunks import encode_ahead
+from tokenfeed.text.streaming.chunks import Encoded, encode_ahead
 from tokenfeed.text.streaming.packer import Packer, Packing, PackingCounts
 from tokenfeed.text.streaming.places import NO_DOCUMENTS
 from tokenfeed.text.streaming.source import Source
@@ -77,8 +78,9 @@ class Work:
         self._buffers = buffers
         self._pool = ThreadPoolExecutor(threads, "tokenfeed") if threads else None
         depth = max(1, (threads + _AHEAD) // len(position.lanes))
+        self._encode = _TimedEncode(source.encode)
         self._lanes = {
-            number: _Lane(source, packing, number, position.num_lanes, state, self._pool, depth)
+            number: _Lane(source, packing, number, position.num_lanes, state, self._encode, self._pool, depth)
             for number, state in position.lanes.items()
         }
         self._made = 0
@@ -108,6 +110,10 @@ class Work:
         packed = source.rows(tokens, np.concatenate(segments))
         return StreamBatch(Reading(lambda _: position.to_json(source, packing), packed, samples, epochs), position)
 
+    @property
+    def encode_seconds(self) -> float:
+        return self._encode.seconds
+
     def counts(self) -> PackingCounts:
         each = [lane.packer.counts(0) for lane in self._lanes.values()]
         sums = {name: sum(getattr(one, name) for one in each) for name in ("lost", "repeated", "padded", "waiting")}
@@ -116,6 +122,23 @@ class Work:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _TimedEncode:
+    """The tokenizer, and how long its calls took. Threads may share it."""
+
+    def __init__(self, encode: Callable[[list[Any]], Encoded]) -> None:
+        self._encode = encode
+        self._lock = threading.Lock()
+        self.seconds = 0.0
+
+    def __call__(self, texts: list[Any]) -> Encoded:
+        began = time.perf_counter()
+        try:
+            return self._encode(texts)
+        finally:
+            with self._lock:
+                self.seconds += time.perf_counter() - began
 
 
 class _Lane:
@@ -128,6 +151,7 @@ class _Lane:
         number: int,
         num_lanes: int,
         state: LaneState,
+        encode: Callable[[list[Any]], Encoded],
         pool: ThreadPoolExecutor | None,
         depth: int,
     ) -> None:
@@ -135,7 +159,7 @@ class _Lane:
         self.packer = Packer(packing, source.dtype, source.bos)
         self._packing = packing
         self._num_rows = state.num_rows
-        self._chunks = encode_ahead(source.read(number, num_lanes, state.place), source.encode, pool, depth)
+        self._chunks = encode_ahead(source.read(number, num_lanes, state.place), encode, pool, depth)
         self._source = source
         self._waiting = state.documents
 

@@ -1,0 +1,8 @@
+"""Text to a store, on one machine or many: `prepare`, and what functions given to it need."""
+
+from tokenfeed.preparation.mapping import Characters, MapFunction, annotates
+from tokenfeed.preparation.prepare import prepare
+from tokenfeed.preparation.recipe import Recipe
+from tokenfeed.preparation.report import Progress, Report
+
+__all__ = ["Characters", "MapFunction", "Progress", "Recipe", "Report", "annotates", "prepare"]

@@ -1,0 +1,223 @@
+"""Map functions: what a user's function makes of a document beyond its tokens, and how it reaches other processes.
+
+@annotates(columns={"weight": "float16"}, spans={"concepts": "json"})
+def annotate(text, kept, tokens):
+    return {
+        "weight": numpy.ones(len(tokens)),
+        "concepts": Characters([(4, 8, {"concept": "cat"})]),        # or [(first token, end, payload), …]
+    }
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import types
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.storage.local import read_bytes
+
+__all__ = ["Characters", "MapFunction", "MapSource", "annotates", "check_declared", "refuse_while_loading", "tile"]
+
+_is_loading = False
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+Span = tuple[int, int, Any]
+"""(start, stop, payload)."""
+
+
+class MapFunction(Protocol):
+    """Called once for every document.
+
+    `tokens` are the document's as they are stored, BOS and EOS included; `kept` has the columns to keep. It returns, by
+    name, an array with one value per token for each of `columns`, and a list of (start, stop, payload) for each of
+    `spans`: ranges of tokens that do not overlap, `Characters` of them where they are ranges of the text. Of a table
+    called `documents` it returns the payload itself. None leaves the document out.
+    """
+
+    columns: Mapping[str, Any]
+    spans: Mapping[str, str | None]
+
+    def __call__(self, text: str, kept: Mapping[str, Any], tokens: npt.NDArray[Any], /) -> Mapping[str, Any] | None: ...
+
+
+@dataclass(frozen=True)
+class Characters:
+    """Spans over ranges of characters. Each covers every token that has a part of it; a token that two of them share
+    belongs to the first."""
+
+    spans: Sequence[Span]
+
+    def to_tokens(self, text: str, tokens: npt.NDArray[Any], token_bytes: npt.NDArray[np.int32]) -> list[Span]:
+        """The same as ranges of tokens. O(characters + tokens)."""
+        code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        widths = 1 + (code_points > 0x7F) + (code_points > 0x7FF).astype(np.int64) + (code_points > 0xFFFF)
+        byte_of = np.concatenate(([0], np.cumsum(widths)))
+        token_ends = np.cumsum(token_bytes[tokens], dtype=np.int64)
+        found: list[Span] = []
+        free = end = 0
+        for start, stop, payload in sorted(self.spans, key=lambda span: span[:2]):
+            if not end <= start < stop <= len(text):
+                raise ArgumentError(
+                    f"characters [{start}, {stop}) cannot be a span: the text has {len(text)}, and the span before "
+                    f"ends at {end}. Spans that overlap go into several tables."
+                )
+            end = stop
+            first = max(free, int(np.searchsorted(token_ends, byte_of[start], side="right")))
+            free = max(first, int(np.searchsorted(token_ends, byte_of[stop], side="left")) + 1)
+            found.append((first, free, payload))
+        return found
+
+
+def refuse_while_loading() -> None:
+    """A script that calls `prepare` and holds the map function would call it again in every worker."""
+    if _is_loading:
+        raise ArgumentError(
+            "prepare was called while the file of its map function was being loaded. Put the call into "
+            'if __name__ == "__main__": …, or the function into a file of its own.'
+        )
+
+
+def annotates(
+    *, columns: Mapping[str, Any] | None = None, spans: Mapping[str, str | None] | None = None
+) -> Callable[[_Function], _Function]:
+    """Say what a map function returns: a dtype for each column, the name of a codec for each span table."""
+
+    def declare(function: _Function) -> _Function:
+        function.columns, function.spans = dict(columns or {}), dict(spans or {})  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def check_declared(function: Any, name: str) -> MapFunction:
+    """The function, if it says what it returns."""
+    if not callable(function) or not hasattr(function, "columns") or not hasattr(function, "spans"):
+        raise ArgumentError(
+            f"the map function {name} does not say what it returns; decorate it with "
+            "@tokenfeed.preparation.annotates(columns={…}, spans={…})"
+        )
+    if "tokens" in function.columns:
+        raise ArgumentError(f"the map function {name} declares a column 'tokens', which the tokenizer makes")
+    checked: MapFunction = function
+    return checked
+
+
+@dataclass(frozen=True)
+class MapSource:
+    """A map function as other processes can have it: by the name of its module, or by the source of its file."""
+
+    function: str
+    module: str
+    source: bytes | None
+    """None where the module is imported."""
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """What a recipe says: the function, and a digest of the file it is in."""
+        return f"{self.module.rpartition('.')[2]}:{self.function} {self.digest}"
+
+    @classmethod
+    def find(cls, given: str | Callable[..., Any]) -> "MapSource":
+        """What `"package.module:function"`, `"file.py:function"` or a function stands for."""
+        if callable(given):
+            return cls._of_function(given)
+        place, _, function = given.rpartition(":")
+        if not place or not function.isidentifier():
+            raise ArgumentError(f"map is {given!r}; expected 'file.py:function' or 'package.module:function'")
+        if place.endswith(".py"):
+            return cls._of_file(Path(place), function)
+        try:
+            spec = importlib.util.find_spec(place)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            raise ArgumentError(f"map is {given!r}; there is no module {place} here")
+        return cls(function, place, None, _digest(spec.origin))
+
+    @classmethod
+    def _of_file(cls, path: Path, function: str) -> "MapSource":
+        source = read_bytes(path)
+        return cls(function, path.stem, source, hashlib.blake2b(source, digest_size=8).hexdigest())
+
+    @classmethod
+    def _of_function(cls, given: Callable[..., Any]) -> "MapSource":
+        name, module = getattr(given, "__qualname__", ""), getattr(given, "__module__", "")
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if not name.isidentifier() or file is None:
+            raise ArgumentError(
+                f"map is {given!r}, which other processes cannot have: it must be a function of a module or file. "
+                "workers=0 calls it in this process."
+            )
+        if module != "__main__":
+            spec = importlib.util.find_spec(module) if module.isidentifier() or "." in module else None
+            if spec is not None and spec.origin == file:
+                return cls(name, module, None, _digest(file))
+        return cls._of_file(Path(file), name)
+
+    def load(self) -> MapFunction:
+        """The function, in this process. Runs the module it is in."""
+        global _is_loading
+        _is_loading = True
+        try:
+            return self._load()
+        finally:
+            _is_loading = False
+
+    def _load(self) -> MapFunction:
+        if self.source is None:
+            module = importlib.import_module(self.module)
+        else:
+            module = types.ModuleType(f"tokenfeed_map_{self.module}")
+            sys.modules[module.__name__] = module  # dataclasses and the like look for it there
+            exec(compile(self.source, f"{self.module}.py", "exec"), module.__dict__)
+        function = getattr(module, self.function, None)
+        if function is None:
+            raise ArgumentError(f"{self.module} has no function {self.function!r}")
+        return check_declared(function, self.function)
+
+
+def tile(spans: Mapping[str, Iterable[Span]], num_items: int) -> list[tuple[int, dict[str, Any]]]:
+    """Where new spans begin in any of several tables, with their payloads: (item, {table: payload}). What no span
+    covers is a span without payload. The first entry is item 0, with every table.
+
+        {"a": [(1, 3, "x")], "b": [(0, 2, "y")]}, 4 items →  0: a None, b "y";  1: a "x";  2: b None;  3: a None
+    """
+    begun: dict[tuple[int, int], dict[str, Any]] = {}
+    for table, given in spans.items():
+        turns: Counter[int] = Counter()
+        for start, payload in _tiles(table, given, num_items):
+            begun.setdefault((start, turns[start]), {})[table] = payload
+            turns[start] += 1
+    return [(start, begun[start, turn]) for start, turn in sorted(begun)]
+
+
+def _tiles(table: str, spans: Iterable[Span], num_items: int) -> Iterator[tuple[int, Any]]:
+    """Where each span begins and each gap between them, from item 0 on."""
+    end = 0
+    has_begun = False
+    for start, stop, payload in sorted(spans, key=lambda span: span[:2]):
+        if not end <= start <= stop <= num_items:
+            raise ArgumentError(
+                f"[{start}, {stop}) cannot be a span of {table!r}: the document has {num_items} tokens, and the span "
+                f"before ends at {end}. Spans that overlap go into several tables."
+            )
+        if start > end:
+            yield end, None
+        yield start, payload
+        end, has_begun = stop, True
+    if end < num_items or not has_begun:
+        yield end, None
+
+
+def _digest(path: str | None) -> str:
+    return "" if path is None else hashlib.blake2b(read_bytes(Path(path)), digest_size=8).hexdigest()

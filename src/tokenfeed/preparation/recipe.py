@@ -1,0 +1,93 @@
+"""`Recipe`: all that decides, with the inputs, what a prepared store holds."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self
+
+from tokenfeed.errors import ArgumentError
+
+__all__ = ["HASHED_CHARACTERS", "SHARD_BYTES", "Recipe", "choose_slice_bytes", "choose_split"]
+
+_SMALLEST_SLICE, _LARGEST_SLICE = 8 << 20, 256 << 20
+_WANTED_SLICES = 512
+SHARD_BYTES = 1 << 30
+HASHED_CHARACTERS = 4096
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Two runs with equal recipes and equal inputs make the same bytes, whoever works on them, in whatever order."""
+
+    tokenizer: str
+    """The digest of the tokenizer."""
+    dtype: str
+    bos: int | None
+    """The token before every document."""
+    eos: int | None
+    """The token behind every document."""
+    text_column: str = "text"
+    keep: tuple[str, ...] = ()
+    """Columns that become the payload of a document."""
+    split: Literal["hash", "file"] | None = "hash"
+    val_fraction: float = 0.001
+    """The share of documents that go to `val`, chosen by a hash of their text."""
+    split_seed: int = 0
+    val_inputs: tuple[int, ...] = ()
+    """The numbers of the input files that are `val`."""
+    map: str | None = None
+    """The name of the map function and a digest of its source."""
+    slice_bytes: int = _SMALLEST_SLICE
+    shard_bytes: int = SHARD_BYTES
+
+    def __post_init__(self) -> None:
+        if self.split not in ("hash", "file", None):
+            raise ArgumentError(f"split is {self.split!r}; it must be 'hash', 'file' or None")
+        if not 0 <= self.val_fraction < 1:
+            raise ArgumentError(f"val_fraction is {self.val_fraction}; it must be at least 0 and below 1")
+        for name in ("slice_bytes", "shard_bytes"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if len(set(self.keep)) < len(self.keep):
+            raise ArgumentError(f"keep names a column twice: {list(self.keep)}")
+
+    @property
+    def splits(self) -> tuple[str | None, ...]:
+        """The names of the splits that documents may go to."""
+        return (None,) if self.split is None else ("train", "val")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any]) -> Self:
+        known = {field.name for field in fields(cls)}
+        values: dict[str, Any] = {}
+        for name in known & described.keys():
+            values[name] = tuple(described[name]) if isinstance(described[name], list) else described[name]
+        return cls(**values)
+
+
+def choose_slice_bytes(input_bytes: int) -> int:
+    """A power of two from 8 MiB to 256 MiB.
+
+    Some hundreds of slices let all workers end at about the same time; a store of terabytes should not have a million.
+    """
+    size = _SMALLEST_SLICE
+    while size < _LARGEST_SLICE and size * _WANTED_SLICES < input_bytes:
+        size *= 2
+    return size
+
+
+def choose_split(recipe: Recipe, input_number: int, text: str) -> str | None:
+    """The split of a document, by its file or by the first 4,096 characters of its text; of nothing else."""
+    if recipe.split is None:
+        return None
+    if recipe.split == "file":
+        return "val" if input_number in recipe.val_inputs else "train"
+    if recipe.val_fraction == 0:
+        return "train"
+    data = text[:HASHED_CHARACTERS].encode("utf8", "surrogatepass")
+    key = recipe.split_seed.to_bytes(8, "little", signed=True)
+    drawn = int.from_bytes(hashlib.blake2b(data, digest_size=8, key=key).digest(), "little")
+    return "val" if drawn < recipe.val_fraction * 2**64 else "train"

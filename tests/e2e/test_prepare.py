@@ -1,0 +1,156 @@
+"""`tokenfeed prepare`, as a user types it; to S3 and from there; and what docs/prepare.md shows."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tokenfeed
+from golden import golden_tokenizer
+from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs
+from servers import SECRET, s3_server
+from tokenfeed.cli import app
+from tokenfeed.errors import ArgumentError, NotAStoreError
+from tokenfeed.store.verify import verify
+
+ROOT = Path(__file__).parents[2]
+COMMAND = Path(sys.executable).parent / "tokenfeed"
+
+
+def run(*arguments, cwd=None, **environment):
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "160", **environment},
+    )
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    documents = write_inputs(folder / "in", 90)
+    golden_tokenizer("tiktoken").save(folder / "tokenizer")
+    return folder, documents
+
+
+def test_the_command(text, tmp_path):
+    """Text to a store that other commands read: dry run, run, rerun, verify, inspect."""
+    folder, documents = text
+    store = tmp_path / "store"
+    arguments = ["prepare", folder / "in", "-o", store, "--tokenizer", folder / "tokenizer", "--keep", "url"]
+    arguments += ["--keep", "score", "--no-split", "-w", 2]
+    done = run(*arguments, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "3 slices" in done.stdout
+    assert not store.exists()
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "complete and sealed" in done.stdout
+    assert f"{len(documents):,}" in done.stdout
+    assert [tokens for tokens, _ in contents(store)] == expected_tokens(documents)
+    report = json.loads(run(*arguments, "--json").stdout)
+    assert (report["made"], report["slices"], report["is_complete"]) == (0, 3, True)
+    assert report["total"]["documents"] == len(documents)
+    assert verify(store).ok
+    assert tokenfeed.open(store).num_items == report["total"]["tokens"]
+
+
+def test_errors_are_told_in_one_block(text, tmp_path):
+    folder, _ = text
+    tokenizer = ["--tokenizer", folder / "tokenizer"]
+    (tmp_path / "bad.jsonl").write_bytes(jsonl(make_documents(3)) + b"[1, 2]\n")
+    bad = ["prepare", tmp_path / "bad.jsonl", "-o", tmp_path / "store", *tokenizer, "-w", 1]
+    done = run(*bad)
+    assert (done.returncode, "CorruptionError" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert "line 4" in done.stderr
+    done = run(*bad, "--on-error", "skip")
+    assert done.returncode == 0, done.stderr
+    assert "line 4" in done.stdout
+    for arguments in (
+        [tmp_path / "nothing"],
+        [folder / "in", "--part", "3"],
+        [folder / "in", "--on-error", "perhaps"],
+        [folder / "in", "--bos", "<|bos|>", "--no-bos"],
+        [folder / "in", "--map", "nowhere"],
+    ):
+        command = ["prepare", *arguments, "-o", tmp_path / "other", *tokenizer]
+        error = CliRunner().invoke(app, [str(one) for one in command]).exception  # which `main` shows as such a block
+        assert isinstance(error, ArgumentError | NotAStoreError), error
+
+
+def test_parts_as_array_jobs(text, tmp_path):
+    """Two at once, on one store: the last to end seals it."""
+    folder, _ = text
+    command = [
+        COMMAND,
+        "prepare",
+        folder / "in",
+        "--tokenizer",
+        folder / "tokenizer",
+        "-w",
+        "0",
+        "--val-fraction",
+        "0.1",
+    ]
+    tokenfeed.prepare(folder / "in", tmp_path / "whole", tokenizer=folder / "tokenizer", workers=0, val_fraction=0.1)
+    parts = [
+        subprocess.Popen([*command, "-o", tmp_path / "parts", "--part", f"{number}/2"], stdout=subprocess.PIPE)
+        for number in range(2)
+    ]
+    output = [" ".join(part.communicate()[0].decode().split()) for part in parts]  # lines are wrapped
+    assert [part.returncode for part in parts] == [0, 0]
+    assert any("complete and sealed" in one for one in output)
+    assert picture(tmp_path / "parts") == picture(tmp_path / "whole")
+
+
+def test_to_s3_and_from_s3(text, tmp_path, monkeypatch):
+    """The same bytes as in a local folder, by workers and after one of them was interrupted; no secret anywhere."""
+    folder, _ = text
+    tokenfeed.prepare(folder / "in", tmp_path / "local", tokenizer=folder / "tokenizer", workers=0, slice_bytes=20_000)
+    with s3_server(tmp_path / "s3") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        there = tmp_path / "s3" / "bucket"
+        write_inputs(there / "in", 90)
+        options = {"tokenizer": folder / "tokenizer", "slice_bytes": 20_000}
+        first = tokenfeed.prepare(folder / "in", "s3://bucket/store", workers=0, part=(0, 2), **options)
+        assert not first.is_complete
+        (there / "store" / ".prepare" / "slices" / "000000-000000.json").unlink()  # committed, but not recorded
+        report = tokenfeed.prepare(folder / "in", "s3://bucket/store", workers=2, **options)
+        assert report.is_complete
+        assert report.made == report.num_slices - first.made + 1
+        assert tokenfeed.prepare(folder / "in", "s3://bucket/store", workers=0, **options).made == 0
+        assert picture(there / "store") == picture(tmp_path / "local")
+        assert verify("s3://bucket/store").ok
+        remote = tokenfeed.prepare("s3://bucket/in", tmp_path / "from", workers=2, **options)
+        assert remote.is_complete
+        assert contents(tmp_path / "from") == contents(tmp_path / "local")
+    assert all(SECRET.encode() not in data for data in picture(tmp_path / "from").values())
+
+
+def test_the_page_is_true(tmp_path):
+    """Its Python and its commands are run, in their order, in one folder."""
+    page = (ROOT / "docs" / "prepare.md").read_text()
+    blocks = re.findall(r"```(python|sh)\n(.*?)```", page, re.DOTALL)
+    assert {kind for kind, _ in blocks} == {"python", "sh"}
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "160"}
+    script = []
+    for number, (kind, code) in enumerate(blocks):
+        if kind == "python":
+            (tmp_path / f"block{number}.py").write_text(code)
+            script.append(f"{sys.executable} block{number}.py")
+        else:
+            script.append(code)
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(script)], cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=200
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "complete and sealed" in done.stdout
+    assert "cat" in done.stdout

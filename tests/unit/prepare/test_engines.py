@@ -1,0 +1,129 @@
+"""Engines: errors that travel, locks that are let go, workers that keep to themselves."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import tokenfeed
+from golden import golden_tokenizer
+from preparing import make_documents, write_jsonl
+from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, StateError, WorkerError, WriteError
+from tokenfeed.preparation import locking
+from tokenfeed.preparation.engines.failure import Failure
+from tokenfeed.preparation.locking import alone, beside_others
+
+
+class AwkwardError(Exception):
+    """Cannot be unpickled: it takes two arguments, and hands on one."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def travelled(error):
+    try:
+        raise error
+    except Exception as raised:  # noqa: BLE001
+        failure = Failure.of(raised)
+    here, there = multiprocessing.Pipe()
+    with here, there:
+        here.send(failure)
+        return there.recv().rebuild()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ReadError("cannot read it", filename="a/b", errno=5),
+        WriteError("no room", filename="c", errno=28),
+        CorruptionError("line 5 is bad"),
+        ArgumentError("what?"),
+        ZeroDivisionError("by zero"),
+        KeyError("key"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_travel(error):
+    made = travelled(error)
+    assert type(made) is type(error)
+    assert str(made) == str(error)
+    assert getattr(made, "errno", None) == getattr(error, "errno", None)
+    assert getattr(made, "filename", None) == getattr(error, "filename", None)
+    assert "in travelled" in made.__notes__[0]
+
+
+def test_errors_that_cannot_travel_are_told():
+    class LocalError(Exception):
+        pass
+
+    for error in (AwkwardError(1, 2), LocalError("only here")):
+        made = travelled(error)
+        assert isinstance(made, WorkerError)
+        assert type(error).__name__ in str(made)
+        assert str(error) in str(made)
+
+
+def test_locks(tmp_path, monkeypatch):
+    """One alone, or any number beside each other."""
+    monkeypatch.setattr(locking, "_PATIENCE_SECONDS", 0.1)
+    path = tmp_path / "folder" / "lock"
+    path.parent.mkdir()
+    with alone(path) as hold:
+        with pytest.raises(StateError, match="another run"), alone(path):
+            pass
+        with pytest.raises(StateError, match="another run"), beside_others(path):
+            pass
+        hold.let_workers_in()
+        with beside_others(path), beside_others(path):
+            assert not hold.is_alone()
+            with pytest.raises(StateError), alone(path):
+                pass
+        assert hold.is_alone()
+    with alone(None) as nothing, alone(None):
+        assert not nothing.is_alone()
+
+
+def test_a_lock_goes_with_its_process(tmp_path):
+    code = "import sys, time; from pathlib import Path; from tokenfeed.preparation.locking import alone\n"
+    code += "with alone(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "lock"], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    killer = threading.Timer(0.3, process.kill)
+    killer.start()
+    began = time.monotonic()
+    with alone(tmp_path / "lock"):
+        assert time.monotonic() - began > 0.1
+    process.communicate()
+    killer.join()
+
+
+def test_what_a_function_prints_is_not_in_the_report(tmp_path):
+    """A worker's standard output is standard error."""
+    write_jsonl(tmp_path / "text.jsonl", make_documents(3))
+    golden_tokenizer("tiktoken").save(tmp_path / "tokenizer")
+    (tmp_path / "mine.py").write_text(
+        "from tokenfeed.preparation import annotates\n"
+        "@annotates()\n"
+        "def annotate(text, kept, tokens):\n"
+        "    print('hello from', len(text))\n"
+        "    return {}\n"
+    )
+    code = "import sys, tokenfeed; tokenfeed.prepare('text.jsonl', 'store', tokenizer='tokenizer', workers=1,"
+    code += " map='mine.py:annotate'); print('done')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert done.stderr.count("hello from") == 3
+
+
+def test_no_descriptor_and_no_thread_stays_behind(tmp_path):
+    write_jsonl(tmp_path / "text.jsonl", make_documents(20))
+    options = {"tokenizer": golden_tokenizer("tiktoken"), "workers": 2, "slice_bytes": 2000}
+    tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "first", **options)
+    before = len(os.listdir("/dev/fd")), threading.active_count()
+    tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "second", **options)
+    assert (len(os.listdir("/dev/fd")), threading.active_count()) == before

@@ -1,0 +1,93 @@
+"""Inputs that lie elsewhere: the same documents and slices as of local files, from real servers on loopback."""
+
+import gzip
+import json
+import urllib.parse
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from servers import nginx_server, s3_server
+from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
+from tokenfeed.preparation.documents import Reading, read_slice
+from tokenfeed.preparation.inputs import cut, find_inputs
+
+NAMES = ["a.jsonl", "b.jsonl.gz", "c.txt", "d.parquet"]
+
+
+def write_files(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = [f"text {number} \u00e9" * (number % 50) for number in range(400)]
+    lines = "".join(json.dumps({"id": number, "text": text}) + "\n" for number, text in enumerate(texts)).encode()
+    (folder / "a.jsonl").write_bytes(lines)
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    (folder / "c.txt").write_text("".join(texts))
+    pq.write_table(pa.table({"id": range(400), "text": texts}), folder / "d.parquet", row_group_size=90)
+    (folder / "e.csv").write_bytes(b"no text")
+
+
+def documents(files):
+    found = []
+    for number, file in enumerate(files):
+        keep = () if file.name.endswith(".txt") else ("id",)
+        how = Reading(keep=keep, chunk_bytes=2000, long_bytes=2000, whole=True)
+        for part in cut(number, file, slice_bytes=20_000):
+            found += [(part, chunk.texts, chunk.kept) for chunk in read_slice(file, part, how)]
+    return found
+
+
+@pytest.fixture
+def s3(tmp_path, monkeypatch):
+    with s3_server(tmp_path / "s3") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def test_s3_gives_what_local_files_give(tmp_path, s3):
+    write_files(tmp_path / "local")
+    write_files(s3.root / "bucket" / "data")
+    local = find_inputs(tmp_path / "local")
+    for source in ("s3://bucket/data", [f"s3://bucket/data/{name}" for name in NAMES]):
+        remote = find_inputs(source)
+        assert [(file.name, file.size) for file in remote] == [(file.name, file.size) for file in local]
+        assert documents(remote) == documents(local)
+    assert [file.name for file in find_inputs("s3://bucket/data/*.jsonl*", split="train")] == ["a.jsonl"]
+    assert [file.digest for file in find_inputs("s3://bucket/data")] == [file.digest for file in remote]
+    with pytest.raises(NotAStoreError, match="stands for no file ending in"):
+        find_inputs("s3://bucket/data/*.zst")
+    with pytest.raises(ReadError, match=r"s3://bucket/data/none\.jsonl"):
+        find_inputs("s3://bucket/data/none.jsonl")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_object_that_is_replaced_is_noticed(s3, name):
+    write_files(s3.root / "bucket")
+    (file,) = find_inputs(f"s3://bucket/{name}")
+    part = cut(0, file)[0]
+    path = s3.root / "bucket" / name
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptionError, match="has changed since it was found"):
+        list(read_slice(file, part, Reading()))
+
+
+def test_http_gives_what_local_files_give_and_tells_no_secret(tmp_path):
+    write_files(tmp_path / "www")
+    local = find_inputs(tmp_path / "www")
+    with nginx_server(tmp_path / "www", tmp_path / "nginx") as url:
+        parts = urllib.parse.urlsplit(url)
+        secret = f"{parts.scheme}://user:SECRET@{parts.netloc}{parts.path.rstrip('/')}"
+        remote = find_inputs([f"{secret}/{name}?signature=SECRET" for name in NAMES])
+        assert [file.name for file in remote] == NAMES
+        assert documents(remote) == documents(local)
+        assert "SECRET" not in repr(remote)
+        (tmp_path / "www" / "a.jsonl").write_bytes(b'{"text": 1}\n')
+        (bad,) = find_inputs(f"{secret}/a.jsonl?signature=SECRET")
+        for kind, file in ((CorruptionError, remote[0]), (CorruptionError, bad)):
+            with pytest.raises(kind, match=r"http://.*/a\.jsonl") as caught:
+                list(read_slice(file, cut(0, file)[0], Reading()))
+            assert "SECRET" not in str(caught.value)
+    with pytest.raises(ArgumentError, match="must end in"):
+        find_inputs(url)
