@@ -26,8 +26,9 @@ def windows(store):
     return store.windows(64)
 
 
-def num_threads() -> int:
-    return sum(thread.name == "tokenfeed" for thread in threading.enumerate())
+def working() -> set[threading.Thread]:
+    """Threads that read ahead."""
+    return {thread for thread in threading.enumerate() if thread.name == "tokenfeed"}
 
 
 def test_a_batch(windows, plain):
@@ -122,16 +123,16 @@ def test_an_error_while_reading_reaches_the_training_loop(store_path, prefetch):
 
 
 def test_threads_end_when_the_loader_is_collected_or_closed(windows):
-    before = num_threads()
+    others = working()  # of loaders that other tests left behind
     loader = tokenfeed.Loader(windows, 2, prefetch=4, threads=3)
     next(loader)
-    assert num_threads() == before + 3
+    assert len(working() - others) == 3
     loader.close()
-    assert num_threads() == before
+    assert not working() - others
     next(loader)
     del loader
     gc.collect()
-    assert num_threads() == before
+    assert not working() - others
 
 
 @pytest.mark.parametrize(
