@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types check bench clean
+.PHONY: help setup demo test faults lint types check bench clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -25,6 +25,9 @@ demo: setup      ## text to a trained model in a minute; then a store: look at i
 
 test: setup      ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+faults: setup    ## the long form of what is killed and cut: 50 rounds of each, in about half an hour
+	KILL_ROUNDS=50 $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 3000 tests/faults tests/e2e/storage tests/e2e/test_prepare_ray.py
 
 lint: setup      ## style
 	$(BIN)/ruff check .

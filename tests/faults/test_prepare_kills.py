@@ -3,6 +3,7 @@
 KILL_ROUNDS says how often each is killed; a long run sets it to 50.
 """
 
+import contextlib
 import os
 import random
 import signal
@@ -31,6 +32,16 @@ tokenfeed.prepare(sys.argv[1], sys.argv[2], tokenizer=sys.argv[3], workers=2, sl
                   val_fraction=0.1, keep=["url"], progress=lambda progress: print(progress.slices, flush=True))
 """
 OPTIONS = {"slice_bytes": 60_000, "shard_bytes": 50_000, "val_fraction": 0.1, "keep": ["url"]}
+
+
+def workers_of_this_process():
+    """Those of a pool; servers that other tests started are left alone."""
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if "tokenfeed.preparation.engines.worker" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +106,7 @@ def test_kill_minus_nine_of_workers(text, tmp_path):
         killed = []
 
         def kill(progress, moments=moments, killed=killed):
-            workers = psutil.Process().children()
+            workers = workers_of_this_process()
             if workers and len(killed) < len(moments) and progress.slices >= moments[len(killed)]:
                 worker = rng.choice(workers)
                 killed.append(worker.pid)
@@ -107,7 +118,7 @@ def test_kill_minus_nine_of_workers(text, tmp_path):
         assert report.is_complete
         assert verify(store).ok
         assert picture(store) == picture(text / "expected")
-        assert not psutil.Process().children()
+        assert not workers_of_this_process()
         assert killed
         total += len(killed)
         retries += report.retries
@@ -133,7 +144,7 @@ def test_a_slice_that_kills_its_worker_is_named(text, tmp_path, monkeypatch):
     with pytest.raises(WorkerError, match=r"slice \d+ of text\.jsonl .* 3 attempts.*signal 9, SIGKILL"):
         tokenfeed.prepare(text / "text.jsonl", tmp_path / "store", workers=2, **options)
     check(tmp_path / "store")
-    assert not psutil.Process().children()
+    assert not workers_of_this_process()
     monkeypatch.setenv("TAME", "1")
     report = tokenfeed.prepare(text / "text.jsonl", tmp_path / "store", workers=2, **options)
     assert report.is_complete

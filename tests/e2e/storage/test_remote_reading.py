@@ -17,7 +17,7 @@ from servers import Status, faulty_proxy, s3_server
 from tokenfeed.errors import CorruptionError, ReadError
 
 LENGTH = 64
-ROUNDS = int(os.environ.get("FAULT_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
 
 
 @pytest.fixture(scope="module")

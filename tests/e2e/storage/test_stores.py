@@ -20,7 +20,7 @@ from tokenfeed.storage.folder import open_folder
 from tokenfeed.store.sealing import list_shards, load_manifest
 from tokenfeed.store.verify import verify
 
-KILLS = int(os.environ.get("KILLS", "4"))
+KILLS = int(os.environ.get("KILL_ROUNDS", "4"))
 
 
 @pytest.fixture(params=["memory", "s3"])
