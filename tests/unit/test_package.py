@@ -25,6 +25,7 @@ LAYERS = [
     "jax",
     "preparation",
     "observe",
+    "ui",
     "cli",
 ]
 

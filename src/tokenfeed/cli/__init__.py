@@ -1,12 +1,28 @@
 """The `tokenfeed` command: one file per subcommand."""
 
 import sys
+from collections.abc import Callable
 from importlib import metadata
+from typing import Any
 
 import typer
 
-from tokenfeed.cli import diff, download, inspect, pack, trace, train_tokenizer, verify
-from tokenfeed.cli.console import show_error
+from tokenfeed.cli import (
+    bench,
+    demo,
+    diff,
+    doctor,
+    download,
+    inspect,
+    pack,
+    prepare,
+    serve,
+    top,
+    trace,
+    train_tokenizer,
+    verify,
+)
+from tokenfeed.cli.console import show_error, show_unexpected
 from tokenfeed.errors import TokenfeedError
 
 __all__ = ["app", "main"]
@@ -14,35 +30,65 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Feeds language-model training: from text, tokenised and packed on the way, or from stores of tokens.",
+    epilog="tokenfeed demo shows it in half a minute; tokenfeed --install-completion completes commands in the shell.",
 )
-app.command("diff")(diff.diff)
-app.command("download")(download.download_command)
-app.command("inspect")(inspect.inspect)
-app.command("pack")(pack.pack_command)
-app.command("trace")(trace.trace)
-app.command("train-tokenizer")(train_tokenizer.train_tokenizer)
-app.command("verify")(verify.verify_command)
+
+_COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("bench", bench.bench, "tokenfeed bench store --length 2048 --batch-size 32"),
+    ("demo", demo.demo, "tokenfeed demo --keep store"),
+    ("diff", diff.diff, "tokenfeed diff before/run.jsonl after/run.jsonl"),
+    ("doctor", doctor.doctor, "tokenfeed doctor --json"),
+    ("download", download.download_command, "tokenfeed download climbmix-400b -n 8 -o text"),
+    ("inspect", inspect.inspect, "tokenfeed inspect store --split val --sample 5"),
+    ("pack", pack.pack_command, "tokenfeed pack store --length 2048"),
+    ("prepare", prepare.prepare_command, "tokenfeed prepare text -o store --tokenizer tokenizer --keep url"),
+    ("serve", serve.serve, "tokenfeed serve store --tokenizer tokenizer"),
+    ("top", top.top, "tokenfeed top run.stats.jsonl"),
+    ("trace", trace.trace, "tokenfeed trace run.jsonl --step 81204 --rank 0"),
+    (
+        "train-tokenizer",
+        train_tokenizer.train_tokenizer,
+        "tokenfeed train-tokenizer text -o tokenizer --vocab-size 32768",
+    ),
+    ("verify", verify.verify_command, "tokenfeed verify store --quick"),
+)
+for _name, _command, _example in _COMMANDS:
+    app.command(_name, epilog=f"Example: {_example}")(_command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tokenfeed {metadata.version('tokenfeed')}")
+        raise typer.Exit
 
 
 @app.callback()
 def _options(
-    context: typer.Context,
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks."),
-    version: bool = typer.Option(False, "--version", help="Show the version.", is_eager=True),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks; behind the command as well."),
+    version: bool = typer.Option(False, "--version", help="Show the version.", callback=_show_version, is_eager=True),
 ) -> None:
-    if version:
-        typer.echo(f"tokenfeed {metadata.version('tokenfeed')}")
-        raise typer.Exit
-    context.obj = debug
+    """Both are seen to before: `main` takes out --debug."""
 
 
 def main() -> None:
-    """Run the command line; errors we raise on purpose are shown in one block, without a traceback."""
+    """Run the command line. Errors are shown in one block: exit status 2 for those raised on purpose, 3 for others.
+
+    `--debug`, wherever it stands, shows their tracebacks instead.
+    """
+    arguments = sys.argv[1:]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    debug = "--debug" in arguments[:end]
     try:
-        app()
+        app([*(each for each in arguments[:end] if each != "--debug"), *arguments[end:]])
     except TokenfeedError as error:
-        if "--debug" in sys.argv:
+        if debug:
             raise
         show_error(error)
         sys.exit(2)
+    except Exception as error:
+        if debug:
+            raise
+        show_unexpected(error)
+        sys.exit(3)

@@ -90,6 +90,16 @@ class LoadedBatch:
         return self._reading.rows.part(self._start, self._stop)
 
     @property
+    def num_items(self) -> int:
+        """Items of the rows: of rows of one length their inputs, of documents all."""
+        rows = self._reading.rows
+        length: int | None = getattr(rows, "length", None)
+        if length is not None:
+            return length * len(self)
+        offsets = getattr(rows, "offsets", None)
+        return 0 if offsets is None else int(offsets[self._stop] - offsets[self._start])
+
+    @property
     def samples(self) -> Ints:
         """The number k of each row in the run."""
         return self._reading.samples[self._start : self._stop]

@@ -34,6 +34,16 @@ class Stats:
     """Batches that are ready now."""
     remote: RemoteStats | None = None
     """What fetching took, where data lies elsewhere."""
+    items: int = 0
+    """Items (tokens) of the rows delivered: of windows and packed rows their inputs, of documents all."""
+    collate_seconds: float = 0.0
+    """Of `read_seconds`, spent in the collate function."""
+    encode_seconds: float | None = None
+    """That threads spent tokenising, where text is."""
+    threads: int = 0
+    """Threads that work ahead: they read, or tokenise where text is; 0 where nothing is made ahead."""
+    prefetch: int = 0
+    """How many batches may be made ahead."""
 
     @property
     def wait_fraction(self) -> float:
@@ -46,13 +56,18 @@ class Delivery(ABC):
     `fetch` and `deliver` are the two halves of `next`, for a stage that hands a batch on later.
     """
 
+    _threads = 0
+    _prefetch = 0
+
     def __init__(self) -> None:
         self._generation = 0
         self._batches: Iterator[LoadedBatch] | None = None
         self._finalizer: Callable[[], object] | None = None
         self._num_batches = 0
         self._num_samples = 0
-        self._wait_seconds = 0.0
+        self._num_items = 0
+        self._waited: tuple[float, float | None] = 0.0, None
+        """Seconds, and since when the training loop waits now; one value, for other threads look at it."""
         self._began: float | None = None
 
     @abstractmethod
@@ -72,6 +87,16 @@ class Delivery(ABC):
         """Bytes read, and seconds spent, by the background."""
 
     @property
+    def _collate_seconds(self) -> float:
+        """Of the seconds of the background, those of the collate function."""
+        return 0.0
+
+    @property
+    def _encode_seconds(self) -> float | None:
+        """Seconds spent tokenising, where text is."""
+        return None
+
+    @property
     def _remote(self) -> RemoteStats | None:
         """What fetching took, where data lies elsewhere."""
         return None
@@ -86,21 +111,28 @@ class Delivery(ABC):
     def fetch(self) -> LoadedBatch:
         """The next batch, for a stage that hands it on later: it is not in the state before `deliver`."""
         began = time.perf_counter()
+        waited = self._waited[0]
+        self._waited = waited, began
+        try:
+            batch = self._fetch(began)
+        finally:
+            self._waited = waited + time.perf_counter() - began, None
+        batch.generation = self._generation
+        return batch
+
+    def _fetch(self, began: float) -> LoadedBatch:
         if self._batches is None:
             if self._began is None:
                 self._began = began
             self._batches, end = self._start()
             self._finalizer = weakref.finalize(self, end)  # when this is collected, or the interpreter exits
         try:
-            batch = next(self._batches)
+            return next(self._batches)
         except StopIteration:
             raise
         except Exception:
             self.close()
             raise
-        batch.generation = self._generation
-        self._wait_seconds += time.perf_counter() - began
-        return batch
 
     def is_current(self, batch: LoadedBatch) -> bool:
         """Whether a batch that was fetched is still the one to deliver: this was not closed or sent elsewhere."""
@@ -111,6 +143,7 @@ class Delivery(ABC):
         self._note(batch)
         self._num_batches += 1
         self._num_samples += len(batch)
+        self._num_items += batch.num_items
         return batch
 
     def is_ready(self) -> bool:
@@ -140,13 +173,20 @@ class Delivery(ABC):
     def stats(self) -> Stats:
         """Counters since this was made."""
         num_bytes, seconds = self._work_done
+        now = time.perf_counter()
+        waited, since = self._waited
         return Stats(
             batches=self._num_batches,
             samples=self._num_samples,
             bytes=num_bytes,
-            wall_seconds=0.0 if self._began is None else time.perf_counter() - self._began,
-            wait_seconds=self._wait_seconds,
+            wall_seconds=0.0 if self._began is None else max(0.0, now - self._began),
+            wait_seconds=waited if since is None else waited + max(0.0, now - since),
             read_seconds=seconds,
             queued=self._batches.queued if isinstance(self._batches, Feed) else 0,
             remote=self._remote,
+            items=self._num_items,
+            collate_seconds=self._collate_seconds,
+            encode_seconds=self._encode_seconds,
+            threads=self._threads if self._prefetch else 0,
+            prefetch=self._prefetch,
         )

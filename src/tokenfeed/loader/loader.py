@@ -101,6 +101,10 @@ class Loader(Delivery):
         return self._work.num_bytes, self._work.seconds
 
     @property
+    def _collate_seconds(self) -> float:
+        return self._work.collate_seconds
+
+    @property
     def _remote(self) -> RemoteStats | None:
         return self._reader.stats()
 

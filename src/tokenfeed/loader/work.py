@@ -110,6 +110,7 @@ class Work:
         self._lock = threading.Lock()
         self.num_bytes = 0
         self.seconds = 0.0
+        self.collate_seconds = 0.0
 
     def announce(self, job: Job) -> None:
         """Begin to fetch what a job will read."""
@@ -122,7 +123,7 @@ class Work:
 
     def __call__(self, job: Job) -> list[LoadedBatch]:
         began = time.perf_counter()
-        taken = 0
+        taken, collating = 0, 0.0
 
         def allocate(num_bytes: int) -> Bytes:
             nonlocal taken
@@ -140,10 +141,13 @@ class Work:
             end = delivered if self._stop is None else min(delivered, self._stop)
             batch = LoadedBatch(reading, first, last, end, None)
             if self._collate is not None:
+                collate_began = time.perf_counter()
                 batch.data = self._collate(rows.part(first, last))
+                collating += time.perf_counter() - collate_began
             batches.append(batch)
             first = last
         with self._lock:
             self.num_bytes += taken
             self.seconds += time.perf_counter() - began
+            self.collate_seconds += collating
         return batches

@@ -1,0 +1,40 @@
+"""`tokenfeed doctor`: what this machine has, and lacks."""
+
+import json
+from dataclasses import asdict
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tokenfeed.cli.console import console
+from tokenfeed.cli.options import Json
+
+__all__ = ["doctor"]
+
+_MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "problem": ("✗", "red")}
+
+
+def doctor(as_json: Json = False) -> None:
+    """Look at Python, kernels, limits, disks, packages, GPUs and credentials. Exit status 1 if it cannot work."""
+    # Imported here: other commands need not wait for it.
+    from tokenfeed.observe.checks import check_machine
+    from tokenfeed.observe.packages import check_credentials, check_packages
+
+    checks = [*check_machine(), *check_packages(), *check_credentials()]
+    problems = [check for check in checks if check.status == "problem"]
+    if as_json:
+        print(json.dumps({"ok": not problems, "checks": [asdict(check) for check in checks]}, indent=2))
+        raise typer.Exit(1 if problems else 0)
+    table = Table.grid(padding=(0, 1))
+    for check in checks:
+        told = Text(check.found)
+        if check.advice:
+            told.append(f"\n{check.advice}", style="dim")
+        table.add_row(Text(*_MARKS[check.status]), Text(check.name, style="bold"), told)
+    console.print(table)
+    if problems:
+        console.print(Text(f"tokenfeed does not work here: {', '.join(check.name for check in problems)}", style="red"))
+    else:
+        console.print(Text.assemble(("✓ ", "green"), "tokenfeed works here"))
+    raise typer.Exit(1 if problems else 0)

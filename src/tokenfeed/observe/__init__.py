@@ -1,0 +1,29 @@
+"""A loader, seen from outside: counters for dashboards, a diagnosis in words, a file that `tokenfeed top` shows live.
+
+observe.publish(loader, "run.stats.jsonl")          # tokenfeed top run.stats.jsonl
+writer.log(observe.to_dict(loader.stats()))         # TensorBoard, W&B
+"""
+
+from tokenfeed.observe.diagnosis import diagnose
+from tokenfeed.observe.endpoint import MetricsServer, serve_metrics
+from tokenfeed.observe.machine import Gpu, find_gpus
+from tokenfeed.observe.metrics import to_dict, to_openmetrics
+from tokenfeed.observe.publishing import Publisher, publish
+from tokenfeed.observe.rates import Rates
+from tokenfeed.observe.snapshots import Snapshot, find_stats_file, read_snapshots
+
+__all__ = [
+    "Gpu",
+    "MetricsServer",
+    "Publisher",
+    "Rates",
+    "Snapshot",
+    "diagnose",
+    "find_gpus",
+    "find_stats_file",
+    "publish",
+    "read_snapshots",
+    "serve_metrics",
+    "to_dict",
+    "to_openmetrics",
+]

@@ -1,0 +1,105 @@
+"""How fast a store can be read on this machine: what `tokenfeed bench` shows."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.loader.loader import Loader
+from tokenfeed.plan.permutation import Permutation
+from tokenfeed.store.store import Store
+
+__all__ = ["Measurement", "measure_store"]
+
+_WARM_BATCHES = 3
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One way of reading."""
+
+    name: str
+    seconds: float
+    """That were measured."""
+    batches: int
+    windows: int
+    items: int
+    num_bytes: int
+    seconds_to_first: float
+    """From nothing to the first batch."""
+
+    @property
+    def windows_per_second(self) -> float:
+        return self.windows / self.seconds if self.seconds else 0.0
+
+    @property
+    def items_per_second(self) -> float:
+        return self.items / self.seconds if self.seconds else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.num_bytes / self.seconds if self.seconds else 0.0
+
+
+def measure_store(
+    open_store: Callable[..., Store], *, length: int, batch_size: int, seconds: float, threads: int, seed: int = 0
+) -> Iterator[Measurement]:
+    """Read shuffled windows for so many seconds in all, in three ways: positionally, mapped, and by a loader.
+
+    `open_store(backend=…)` opens the store anew for each. A store that lies elsewhere is read by a loader alone. What
+    the page cache holds, before or by then, is read from there: it is the machine as it is. Ends by Ctrl-C at once.
+    """
+    began = time.perf_counter()
+    windows = open_store(backend="pread").windows(length)
+    if len(windows) == 0:
+        raise ArgumentError(f"the store has no window of {length:,} + 1 items; give a smaller --length")
+    ways: list[Literal["pread", "mmap"]] = [] if windows.reader.remote is not None else ["pread", "mmap"]
+    share = seconds / (len(ways) + 1)
+    loader = Loader(windows, batch_size, seed=seed, threads=threads, rank=0, world_size=1)
+    next(loader)
+    first = time.perf_counter() - began  # with all that a new process must load
+    for backend in ways:
+        yield _measure_reads(backend, open_store, length, batch_size, share, seed)
+    for _ in range(_WARM_BATCHES):
+        next(loader)
+    began = time.perf_counter()
+    before = loader.stats()
+    while time.perf_counter() - began < share:
+        next(loader)
+    stats = loader.stats()
+    loader.close()
+    samples = stats.samples - before.samples
+    yield Measurement(
+        "loader",
+        time.perf_counter() - began,
+        stats.batches - before.batches,
+        samples,
+        stats.items - before.items,
+        samples * windows.sample_bytes,
+        first,
+    )
+
+
+def _measure_reads(
+    backend: str, open_store: Callable[..., Store], length: int, batch_size: int, seconds: float, seed: int
+) -> Measurement:
+    opened = time.perf_counter()
+    windows = open_store(backend=backend).windows(length)
+    order = Permutation(len(windows), seed=seed + 1)
+    number, first = 0, 0.0
+    began = time.perf_counter()
+    while (now := time.perf_counter()) - began < seconds or number <= _WARM_BATCHES:
+        if number == _WARM_BATCHES:
+            began = now
+        samples = (np.arange(batch_size) + number * batch_size) % len(windows)
+        batch: Any = windows.read(order(samples))
+        number += 1
+        first = first or time.perf_counter() - opened
+    elapsed = time.perf_counter() - began
+    read = (number - _WARM_BATCHES) * len(batch)
+    return Measurement(
+        backend, elapsed, number - _WARM_BATCHES, read, read * length, read * windows.sample_bytes, first
+    )

@@ -1,0 +1,131 @@
+"""The stats file: one JSON object a line, each what one loader had counted at a moment, and who it was.
+
+Lines are appended whole; the last may have been cut short by a kill, and is passed over. When the file has grown to its
+limit it becomes `<name>.1`, in place of the one before, and a new one begins: there are never more than two.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tokenfeed.errors import NotAStoreError, StateError
+from tokenfeed.loader.delivery import Stats
+from tokenfeed.storage.local import reading
+from tokenfeed.storage.remote import RemoteStats
+
+__all__ = ["SUFFIX", "Snapshot", "find_stats_file", "read_snapshots"]
+
+SUFFIX = ".stats.jsonl"
+_TAIL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A loader at a moment."""
+
+    time: float
+    """Of the clock on the wall."""
+    host: str
+    pid: int
+    loader: int
+    """Which of the loaders that this process has published, from 0."""
+    rank: int
+    world_size: int
+    every: float
+    """Seconds until the next one."""
+    cores: int
+    """That the process may use."""
+    cpu_seconds: float
+    memory_bytes: int
+    ended: bool
+    """Whether it is the last, because the loader is gone or the process ended in peace."""
+    stats: Stats
+
+    @property
+    def source(self) -> tuple[str, int, int]:
+        """Which loader of which process it is of."""
+        return self.host, self.pid, self.loader
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "Snapshot":
+        """Raises ValueError for what is no snapshot. Fields that are not known here are passed over."""
+        value = json.loads(line)
+        if not isinstance(value, Mapping) or not isinstance(value.get("stats"), Mapping):
+            raise ValueError("no snapshot")
+        stats = dict(value["stats"])
+        remote = stats.pop("remote", None)
+        try:
+            return cls(
+                **{
+                    **_known(cls, value),
+                    "stats": Stats(
+                        **_known(Stats, stats),
+                        remote=None if remote is None else RemoteStats(**_known(RemoteStats, remote)),
+                    ),
+                }
+            )
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+
+def _known(kind: Any, value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {name: each for name, each in value.items() if name in names}
+
+
+def find_stats_file(path: str | os.PathLike[str]) -> Path:
+    """The stats file itself; of a run file `run.jsonl`, the `run.stats.jsonl` beside it."""
+    given = Path(path)
+    if not given.name.endswith(SUFFIX):
+        beside = given.with_name(given.stem + SUFFIX)
+        if beside.exists():
+            return beside
+    if not given.is_file() and not _predecessor(given).is_file():  # between the two there may be none for a moment
+        raise NotAStoreError(
+            f"there is no stats file {given}. A loader writes one if the training script says: from tokenfeed import "
+            f'observe; observe.publish(loader, "{given.stem.removesuffix(".stats") or "run"}{SUFFIX}")'
+        )
+    return given
+
+
+def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
+    """The latest snapshots, in the order in which they were written: those in the last MiB of the file, or of two."""
+    file = find_stats_file(path)
+    tail = _read_tail(file, _TAIL_BYTES)
+    if len(tail) < _TAIL_BYTES:
+        tail = _read_tail(_predecessor(file), _TAIL_BYTES - len(tail)) + tail
+    found = list(_parse(tail))
+    if not found:
+        if tail.strip():
+            raise StateError(f"{file} is not a stats file, such as observe.publish writes: no line is of one")
+        raise StateError(f"{file} is empty: nothing was published yet")
+    return found
+
+
+def _predecessor(path: Path) -> Path:
+    return path.with_name(f"{path.name}.1")
+
+
+def _read_tail(path: Path, num_bytes: int) -> bytes:
+    with reading(str(path)):
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - num_bytes))
+                return file.read()
+        except FileNotFoundError:
+            return b""
+
+
+def _parse(data: bytes) -> Iterator[Snapshot]:
+    for line in data.split(b"\n"):
+        try:
+            yield Snapshot.from_json(line)
+        except ValueError:  # the first was cut by us, and any other by a kill
+            continue

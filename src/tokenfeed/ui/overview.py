@@ -1,0 +1,158 @@
+"""What a store holds: columns, span tables, splits, shards a page at a time, and how long its documents are."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.kernels.spans import ANCHOR_ITEMS
+from tokenfeed.storage.files import Part
+from tokenfeed.store.reader import Ints, Reader
+from tokenfeed.store.shards import Shard
+from tokenfeed.store.store import Store
+from tokenfeed.ui.query import Query
+from tokenfeed.ui.subject import Subject
+from tokenfeed.ui.telling import Json, plain, without_paths
+
+__all__ = ["count_lengths", "describe_store", "list_shards", "reader_of"]
+
+_MOST_SHARDS = 100
+_SAMPLED_SHARDS = 64
+_SAMPLED_SPANS = 256
+"""Of each sampled shard, one behind the other."""
+_NUM_BINS = 28
+
+
+def reader_of(store: Store) -> Reader:
+    """What reads the store, for where its items lie."""
+    return store.windows(1, extra=0).reader
+
+
+def describe_store(subject: Subject, query: Query) -> Json:
+    """The store as a whole. O(shards) on the server, and nothing of that is sent."""
+    store = subject.store
+    splits, items = Counter[str](), Counter[str]()
+    for shard in store.shards:
+        splits[shard.split or ""] += 1
+        items[shard.split or ""] += shard.num_items
+    return {
+        "name": subject.name,
+        "items": store.num_items,
+        "shards": len(store.shards),
+        "columns": [
+            {"name": name, "dtype": str(column), "bytes": store.num_items * column.item_bytes}
+            for name, column in store.columns.items()
+        ],
+        "spans": [_describe_table(store, name) for name in store.spans],
+        "splits": [{"name": name, "shards": splits[name], "items": items[name]} for name in sorted(splits) if name],
+        "tokenizer": None if store.tokenizer is None else without_paths(store.tokenizer),
+        "identity": store.identity if len(store.shards) else None,
+        "provenance": plain(dict(store.provenance), clean=True),
+        "views": {"windows": True, "documents": list(store.spans), "packed": list(store.spans)},
+    }
+
+
+def _describe_table(store: Store, name: str) -> Json:
+    table, items = store.spans[name], store.num_items
+    payload, is_exact = _payload_bytes(store, name)
+    return {
+        "name": name,
+        "codec": table.codec.name if table.codec else None,
+        "spans": len(table),
+        "mean_items": items / max(1, len(table)),
+        "index_bytes": len(table) * (16 if table.codec else 8) + 8 * (items // ANCHOR_ITEMS + 1),
+        "payload_bytes": payload,
+        "payload_is_exact": is_exact,
+    }
+
+
+def _payload_bytes(store: Store, name: str) -> tuple[int, bool]:
+    """(bytes of all payloads, whether that is exact): of many shards some are looked at."""
+    shards = _evenly(len(store.shards), 10 * _SAMPLED_SHARDS)
+    found = 0
+    for number in shards:
+        parts = store.shards[number].span_parts(name) if store.spans[name].codec else ()
+        found += parts[3].file_bytes if len(parts) == 4 and isinstance(parts[3], Part) else 0
+    return found * len(store.shards) // max(1, len(shards)), len(shards) == len(store.shards)
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    """Up to `most` of [0, count), evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64)).tolist() if count else []
+
+
+def list_shards(subject: Subject, query: Query) -> Json:
+    """Shards [first, first + count), with where each begins and what each takes on disk."""
+    store = subject.store
+    first = query.whole("first", 0)
+    count = query.whole("count", 25, least=1, most=_MOST_SHARDS)
+    starts = reader_of(store).starts
+    shards = store.shards[first : first + count]
+    rows = [
+        _describe_shard(store, shard, first + place, int(starts[first + place])) for place, shard in enumerate(shards)
+    ]
+    return {"first": first, "total": len(store.shards), "shards": rows}
+
+
+def _describe_shard(store: Store, shard: Shard, number: int, first_item: int) -> Json:
+    parts: list[Any] = [shard.column_part(column) for column in store.columns]
+    for name, table in store.spans.items():
+        parts += shard.span_parts(name)[: 4 if table.codec else 2]
+    return {
+        "number": number,
+        "name": without_paths(shard.name),
+        "split": shard.split,
+        "first_item": first_item,
+        "items": shard.num_items,
+        "spans": {name: shard.num_spans(name) for name in store.spans},
+        "bytes": sum(part.file_bytes for part in parts if isinstance(part, Part)),
+    }
+
+
+def count_lengths(subject: Subject, query: Query) -> Json:
+    """How long spans of a table are, by a sample of at most 64 shards and 256 spans of each."""
+    store = subject.store
+    table = query.choice("table", list(store.spans))
+    numbers = _sample_spans(reader_of(store).span_starts(table))
+    lengths = store.spans[table].locate(numbers)[1] if numbers.size else numbers
+    told: Json = {"table": table, "sampled": int(lengths.size), "total": len(store.spans[table]), "bins": []}
+    if lengths.size == 0:
+        return told
+    edges = _edges(int(lengths.max()))
+    edges = edges[np.searchsorted(edges, lengths.min(), side="right") - 1 :]
+    counts, _ = np.histogram(lengths, edges)
+    return {
+        **told,
+        "bins": [
+            {"start": int(start), "stop": int(stop), "count": int(count)}
+            for start, stop, count in zip(edges[:-1], edges[1:], counts, strict=True)
+        ],
+        "shortest": int(lengths.min()),
+        "median": float(np.median(lengths)),
+        "mean": float(lengths.mean()),
+        "p90": float(np.quantile(lengths, 0.9)),
+        "longest": int(lengths.max()),
+    }
+
+
+def _edges(longest: int) -> Ints:
+    """Bins [edge, next edge) of whole lengths, growing by a constant factor; the last holds `longest`."""
+    if longest < _NUM_BINS:
+        return np.arange(longest + 2)
+    grown = np.unique(np.geomspace(1, longest + 1, _NUM_BINS).astype(np.int64))
+    return np.concatenate(([0], grown[:-1], [longest + 1]))
+
+
+def _sample_spans(span_starts: Ints) -> Ints:
+    """Numbers of spans: runs from evenly spread places of evenly spread shards, so that few files are opened."""
+    filled = np.flatnonzero(np.diff(span_starts))
+    chosen = filled[_evenly(filled.size, _SAMPLED_SHARDS)]
+    runs = [np.empty(0, np.int64)]
+    for place, shard in enumerate(chosen.tolist()):
+        start, stop = int(span_starts[shard]), int(span_starts[shard + 1])
+        # One of a few shards gives several runs; one of many gives one, from a place that differs from shard to shard.
+        for part in range(max(1, _SAMPLED_SHARDS // chosen.size)):
+            share = (part + place / chosen.size) / max(1, _SAMPLED_SHARDS // chosen.size)
+            first = start + int(share * max(0, stop - start - _SAMPLED_SPANS))
+            runs.append(np.arange(first, min(stop, first + _SAMPLED_SPANS)))
+    return np.unique(np.concatenate(runs))

@@ -1,0 +1,129 @@
+// Elements, numbers in words, and questions to the server. Text is only ever set as text, never parsed as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(element.style, value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
+  return element;
+}
+
+export const h = (tag, properties, ...children) => fill(document.createElement(tag), properties, children);
+export const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const fraction = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+export const count = (value) => (typeof value === "number" ? whole.format(value) : String(value));
+export const decimal = (value) => fraction.format(value);
+export const percent = (value) => `${(100 * value).toFixed(1)}%`;
+
+export function short(value) {
+  for (const [size, unit] of [[1e15, "P"], [1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]]) {
+    if (value >= size) return `${fraction.format(value / (unit === "k" ? 1e3 : size))} ${unit}`;
+  }
+  return count(value);
+}
+
+export function bytes(value) {
+  for (const unit of ["B", "kB", "MB", "GB", "TB"]) {
+    if (value < 1000) return `${unit === "B" ? count(value) : decimal(value)} ${unit}`;
+    value /= 1000;
+  }
+  return `${decimal(value)} PB`;
+}
+
+// The answer to a question; what cannot be answered is an Error whose message is meant for people.
+export async function ask(name, parameters = {}) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const response = await fetch(`api/${name}?${new URLSearchParams(given)}`, { credentials: "same-origin" });
+  const answer = await response.json().catch(() => ({ message: `The server says ${response.status}.` }));
+  if (!response.ok) throw new Error(answer.message);
+  return answer;
+}
+
+// Show what `make` gives in `place`, or the error in its stead. Of several under way, only the latest is shown.
+const latest = new WeakMap();
+export async function show(place, make) {
+  const turn = (latest.get(place) ?? 0) + 1;
+  latest.set(place, turn);
+  place.setAttribute("aria-busy", "true");
+  let content;
+  try {
+    content = await make();
+  } catch (error) {
+    content = h("p", { class: "problem", role: "alert" }, error.message);
+  }
+  if (latest.get(place) !== turn) return;
+  place.replaceChildren(...[content].flat());
+  place.removeAttribute("aria-busy");
+}
+
+export function later(action, milliseconds = 150) {
+  let timer;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => action(...given), milliseconds);
+  };
+}
+
+let fields = 0;
+export function field(label, input, hint) {
+  input.id ||= `field-${++fields}`;
+  return h("label", { class: "field", for: input.id }, h("span", {}, label), input, hint ? h("small", {}, hint) : null);
+}
+
+export function numberInput(value, { min = 0, max, step = 1, onchange, width = "11ch" } = {}) {
+  const input = h("input", { type: "number", inputmode: "numeric", min, max, step, value, style: { width } });
+  if (onchange) input.addEventListener("input", later(() => input.value !== "" && onchange(input.value)));
+  return input;
+}
+
+export function slider(value, { min, max, step = 1, onchange }) {
+  const output = h("output", {}, count(value));
+  const input = h("input", { type: "range", min, max, step, value });
+  input.addEventListener("input", () => (output.textContent = count(Number(input.value))));
+  input.addEventListener("input", later(() => onchange(Number(input.value)), 60));
+  return { input, output };
+}
+
+export function sliderField(label, value, options) {
+  const { input, output } = slider(value, options);
+  const made = field(label, input);
+  made.firstChild.append(" ", output);
+  return made;
+}
+
+export function select(options, value, onchange) {
+  const element = h("select", {}, options.map((one) => h("option", { value: one, selected: one === value }, one)));
+  element.addEventListener("change", () => onchange(element.value));
+  return element;
+}
+
+export function table(heads, rows, { caption, numbers = [] } = {}) {
+  const kind = (place) => (numbers.includes(place) ? "number" : null);
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption ?? heads.join(", ") },
+    h(
+      "table",
+      {},
+      caption ? h("caption", {}, caption) : null,
+      h("thead", {}, h("tr", {}, heads.map((head, place) => h("th", { scope: "col", class: kind(place) }, head)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h("td", { class: kind(place) }, cell))))),
+    ),
+  );
+}
+
+export const card = (title, ...children) =>
+  h("article", { class: "card" }, title ? h("h2", {}, title) : null, ...children);
+export const facts = (pairs) =>
+  h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+export const colour = (number) => `d${((number % 8) + 8) % 8}`;

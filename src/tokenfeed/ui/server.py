@@ -1,0 +1,135 @@
+"""The server of the page: its files, the questions it may ask, and a socket on loopback."""
+
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tokenfeed.errors import ReadError, TokenfeedError, describe_errno
+from tokenfeed.ui import order, overview, packing, runs, sample_bytes, samples, text_flow
+from tokenfeed.ui.guard import Guard
+from tokenfeed.ui.query import Query
+from tokenfeed.ui.subject import Subject
+from tokenfeed.ui.telling import Json, without_paths
+
+__all__ = ["Server"]
+
+Answer = Callable[[Subject, Query], Json]
+
+_ANSWERS: dict[str, Answer] = {
+    "subject": lambda subject, query: subject.describe(),
+    "store": overview.describe_store,
+    "shards": overview.list_shards,
+    "lengths": overview.count_lengths,
+    "sample": samples.show_sample,
+    "bytes": sample_bytes.show_bytes,
+    "scatter": order.scatter,
+    "rounds": order.show_rounds,
+    "steps": order.show_steps,
+    "packing": packing.show_rows,
+    "text": text_flow.list_documents,
+    "flow": text_flow.show_batch,
+    "run": runs.describe_run,
+    "ledger": runs.show_ledger,
+    "trace": runs.trace_step,
+    "find": runs.find_document,
+}
+"""What the page may ask. Each costs a bounded amount of work, whatever the size of the data."""
+
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+class Server:
+    """A page about one subject, on a port of 127.0.0.1.
+
+    The socket is open once this is made, so that `address` can be told; `run` answers until it is interrupted.
+    """
+
+    def __init__(self, subject: Subject, *, port: int = 0) -> None:
+        """Port 0 is any that is free."""
+        self._token = secrets.token_urlsafe(24)
+        self._guard = Guard(_make_app(subject), self._token)
+        try:
+            self._socket = socket.create_server(("127.0.0.1", port))
+        except OSError as error:
+            raise ReadError(
+                f"port {port} of 127.0.0.1 cannot be listened on: {describe_errno(error.errno or 0)}. Another server "
+                "may have it; --port 0 takes any that is free",
+                filename=f"127.0.0.1:{port}",
+                errno=error.errno,
+            ) from error
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._guard,
+                log_config=None,
+                log_level="critical",  # a log of requests would tell the token
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=1,
+                ws="none",
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        """The page, with the token that opens it as long as the server runs."""
+        return f"http://127.0.0.1:{self.port}/?token={self._token}"
+
+    def address_once(self) -> str:
+        """The page, with a token that opens it once."""
+        return f"http://127.0.0.1:{self.port}/?token={self._guard.make_ticket()}"
+
+    def run(self) -> None:
+        """Answer until SIGINT or SIGTERM, or `stop` from another thread."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+
+
+def _make_app(subject: Subject) -> Starlette:
+    routes = [Route(f"/api/{name}", _endpoint(subject, answer)) for name, answer in _ANSWERS.items()]
+    for file in resources.files("tokenfeed.ui").joinpath("page").iterdir():
+        name, kind = file.name, _TYPES.get(f".{file.name.rpartition('.')[2]}")
+        if kind is not None:
+            path = "/" if name == "index.html" else f"/{name}"
+            routes.append(Route(path, _static(file.read_bytes(), kind)))
+    return Starlette(routes=routes)
+
+
+def _static(content: bytes, kind: str) -> Callable[[Request], Any]:
+    async def give(request: Request) -> Response:
+        return Response(content, media_type=kind)
+
+    return give
+
+
+def _endpoint(subject: Subject, answer: Answer) -> Callable[[Request], Any]:
+    async def ask(request: Request) -> Response:
+        try:
+            return JSONResponse(await run_in_threadpool(answer, subject, Query(request.query_params)))
+        except TokenfeedError as error:
+            told = {"error": type(error).__name__, "message": without_paths(str(error), subject.homes)}
+            return JSONResponse(told, 400)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the page must not be told more)
+            print(f"tokenfeed serve: {request.url.path}: {type(error).__name__}: {error}", file=sys.stderr)
+            return JSONResponse({"error": "Error", "message": "This failed. The terminal says why."}, 500)
+
+    return ask

@@ -1,0 +1,132 @@
+"""What the page shows: a store, a run, or a folder of text."""
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tokenfeed.errors import MissingError, TokenfeedError
+from tokenfeed.format.layout import MANIFEST
+from tokenfeed.loader.provenance import _open
+from tokenfeed.loader.run import Run
+from tokenfeed.plan.plan import Plan
+from tokenfeed.store.store import Store, open_store
+from tokenfeed.text.sources.files import ENDINGS, TextFiles
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.ui.telling import last_name
+
+__all__ = ["Subject", "open_subject"]
+
+_FIRST_LINE_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One thing to look at, opened."""
+
+    kind: Literal["store", "run", "text"]
+    name: str
+    """The last part of its path, which is all that the page is told of it."""
+    given_store: Store | None = None
+    given_run: Run | None = None
+    given_files: TextFiles | None = None
+    given_tokenizer: Tokenizer | None = None
+    homes: tuple[str, ...] = ()
+    """Folders of this machine that messages may speak of, and the page must not hear of."""
+
+    @property
+    def store(self) -> Store:
+        if self.given_store is None:
+            raise MissingError(f"{self.name} has no one store whose samples could be shown")
+        return self.given_store
+
+    @property
+    def run(self) -> Run:
+        if self.given_run is None:
+            raise MissingError(f"{self.name} is no run; open the run file to see its history")
+        return self.given_run
+
+    @property
+    def files(self) -> TextFiles:
+        if self.given_files is None:
+            raise MissingError(f"{self.name} is no folder of text")
+        return self.given_files
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self.given_tokenizer is None:
+            raise MissingError("there is no tokenizer; start the page with --tokenizer T")
+        return self.given_tokenizer
+
+    def describe(self) -> dict[str, Any]:
+        """What the page must know to show the right sections."""
+        tokenizer = self.given_tokenizer
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "has_store": self.given_store is not None,
+            "has_run": self.given_run is not None,
+            "has_text": self.given_files is not None,
+            "tokenizer": None if tokenizer is None else {"digest": tokenizer.digest, "tokens": tokenizer.vocab_size},
+        }
+
+
+def open_subject(
+    path: str,
+    *,
+    tokenizer: str | None = None,
+    split: str | None = None,
+    dtype: str | None = None,
+    eos: int | None = None,
+) -> Subject:
+    """Open a run file, a folder, file or pattern of text, a store, or a token file of another system."""
+    loaded = None if tokenizer is None else Tokenizer.load(tokenizer)
+    name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
+    homes = _homes([path])
+    if _is_run(path):
+        run = Run(path)
+        homes = _homes([path, *(each for start in run.starts for hints in start.stores.values() for each in hints)])
+        return Subject("run", name, given_store=_store_of(run), given_run=run, given_tokenizer=loaded, homes=homes)
+    if _is_text(path):
+        return Subject("text", name, given_files=TextFiles.find(path), given_tokenizer=loaded, homes=homes)
+    store = open_store(path, split=split, dtype=dtype, eos=eos)
+    _ = store.identity  # O(shards), once: now, rather than while the page waits for it
+    return Subject("store", name, given_store=store, given_tokenizer=loaded, homes=homes)
+
+
+def _homes(paths: list[str]) -> tuple[str, ...]:
+    """The folders that these paths lie in, as they may be written."""
+    local = [Path(path) for path in paths if "://" not in path]
+    return tuple({str(form.parent) for path in local for form in (path.absolute(), path.resolve())})
+
+
+def _is_run(path: str) -> bool:
+    """Whether the first line is that of a run file."""
+    if not path.endswith(".jsonl") or not os.path.isfile(path):  # noqa: PTH113 (an address is no Path)
+        return False
+    with contextlib.suppress(OSError, ValueError), Path(path).open("rb") as file:
+        first = json.loads(file.readline(_FIRST_LINE_BYTES))
+        return isinstance(first, dict) and isinstance(first.get("plan"), dict)
+    return False
+
+
+def _is_text(path: str) -> bool:
+    if "://" in path:
+        return False
+    folder = Path(path)
+    if folder.is_dir():
+        return not (folder / MANIFEST).exists()
+    return path.endswith(ENDINGS)
+
+
+def _store_of(run: Run) -> Store | None:
+    """The store that a run over one view reads, if it is still where it was."""
+    last = run.starts[-1] if run.starts else None
+    if last is None or not isinstance(last.plan, Plan) or not last.stores.get(""):
+        return None
+    paths = list(last.stores[""])
+    with contextlib.suppress(TokenfeedError):
+        return _open(paths if len(paths) > 1 else paths[0], last.plan.data, "the data")
+    return None

@@ -1,0 +1,82 @@
+"""What may be told to the page, and how: bounded JSON of anything, and no path of this machine.
+
+Payloads and texts are the user's data, and are shown as they are. Everything else that could hold a path or an address
+(errors, provenance) goes through `without_paths`.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Json", "last_name", "plain", "without_paths"]
+
+Json = dict[str, Any]
+
+_LONGEST_TEXT = 2_000
+_MOST_ENTRIES = 64
+_DEEPEST = 6
+_LARGEST_EXACT = 1 << 53  # of JavaScript
+
+# An address with a scheme, or a path from the root: up to white space or what ends a quotation.
+_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"`<>|,;)\]}]+|(?<![\w.~/])(?:~|\.{1,2})?/[^\s'\"`<>|,;)\]}]*")
+
+
+def last_name(path: str) -> str:
+    """The last part of a path or an address, without its query: `"b"` for `"s3://a/b/"`."""
+    text = path.partition("?")[0].partition("#")[0] if "://" in path else path
+    parts = [part for part in text.split("://")[-1].rstrip(":.").split("/") if part not in ("", ".", "..")]
+    name = parts[-1].rpartition("@")[2] if parts else ""
+    return name or "here"
+
+
+def without_paths(text: str, homes: Sequence[str] = ()) -> str:
+    """The text with every path and address cut down to its last part.
+
+    A path ends at white space, unless it lies in one of the folders `homes`, which are cut out first.
+    """
+    for home in sorted((each for each in homes if len(each) > 1), key=len, reverse=True):
+        text = text.replace(home, "")
+    return _PATH.sub(_shorten, text)
+
+
+def _shorten(match: re.Match[str]) -> str:
+    path = match[0].rstrip(":.")  # what ends a sentence, or a part of one
+    return last_name(path) + match[0][len(path) :]
+
+
+def _clean(text: str) -> str:
+    """Where the whole text is a path, white space is part of it."""
+    is_path = text.startswith(("/", "~/")) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text)
+    return last_name(text) if is_path and "\n" not in text else without_paths(text)
+
+
+def plain(value: Any, *, clean: bool = False, depth: int = 0) -> Any:
+    """Anything as JSON of bounded size that JavaScript reads exactly: whole numbers beyond 2**53 become text.
+
+    `clean` cuts paths out of texts.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        text = _clean(value) if clean else value
+        return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+    if isinstance(value, int | np.integer):
+        return int(value) if abs(int(value)) <= _LARGEST_EXACT else str(value)
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value[:32])
+        return f"{len(value):,} bytes: {data.hex(' ')}{'' if len(value) <= len(data) else ' …'}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} array of shape {value.shape}: {np.array2string(value, threshold=16)[:200]}"
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        entries = list(value.items())
+        shown = {str(key)[:200]: plain(item, clean=clean, depth=depth + 1) for key, item in entries[:_MOST_ENTRIES]}
+        return shown if len(entries) <= _MOST_ENTRIES else {**shown, "…": f"{len(entries) - _MOST_ENTRIES:,} more"}
+    if depth < _DEEPEST and isinstance(value, Sequence):
+        listed = [plain(item, clean=clean, depth=depth + 1) for item in value[:_MOST_ENTRIES]]
+        return listed if len(value) <= _MOST_ENTRIES else [*listed, f"… {len(value) - _MOST_ENTRIES:,} more"]
+    return plain(str(value)[:_LONGEST_TEXT], clean=clean, depth=depth + 1)

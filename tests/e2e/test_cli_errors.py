@@ -1,0 +1,112 @@
+"""What all commands have in common: help with an example, errors in one block, completion."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from tokenfeed.cli import app
+
+COMMAND = Path(sys.executable).parent / "tokenfeed"
+COMMANDS = sorted(get_command(app).commands)
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+
+
+def invoke(*arguments):
+    """The help of a command, without the price of a process for each."""
+    from typer.testing import CliRunner
+
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command):
+    done = invoke(command, "--help")
+    assert done.exit_code == 0
+    (example,) = [line.strip() for line in done.output.splitlines() if line.strip().startswith("Example:")]
+    assert example.startswith(f"Example: tokenfeed {command} ") or example == f"Example: tokenfeed {command}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_use_options_that_there_are(command):
+    """Every option of an example is in the help above it."""
+    output = invoke(command, "--help").output
+    above, example = output.split("Example:")
+    options = [word for word in example.split() if word.startswith("-")]
+    assert all(option in above.split() or f"{option}," in above for option in options)
+
+
+def test_help_names_every_command():
+    output = invoke("--help").output
+    assert all(command in output for command in COMMANDS)
+
+
+def test_version():
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"tokenfeed {version('tokenfeed')}\n")
+
+
+def test_debug_may_stand_anywhere(tmp_path):
+    for arguments in (("--debug", "inspect", tmp_path), ("inspect", tmp_path, "--debug")):
+        done = run(*arguments)
+        assert done.returncode != 0
+        assert "Traceback" in done.stderr
+        assert "NotAStoreError" in done.stderr
+
+
+def test_what_was_raised_on_purpose_is_a_block_with_status_2(tmp_path):
+    done = run("top", tmp_path / "run.jsonl")
+    assert done.returncode == 2
+    assert "NotAStoreError" in done.stderr
+    assert 'observe.publish(loader, "run.stats.jsonl")' in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+
+
+# A codec of Python's, put first on the path, that fails in a way nobody foresaw.
+BROKEN = """
+raise RuntimeError("it broke at https://me:pass-word@host/a?X-Amz-Signature=abcdef&b=2 today")
+"""
+
+
+def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path):
+    (tmp_path / "ways").mkdir()
+    (tmp_path / "ways" / "pyarrow.py").write_text(BROKEN)
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    arguments = ("train-tokenizer", tmp_path / "a.jsonl", "-o", tmp_path / "out")
+    done = run(*arguments, PYTHONPATH=str(tmp_path / "ways"))
+    assert done.returncode == 3, done.stderr
+    assert "RuntimeError, which tokenfeed did not expect" in done.stderr
+    assert "it broke at https://…host/a?… today" in done.stderr
+    assert "--debug" in done.stderr
+    assert "Traceback" not in done.stderr
+    for secret in ("pass-word", "abcdef"):
+        assert secret not in done.stderr + done.stdout
+    assert "Traceback" in run(*arguments, "--debug", PYTHONPATH=str(tmp_path / "ways")).stderr
+
+
+def test_usage_errors_name_the_option():
+    done = run("inspect", "store", "--no-such")
+    assert done.returncode == 2
+    assert "--no-such" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_commands_are_completed():
+    done = run(_TOKENFEED_COMPLETE="complete_bash", COMP_WORDS="tokenfeed in", COMP_CWORD="1")
+    assert done.stdout.split() == ["inspect"]
+    done = run(_TOKENFEED_COMPLETE="complete_bash", COMP_WORDS="tokenfeed bench --len", COMP_CWORD="2")
+    assert done.stdout.split() == ["--length"]

@@ -1,0 +1,198 @@
+"""Who is let in, and what nobody is told, by real requests to real servers."""
+
+import http.client
+import json
+import socket
+from importlib import resources
+from urllib.parse import quote
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not once for each worker
+
+ASSETS = ["/", "/app.js", "/dom.js", "/style.css", "/icon.svg"]
+QUESTIONS = {
+    "store": [
+        "subject",
+        "store",
+        "shards",
+        "lengths",
+        "sample",
+        "sample?view=documents",
+        "bytes",
+        "scatter",
+        "packing",
+    ],
+    "run": ["subject", "run", "trace?step=31", "find?document=3", "sample", "rounds", "steps"],
+    "mixture": ["subject", "run", "ledger", "trace", "find?document=3&source=code"],
+    "text": ["subject", "text", "flow"],
+}
+WRONG = [
+    "sample?view=packed&length=77",  # no plan: the message says where it was looked for
+    "sample?index=99999999",
+    "sample?view=../../etc",
+    "shards?first=-1",
+    "find?document=99999999",
+    "trace?step=1&rank=/etc/passwd",
+    "flow?seq_len=4",
+    "text?file=99",
+    "ledger?samples=-1",
+    "rounds?n=0",
+]
+
+
+def test_nothing_without_the_token(clients):
+    client = clients["store"]
+    for target in [
+        *ASSETS,
+        "/api/subject",
+        "/api/sample",
+        "/nowhere",
+        "/?token=",
+        "/?token=wrong",
+        "/api/store?token=x",
+    ]:
+        for cookie in (None, "tokenfeed=1", client.cookie[:-1], f"{client.cookie}x"):
+            status, headers, body = client.get(target, cookie=cookie)
+            assert status == 403, target
+            assert "Set-Cookie" not in headers
+            assert b"token" in body
+    assert client.get("/api/subject")[0] == 200
+
+
+def test_the_token_opens_the_page_alone(store_server, clients):
+    query = store_server.address.partition("?")[2]
+    status, headers, _ = clients["store"].get(f"/?{query}", cookie=None)
+    assert status == 200
+    cookie = headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert clients["store"].get(f"/api/store?{query}", cookie=None)[0] == 403
+
+
+def test_the_token_of_one_server_does_not_open_another(clients):
+    assert clients["run"].get("/api/run", cookie=clients["store"].cookie)[0] == 403
+
+
+def test_a_ticket_is_good_once(store_server, clients):
+    target = store_server.address_once().partition(str(store_server.port))[2]
+    assert target not in store_server.address
+    assert clients["store"].get(target, cookie=None)[0] == 200
+    assert clients["store"].get(target, cookie=None)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::1]", "0.0.0.0", "localhost.evil"]
+)
+def test_other_hosts_are_refused(clients, store_server, host):
+    """A name that an attacker's DNS has pointed here is not ours, whatever cookie comes along."""
+    status, headers, _ = clients["store"].get("/api/subject", Host=host)
+    assert status == 403
+    query = store_server.address.partition("?")[2]
+    assert clients["store"].get(f"/?{query}", cookie=None, Host=host)[0] == 403
+    assert "Set-Cookie" not in headers
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1:1", "LOCALHOST:80"])
+def test_a_forwarded_port_may_be_another(clients, host):
+    assert clients["store"].get("/api/subject", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"])
+def test_only_get(clients, method):
+    for target in ("/", "/api/subject"):
+        status, headers, _ = clients["store"].get(target, method=method)
+        assert status == 405
+        assert headers["Allow"] == "GET"
+
+
+def test_no_websocket(clients):
+    client = clients["store"]
+    upgrade = {"Upgrade": "websocket", "Sec-WebSocket-Key": "x" * 16, "Sec-WebSocket-Version": "13"}
+    assert client.get("/api/subject", Connection="Upgrade", **upgrade)[0] != 101
+
+
+def test_no_file_but_those_of_the_page(clients):
+    for name in (
+        "/../server.py",
+        "/..%2fserver.py",
+        "/%2e%2e/%2e%2e/pyproject.toml",
+        "//etc/passwd",
+        "/page/app.js",
+        "/api/",
+        "/api/__init__",
+    ):
+        assert clients["store"].get(name)[0] == 404
+
+
+def test_headers_that_protect(clients):
+    for target in [*ASSETS, "/api/subject", "/nowhere"]:
+        _, headers, _ = clients["store"].get(target)
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cache-Control"] == "no-store"
+        assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_only_loopback_is_listened_on(store_server):
+    addresses = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    for address in addresses - {"127.0.0.1", "127.0.1.1"}:
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((address, store_server.port), 2)
+    assert store_server.address.startswith("http://127.0.0.1:")
+
+
+def test_no_path_and_no_secret_in_any_answer(clients, made):
+    """Everything that was ever told, errors included: neither where things lie nor what opens them."""
+    for name, client in clients.items():
+        for question in [*QUESTIONS[name], *WRONG]:
+            status, _, body = client.get(f"/api/{question}")
+            assert status in (200, 400), (name, question, body)
+            if question in QUESTIONS[name]:
+                assert status == 200, (name, question, body)
+            json.loads(body)
+        for asset in ASSETS:
+            assert client.get(asset)[0] == 200
+        told = b"\n".join(client.told)
+        for secret in (
+            str(made.root),
+            made.root.name,
+            str(made.root.parent),
+            "password",
+            "signature=",
+            "/tokenfeed/",
+        ):
+            assert secret.encode() not in told, (name, secret)
+            assert quote(secret).encode() not in told, (name, secret)
+
+
+def test_assets_ask_nobody_else(clients):
+    client = clients["store"]
+    names = {path.name for path in resources.files("tokenfeed.ui").joinpath("page").iterdir()}
+    assert {"index.html", "app.js", "style.css", "icon.svg"} <= names
+    for name in names:
+        status, _, body = client.get("/" if name == "index.html" else f"/{name}")
+        assert status == 200
+        text = body.decode().replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "innerHTML" not in text
+        assert "eval(" not in text
+
+
+def test_nonsense_is_survived(clients, store_server):
+    for junk in (b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", store_server.port), 5) as raw:
+            raw.settimeout(5)
+            raw.sendall(junk)
+            assert b" 200 " not in raw.recv(200)
+    connection = http.client.HTTPConnection("127.0.0.1", store_server.port, timeout=5)
+    connection.putrequest("GET", "/api/subject", skip_host=True)
+    connection.endheaders()
+    assert connection.getresponse().status in (400, 403)
+    connection.close()
+    assert clients["store"].get("/api/subject")[0] == 200

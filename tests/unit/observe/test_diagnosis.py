@@ -1,0 +1,219 @@
+"""The diagnosis: of counters as they might be, and of real loaders with a real bottleneck each."""
+
+import contextlib
+import json
+import shutil
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tokenfeed
+from servers import faulty_proxy, s3_server
+from tokenfeed.loader.delivery import Stats
+from tokenfeed.observe import Rates, diagnose
+from tokenfeed.observe.measuring import measure_store
+from tokenfeed.storage.remote import RemoteStats
+
+NOTHING = Stats(0, 0, 0, 0.0, 0.0, 0.0, 0)
+
+
+def after(wait, read, **others):
+    """Ten seconds of 100 batches by two threads."""
+    given = {"threads": 2, "prefetch": 8, "items": 100_000, **others}
+    return Stats(100, 3200, 10**7, 10.0, wait, read, 0, **given)
+
+
+@pytest.mark.parametrize(
+    ("stats", "cores", "words"),
+    [
+        (NOTHING, 8, "has not asked for a batch yet"),
+        (after(0.002, 5.0), 8, "Nothing to gain: the loop waits 0.02% of the time."),
+        (after(0.009, 5.0), 8, "Nothing to gain"),
+        (after(1.2, 19.0), 8, "waits 12% of the time: reading is the bottleneck; 2 threads are at it 95%"),
+        (after(1.2, 19.0), 8, "Try threads=4."),
+        (after(1.2, 19.0), 3, "Try threads=3."),
+        (after(1.2, 19.0), 2, "All cores are taken"),
+        (after(1.2, 19.0, collate_seconds=15.0), 8, "collate is the bottleneck; it takes 79%"),
+        (after(1.2, 19.0, collate_seconds=2.0), 8, "reading is the bottleneck"),
+        (after(1.2, 2.0), 8, "Try prefetch=16"),
+        (after(5.0, 5.0, prefetch=0, threads=0), 8, "because prefetch is 0"),
+        (after(5.0, 9.0, encode_seconds=19.0), 8, "tokenising is the bottleneck; 2 threads are busy 95%"),
+        (after(5.0, 9.0, encode_seconds=19.0), 2, "prepare a store"),
+        (after(5.0, 9.0, encode_seconds=3.0), 8, "reading and packing text is the bottleneck"),
+        (after(5.0, 19.0, remote=RemoteStats(waits=50)), 8, "the server is the bottleneck; 50 reads had to wait"),
+        (after(5.0, 19.0, remote=RemoteStats(waits=50)), 8, "Remote(cache=folder)"),
+        (after(5.0, 19.0, remote=RemoteStats(waits=5, bytes_fetched=9 * 10**7)), 8, "sends 9 bytes for each one used"),
+        (after(5.0, 19.0, remote=RemoteStats(waits=5, cache_is_full=True)), 8, "Remote(cache_bytes=…)"),
+        (after(5.0, 19.0, remote=RemoteStats(waits=5, cache_misses=9)), 8, "later epochs come from the cache"),
+        (after(5.0, 19.0, remote=RemoteStats()), 8, "reading is the bottleneck"),
+        (Stats(10**6, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 5 µs for a batch"),
+        (Stats(10**5, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 50 µs for a batch"),
+        (Stats(10**5, 1, 1, 10.0, 5.0, 19.0, 3, threads=2, prefetch=8), 8, "reading is the bottleneck"),
+        (Stats(0, 0, 0, 10.0, 10.0, 0.0, 0, threads=2, prefetch=8), 8, "no batch has come for 10.0 s"),
+    ],
+)
+def test_rules(stats, cores, words):
+    first, *_ = diagnose(NOTHING, stats, cores=cores)
+    assert words in first
+
+
+def test_oddities_are_told_even_where_nothing_waits():
+    remote = RemoteStats(retries=1, cache_damaged=2, cache_is_full=True)
+    first, *others = diagnose(NOTHING, after(0.0, 1.0, remote=remote))
+    assert "Nothing to gain" in first
+    assert [others[0][:9], others[1][:8], others[2][:9]] == ["1 request", "2 blocks", "The cache"]
+
+
+def test_only_the_interval_counts():
+    """A slow start an hour ago is no bottleneck now."""
+    before = Stats(100, 3200, 10**7, 3600.0, 900.0, 7000.0, 0, RemoteStats(retries=8), threads=2, prefetch=8)
+    now = Stats(200, 6400, 2 * 10**7, 3610.0, 900.0, 7001.0, 8, RemoteStats(retries=8), threads=2, prefetch=8)
+    assert diagnose(before, now) == ["Nothing to gain: the loop waits 0.00% of the time."]
+    assert "has taken no batch for 10 s" in diagnose(now, Stats(200, 1, 1, 3620.0, 900.0, 7001.0, 8))[0]
+
+
+numbers = st.integers(0, 10**9)
+floats = st.floats(0, 1e6)
+some_stats = st.builds(
+    Stats,
+    batches=numbers,
+    samples=numbers,
+    bytes=numbers,
+    wall_seconds=floats,
+    wait_seconds=floats,
+    read_seconds=floats,
+    queued=numbers,
+    remote=st.none() | st.builds(RemoteStats, requests=numbers, waits=numbers, bytes_fetched=numbers),
+    items=numbers,
+    collate_seconds=floats,
+    encode_seconds=st.none() | floats,
+    threads=st.integers(0, 64),
+    prefetch=st.integers(0, 64),
+)
+
+
+@given(some_stats, some_stats)
+def test_any_two_looks_give_rates_within_bounds_and_a_sentence(before, now):
+    """A loader may have been made anew in between, or sent elsewhere: counters may step back."""
+    rates = Rates.between(before, now)
+    for share in (rates.wait_fraction, rates.busy, rates.collate_share, rates.encode_busy or 0):
+        assert 0 <= share <= 1
+    assert rates.seconds >= 0
+    assert rates.batches >= 0
+    assert rates.bytes_per_second >= 0
+    sentences = diagnose(before, now)
+    assert all(sentence[0].isupper() or sentence[0].isdigit() for sentence in sentences)
+    assert all(sentence.endswith((".", "?")) for sentence in sentences)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """4 million tokens."""
+    path = tmp_path_factory.mktemp("observe") / "store"
+    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, sync=False) as writer:
+        writer.append({"tokens": np.arange(4_000_000) % 60_000})
+    return path
+
+
+def observe(loader, steps, compute=0.0):
+    """The diagnosis of so many steps, behind the first."""
+    with contextlib.closing(loader):
+        next(loader)
+        before = loader.stats()
+        for _ in range(steps):
+            time.sleep(compute)
+            next(loader)
+        return diagnose(before, loader.stats(), cores=4)[0]
+
+
+def test_a_loop_that_computes_waits_for_nothing(store):
+    loader = tokenfeed.Loader(tokenfeed.open(store).windows(512), 8, rank=0, world_size=1)
+    assert "Nothing to gain" in observe(loader, 30, compute=0.02)
+
+
+def test_reading_is_the_bottleneck_of_a_loop_that_does_nothing(store):
+    """Batches of 12 MB take milliseconds, however fast the memory."""
+    windows = tokenfeed.open(store).windows(200_000)
+    assert "reading is the bottleneck" in observe(tokenfeed.Loader(windows, 32, rank=0, world_size=1), 60)
+
+
+def test_a_slow_collate_is_found(store):
+    def collate(batch):
+        time.sleep(0.01)
+        return batch.inputs.sum()
+
+    loader = tokenfeed.Loader(tokenfeed.open(store).windows(512), 8, collate=collate, rank=0, world_size=1)
+    assert "collate is the bottleneck" in observe(loader, 80)
+
+
+def test_no_prefetch(store):
+    loader = tokenfeed.Loader(tokenfeed.open(store).windows(200_000), 32, prefetch=0, rank=0, world_size=1)
+    assert "prefetch is 0" in observe(loader, 10)
+
+
+def test_a_loop_that_is_stuck_counts_as_waiting(store):
+    """Before the batch has come, and not only then."""
+    loader = tokenfeed.Loader(
+        tokenfeed.open(store).windows(512), 8, collate=lambda _: time.sleep(1.5), prefetch=1, rank=0, world_size=1
+    )
+    thread = threading.Thread(target=loader.fetch)
+    thread.start()
+    time.sleep(0.5)
+    before = loader.stats()
+    time.sleep(0.3)
+    now = loader.stats()
+    thread.join()
+    assert now.wait_seconds - before.wait_seconds == pytest.approx(now.wall_seconds - before.wall_seconds, abs=0.01)
+    assert "no batch has come" in diagnose(before, now)[0]
+    loader.close()
+
+
+def test_a_slow_server_is_found(store, tmp_path, monkeypatch):
+    shutil.copytree(store, tmp_path / "root" / "bucket" / "store")
+    with s3_server(tmp_path / "root") as server, faulty_proxy(server.url, latency=0.2) as proxy:
+        for name, value in server.environment(proxy.url).items():
+            monkeypatch.setenv(name, value)
+        windows = tokenfeed.open("s3://bucket/store").windows(512)
+        told = observe(tokenfeed.Loader(windows, 8, prefetch=2, rank=0, world_size=1), 10)
+        opened = partial(tokenfeed.open, "s3://bucket/store")
+        (way,) = measure_store(opened, length=512, batch_size=8, seconds=0.5, threads=2)
+        assert way.name == "loader"
+        assert way.seconds_to_first > 0.2
+    assert "the server is the bottleneck" in told
+
+
+def test_slow_tokenising_is_found(tmp_path):
+    tokenizer = tokenfeed.Tokenizer.train(["somewordsandothers" * 99], vocab_size=270, engine="tiktoken")
+    letters = np.frombuffer(b"somewrdanthe", np.uint8)
+    drawn = np.random.default_rng(0).choice(letters, (5000, 2000))
+    lines = "".join(json.dumps({"text": row.tobytes().decode()}) + "\n" for row in drawn)
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text(lines)
+    feed = tokenfeed.stream(
+        str(tmp_path / "*.jsonl"),
+        tokenizer,
+        batch_size=16,
+        seq_len=512,
+        buffer_size=64,
+        refill_size=32,
+        threads=1,
+        rank=0,
+        world_size=1,
+    )
+    assert "tokenising is the bottleneck; 1 thread is busy" in observe(feed, 600)
+    assert feed.stats().encode_seconds > 0
+    assert feed.stats().items == 601 * 16 * 512
+
+
+def test_items_of_documents_are_their_lengths(store_path, plain):
+    lengths = [len(document.tokens) for document in plain.documents]
+    loader = tokenfeed.Loader(tokenfeed.open(store_path).documents(), 7, epochs=1, rank=0, world_size=1)
+    for _ in loader:
+        pass
+    assert loader.stats().items == sum(lengths)
+    loader.close()

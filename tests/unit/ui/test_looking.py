@@ -1,0 +1,255 @@
+"""What the page shows of a store is what is in it: samples, bytes, lengths, packed rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tokenfeed
+from golden import golden_tokenizer
+from tokenfeed.errors import ArgumentError, MissingError, SampleIndexError
+from tokenfeed.ui.overview import _edges, _sample_spans, count_lengths, describe_store, list_shards
+from tokenfeed.ui.packing import pack_some, show_rows
+from tokenfeed.ui.query import Query
+from tokenfeed.ui.sample_bytes import show_bytes
+from tokenfeed.ui.samples import show_sample, show_tokens
+from tokenfeed.ui.subject import open_subject
+
+
+@pytest.fixture
+def subject(store_path):
+    return open_subject(str(store_path))
+
+
+def query(**parameters):
+    return Query({name: str(value) for name, value in parameters.items()})
+
+
+def ids(told):
+    return [token[0] for token in told["tokens"]]
+
+
+def spans(told, table):
+    return [(one["number"], one["start"], one["stop"]) for one in told["spans"][table]["spans"]]
+
+
+def test_the_store_as_a_whole(subject, plain):
+    told = describe_store(subject, query())
+    assert told["items"] == plain.tokens.size
+    assert told["shards"] == len(subject.store.shards) > 3
+    assert [column["bytes"] for column in told["columns"]] == [2 * plain.tokens.size, 6 * plain.tokens.size]
+    assert [table["spans"] for table in told["spans"]] == [120, len(plain.table("concepts"))]
+
+
+def test_shards_come_in_pages(subject, plain):
+    whole = list_shards(subject, query(count=100))
+    pages = [list_shards(subject, query(first=first, count=2)) for first in range(0, whole["total"], 2)]
+    parts = [row for page in pages for row in page["shards"]]
+    assert parts == whole["shards"]
+    assert sum(row["items"] for row in parts) == plain.tokens.size
+    assert list_shards(subject, query(first=10**6))["shards"] == []
+    for row in parts:
+        files = (Path(subject.store.paths[0]) / row["name"]).iterdir()
+        assert row["bytes"] == sum(path.stat().st_size for path in files if path.name != "shard.json")
+
+
+@pytest.mark.parametrize("index", [0, 3, 41])
+def test_windows(subject, plain, index):
+    told = show_sample(subject, query(length=37, index=index))
+    assert ids(told) == plain.tokens[index * 37 : index * 37 + 38].tolist()
+    for table in ("documents", "concepts"):
+        expected = plain.touched(table, index * 37, index * 37 + 38)
+        assert spans(told, table) == [each[:3] for each in expected]
+        assert [one["payload"] for one in told["spans"][table]["spans"]] == [each[3] for each in expected]
+
+
+def test_every_document(subject, plain):
+    for number, (start, stop, payload) in enumerate(plain.table("documents")):
+        told = show_sample(subject, query(view="documents", table="documents", index=number))
+        assert ids(told) == plain.tokens[start:stop].tolist()
+        assert told["items"] == stop - start
+        assert told["spans"]["documents"]["spans"][0]["payload"] == payload
+        assert sum(place["stop"] - place["start"] for place in told["places"]) == stop - start
+
+
+def test_packed_rows(subject, plain):
+    with pytest.raises(MissingError, match="tokenfeed pack"):
+        show_sample(subject, query(view="packed", length=100, table="documents"))
+    subject.store.pack(100)
+    view = subject.store.packed(100)
+    for index in range(len(view)):
+        told = show_sample(subject, query(view="packed", length=100, table="documents", index=index))
+        assert ids(told) + [0] * told["padding"] == view[index].tokens.tolist()
+        row = view[index].spans["documents"]
+        assert spans(told, "documents") == [(one.number, one.start, one.stop) for one in row]
+
+
+def test_long_samples_are_shown_in_parts(subject, plain, monkeypatch):
+    monkeypatch.setattr("tokenfeed.ui.samples.MOST_ITEMS", 30)
+    subject.store.pack(100)
+    for asked in ({"view": "windows"}, {"view": "packed"}, {"view": "documents"}):
+        where = {"length": 100, "index": 4, "table": "documents", **asked}
+        view = {
+            "windows": subject.store.windows(100),
+            "packed": subject.store.packed(100),
+            "documents": subject.store.documents(),
+        }[asked["view"]]
+        tokens, spans_shown = [], []
+        told = show_sample(subject, query(**where))
+        for offset in range(0, told["items"], 30):
+            part = show_sample(subject, query(**where, offset=offset))
+            assert part["offset"] == offset
+            assert (part["padding"] > 0) <= (offset + 30 >= told["items"])
+            tokens += ids(part) + [0] * part["padding"]
+            spans_shown += [number for number, *_ in spans(part, "documents")]
+        assert tokens == view[4].tokens.tolist()
+        assert set(spans_shown) == {span.number for span in view[4].spans["documents"]}
+
+
+def test_no_such_sample(subject):
+    for wrong in ({"index": 10**9}, {"view": "documents", "table": "documents", "index": 120}):
+        with pytest.raises(SampleIndexError, match="no sample"):
+            show_sample(subject, query(**wrong))
+    with pytest.raises(ArgumentError, match="view is 'rows'"):
+        show_sample(subject, query(view="rows"))
+
+
+def test_bytes_are_those_of_the_files(subject, plain):
+    """Every cell is what its file has there, and the cells of a sample add up to its items."""
+    root = Path(subject.store.paths[0])
+    for view, index in (("windows", 0), ("windows", 5), ("documents", 7), ("documents", 30)):
+        asked = {"view": view, "index": index, "length": 50, "table": "documents"}
+        sample = show_sample(subject, query(**asked))
+        told = show_bytes(subject, query(item=1, **asked))
+        files = {file["name"]: file for file in told["files"]}
+        for file in files.values():
+            data = (root / told["shard"] / file["name"]).read_bytes()
+            assert len(data) == file["bytes"]
+            for cell in file["cells"]:
+                shown = bytes.fromhex(cell["hex"].removesuffix(" …"))
+                assert data[cell["byte_start"] : cell["byte_stop"]].startswith(shown)
+        tokens = [int(cell["value"]) for cell in files["tokens.npy"]["cells"]]
+        assert tokens == ids(sample)[1 : 1 + len(tokens)]
+        starts = np.load(root / told["shard"] / "documents.starts.npy")
+        shown = files["documents.starts.npy"]["cells"]
+        assert all(int(cell["value"]) in starts for cell in shown)
+        assert {cell["span"] for cell in shown} <= {one["number"] for one in sample["spans"]["documents"]["spans"]}
+
+
+def test_tokens_are_decoded():
+    tokenizer = golden_tokenizer()
+    numbers = tokenizer.encode("zukagidte é\n", prepend="<|bos|>")
+    told = show_tokens(np.array([*numbers, 60_000]), tokenizer)
+    assert told[0] == [tokenizer.bos_id, "<|bos|>", 1]
+    assert told[-1] == [60_000, "", 0]
+    text = b"".join(bytes.fromhex(text) if kind == 2 else text.encode() for _, text, kind in told[1:-1])
+    assert text.decode() == "zukagidte é\n"
+
+
+def test_lengths_of_few_are_exact(subject, plain):
+    told = count_lengths(subject, query(table="documents"))
+    lengths = np.array([stop - start for start, stop, _ in plain.table("documents")])
+    assert told["sampled"] == told["total"] == 120
+    assert (told["longest"], told["median"]) == (lengths.max(), np.median(lengths))
+    for bin_ in told["bins"]:
+        assert bin_["count"] == ((lengths >= bin_["start"]) & (lengths < bin_["stop"])).sum()
+    assert sum(bin_["count"] for bin_ in told["bins"]) == 120
+
+
+@given(st.integers(0, 10**12))
+def test_edges_hold_every_length(longest):
+    edges = _edges(longest)
+    assert edges[0] == 0
+    assert edges[-1] == longest + 1
+    assert (np.diff(edges) > 0).all()
+    assert edges.size <= 30
+
+
+@given(st.lists(st.integers(0, 2000), max_size=300))
+def test_a_sample_of_spans_is_bounded(counts):
+    starts = np.concatenate(([0], np.cumsum(np.array(counts, np.int64)))).astype(np.int64)
+    numbers = _sample_spans(starts)
+    assert np.array_equal(numbers, np.unique(numbers))
+    assert numbers.size <= 64 * 256
+    assert (numbers.size > 0) == (sum(counts) > 0)
+    if numbers.size:
+        assert numbers[0] >= 0
+        assert numbers[-1] < starts[-1]
+        assert np.unique(np.searchsorted(starts, numbers, side="right")).size <= 64
+
+
+@pytest.mark.parametrize("length", [10, 100, 5000])
+def test_the_rows_shown_are_those_that_pack_makes(subject, plain, length):
+    lengths = np.array([stop - start for start, stop, _ in plain.table("documents")])
+    rows = pack_some(lengths, length + 1)
+    report = subject.store.pack(length)
+    found = subject.store.packed(length).rows.find(np.arange(report.rows))
+    assert len(rows) == report.rows
+    for row, pieces in enumerate(rows):
+        part = found.part(row, row + 1)
+        filled = zip(part.first_items[part.filled], np.diff(part.offsets)[part.filled], strict=True)
+        assert pieces == [(int(first), int(count)) for first, count in filled]
+    told = show_rows(subject, query(table="documents", length=length, count=4096))
+    assert told["used"] == pytest.approx(report.used)
+    assert told["cut"] == report.cut_documents
+    assert told["documents"] == 120
+
+
+def make_odd(kind, path):
+    if kind == "foreign":
+        np.array([5, 6, 7, 0, 8, 0, 9, 9, 9, 9, 0], np.uint16).tofile(path.with_suffix(".bin"))
+        return open_subject(str(path.with_suffix(".bin")), dtype="uint16", eos=0)
+    columns = {"frame": ("uint8", (2, 3))} if kind == "frames" else {"tokens": "uint16"}
+    spans = {} if kind == "no spans" else {"documents": None if kind == "no payloads" else "bytes"}
+    with tokenfeed.Writer(path, columns=columns, spans=spans, sync=False) as writer:
+        for _ in range(0 if kind == "empty" else 3):
+            writer.append({name: np.ones((20, *([2, 3] if name == "frame" else [])), int) for name in columns})
+    return open_subject(str(path))
+
+
+@pytest.mark.parametrize("kind", ["empty", "no spans", "no payloads", "frames", "foreign"])
+def test_stores_of_every_kind_can_be_looked_at(kind, tmp_path):
+    """Each question is answered, or it is said why not."""
+    subject = make_odd(kind, tmp_path / "odd")
+    has_items, has_spans = kind != "empty", kind != "no spans"
+    assert (describe_store(subject, query())["items"] > 0) == has_items
+    assert len(list_shards(subject, query())["shards"]) == has_items
+    for answer in (count_lengths, show_rows):
+        if has_spans:
+            assert (answer(subject, query(length=4))["total"] > 0) == has_items
+        else:
+            with pytest.raises(ArgumentError, match="no table to choose"):
+                answer(subject, query())
+    for answer in (show_sample, show_bytes):
+        if has_items:
+            answer(subject, query(length=4))
+        else:
+            with pytest.raises(SampleIndexError, match="no sample 0"):
+                answer(subject, query())
+    if kind == "foreign":
+        told = show_sample(subject, query(view="documents", index=1))
+        assert ids(told) == [8, 0]
+        files = [file["name"] for file in show_bytes(subject, query(length=4))["files"]]
+        assert files == ["odd.bin"]
+
+
+def test_subjects(store_path, tmp_path):
+    run = tmp_path / "run.jsonl"
+    loader = tokenfeed.Loader(
+        tokenfeed.open(store_path).windows(16), batch_size=2, prefetch=0, rank=0, world_size=1, run=run
+    )
+    next(iter(loader))
+    loader.close()
+    opened = open_subject(str(run))
+    assert (opened.kind, opened.name) == ("run", "run.jsonl")
+    assert opened.store.identity == tokenfeed.open(store_path).identity
+    text = tmp_path / "text.jsonl"
+    text.write_text('{"text": "plan"}\n')
+    assert open_subject(str(text)).kind == "text"
+    with pytest.raises(MissingError, match="tokenizer"):
+        _ = opened.tokenizer
+    store_path.rename(tmp_path / "elsewhere")
+    with pytest.raises(MissingError, match="no one store"):
+        _ = open_subject(str(run)).store
