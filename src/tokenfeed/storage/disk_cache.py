@@ -162,8 +162,8 @@ class DiskCache:
         """The two files of one, made if need be, open at least as long as `stack`; None where that cannot be."""
         name = f"{file.identity}-{self._block_bytes}"
         try:
-            self._touch(name)
             with self._lock:
+                self._touch(name)
                 entry = self._entries.get(name)
                 if entry is None:
                     entry = _open_entry(self._folder / name)
