@@ -24,6 +24,7 @@ from tokenfeed.store.store import Store
 from tokenfeed.store.store import open_store as open  # noqa: A004
 from tokenfeed.store.writer import Writer
 from tokenfeed.text import Tokenizer, stream
+from tokenfeed.version import __version__
 
 __all__ = [
     "Loader",
@@ -37,6 +38,7 @@ __all__ = [
     "Store",
     "Tokenizer",
     "Writer",
+    "__version__",
     "combine",
     "errors",
     "mix",

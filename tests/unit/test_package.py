@@ -13,6 +13,7 @@ SOURCE = Path(tokenfeed.__file__).parent
 
 # From the ground up; a module may import from its own layer and from those before it.
 LAYERS = [
+    "version",
     "errors",
     "kernels",
     "storage",
@@ -27,6 +28,7 @@ LAYERS = [
     "observe",
     "ui",
     "cli",
+    "__main__",
 ]
 
 
@@ -43,6 +45,7 @@ def test_public_names():
         "Store",
         "Tokenizer",
         "Writer",
+        "__version__",
         "combine",
         "errors",
         "mix",

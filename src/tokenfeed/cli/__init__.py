@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 import typer
@@ -24,6 +23,7 @@ from tokenfeed.cli import (
 )
 from tokenfeed.cli.console import show_error, show_unexpected
 from tokenfeed.errors import TokenfeedError
+from tokenfeed.version import __version__
 
 __all__ = ["app", "main"]
 
@@ -60,7 +60,7 @@ for _name, _command, _example in _COMMANDS:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"tokenfeed {metadata.version('tokenfeed')}")
+        typer.echo(f"tokenfeed {__version__}")
         raise typer.Exit
 
 

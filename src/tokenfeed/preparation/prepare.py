@@ -5,7 +5,6 @@ import fnmatch
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +24,7 @@ from tokenfeed.preparation.slices import Job, Task
 from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.sealing import load_manifest, seal, unseal
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.version import __version__
 
 __all__ = ["prepare"]
 
@@ -103,7 +103,7 @@ def prepare(
     plan = Plan(recipe, files)
     provenance = {
         "made_by": "tokenfeed prepare",
-        "tokenfeed": metadata.version("tokenfeed"),
+        "tokenfeed": __version__,
         "recipe": recipe.to_json(),
     }
     job = Job(store, recipe, loaded, provenance, on_error, source)
