@@ -24,7 +24,18 @@ from tokenfeed.store.spans import Span, SpanTable
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.store.windows import WindowBatch, Windows
 
-__all__ = ["AnyPlan", "Hints", "Origins", "Places", "RowTrace", "Seen", "Sightings", "Where", "make_view"]
+__all__ = [
+    "AnyPlan",
+    "Hints",
+    "Origins",
+    "Places",
+    "RowTrace",
+    "Seen",
+    "Sightings",
+    "Where",
+    "make_view",
+    "open_data",
+]
 
 AnyPlan = Plan | MixturePlan
 Hints = Mapping[str, Sequence[str]]
@@ -133,7 +144,7 @@ class Origins:
         if hasattr(given, "description"):
             _check_identity(given.identity, identity, told, given)
             return _check_description(given, description)
-        return make_view(_open(given, identity, told), description)
+        return make_view(open_data(given, identity, told), description)
 
     def _open_hinted(self, name: str, told: str, identity: str, description: str) -> Any:
         paths = list(self._hints.get(name, ()))
@@ -141,7 +152,7 @@ class Origins:
         if not paths:
             raise MissingError(f"the run file does not tell where {told} lies; {remedy}")
         try:
-            store = _open(paths if len(paths) > 1 else paths[0], identity, told)
+            store = open_data(paths if len(paths) > 1 else paths[0], identity, told)
         except NotAStoreError as error:
             raise NotAStoreError(
                 f"{told} was in {', '.join(paths)} when the run began, and is not there now ({error}); {remedy}"
@@ -149,7 +160,7 @@ class Origins:
         return make_view(store, description)
 
 
-def _open(place: Any, identity: str, told: str) -> Store:
+def open_data(place: Any, identity: str, told: str) -> Store:
     """The store at a path, or the split of it, that has this identity."""
     if isinstance(place, Store):
         _check_identity(place.identity, identity, told, place)

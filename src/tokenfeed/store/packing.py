@@ -36,7 +36,7 @@ from tokenfeed.store.reader import Ints
 from tokenfeed.store.shard_writer import _NpyFile
 from tokenfeed.store.shards import Shard
 
-__all__ = ["PackReport", "Progress", "pack"]
+__all__ = ["Block", "PackReport", "Progress", "pack"]
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, of how much."""
@@ -117,7 +117,7 @@ def _pack_blocks(lengths: "_Lengths", width: int, writer: "_PlanWriter", progres
     first_item = 0
     for number in range(num_blocks):
         first = number * BLOCK_DOCUMENTS
-        block = _Block(lengths, first, min(lengths.count, first + BLOCK_DOCUMENTS), width, first_item)
+        block = Block(lengths, first, min(lengths.count, first + BLOCK_DOCUMENTS), width, first_item)
         for done in block.run(writer):
             progress(first + int(done * block.size), lengths.count)
         counts += block.counts
@@ -167,7 +167,7 @@ def _starts_of(shard: Shard, table: str) -> Part | Ints:
     return starts._replace(kept=0.0) if isinstance(starts, Part) else starts
 
 
-class _Block:
+class Block:
     """Some millions of documents that are packed together. `kernels/bestfit.py` says what the arrays are."""
 
     def __init__(self, lengths: _Lengths, first: int, stop: int, width: int, first_item: int) -> None:

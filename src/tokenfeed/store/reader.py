@@ -132,25 +132,22 @@ class Reader:
 
     def read_ragged(self, first_items: Ints, row_offsets: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
         """Row j of every column becomes the items from first_items[j] on, at [row_offsets[j], row_offsets[j + 1])."""
+        self._read_rows(items.read_ragged, first_items, row_offsets, request, buffer)
+
+    def read_pieces(self, first_items: Ints, offsets: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
+        """As `read_ragged`; and what begins at `items.PADDING` becomes zeros."""
+        self._read_rows(items.read_pieces, first_items, offsets, request, buffer)
+
+    def _read_rows(
+        self, kernel: Any, first_items: Ints, offsets: Ints, request: Ints, buffer: npt.NDArray[Any]
+    ) -> None:
         while True:
-            status, file, row = self._files.call(items.read_ragged, first_items, row_offsets, request, buffer)
+            status, file, row = self._files.call(kernel, first_items, offsets, request, buffer)
             if status == posix.OK:
                 return
             if status == posix.BAD_INDEX:
                 raise SampleIndexError(
                     f"row {row} begins at item {first_items[row]}; the store has {self.starts[-1]:,}"
-                )
-            self._recover(status, file, self.starts, first_items)
-
-    def read_pieces(self, first_items: Ints, offsets: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
-        """As `read_ragged`; and what begins at `items.PADDING` becomes zeros."""
-        while True:
-            status, file, row = self._files.call(items.read_pieces, first_items, offsets, request, buffer)
-            if status == posix.OK:
-                return
-            if status == posix.BAD_INDEX:
-                raise SampleIndexError(
-                    f"piece {row} begins at item {first_items[row]}; the store has {self.starts[-1]:,}"
                 )
             self._recover(status, file, self.starts, first_items)
 

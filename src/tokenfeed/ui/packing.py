@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from tokenfeed.kernels import bestfit
-from tokenfeed.store.packing import _Block
+from tokenfeed.store.packing import Block
 from tokenfeed.store.reader import Ints
 from tokenfeed.store.store import Store
 from tokenfeed.ui.query import Query
@@ -54,7 +54,7 @@ def pack_some(lengths: Ints, width: int) -> list[list[tuple[int, int]]]:
     """Rows of up to `width` items, each a list of (first item, count); documents lie one behind the other from 0 on."""
     kept = _Kept()
     if lengths.size:
-        block = _Block(_Some(lengths), 0, lengths.size, width, 0)  # type: ignore[arg-type]
+        block = Block(_Some(lengths), 0, lengths.size, width, 0)  # type: ignore[arg-type]
         for _ in block.run(kept):  # type: ignore[arg-type]
             pass
     return kept.rows

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tokenfeed.errors import MissingError, TokenfeedError
 from tokenfeed.format.layout import MANIFEST
-from tokenfeed.loader.provenance import _open
+from tokenfeed.loader.provenance import open_data
 from tokenfeed.loader.run import Run
 from tokenfeed.plan.plan import Plan
 from tokenfeed.store.store import Store, open_store
@@ -128,5 +128,5 @@ def _store_of(run: Run) -> Store | None:
         return None
     paths = list(last.stores[""])
     with contextlib.suppress(TokenfeedError):
-        return _open(paths if len(paths) > 1 else paths[0], last.plan.data, "the data")
+        return open_data(paths if len(paths) > 1 else paths[0], last.plan.data, "the data")
     return None
