@@ -9,6 +9,8 @@ import numpy as np
 import xxhash
 
 STRIDE = 4096  # items per anchor
+BLOCK = 4096  # bytes per block checksum
+SUMS = "shard.blocks.npy"
 NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,99}"
 SHARD, SPLIT = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
 
@@ -22,8 +24,18 @@ def checksum(data):
     return xxhash.xxh3_64_hexdigest(data)
 
 
+def signed(text):
+    """A JSON file, from all of its bytes but the last two lines."""
+    return text + f'"checksum": "{checksum(text)}"\n}}\n'.encode()
+
+
+def block_sums(data):
+    return [xxhash.xxh3_64_intdigest(data[i : i + BLOCK]) for i in range(0, len(data), BLOCK)]
+
+
 def load(path, kind):
     raw = Path(path).read_bytes()
+    need(raw == signed(raw[: raw.rindex(b'"checksum"')]), path, "not as it was written")
     value = json.loads(raw)
     need((value["format"], value["version"]) == (kind, 1), path, "format or version")
     return value, raw
@@ -79,6 +91,8 @@ class Shard:
             if table["codec"] is not None:
                 self.expect(f"{name}.offsets.npy", spans + 1)
                 self.expect(f"{name}.payload.bin", size, "|u1")
+        self.blocked = sorted(self.files)
+        self.expect(SUMS, sum(-(-self.listed[file]["bytes"] // BLOCK) for file in self.blocked), "<u8")
         need(self.files.keys() == self.listed.keys(), folder, "files", set(self.files) ^ set(self.listed))
 
     def expect(self, file, count, dtype="<i8", shape=()):
@@ -119,6 +133,8 @@ class Shard:
         for file, said in self.listed.items():
             data = (self.folder / file).read_bytes()[len(self.files[file][0]) :]
             need(checksum(data) == said["checksum"], self.folder / file, "checksum")
+        sums = [n for file in self.blocked for n in block_sums((self.folder / file).read_bytes())]
+        need(self.read(SUMS).tolist() == sums, self.folder / SUMS, "checksums of blocks")
         for table, (_, size) in self.spans.items():
             starts, anchors = self.read(f"{table}.starts.npy"), self.read(f"{table}.anchors.npy")
             need((starts[:1] == 0).all() and (np.diff(starts, append=self.items) >= 0).all(), table, "starts")
@@ -203,7 +219,7 @@ class Store:
 
 def dump(path, value):
     hidden = path.with_name("." + path.name)
-    hidden.write_text(json.dumps(value), encoding="utf-8")
+    hidden.write_bytes(signed(json.dumps(value, ensure_ascii=False).removesuffix("}").encode() + b",\n"))
     hidden.replace(path)
 
 
@@ -243,6 +259,7 @@ def write(path, columns, tables, shards, sealed, tokenizer=None):
                 put_array(f"{table}.offsets.npy", np.where([*(p is None for p in payloads), False], ~ends, ends))
                 put(f"{table}.payload.bin", b"".join(p or b"" for p in payloads))
                 sizes[table][1] = int(ends[-1])
+        put_array(SUMS, [n for file in sorted(files) for n in block_sums((folder / file).read_bytes())], "<u8")
         about = {"items": items, "split": split, "spans": sizes}
         dump(folder / "shard.json", {"format": "tokenfeed-shard", "version": 1, **about, "files": files})
         entries.append({"name": name, **about, "checksum": checksum((folder / "shard.json").read_bytes())})

@@ -15,7 +15,7 @@ import pytest
 
 import tokenfeed
 from tokenfeed.errors import CorruptionError, FormatError, MissingError, StateError, TokenfeedError, WriteError
-from tokenfeed.kernels.checksum import checksum
+from tokenfeed.format.manifest import sign
 
 LENGTH = 50
 
@@ -126,8 +126,7 @@ def test_a_record_that_is_whole_but_wrong(store, plan, change, error):
     """Sizes are checked before anything is allocated."""
     fields = {**json.loads((plan / "pack.json").read_bytes()), **change}
     del fields["checksum"]
-    fields["checksum"] = checksum(json.dumps(fields).encode())
-    (plan / "pack.json").write_text(json.dumps(fields))
+    (plan / "pack.json").write_text(sign(fields))
     with pytest.raises(error):
         store.packed(LENGTH)
 
@@ -251,5 +250,5 @@ def test_a_store_that_is_read_only(plain, monkeypatch):
         stale.mkdir()
         fields = {**json.loads((report.folder / "pack.json").read_bytes()), "identity": "0" * 16}
         del fields["checksum"]
-        (stale / "pack.json").write_text(json.dumps({**fields, "checksum": checksum(json.dumps(fields).encode())}))
+        (stale / "pack.json").write_text(sign(fields))
         assert len(read_all(store)) == report.rows

@@ -118,7 +118,7 @@ def read_all(rows, wanted, out):
     status, done = posix.OK, 0
     for file, start, count in wanted:
         if count:
-            found = blocks.read_blocks(int(rows[file, posix.CACHE]), file, start, count, out.ctypes.data + done)
+            found = blocks.read_blocks(int(rows[file, posix.READER]), file, start, count, out.ctypes.data + done)
             status = found if found != posix.OK else status
         done += count
     return status, 0

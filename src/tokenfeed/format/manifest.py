@@ -11,8 +11,19 @@ import numpy as np
 from tokenfeed.errors import CorruptionError, FormatError
 from tokenfeed.format.layout import check_name
 from tokenfeed.format.npy import descr_from_json, descr_to_json
+from tokenfeed.kernels.checksum import checksum
 
-__all__ = ["Column", "FileRecord", "Manifest", "Reference", "ShardEntry", "ShardRecord", "SpanCount"]
+__all__ = [
+    "Column",
+    "FileRecord",
+    "Manifest",
+    "Reference",
+    "ShardEntry",
+    "ShardRecord",
+    "SpanCount",
+    "check_signature",
+    "sign",
+]
 
 VERSION = 1
 _LARGEST = 1 << 62
@@ -95,7 +106,7 @@ class Manifest:
             fields["shards"] = [_entry_to_json(entry) for entry in self.shards]
         if self.stores is not None:
             fields["stores"] = [asdict(store) for store in self.stores]
-        return "{\n" + ",\n".join(f'"{key}": {_by_line(value)}' for key, value in fields.items()) + "\n}\n"
+        return sign(fields)
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> "Manifest":
@@ -153,7 +164,7 @@ class ShardRecord:
             "spans": {name: [count.spans, count.payload_bytes] for name, count in self.spans.items()},
             "files": {name: {"bytes": file.bytes, "checksum": file.checksum} for name, file in self.files.items()},
         }
-        return "{\n" + ",\n".join(f'"{key}": {_by_line(value)}' for key, value in fields.items()) + "\n}\n"
+        return sign(fields)
 
     @classmethod
     def from_json(cls, data: bytes, path: str, tables: Mapping[str, Any]) -> "ShardRecord":
@@ -163,6 +174,27 @@ class ShardRecord:
             described = Fields(value, f"{path}: file {name!r}")
             files[name] = FileRecord(described.count("bytes"), described.checksum("checksum"))
         return cls(fields.count("items"), _span_counts(fields, tables), files, fields.split())
+
+
+def sign(fields: Mapping[str, Any]) -> str:
+    """A JSON object, one line for each entry of its lists and objects; the last line is the checksum of all before."""
+    text = "{\n" + "".join(f'"{key}": {_by_line(value)},\n' for key, value in fields.items())
+    return text + _signature(text.encode())
+
+
+def check_signature(data: bytes, path: str) -> None:
+    """Raise a CorruptionError unless every byte of a file is as `sign` made it."""
+    length = len(_signature(b""))
+    expected = _signature(data[:-length]).encode()
+    if data[-length:] != expected:
+        raise CorruptionError(
+            f"{path} is not what was written: it ends in {data[-length:]!r}, and by what is before that it should be "
+            f"{expected!r}. If it was changed on purpose, tokenfeed.seal(path) signs the manifest of a store anew."
+        )
+
+
+def _signature(data: bytes) -> str:
+    return f'"checksum": "{checksum(data)}"\n}}\n'
 
 
 class Fields:

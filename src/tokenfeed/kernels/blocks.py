@@ -6,6 +6,7 @@ Python then fetches all that was noted at once, puts it in, and calls the kernel
 
 The cache is described by one array of int64, whose address stands in the file table (`kernels/posix.py`):
 
+    READ         address of `read_through`, compiled
     BLOCK_BYTES  NUM_SLOTS
     SLOTS        address of the blocks, one behind the other
     KEYS         address of the key of each slot, EMPTY where there is none
@@ -23,8 +24,8 @@ from tokenfeed.kernels.checksum import block_checksum
 from tokenfeed.kernels.jit import inlined, kernel
 from tokenfeed.kernels.posix import MISSING, OK, begin_read, c_memcpy, c_pread, int64_pointer
 
-BLOCK_BYTES, NUM_SLOTS, SLOTS, KEYS, INDEX, INDEX_SIZE, NEXT, LOG, LOG_SIZE = range(9)
-CACHE_FIELDS = 9
+READ, BLOCK_BYTES, NUM_SLOTS, SLOTS, KEYS, INDEX, INDEX_SIZE, NEXT, LOG, LOG_SIZE = range(10)
+CACHE_FIELDS = 10
 EMPTY = -1
 BLOCK_BITS = 40
 
@@ -99,6 +100,11 @@ def read_blocks(cache_address, file, offset, size, address):
     return status
 
 
+def read_through(cache_address, file, offset, size, address):
+    """`read_blocks`, for `posix.read_by`."""
+    return read_blocks(cache_address, file, offset, size, address)
+
+
 @kernel
 def missing_blocks(cache, wanted):
     """Which of these keys are not in the cache, as they come."""
@@ -136,11 +142,23 @@ def put_blocks(cache, wanted, data):
 
 
 @kernel
+def drop_blocks(cache, unwanted):
+    """Take blocks out, those that are there; their slots stay empty until it is their turn again."""
+    keys = _words(cache[KEYS], cache[NUM_SLOTS])
+    index = _words(cache[INDEX], cache[INDEX_SIZE])
+    for i in range(unwanted.size):
+        slot = _find(unwanted[i], keys, index)
+        if slot != EMPTY:
+            _forget(unwanted[i], keys, index)
+            keys[slot] = EMPTY
+
+
+@kernel
 def checksum_blocks(data, block_bytes):
-    """The checksum of each block, never 0."""
+    """The checksum of each block, of which the last may be short."""
     sums = np.empty((data.size + block_bytes - 1) // block_bytes, np.uint64)
     for i in range(sums.size):
-        sums[i] = max(np.uint64(1), block_checksum(data[i * block_bytes : (i + 1) * block_bytes]))
+        sums[i] = block_checksum(data[i * block_bytes : (i + 1) * block_bytes])
     return sums
 
 

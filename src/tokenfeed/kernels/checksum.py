@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 
 from tokenfeed.kernels.jit import inlined, kernel
 
-__all__ = ["Checksum", "block_checksum", "checksum"]
+__all__ = ["Checksum", "block_checksum", "bytes_of", "checksum"]
 
 _STRIPE, _STRIPES, _BLOCK = 64, 16, 1024
 _U = np.uint64  # Numba makes a float of int64 with uint64, so every constant that meets a word is wrapped
@@ -57,7 +57,7 @@ class Checksum:
         Costs 2 µs and one pass over the memory, at its speed, without the GIL. Raises ValueError or BufferError for
         what is not C-contiguous, TypeError for what has no plain bytes (objects, str); the state is then unchanged.
         """
-        view = _bytes_of(data)
+        view = bytes_of(data)
         self._fill = _absorb(self._lanes, self._held, self._fill, view)
         self._size += view.size
 
@@ -73,7 +73,8 @@ def checksum(data: Any) -> str:
     return state.hexdigest()
 
 
-def _bytes_of(data: Any) -> Any:
+def bytes_of(data: Any) -> Any:
+    """The bytes of a C-contiguous buffer or array, in place."""
     if isinstance(data, np.ndarray):
         if not data.flags.c_contiguous:
             raise ValueError("a checksum needs a C-contiguous array")

@@ -1,18 +1,17 @@
-"""Bytes of a numbered file, wherever it lies: open, opened for the moment, in memory, or elsewhere."""
+"""Bytes of a numbered file, wherever it lies: open, opened for the moment, in memory, or behind a reader."""
 
 from numba import types
 
-from tokenfeed.kernels.blocks import read_blocks
 from tokenfeed.kernels.jit import inlined
 from tokenfeed.kernels.posix import (
     ADDRESS,
-    CACHE,
     EINTR,
     END_OF_FILE,
     HANDLE,
     OK,
     OPEN_FLAGS,
     PATH,
+    READER,
     SIZE,
     START,
     UNOPENED,
@@ -21,6 +20,7 @@ from tokenfeed.kernels.posix import (
     c_open,
     c_pread,
     errno,
+    read_by,
 )
 
 
@@ -53,11 +53,11 @@ def fetch(files, file, offset, size, address):
     if size == 0:
         return OK
     offset += start
-    cache = files[file, CACHE]
-    if cache != 0:
+    reader = files[file, READER]
+    if reader != 0:
         if offset + size > files[file, SIZE]:
             return END_OF_FILE
-        return read_blocks(cache, file, offset, size, address)
+        return read_by(reader, file, offset, size, address)
     source = files[file, ADDRESS]
     if source != 0:
         if offset + size > files[file, SIZE]:

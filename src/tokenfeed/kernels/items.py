@@ -16,18 +16,17 @@ that is an argument costs a tenth of a microsecond, during which no other Python
 import numpy as np
 from numba import carray
 
-from tokenfeed.kernels.blocks import read_blocks
 from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.jit import inlined, kernel
 from tokenfeed.kernels.posix import (
     ADDRESS,
     BAD_INDEX,
-    CACHE,
     FILE_FIELDS,
     HANDLE,
     HAS_NOWAIT,
     MISSING,
     OK,
+    READER,
     SIZE,
     SMALL_OUTPUT,
     START,
@@ -37,6 +36,7 @@ from tokenfeed.kernels.posix import (
     int64_pointer,
     prefetch_file,
     prefetch_line,
+    read_by,
     try_pread,
 )
 
@@ -45,7 +45,7 @@ PADDING = -1
 """The first item of a row that is filled with zeros instead of items."""
 
 # Entries of a request; two for every column follow.
-_STRIDE, _NUM_ITEMS, _NUM_SAMPLES, _AHEAD, _SEGMENTS, _NUM_SEGMENTS, _FILES, _FILES_PER_SEGMENT, _COLUMNS = range(9)
+STRIDE, NUM_ITEMS, _NUM_SAMPLES, _AHEAD, _SEGMENTS, _NUM_SEGMENTS, _FILES, _FILES_PER_SEGMENT, _COLUMNS = range(9)
 _PREFETCHED_LINES = 8
 
 
@@ -279,8 +279,8 @@ def read_windows(indices, request, buffer):
     for row in range(rows):
         if indices[row] < 0 or indices[row] >= request[_NUM_SAMPLES]:
             return BAD_INDEX, 0, row
-        first_items[row] = indices[row] * request[_STRIDE]
-        row_offsets[row + 1] = row_offsets[row] + request[_NUM_ITEMS]
+        first_items[row] = indices[row] * request[STRIDE]
+        row_offsets[row + 1] = row_offsets[row] + request[NUM_ITEMS]
     return _read_request(first_items, row_offsets, request, buffer)
 
 
@@ -310,7 +310,7 @@ def read_pieces(first_items, offsets, request, buffer):
 
 @kernel
 def want_rows(first_items, row_offsets, request):
-    """Note what is missing of rows, as `read_pieces` would, and read nothing."""
+    """Have readers make ready for rows: what is missing is noted, or begun to be read; nothing is delivered."""
     num_segments = request[_NUM_SEGMENTS]
     files_per_segment = request[_FILES_PER_SEGMENT]
     segment_starts = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))
@@ -335,9 +335,9 @@ def want_rows(first_items, row_offsets, request):
                 start = files[file, START] - 1
                 if files[file, HANDLE] == 0 or start < 0:
                     return UNOPENED, file, row
-                if files[file, CACHE] != 0:
+                if files[file, READER] != 0:
                     byte = start + (position - segment_starts[segment]) * columns[c, 1]
-                    if read_blocks(files[file, CACHE], file, byte, (end - position) * columns[c, 1], 0) == MISSING:
+                    if read_by(files[file, READER], file, byte, (end - position) * columns[c, 1], 0) == MISSING:
                         result = MISSING
             position = end
     return result, 0, 0

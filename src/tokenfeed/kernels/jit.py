@@ -6,11 +6,15 @@ at all; then the kernel is compiled anew in every process, which costs seconds b
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numba
 
-__all__ = ["inlined", "kernel"]
+__all__ = ["address_of", "inlined", "kernel"]
+
+_BY_ADDRESS = numba.types.int64(*[numba.types.int64] * 5)
+_kept_alive: list[Any] = []
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
@@ -31,3 +35,17 @@ def inlined(function: Callable[..., Any]) -> Any:
     A call to it still counts references to the arrays it is given; `kernels/items.py` says where that matters.
     """
     return numba.njit(nogil=True)(function)
+
+
+@cache
+def address_of(function: Callable[..., Any]) -> int:
+    """The address of `function`, which takes five numbers and gives one, compiled for `posix.read_by`.
+
+    It is no part of the kernels that call it, so they load no slower for it; it is loaded where it is asked for.
+    """
+    try:
+        compiled = numba.cfunc(_BY_ADDRESS, cache=True)(function)
+    except RuntimeError:  # as above
+        compiled = numba.cfunc(_BY_ADDRESS)(function)
+    _kept_alive.append(compiled)
+    return int(compiled.address)

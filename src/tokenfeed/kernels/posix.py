@@ -8,7 +8,8 @@ kernel that meets such a row stops with `UNOPENED`, Python opens the file, and t
     SIZE      bytes in the file
     START     1 + the byte at which its items begin (0: the row is not complete yet)
     PATH      address of the NUL-terminated path, for TRANSIENT
-    CACHE     address of the block cache that it is read through, where it lies elsewhere (`kernels/blocks.py`)
+    READER    address of what it is read by, where that is not the file itself: an array of int64 whose first entry is
+              the address of a function (`kernels/blocks.py` for files that lie elsewhere, `kernels/checked.py`)
 
 Two threads may look at a row while a third fills it in. Whatever order the stores become visible in, a row that is
 only half there reads as UNOPENED, because every field a reader needs is non-zero in a finished row.
@@ -25,7 +26,7 @@ from numba.extending import intrinsic
 
 from tokenfeed.kernels.jit import inlined
 
-HANDLE, ADDRESS, SIZE, START, PATH, CACHE = range(6)
+HANDLE, ADDRESS, SIZE, START, PATH, READER = range(6)
 FILE_FIELDS = 6
 TRANSIENT = -1
 
@@ -36,6 +37,7 @@ BAD_INDEX = -3
 BAD_SPANS = -4
 SMALL_OUTPUT = -5
 MISSING = -6  # blocks of a file that lies elsewhere; the log of its cache says which
+DAMAGED = -7  # a block that is not what was written; its reader says which
 
 EINTR = 4
 _WILLNEED = 3
@@ -69,6 +71,18 @@ def int64_pointer(_context: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(pointer))
 
     return pointer(types.intp), generate
+
+
+@intrinsic
+def read_by(_context: Any, reader: Any, file: Any, offset: Any, size: Any, address: Any) -> Any:
+    """Have a READER copy bytes [offset, offset + size) of a file to `address`; at 0 it shall only make ready to."""
+    word = ir.IntType(64)
+    function = ir.FunctionType(word, [word] * 5).as_pointer()
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.call(builder.load(builder.inttoptr(arguments[0], function.as_pointer())), arguments)
+
+    return types.int64(*[types.int64] * 5), generate
 
 
 @inlined

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError
 from tokenfeed.kernels import blocks
+from tokenfeed.kernels.jit import address_of
 from tokenfeed.storage.disk_cache import DiskCache
 from tokenfeed.storage.fetcher import Fetched, Range, fetcher
 from tokenfeed.storage.remote import Remote, RemoteStats
@@ -99,6 +100,18 @@ class BlockCache:
         runs = self._begin(wanted)
         if any(not run.landed.done() for run in runs):
             self._counts["waits"] += 1
+        for run in runs:
+            run.landed.result()
+
+    def reload(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Fetch bytes [start, stop) of files from their server once more, whatever memory and disk have of them."""
+        size = self._how.block_bytes
+        runs = [_Run(file, start // size, -(-stop // size)) for file, start, stop in ranges]
+        with self.guard:
+            for run in runs:
+                blocks.drop_blocks(self._header, run.keys)
+            self._counts["requests"] += len(runs)
+        self._request(runs)
         for run in runs:
             run.landed.result()
 
@@ -224,6 +237,7 @@ class BlockCache:
         self._keys = np.full(slots, blocks.EMPTY, np.int64)
         self._index = np.full(index_size, blocks.EMPTY, np.int64)
         fields = {
+            blocks.READ: address_of(blocks.read_through),
             blocks.BLOCK_BYTES: self._how.block_bytes,
             blocks.NUM_SLOTS: slots,
             blocks.SLOTS: self._slots.ctypes.data,

@@ -116,7 +116,7 @@ class DiskCache:
                 entry = self._open(file, stack)
                 if entry is not None:
                     _write_all(entry.data, data, first_block * self._block_bytes)
-                    sums = blocks.checksum_blocks(data, self._block_bytes)
+                    sums = np.maximum(blocks.checksum_blocks(data, self._block_bytes), 1)  # 0 is for none
                     _write_all(entry.sums, sums, first_block * sums.itemsize)
         except OSError:  # no space, a quota, a disk that fails
             self._full_since = time.monotonic()

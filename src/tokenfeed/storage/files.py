@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TruncatedError, describe_errno
-from tokenfeed.kernels import posix
+from tokenfeed.kernels import checked, posix
 from tokenfeed.kernels.checksum import checksum
+from tokenfeed.kernels.jit import address_of
 from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.limits import default_open_files
 from tokenfeed.storage.local import reading
@@ -49,6 +50,10 @@ class Part(NamedTuple):
     more than this share of the room there is."""
     identity: str = ""
     """Stands for the content of a file that lies elsewhere; its address does where this is empty."""
+    sums: "Part | None" = None
+    """The file of block checksums that it is compared with whenever it is read (`kernels/checked.py`)."""
+    first_sum: int = 0
+    """Which of them is that of its first block."""
 
 
 class FileTable:
@@ -80,7 +85,12 @@ class FileTable:
         self._descriptors: list[int] = []
         self._kept_alive: list[object] = []
         weakref.finalize(self, _close_all, self._descriptors)
-        self.blocks = None if remote is None else _cache_blocks(describe, remote)
+        self._plain = self.rows[:0]
+        """The files that are checked, as they lie, and behind them those of their sums."""
+        self._sums: list[Part] = []
+        self._sums_numbers: dict[str, int] = {}
+        self._checks: dict[int, npt.NDArray[np.int64]] = {}
+        self.blocks = None if remote is None else _cache_blocks(num_files, describe, self._sums, remote)
 
     def name(self, number: int) -> str:
         """The path of a file, for messages."""
@@ -96,10 +106,51 @@ class FileTable:
             part = self._describe(number)
             if not isinstance(part, Part):
                 self._open_array(row, part)
-            elif is_remote(part.path):
-                self._open_remote(row, part)
+            elif part.sums is not None:
+                self._open_checked(number, part, part.sums)
             else:
-                self._open_file(row, part)
+                self._open_part(row, part)
+
+    def _open_part(self, row: npt.NDArray[np.int64], part: Part) -> bool:
+        """Returns whether it is in memory now."""
+        if is_remote(part.path):
+            self._open_remote(row, part)
+            return False
+        return self._open_file(row, part)
+
+    def _open_checked(self, number: int, part: Part, sums: Part) -> None:
+        """What is kept in memory is checked now, and all else whenever it is read."""
+        if len(self._plain) == 0:
+            self._plain = np.zeros((2 * len(self.rows), posix.FILE_FIELDS), np.int64)
+        check = np.zeros(checked.CHECK_FIELDS, np.int64)
+        check[checked.READ] = address_of(checked.read_checked)
+        check[checked.FILES] = self._plain.ctypes.data
+        check[checked.NUM_FILES] = len(self._plain)
+        check[checked.DATA] = number
+        check[checked.SUMS] = self._open_sums(sums)
+        check[checked.FIRST_SUM] = part.first_sum
+        self._checks[number] = check
+        row, plain = self.rows[number], self._plain[number]
+        if self._open_part(plain, part):
+            status = checked.read_whole(check, part.file_bytes)
+            if status != posix.OK:
+                plain[:] = 0
+                raise self.failure(status, number)
+            row[:] = plain
+            return
+        row[posix.READER] = check.ctypes.data
+        row[posix.SIZE] = part.file_bytes
+        row[posix.START] = part.byte_start + 1
+        row[posix.HANDLE] = posix.TRANSIENT
+
+    def _open_sums(self, sums: Part) -> int:
+        """The number of a file of sums, which several files share."""
+        if sums.path not in self._sums_numbers:
+            number = len(self.rows) + len(self._sums)
+            self._open_part(self._plain[number], sums)
+            self._sums.append(sums)
+            self._sums_numbers[sums.path] = number
+        return self._sums_numbers[sums.path]
 
     def _open_array(self, row: npt.NDArray[np.int64], array: npt.NDArray[np.int64]) -> None:
         array = np.ascontiguousarray(array, np.int64)
@@ -112,24 +163,41 @@ class FileTable:
     def _open_remote(self, row: npt.NDArray[np.int64], part: Part) -> None:
         """Asks nobody: what the server has is compared with what is expected at the first answer, and at every one."""
         assert self.blocks is not None
-        row[posix.CACHE] = self.blocks.address
+        row[posix.READER] = self.blocks.address
         row[posix.SIZE] = part.file_bytes
         row[posix.START] = part.byte_start + 1
         row[posix.HANDLE] = posix.TRANSIENT
 
     def call(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
         """Call a kernel that reads these files. Where blocks of remote ones are missing, they are fetched, and it is
-        called again."""
+        called again; those that came damaged are fetched again, once."""
         cache = self.blocks
         if cache is None:
             return kernel(*arguments)
+        tried: set[tuple[int, int]] = set()
         while True:
             with cache.guard:
                 answer = kernel(*arguments)
                 missing = cache.take_missing()
-            if answer[0] != posix.MISSING:
+            if answer[0] == posix.MISSING:
+                cache.load(missing)
+            elif answer[0] == posix.DAMAGED and self._plain[answer[1], posix.READER] != 0:
+                place = answer[1], int(self._checks[answer[1]][checked.DAMAGED_BLOCK])
+                if place in tried:
+                    return answer
+                tried.add(place)
+                cache.reload(self._ranges_behind(*place))
+            else:
                 return answer
-            cache.load(missing)
+
+    def _ranges_behind(self, number: int, block: int) -> list[tuple[int, int, int]]:
+        """(file, first byte, end) of what a block of a remote file was checked by: its bytes, and its sum."""
+        check, size = self._checks[number], checked.CHECKED_BYTES
+        stop = min((block + 1) * size, int(self.rows[number, posix.SIZE]))
+        sums = int(check[checked.SUMS])
+        start = int(self._plain[sums, posix.START]) - 1
+        start += (int(check[checked.FIRST_SUM]) + block) * checked.SUM_BYTES
+        return [(number, block * size, stop), (sums, start, start + checked.SUM_BYTES)]
 
     def announce(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
         """Call a kernel that notes what it would read, and begin to fetch what is not there."""
@@ -140,13 +208,15 @@ class FileTable:
         self.blocks.announce(missing)
         return answer
 
-    def _open_file(self, row: npt.NDArray[np.int64], part: Part) -> None:
+    def _open_file(self, row: npt.NDArray[np.int64], part: Part) -> bool:
+        """Returns whether it was read into memory."""
+        is_kept = part.kept > 0 and self._bytes_kept + part.file_bytes <= part.kept * _KEPT_BYTES
         with reading(part.path):
             fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
         handle = posix.TRANSIENT
         try:
             _check(fd, part)
-            if part.kept and self._bytes_kept + part.file_bytes <= part.kept * _KEPT_BYTES:
+            if is_kept:
                 with reading(part.path):
                     data = os.pread(fd, part.file_bytes, 0)
                 if len(data) < part.file_bytes:
@@ -177,6 +247,7 @@ class FileTable:
         row[posix.SIZE] = part.file_bytes
         row[posix.START] = part.byte_start + 1
         row[posix.HANDLE] = handle
+        return is_kept
 
     def failure(self, status: int, number: int) -> Exception:
         """The error for a kernel's negative answer about a file."""
@@ -187,14 +258,24 @@ class FileTable:
                 "bytes it had when it was opened. Something truncated or replaced it.",
                 filename=name,
             )
+        if status == posix.DAMAGED:
+            check, size = self._checks[number], checked.CHECKED_BYTES
+            block, sums = int(check[checked.DAMAGED_BLOCK]), self._sums[int(check[checked.SUMS]) - len(self.rows)]
+            return CorruptionError(
+                f"{name} is damaged in block {block:,}, bytes [{block * size:,}, {(block + 1) * size:,}): they are not "
+                f"what {sums.path} has the checksum of. Nothing of them was delivered. `tokenfeed verify` says what "
+                "else is damaged; restore the file from a copy, or write it again."
+            )
         return ReadError(f"cannot read {name}: {describe_errno(status)}", filename=name, errno=status)
 
 
-def _cache_blocks(describe: Callable[[int], Part | npt.NDArray[np.int64]], remote: Remote) -> "BlockCache":
+def _cache_blocks(
+    num_files: int, describe: Callable[[int], Part | npt.NDArray[np.int64]], sums: list[Part], remote: Remote
+) -> "BlockCache":
     from tokenfeed.storage.blocks import BlockCache, Described  # what talks to servers takes 60 ms to import
 
     def describe_remote(number: int) -> Described:
-        part = describe(number)
+        part = describe(number) if number < num_files else sums[number - num_files]
         assert isinstance(part, Part)
         identity = part.identity or f"{part.path} {part.file_bytes}"
         return Described(part.path, part.file_bytes, checksum(identity.encode()))

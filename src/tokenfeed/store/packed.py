@@ -132,8 +132,8 @@ class Packed:
         touching, first_row, first_item = [], 0, 0
         for plan in self.rows.plans:
             found = [np.empty(0, np.int64)]
-            for first in range(0, plan.record.pieces, _SLICE):
-                positions = first_item + plan.read_first_items(first, _SLICE)
+            for number, first_items_of_pieces in enumerate(plan.read_first_items(_SLICE)):
+                first, positions = number * _SLICE, first_item + first_items_of_pieces
                 nearest = np.searchsorted(starts, positions, side="right") - 1
                 found.append(first + np.flatnonzero((nearest >= 0) & (positions < stops[nearest])))
             rows = np.searchsorted(plan.read_rows(), np.concatenate(found), side="right") - 1

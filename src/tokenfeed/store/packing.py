@@ -28,12 +28,13 @@ from tokenfeed.store.packing_plan import (
     RECORD,
     ROW_DTYPE,
     ROWS,
+    SUMS,
     PackRecord,
     Wanted,
     plan_folders,
 )
 from tokenfeed.store.reader import Ints
-from tokenfeed.store.shard_writer import _NpyFile
+from tokenfeed.store.shard_writer import NpyFile, write_sums
 from tokenfeed.store.shards import Shard
 
 __all__ = ["Block", "PackReport", "Progress", "pack"]
@@ -99,7 +100,7 @@ def pack(
             writer.close()
         with writing(folder):
             (folder / RECORD).unlink(missing_ok=True)  # so that no two halves are ever taken for a plan
-            for name in (ROWS, PIECES):
+            for name in (ROWS, PIECES, SUMS):
                 (attempt / name).replace(folder / name)
         sync_folder(folder)
         documents, cut = int(counts[bestfit.DOCUMENTS]), int(counts[bestfit.CUT_DOCUMENTS])
@@ -244,13 +245,14 @@ class Block:
 
 
 class _PlanWriter:
-    """The two files of a plan."""
+    """The files of a plan."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.num_rows = 0
         self.num_pieces = 0
-        self._rows = _NpyFile(folder / ROWS, ROW_DTYPE)
-        self._pieces = _NpyFile(folder / PIECES, PIECE_DTYPE)
+        self._rows = NpyFile(folder / ROWS, ROW_DTYPE)
+        self._pieces = NpyFile(folder / PIECES, PIECE_DTYPE)
 
     def write(self, rows: Ints, pieces: npt.NDArray[Any]) -> None:
         """Rows, by the first of their pieces among these pieces."""
@@ -259,10 +261,12 @@ class _PlanWriter:
         self.num_rows += rows.size
         self.num_pieces += len(pieces)
 
-    def finish(self) -> tuple[str, str]:
+    def finish(self) -> tuple[str, str, str]:
         """The checksums."""
         self._rows.write(np.array([self.num_pieces], ROW_DTYPE).view(np.uint8))
-        return self._rows.finish(sync=True).checksum, self._pieces.finish(sync=True).checksum
+        rows, pieces = self._rows.finish(sync=True), self._pieces.finish(sync=True)
+        sums = write_sums(self._folder / SUMS, (self._rows, self._pieces), sync=True)
+        return rows.checksum, pieces.checksum, sums.checksum
 
     def close(self) -> None:
         self._rows.close()

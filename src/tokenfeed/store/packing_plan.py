@@ -1,8 +1,7 @@
 """The packing plan on disk: where it lies, what `pack.json` says, and the pieces of any row in two reads."""
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,21 +11,32 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
-from tokenfeed.format.manifest import Fields
+from tokenfeed.format.layout import SUM_DTYPE, first_sums
+from tokenfeed.format.manifest import Fields, check_signature, sign
 from tokenfeed.format.npy import build_header
 from tokenfeed.kernels import pieces, posix
-from tokenfeed.kernels.checksum import checksum
+from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.storage.files import Backend, FileTable, Part
-from tokenfeed.storage.local import read_bytes
+from tokenfeed.storage.local import read_bytes, reading
 from tokenfeed.store.reader import Ints
 from tokenfeed.store.shards import NativeShard, Shard
 
-__all__ = ["ALGORITHM", "PackRecord", "PackedRows", "PackingPlan", "Pieces", "Wanted", "find_plan", "plan_folders"]
+__all__ = [
+    "ALGORITHM",
+    "PackRecord",
+    "PackedRows",
+    "PackingPlan",
+    "Pieces",
+    "Wanted",
+    "find_plan",
+    "load_record",
+    "plan_folders",
+]
 
 ALGORITHM = 1
 """Which rows a plan has depends on lengths, width and this number alone. It changes when `kernels/bestfit.py` does."""
 
-RECORD, ROWS, PIECES = "pack.json", "rows.npy", "pieces.npy"
+RECORD, ROWS, PIECES, SUMS = "pack.json", "rows.npy", "pieces.npy", "pack.blocks.npy"
 ROW_DTYPE = np.dtype("<i8")
 PIECE_DTYPE = np.dtype([("first_item", "<i8"), ("length", "<u4"), ("mark", "<u4")])
 
@@ -69,20 +79,15 @@ class PackRecord:
     pieces: int
     rows_checksum: str
     pieces_checksum: str
+    blocks_checksum: str
 
     def to_json(self) -> str:
-        fields = {"format": "tokenfeed-pack", "version": 1, **asdict(self)}
-        fields["checksum"] = checksum(json.dumps(fields).encode())
-        return json.dumps(fields, indent=0) + "\n"
+        return sign({"format": "tokenfeed-pack", "version": 1, **asdict(self)})
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> "PackRecord":
         fields = Fields.parse(data, path, "tokenfeed-pack")
-        given = json.loads(data)
-        claimed = given.pop("checksum", None)
-        found = checksum(json.dumps(given).encode())
-        if claimed != found:
-            raise CorruptionError(f"{path} is damaged: it says that its checksum is {claimed!r}, and it is {found!r}")
+        check_signature(data, path)
         return cls(
             fields.count("algorithm"),
             fields.checksum("identity"),
@@ -96,6 +101,7 @@ class PackRecord:
             fields.count("pieces"),
             fields.checksum("rows_checksum"),
             fields.checksum("pieces_checksum"),
+            fields.checksum("blocks_checksum"),
         )
 
 
@@ -125,28 +131,61 @@ class Pieces(NamedTuple):
 class PackingPlan:
     """A plan that was made by `pack`."""
 
-    def __init__(self, folder: Path, record: PackRecord) -> None:
+    def __init__(self, folder: Path, record: PackRecord, *, verify: bool = False) -> None:
+        """With `verify`, all that is read of it is compared with its block checksums."""
         self.folder = folder
         self.record = record
+        self._is_verified = verify
 
     def part(self, number: int) -> Part:
         """One of the two files, and what it must look like."""
-        record = self.record
-        is_rows = number == pieces.ROWS
-        name, count = (ROWS, record.rows + 1) if is_rows else (PIECES, record.pieces)
-        dtype: np.dtype[Any] = ROW_DTYPE if is_rows else PIECE_DTYPE
-        header = build_header(dtype, (), count)
-        return Part(str(self.folder / name), len(header) + count * dtype.itemsize, len(header), header, kept=1.0)
+        part = self.parts()[number]
+        if not self._is_verified:
+            return part
+        sums = self.sums_part()
+        return part._replace(sums=sums, first_sum=self.first_sums()[0][os.path.basename(part.path)])
 
-    def read_first_items(self, first: int, count: int) -> Ints:
-        """The first items of pieces [first, first + count)."""
-        found: Ints = np.load(self.folder / PIECES, mmap_mode="r")[first : first + count]["first_item"]
-        return found
+    def parts(self) -> tuple[Part, Part]:
+        """The two files."""
+        rows = self._part(ROWS, ROW_DTYPE, self.record.rows + 1, kept=1.0)
+        return rows, self._part(PIECES, PIECE_DTYPE, self.record.pieces, kept=1.0)
+
+    def first_sums(self) -> tuple[dict[str, int], int]:
+        """Where among the block checksums those of each file begin, by name; and how many there are."""
+        return first_sums({os.path.basename(part.path): part.file_bytes for part in self.parts()})
+
+    def sums_part(self) -> Part:
+        """The file of block checksums."""
+        return self._part(SUMS, SUM_DTYPE, self.first_sums()[1])
+
+    def _part(self, name: str, dtype: np.dtype[Any], count: int, *, kept: float = 0.0) -> Part:
+        header = build_header(dtype, (), count)
+        return Part(str(self.folder / name), len(header) + count * dtype.itemsize, len(header), header, kept=kept)
+
+    def read_first_items(self, count: int) -> Iterator[Ints]:
+        """The first items of all pieces, so many at a time; after the last, whether they were what was written."""
+        pieces = np.load(self.folder / PIECES, mmap_mode="r")
+        found = Checksum()
+        for first in range(0, pieces.size, count):
+            part = np.array(pieces[first : first + count])
+            found.update(part)
+            yield part["first_item"]
+        self._compare(PIECES, found, self.record.pieces_checksum)
 
     def read_rows(self) -> Ints:
-        """Where the pieces of each row begin, and the end of the last: not read before it is looked at."""
-        rows: Ints = np.load(self.folder / ROWS, mmap_mode="r")
+        """Where the pieces of each row begin, and the end of the last."""
+        rows: Ints = np.load(self.folder / ROWS)
+        found = Checksum()
+        found.update(rows)
+        self._compare(ROWS, found, self.record.rows_checksum)
         return rows
+
+    def _compare(self, name: str, found: Checksum, expected: str) -> None:
+        if found.hexdigest() != expected:
+            raise CorruptionError(
+                f"{self.folder / name} is damaged: its checksum is {found.hexdigest()}, and it was {expected}. Pack "
+                "again; the result is the same."
+            )
 
 
 class PackedRows:
@@ -220,7 +259,7 @@ def plan_folders(shards: Sequence[Shard], wanted: Wanted) -> list[Path]:
     return [*folders, cache / "packed" / f"{wanted.identity}-{wanted.table}-{wanted.length}"]
 
 
-def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend) -> PackedRows:
+def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend, verify: bool = False) -> PackedRows:
     """The rows of the first plan in these folders that is what is wanted. O(1): `pack.json` and two headers are read.
 
     Raises what is wrong with the first one where none is right: a StateError for a plan of other data or of another
@@ -230,7 +269,8 @@ def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend) -> P
     for folder in folders:
         try:
             if (folder / RECORD).is_file():
-                return PackedRows([PackingPlan(folder, _load_record(folder, wanted))], backend=backend)
+                plan = PackingPlan(folder, _load_record(folder, wanted), verify=verify)
+                return PackedRows([plan], backend=backend)
         except (StateError, CorruptionError) as error:
             problem = problem or error
     if problem is not None:
@@ -241,11 +281,18 @@ def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend) -> P
     )
 
 
-def _load_record(folder: Path, wanted: Wanted) -> PackRecord:
+def load_record(folder: Path) -> PackRecord:
+    """What `pack.json` says. Raises a FormatError where it is not as it was written."""
     path = folder / RECORD
-    if path.stat().st_size > _LARGEST_RECORD:
-        raise CorruptionError(f"{path} has {path.stat().st_size:,} bytes; at most {_LARGEST_RECORD:,} are expected")
-    record = PackRecord.from_json(read_bytes(path), str(path))
+    with reading(str(path)):
+        size = path.stat().st_size
+    if size > _LARGEST_RECORD:
+        raise CorruptionError(f"{path} has {size:,} bytes; at most {_LARGEST_RECORD:,} are expected")
+    return PackRecord.from_json(read_bytes(path), str(path))
+
+
+def _load_record(folder: Path, wanted: Wanted) -> PackRecord:
+    record = load_record(folder)
     for what, ours, theirs in (
         ("data", wanted.identity, record.identity),
         ("table", wanted.table, record.table),

@@ -69,6 +69,8 @@ class Reader:
         describe = partial(_describe_file, shards, self._columns, self._tables)
         if remote is None and any(shard.is_remote for shard in shards):
             remote = Remote()
+        self._announces = remote is None and any(shard.is_verified for shard in shards)
+        """Whether the operating system is told of rows before they are read, because the kernel does not do so."""
         self.remote = remote
         """How what lies elsewhere is read; None where nothing does."""
         self._files = FileTable(
@@ -119,6 +121,10 @@ class Reader:
 
     def read_windows(self, indices: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
         """Row j of every column becomes the items of window indices[j]; `request` says which those are."""
+        if self._announces:
+            num_items = int(request[items.NUM_ITEMS])
+            row_offsets = np.arange(0, (indices.size + 1) * num_items, num_items)
+            items.want_rows(indices * request[items.STRIDE], row_offsets, request)
         if self.remote is None:  # at once: every tenth of a microsecond before a kernel keeps other threads waiting
             status, file, row = items.read_windows(indices, request, buffer)
         else:
@@ -141,6 +147,8 @@ class Reader:
     def _read_rows(
         self, kernel: Any, first_items: Ints, offsets: Ints, request: Ints, buffer: npt.NDArray[Any]
     ) -> None:
+        if self._announces:
+            items.want_rows(first_items, offsets, request)
         while True:
             status, file, row = self._files.call(kernel, first_items, offsets, request, buffer)
             if status == posix.OK:

@@ -11,7 +11,7 @@ from tokenfeed.format.foreign import open_foreign
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import Column
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
-from tokenfeed.store.sealing import list_shards, load_entries, load_manifest
+from tokenfeed.store.sealing import check_records, list_shards, load_entries, load_manifest
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, identify
 
 __all__ = ["Content", "PathLike", "resolve"]
@@ -49,22 +49,35 @@ class Content:
 
 
 def resolve(
-    path: PathLike | Sequence[PathLike], *, dtype: Any = None, eos: int | None = None, within: frozenset[str] = NOWHERE
+    path: PathLike | Sequence[PathLike],
+    *,
+    dtype: Any = None,
+    eos: int | None = None,
+    verify: bool = False,
+    within: frozenset[str] = NOWHERE,
 ) -> Content:
     """What is at a path. Reads manifests alone; of foreign files, their headers.
 
-    `within` are the combined stores that this one is part of.
+    With `verify`, what is read of it will be compared with its checksums, beginning with manifests and the `shard.json`
+    of every shard. `within` are the combined stores that this one is part of.
     """
     if not isinstance(path, str | os.PathLike):
         if len(path) == 0:
             raise ArgumentError("an empty list of stores cannot be opened")
-        return concatenate([(display(one), resolve(one, dtype=dtype, eos=eos, within=within)) for one in path])
+        how: dict[str, Any] = {"dtype": dtype, "eos": eos, "verify": verify, "within": within}
+        return concatenate([(display(one), resolve(one, **how)) for one in path])
     folder = open_folder(path)
     if folder.local is not None and not folder.exists(MANIFEST):
-        return _resolve_foreign(folder.local, dtype, eos)
+        content = _resolve_foreign(folder.local, dtype, eos)
+        if verify:
+            raise ArgumentError(
+                f"{folder} cannot be verified while it is read: it is a file of another system, which has no checksums "
+                "of its blocks. Open it without verify=True."
+            )
+        return content
     if folder.local is None and str(folder).endswith(_FOREIGN):
         raise ArgumentError(f"{folder}: files of other systems are opened from local disks alone; download it first")
-    return _resolve_store(folder, within)
+    return _resolve_store(folder, verify, within)
 
 
 def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
@@ -75,10 +88,10 @@ def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
     return Content(file.columns, spans, [ForeignShard(file)])
 
 
-def _resolve_store(folder: Folder, within: frozenset[str]) -> Content:
+def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Content:
     if folder.identity in within:
         raise CorruptionError(f"{folder} is a combined store that consists of itself")
-    manifest = load_manifest(folder)
+    manifest = load_manifest(folder, verify=verify)
     if manifest.stores is None:
         entries = manifest.shards
         if entries is None:
@@ -87,13 +100,15 @@ def _resolve_store(folder: Folder, within: frozenset[str]) -> Content:
                     f"{folder} is not sealed, and its server has no list of what it holds. Where it was written, call "
                     "tokenfeed.seal(path) first."
                 )
-            entries = load_entries(folder, manifest, list_shards(folder).committed)
-        shards = [NativeShard(folder, entry, manifest.columns) for entry in entries]
+            entries = load_entries(folder, manifest, list_shards(folder).committed, verify=verify)
+        elif verify:
+            check_records(folder, entries)
+        shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
         return Content(manifest.columns, manifest.spans, shards, manifest.tokenizer, manifest.provenance)
     parts = []
     for store in manifest.stores:
         around = within | {folder.identity}
-        content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, within=around)
+        content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, verify=verify, within=around)
         if content.identity != store.identity:
             raise CorruptionError(
                 f"{folder} was combined from {store.uri} with identity {store.identity}; it is now {content.identity}. "

@@ -5,13 +5,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
-from tokenfeed.format.layout import MANIFEST, SHARD, check_name, column_file, span_files
-from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord
+from tokenfeed.format.layout import MANIFEST, SHARD, SHARD_SUMS, check_name, shard_files
+from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord, check_signature
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 
 __all__ = [
     "ShardList",
+    "check_records",
     "list_shards",
     "load_entries",
     "load_manifest",
@@ -31,8 +32,8 @@ class ShardList(NamedTuple):
     """Under way, or left behind by a writer that was killed."""
 
 
-def load_manifest(path: PathLike | Folder) -> Manifest:
-    """The manifest of a store."""
+def load_manifest(path: PathLike | Folder, *, verify: bool = False) -> Manifest:
+    """The manifest of a store. With `verify`, one that is as it was written, to the last bit."""
     folder = open_folder(path)
     try:
         data = folder.read(MANIFEST)
@@ -40,7 +41,10 @@ def load_manifest(path: PathLike | Folder) -> Manifest:
         if not is_missing(error):
             raise
         raise NotAStoreError(f"{folder} is no store: there is no {MANIFEST} in it") from None
-    return Manifest.from_json(data, folder.path(MANIFEST))
+    manifest = Manifest.from_json(data, folder.path(MANIFEST))
+    if verify:
+        check_signature(data, folder.path(MANIFEST))
+    return manifest
 
 
 def list_shards(path: PathLike | Folder) -> ShardList:
@@ -56,30 +60,48 @@ def record_file(folder: Folder, name: str) -> str:
     return f"{check_name('shard', name, where=str(folder))}/{SHARD}"
 
 
-def load_record(path: PathLike | Folder, name: str, manifest: Manifest) -> tuple[ShardRecord, ShardEntry]:
-    """A shard's `shard.json`, and its line for the manifest."""
+def load_record(
+    path: PathLike | Folder, name: str, manifest: Manifest, *, verify: bool = False
+) -> tuple[ShardRecord, ShardEntry]:
+    """A shard's `shard.json`, and its line for the manifest. With `verify`, as for `load_manifest`."""
     folder = open_folder(path)
-    return parse_record(folder, name, folder.read(record_file(folder, name)), manifest)
+    return parse_record(folder, name, folder.read(record_file(folder, name)), manifest, verify=verify)
 
 
-def parse_record(folder: Folder, name: str, data: bytes, manifest: Manifest) -> tuple[ShardRecord, ShardEntry]:
+def parse_record(
+    folder: Folder, name: str, data: bytes, manifest: Manifest, *, verify: bool = False
+) -> tuple[ShardRecord, ShardEntry]:
     """The same from the bytes of that file."""
     path = folder.path(record_file(folder, name))
     record = ShardRecord.from_json(data, path, manifest.spans)
-    expected = {column_file(column) for column in manifest.columns}
-    for table, codec in manifest.spans.items():
-        names = span_files(table)
-        expected.update(names if codec is not None else names[:2])
+    if verify:
+        check_signature(data, path)
+    expected = {*shard_files(manifest.columns, manifest.spans), SHARD_SUMS}
     if record.files.keys() != expected:
         raise CorruptionError(f"{path} lists the files {sorted(record.files)}; its store needs {sorted(expected)}")
     return record, ShardEntry(name, record.items, record.spans, checksum(data), record.split)
 
 
-def load_entries(path: PathLike | Folder, manifest: Manifest, names: Sequence[str]) -> tuple[ShardEntry, ...]:
+def load_entries(
+    path: PathLike | Folder, manifest: Manifest, names: Sequence[str], *, verify: bool = False
+) -> tuple[ShardEntry, ...]:
     """The lines for the manifest of many shards."""
     folder = open_folder(path)
     found = folder.read_all([record_file(folder, name) for name in names])
-    return tuple(parse_record(folder, name, data, manifest)[1] for name, data in zip(names, found, strict=True))
+    return tuple(
+        parse_record(folder, name, data, manifest, verify=verify)[1] for name, data in zip(names, found, strict=True)
+    )
+
+
+def check_records(folder: Folder, entries: Sequence[ShardEntry]) -> None:
+    """Raise a CorruptionError unless every `shard.json` is the one that the manifest lists. Reads all of them."""
+    found = folder.read_all([record_file(folder, entry.name) for entry in entries])
+    for entry, data in zip(entries, found, strict=True):
+        if checksum(data) != entry.checksum:
+            raise CorruptionError(
+                f"{folder.path(record_file(folder, entry.name))} is not what was written: its checksum is "
+                f"{checksum(data)}, the manifest says {entry.checksum}. Restore it from a copy, or write it again."
+            )
 
 
 def seal(path: PathLike | Folder, *, sync: bool = True) -> None:

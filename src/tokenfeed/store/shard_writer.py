@@ -12,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, TokenfeedError
-from tokenfeed.format.layout import SHARD, SPAN_DTYPE, column_file, span_files
+from tokenfeed.format.layout import SHARD, SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, span_files
 from tokenfeed.format.manifest import Column, FileRecord, ShardRecord, SpanCount
 from tokenfeed.format.npy import build_header
+from tokenfeed.kernels.checked import BlockSums
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import Folder
 from tokenfeed.storage.local import sync_folder, writing
 
-__all__ = ["ShardWriter"]
+__all__ = ["NpyFile", "ShardWriter", "write_sums"]
 
 _BUFFER_BYTES = 1 << 20
 _PENDING_SPANS = 4096
@@ -66,7 +67,7 @@ class ShardWriter:
         self._folder = folder
         self._sync = sync and self._temporary is None
         self._columns = {
-            name: _NpyFile(folder / column_file(name), column.dtype, column.shape) for name, column in columns.items()
+            name: NpyFile(folder / column_file(name), column.dtype, column.shape) for name, column in columns.items()
         }
         self._tables = {name: _SpanWriter(folder, name, payloads) for name, payloads in tables.items()}
 
@@ -89,6 +90,7 @@ class ShardWriter:
         for table in self._tables.values():
             table.finish(self.num_items)
         records = {file.path.name: file.finish(sync=self._sync) for file in self._files()}
+        records[SHARD_SUMS] = write_sums(self._folder / SHARD_SUMS, self._files(), sync=self._sync)
         counts = {name: table.count() for name, table in self._tables.items()}
         if self._sync:
             sync_folder(self._folder)
@@ -116,22 +118,27 @@ class ShardWriter:
 
 
 class _File:
-    """A file written from front to back, with the checksum of what was written. Small writes are gathered."""
+    """A file written from front to back, with the checksums of what was written. Small writes are gathered."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, header_bytes: int = 0) -> None:
         self.path = path
         self.num_bytes = 0
+        self.sums = np.empty(0, SUM_DTYPE)
+        """The checksum of every block, once it is finished."""
         self._checksum = Checksum()
+        self._block_sums = BlockSums(header_bytes)
         self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
         self._filled = 0
         with writing(path):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            os.lseek(self._fd, header_bytes, os.SEEK_SET)
 
     def write(self, data: npt.NDArray[np.uint8]) -> None:
         if self._filled + data.size > _BUFFER_BYTES:
             self._flush()
         if data.size > _BUFFER_BYTES:
-            self._write_through(data)
+            for start in range(0, data.size, _BUFFER_BYTES):  # so that the second checksum finds it in the cache
+                self._write_through(data[start : start + _BUFFER_BYTES])
         else:
             self._buffer[self._filled : self._filled + data.size] = data
             self._filled += data.size
@@ -143,6 +150,7 @@ class _File:
 
     def _write_through(self, data: npt.NDArray[np.uint8]) -> None:
         self._checksum.update(data)
+        self._block_sums.update(data)
         view = data.data
         with writing(self.path):
             while view:
@@ -160,6 +168,7 @@ class _File:
             if sync:
                 os.fsync(self._fd)
         self.close()
+        self.sums = self._block_sums.finish(header)
         return FileRecord(len(header) + self.num_bytes, self._checksum.hexdigest())
 
     def close(self) -> None:
@@ -169,19 +178,28 @@ class _File:
                 os.close(fd)
 
 
-class _NpyFile(_File):
+class NpyFile(_File):
     """A `.npy` file: room for the header first, the header itself at the end, when the count is known."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> None:
-        super().__init__(path)
+        super().__init__(path, len(build_header(dtype, shape, 0)))
         self._dtype = dtype
         self._shape = shape
         self._item_bytes = Column(dtype, shape).item_bytes
-        with writing(path):
-            os.lseek(self._fd, len(self._header()), os.SEEK_SET)
 
     def _header(self) -> bytes:
         return build_header(self._dtype, self._shape, self.num_bytes // self._item_bytes)
+
+
+def write_sums(path: Path, files: Sequence[_File], *, sync: bool) -> FileRecord:
+    """The file of block checksums of files that are finished, in the order of their names."""
+    sums = NpyFile(path, SUM_DTYPE)
+    try:
+        for file in sorted(files, key=lambda file: file.path.name):
+            sums.write(file.sums.view(np.uint8))
+        return sums.finish(sync=sync)
+    finally:
+        sums.close()
 
 
 class _SpanWriter:
@@ -189,9 +207,9 @@ class _SpanWriter:
 
     def __init__(self, folder: Path, table: str, payloads: bool) -> None:
         names = span_files(table)
-        self._starts = _NpyFile(folder / names.starts, SPAN_DTYPE)
-        self._anchors = _NpyFile(folder / names.anchors, SPAN_DTYPE)
-        self._offsets = _NpyFile(folder / names.offsets, SPAN_DTYPE) if payloads else None
+        self._starts = NpyFile(folder / names.starts, SPAN_DTYPE)
+        self._anchors = NpyFile(folder / names.anchors, SPAN_DTYPE)
+        self._offsets = NpyFile(folder / names.offsets, SPAN_DTYPE) if payloads else None
         self._payload = _File(folder / names.payload) if payloads else None
         self._num_spans = 0
         self._payload_bytes = 0

@@ -1,6 +1,7 @@
 """Shards: where the columns and span tables of one lie. A store is a sequence of these, whoever wrote them."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
@@ -9,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.format.foreign import ForeignFile
-from tokenfeed.format.layout import SPAN_DTYPE, SPAN_HEADER_BYTES, column_file, span_files
+from tokenfeed.format.layout import SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, first_sums, span_files
 from tokenfeed.format.manifest import Column, ShardEntry
 from tokenfeed.format.npy import build_header, descr_to_json
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.kernels.spans import ANCHOR_ITEMS
+from tokenfeed.kernels.spans import ANCHOR_ITEMS, OFFSETS, TABLE_FILES
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder
 
@@ -21,6 +22,8 @@ __all__ = ["ForeignShard", "NativeShard", "Shard", "SpanParts", "compute_anchors
 
 SpanParts = tuple[Part | npt.NDArray[np.int64], ...]
 """Starts, anchors, offsets and payload of a span table: files, or arrays in memory."""
+
+_SPAN, _SUM = Column(SPAN_DTYPE), Column(SUM_DTYPE)
 
 
 class Shard(Protocol):
@@ -43,6 +46,10 @@ class Shard(Protocol):
     def is_remote(self) -> bool:
         """Whether its files lie elsewhere."""
 
+    @property
+    def is_verified(self) -> bool:
+        """Whether all that is read of it is compared with its block checksums."""
+
     def num_spans(self, table: str) -> int: ...
 
     def column_part(self, column: str) -> Part: ...
@@ -53,13 +60,24 @@ class Shard(Protocol):
 class NativeShard:
     """A shard of format version 1."""
 
-    __slots__ = ("_columns", "_entry", "home")
+    __slots__ = ("_columns", "_entry", "_first_sums", "_spans", "home", "is_verified")
 
-    def __init__(self, home: Folder, entry: ShardEntry, columns: Mapping[str, Column]) -> None:
-        """`home` is the folder of the store."""
+    def __init__(
+        self,
+        home: Folder,
+        entry: ShardEntry,
+        columns: Mapping[str, Column],
+        spans: Mapping[str, str | None],
+        *,
+        verify: bool = False,
+    ) -> None:
+        """`home` is the folder of the store; `spans` are its tables and their codecs."""
         self.home = home
+        self.is_verified = verify
         self._entry = entry
         self._columns = columns
+        self._spans = spans
+        self._first_sums: tuple[dict[str, int], int] | None = None
 
     @property
     def name(self) -> str:
@@ -81,32 +99,53 @@ class NativeShard:
     def is_remote(self) -> bool:
         return self.home.local is None
 
-    def _part(self, name: str, file_bytes: int, header: bytes = b"", *, kept: float = 0.0) -> Part:
-        path, identity = self.home.path(f"{self._entry.name}/{name}"), f"{self._entry.checksum}/{name}"
-        return Part(path, file_bytes, len(header), header, kept, identity)
-
     def num_spans(self, table: str) -> int:
         return self._entry.spans[table].spans
 
     def column_part(self, column: str) -> Part:
-        described = self._columns[column]
-        header = build_header(described.dtype, described.shape, self.num_items)
-        return self._part(column_file(column), len(header) + self.num_items * described.item_bytes, header)
+        return self._checked(self._column_part(column))
 
-    def span_parts(self, table: str) -> SpanParts:
+    def _column_part(self, column: str) -> Part:
+        return self._npy_part(column_file(column), self._columns[column], self.num_items)
+
+    def span_parts(self, table: str) -> tuple[Part, ...]:
+        return tuple(map(self._checked, self._span_parts(table)))
+
+    def _span_parts(self, table: str) -> tuple[Part, ...]:
         names = span_files(table)
         count = self._entry.spans[table]
         anchors = -(-self.num_items // ANCHOR_ITEMS)
         return (
-            self._span_part(names.starts, count.spans, kept=0.5),
-            self._span_part(names.anchors, anchors, kept=1.0),  # 2 bytes for every 1,024 items
-            self._span_part(names.offsets, count.spans + 1, kept=0.5),
+            self._npy_part(names.starts, _SPAN, count.spans, kept=0.5),
+            self._npy_part(names.anchors, _SPAN, anchors, kept=1.0),  # 2 bytes for every 1,024 items
+            self._npy_part(names.offsets, _SPAN, count.spans + 1, kept=0.5),
             self._part(names.payload, count.payload_bytes),
         )
 
-    def _span_part(self, name: str, count: int, *, kept: float) -> Part:
-        header = build_header(SPAN_DTYPE, (), count)
-        return self._part(name, SPAN_HEADER_BYTES + count * SPAN_DTYPE.itemsize, header, kept=kept)
+    def sums_part(self) -> Part:
+        """The file of block checksums."""
+        return self._npy_part(SHARD_SUMS, _SUM, self.first_sums()[1])
+
+    def first_sums(self) -> tuple[dict[str, int], int]:
+        """Where in that file the checksums of each file begin, by name; and how many there are."""
+        if self._first_sums is None:
+            parts = [self._column_part(column) for column in self._columns]
+            for table, codec in self._spans.items():
+                parts += self._span_parts(table)[: TABLE_FILES if codec is not None else OFFSETS]
+            self._first_sums = first_sums({os.path.basename(part.path): part.file_bytes for part in parts})
+        return self._first_sums
+
+    def _checked(self, part: Part) -> Part:
+        first_sum = self.first_sums()[0].get(os.path.basename(part.path)) if self.is_verified else None
+        return part if first_sum is None else part._replace(sums=self.sums_part(), first_sum=first_sum)
+
+    def _npy_part(self, name: str, item: Column, count: int, *, kept: float = 0.0) -> Part:
+        header = build_header(item.dtype, item.shape, count)
+        return self._part(name, len(header) + count * item.item_bytes, header, kept=kept)
+
+    def _part(self, name: str, file_bytes: int, header: bytes = b"", *, kept: float = 0.0) -> Part:
+        path, identity = self.home.path(f"{self._entry.name}/{name}"), f"{self._entry.checksum}/{name}"
+        return Part(path, file_bytes, len(header), header, kept, identity)
 
 
 class ForeignShard:
@@ -129,6 +168,10 @@ class ForeignShard:
 
     @property
     def is_remote(self) -> bool:
+        return False
+
+    @property
+    def is_verified(self) -> bool:
         return False
 
     @cached_property

@@ -147,7 +147,8 @@ class Store:
         """
         wanted = Wanted(self.identity, self._data.spans[table].name, length, self.num_items)
         folders = plan_folders(self.shards, wanted) if cache is None else [Path(cache)]
-        rows = find_plan(folders, wanted, backend=self._backend)
+        verify = any(shard.is_verified for shard in self.shards)
+        rows = find_plan(folders, wanted, backend=self._backend, verify=verify)
         return Packed(self._data, rows, table=table, columns=columns, spans=spans, loss_mask=loss_mask)
 
     def pack(
@@ -181,6 +182,7 @@ def open_store(
     reads_in_flight: int = 32,
     max_open_files: int | None = None,
     remote: Remote | None = None,
+    verify: bool = False,
 ) -> Store:
     """Open a store, a file of another system, or several of either as one long array. Reads the manifest alone.
 
@@ -194,8 +196,12 @@ def open_store(
 
     `path` may be an address: s3://, gs://, az://, https://, http:// (files of other systems must be local). `remote`
     says how such data is read, and whether a cache on disk keeps it.
+
+    `verify=True` compares whatever is read with the checksums of its blocks: a byte that is not the one that was
+    written is never delivered, but raises a CorruptionError. It reads the `shard.json` of every shard first. Files of
+    other systems have no such checksums, and are refused.
     """
-    content = resolve(path, dtype=dtype, eos=eos)
+    content = resolve(path, dtype=dtype, eos=eos, verify=verify)
     return Store(
         content if split is None else content.select(split),
         codecs=codecs,

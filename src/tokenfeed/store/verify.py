@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,16 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import TokenfeedError
-from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES
-from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
-from tokenfeed.kernels.checksum import Checksum
+from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES, SUM_DTYPE
+from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry, check_signature
+from tokenfeed.kernels.blocks import checksum_blocks
+from tokenfeed.kernels.checked import CHECKED_BYTES
+from tokenfeed.kernels.checksum import Checksum, bytes_of
 from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS, TABLE_FILES
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
 from tokenfeed.storage.local import reading
 from tokenfeed.storage.objects import is_remote, open_file
+from tokenfeed.store.packing_plan import RECORD, PackingPlan
+from tokenfeed.store.packing_plan import load_record as load_plan_record
 from tokenfeed.store.resolve import resolve
-from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, load_record
+from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, load_record, record_file
 from tokenfeed.store.shards import NativeShard, SpanParts
 
 __all__ = ["Report", "verify"]
@@ -28,6 +32,7 @@ __all__ = ["Report", "verify"]
 _SLICE_BYTES = 1 << 24
 _SLICE_ITEMS = _SLICE_BYTES // 8
 _SLICE_ANCHORS = 1 << 16
+_SHOWN_BLOCKS = 8
 
 
 @dataclass
@@ -81,6 +86,7 @@ class _Verification:
             self._check_foreign(path, dtype, eos)
             return
         manifest = load_manifest(folder)
+        self._check_signature(folder, MANIFEST)
         if manifest.stores is None:
             self._check_store(folder, manifest)
             return
@@ -120,6 +126,7 @@ class _Verification:
         for name in names:
             try:
                 records.append((name, *load_record(folder, name, manifest)))
+                self._check_signature(folder, record_file(folder, name))
             except TokenfeedError as error:
                 self.report.problems.append(str(error))
         self._total = sum(file.bytes for _, record, _ in records for file in record.files.values())
@@ -128,24 +135,63 @@ class _Verification:
             if listed and listed[name] != entry:
                 self._problem(folder.path(name), f"its shard.json says {entry}, the manifest {listed[name]}")
             try:
-                self._check_shard(NativeShard(folder, entry, manifest.columns), manifest, record.files)
+                self._check_shard(NativeShard(folder, entry, manifest.columns, manifest.spans), manifest, record.files)
             except TokenfeedError as error:
                 self.report.problems.append(str(error))
+        if folder.local is not None:
+            for path in sorted(folder.local.glob(f".packed-*/{RECORD}")):
+                self._check_plan(path.parent)
+
+    def _check_signature(self, folder: Folder, name: str) -> None:
+        try:
+            check_signature(folder.read(name), folder.path(name))
+        except TokenfeedError as error:
+            self.report.problems.append(str(error))
+
+    def _check_plan(self, folder: Path) -> None:
+        """A packing plan. Where it is damaged, it can be made again."""
+        try:
+            record = load_plan_record(folder)
+        except TokenfeedError as error:
+            self.report.problems.append(str(error))
+            return
+        plan = PackingPlan(folder, record)
+        rows, pieces = plan.parts()
+        parts = {rows: record.rows_checksum, pieces: record.pieces_checksum, plan.sums_part(): record.blocks_checksum}
+        files = {os.path.basename(part.path): FileRecord(part.file_bytes, said) for part, said in parts.items()}
+        self._total += sum(part.file_bytes for part in parts)
+        self._check_files([rows, pieces], files, plan.sums_part(), plan.first_sums()[0])
 
     def _problem(self, path: object, what: str) -> None:
         self.report.problems.append(f"{path}: {what}")
 
-    def _check_shard(self, shard: NativeShard, manifest: Manifest, files: Any) -> None:
-        for column in manifest.columns:
-            self._check_file(shard.column_part(column), files)
-        for table, codec in manifest.spans.items():
-            parts = shard.span_parts(table)[: TABLE_FILES if codec is not None else OFFSETS]
-            whole = [self._check_file(part, files) for part in parts if isinstance(part, Part)]
-            if all(whole):
-                self._check_table(shard, table, parts)
+    def _check_shard(self, shard: NativeShard, manifest: Manifest, files: Mapping[str, FileRecord]) -> None:
+        tables = {
+            table: shard.span_parts(table)[: TABLE_FILES if codec is not None else OFFSETS]
+            for table, codec in manifest.spans.items()
+        }
+        parts = [shard.column_part(column) for column in manifest.columns]
+        parts += [part for table in tables.values() for part in table]
+        whole = self._check_files(parts, files, shard.sums_part(), shard.first_sums()[0])
+        for table, of_table in tables.items():
+            if whole.issuperset(of_table):
+                self._check_table(shard, table, of_table)
 
-    def _check_file(self, part: Part, files: dict[str, FileRecord]) -> bool:
-        """Size, header, checksum. False where its content cannot be looked at."""
+    def _check_files(
+        self, parts: Sequence[Part], files: Mapping[str, FileRecord], sums_part: Part, first_sums: Mapping[str, int]
+    ) -> set[Part]:
+        """Files, and the checksums of all their blocks. Returns those whose content can be looked at."""
+        sums = _Numbers(sums_part, (sums_part.file_bytes - sums_part.byte_start) // SUM_DTYPE.itemsize)
+        has_sums = self._check_file(sums_part, files, None)
+        whole = set()
+        for part in parts:
+            first = first_sums[os.path.basename(part.path)]
+            if self._check_file(part, files, (sums, first) if has_sums else None):
+                whole.add(part)
+        return whole
+
+    def _check_file(self, part: Part, files: Mapping[str, FileRecord], sums: "tuple[_Numbers, int] | None") -> bool:
+        """Size, header, checksums. False where its content cannot be looked at."""
         record = files[os.path.basename(part.path)]
         self.report.num_files += 1
         if record.bytes != part.file_bytes:
@@ -156,7 +202,7 @@ class _Verification:
                 if not self._check_start(file, part):
                     return False
                 if not self._quick:
-                    self._check_sum(file, part, record)
+                    self._check_sums(file, part, record, sums)
         except TokenfeedError as error:
             self.report.problems.append(str(error))
             return False
@@ -172,17 +218,27 @@ class _Verification:
             return False
         return True
 
-    def _check_sum(self, file: "_Opened", part: Part, record: FileRecord) -> None:
+    def _check_sums(self, file: "_Opened", part: Part, record: FileRecord, sums: "tuple[_Numbers, int] | None") -> None:
+        """The checksum of all that is behind the header, and those of blocks; `sums` is (all, which is the first)."""
         computed = Checksum()
-        position = part.byte_start
-        while data := file.pread(_SLICE_BYTES, position):
-            computed.update(data)
-            position += len(data)
+        damaged = [np.empty(0, np.int64)]
+        for position in range(0, part.file_bytes, _SLICE_BYTES):
+            data = file.pread(_SLICE_BYTES, position)
+            computed.update(memoryview(data)[max(0, part.byte_start - position) :])
+            if sums is not None:
+                found = checksum_blocks(bytes_of(data), CHECKED_BYTES).view(np.int64)
+                block = position // CHECKED_BYTES
+                expected = sums[0].read(sums[1] + block, sums[1] + block + found.size)
+                damaged.append(block + np.flatnonzero(found != expected))
             self.report.num_bytes += len(data)
             if self._progress is not None:
                 self._progress(self.report.num_bytes, self._total)
+        blocks = np.concatenate(damaged)
         if computed.hexdigest() != record.checksum:
-            self._problem(part.path, f"checksum is {computed.hexdigest()}, expected {record.checksum}")
+            where = "" if sums is None else f"; {_list_blocks(blocks)}"
+            self._problem(part.path, f"checksum is {computed.hexdigest()}, expected {record.checksum}{where}")
+        elif sums is not None and blocks.size:
+            self._problem(sums[0].path, f"is wrong about {part.path}, whose checksum is right: {_list_blocks(blocks)}")
 
     def _check_table(self, shard: NativeShard, table: str, parts: SpanParts) -> None:
         num_spans, num_items = shard.num_spans(table), shard.num_items
@@ -230,6 +286,15 @@ class _Verification:
         if gap or previous != payload_bytes:
             last = ~previous if gap else previous
             self._problem(offsets.path, f"the last offset is {last:,}; there are {payload_bytes:,} payload bytes")
+
+
+def _list_blocks(blocks: npt.NDArray[np.int64]) -> str:
+    """Which blocks are damaged, the first few of them."""
+    if blocks.size == 0:
+        return "no block differs from its own checksum"
+    shown = ", ".join(f"{block:,}" for block in blocks[:_SHOWN_BLOCKS].tolist())
+    more = f" and {blocks.size - _SHOWN_BLOCKS:,} more" if blocks.size > _SHOWN_BLOCKS else ""
+    return f"{blocks.size:,} blocks of {CHECKED_BYTES:,} bytes differ from their checksums: {shown}{more}"
 
 
 def _falls(values: npt.NDArray[np.int64]) -> bool:

@@ -278,7 +278,7 @@ def test_plain_numpy_reads_a_plan(tmp_path):
     assert pieces["length"].tolist() == [10, 6, 4, 5, 4, 3]
     record = json.loads((folder / "pack.json").read_bytes())
     assert (record["documents"], record["cut_documents"], record["rows"], record["pieces"]) == (5, 1, 4, 6)
-    assert sorted(os.listdir(folder)) == ["pack.json", "pieces.npy", "rows.npy"]
+    assert sorted(os.listdir(folder)) == ["pack.blocks.npy", "pack.json", "pieces.npy", "rows.npy"]
 
 
 def test_marks_are_what_the_format_page_says(tmp_path):

@@ -294,7 +294,7 @@ def test_a_combined_store_that_consists_of_itself(tmp_path):
     path.write_text(json.dumps(manifest))
     with pytest.raises(CorruptionError, match="of itself"):
         tokenfeed.open(tmp_path / "b")
-    assert "of itself" in verify(tmp_path / "b").problems[0]
+    assert any("of itself" in problem for problem in verify(tmp_path / "b").problems)
 
 
 def test_aligned_dtypes_are_the_same_to_a_second_writer(tmp_path):

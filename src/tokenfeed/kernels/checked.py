@@ -1,0 +1,150 @@
+"""Bytes that are compared with their checksums before anybody sees them.
+
+Every file of a store is cut into blocks of `CHECKED_BYTES` from its first byte on, of which the last may be short. A
+*file of sums* holds the XXH3-64 of each, for one file behind the other. What is read is whole blocks, into memory of
+the kernel; only if all of them are what was written does the part that was asked for go where it was asked for.
+
+A checked file is described by one array of int64, whose address stands as READER in the file table:
+
+    READ           address of `read_checked`, compiled
+    FILES          address of another file table, that of the files as they lie: open, mapped, or elsewhere
+    NUM_FILES      how many rows it has
+    DATA  SUMS     which of these is the file, and which its sums
+    FIRST_SUM      the sum of its first block
+    DAMAGED_BLOCK  the block that was found to be not what was written, the latest
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from tokenfeed.kernels.blocks import checksum_blocks
+from tokenfeed.kernels.checksum import block_checksum, bytes_of
+from tokenfeed.kernels.fetch import fetch
+from tokenfeed.kernels.jit import kernel
+from tokenfeed.kernels.posix import (
+    DAMAGED,
+    FILE_FIELDS,
+    MISSING,
+    OK,
+    READER,
+    SIZE,
+    START,
+    c_memcpy,
+    int64_pointer,
+    prefetch_file,
+    read_by,
+)
+
+__all__ = ["CHECKED_BYTES", "BlockSums", "read_checked", "read_whole"]
+
+CHECKED_BYTES = 4096
+SUM_BYTES = 8
+
+READ, FILES, NUM_FILES, DATA, SUMS, FIRST_SUM, DAMAGED_BLOCK = range(7)
+CHECK_FIELDS = 7
+
+_MOST_BLOCKS = 32
+
+
+def read_checked(description, file, offset, size, address):
+    """Copy bytes [offset, offset + size) of a file to `address` if all their blocks are what was written.
+
+    For `posix.read_by`. Two reads for every 128 KiB or part thereof. At address 0, the operating system is told that
+    these reads will come, or what is missing of a file that lies elsewhere is noted.
+    """
+    check = carray(int64_pointer(description), (CHECK_FIELDS,))
+    files = carray(int64_pointer(check[FILES]), (check[NUM_FILES], FILE_FIELDS))
+    data, sums = check[DATA], check[SUMS]
+    start = files[data, START] - 1
+    block = offset // CHECKED_BYTES
+    stop = (offset + size + CHECKED_BYTES - 1) // CHECKED_BYTES
+    most = min(stop - block, _MOST_BLOCKS) if address != 0 else 0
+    held = np.empty(most * CHECKED_BYTES, np.uint8)
+    expected = np.empty(most, np.uint64)
+    result = OK
+    while block < stop:
+        count = min(stop - block, _MOST_BLOCKS)
+        first = block * CHECKED_BYTES
+        num_bytes = min(count * CHECKED_BYTES, files[data, SIZE] - first)
+        first_sum = (check[FIRST_SUM] + block) * SUM_BYTES
+        if address == 0 and files[data, READER] == 0:
+            prefetch_file(files, data, first - start, num_bytes)
+            prefetch_file(files, sums, first_sum, count * SUM_BYTES)
+            block += count
+            continue
+        # Both are asked for before either is waited for: what is missing is fetched at once.
+        held_address = 0 if address == 0 else held.ctypes.data
+        expected_address = 0 if address == 0 else expected.ctypes.data
+        status = fetch(files, data, first - start, num_bytes, held_address)
+        other = fetch(files, sums, first_sum, count * SUM_BYTES, expected_address)
+        if status != OK and status != MISSING:
+            return status
+        if other != OK and other != MISSING:
+            return other
+        if status == MISSING or other == MISSING:
+            result = MISSING
+        elif address != 0:
+            for i in range(count):
+                if block_checksum(held[i * CHECKED_BYTES : min(num_bytes, (i + 1) * CHECKED_BYTES)]) != expected[i]:
+                    check[DAMAGED_BLOCK] = block + i
+                    return DAMAGED
+            begin = max(offset, first)
+            end = min(offset + size, first + num_bytes)
+            c_memcpy(address + begin - offset, held.ctypes.data + begin - first, end - begin)
+        block += count
+    return result
+
+
+@kernel
+def read_whole(check, num_bytes):
+    """Whether all of a file is what was written: OK, or what is wrong."""
+    held = np.empty(num_bytes, np.uint8)
+    return read_by(check.ctypes.data, check[DATA], 0, num_bytes, held.ctypes.data)
+
+
+class BlockSums:
+    """The checksums of all blocks of a file that is written from front to back, but for its header, which comes last.
+
+    It keeps the block that is not full yet, those that the header shares, and 8 bytes for each that is done.
+    """
+
+    def __init__(self, header_bytes: int) -> None:
+        self._front = np.empty(-(-header_bytes // CHECKED_BYTES) * CHECKED_BYTES, np.uint8)
+        self._front_filled = header_bytes
+        self._rest = np.empty(CHECKED_BYTES, np.uint8)
+        self._filled = 0
+        self._sums: list[Any] = []
+
+    def update(self, data: Any) -> None:
+        """Append bytes. One pass over them, without the GIL."""
+        data = self._fill_front(data)
+        if self._filled > 0:
+            taken = min(CHECKED_BYTES - self._filled, data.size)
+            self._rest[self._filled : self._filled + taken] = data[:taken]
+            self._filled += taken
+            data = data[taken:]
+            if self._filled < CHECKED_BYTES:
+                return
+            self._sums.append(_sums_of(self._rest))
+        whole = data.size // CHECKED_BYTES * CHECKED_BYTES
+        self._sums.append(_sums_of(data[:whole]))
+        self._filled = data.size - whole
+        self._rest[: self._filled] = data[whole:]
+
+    def _fill_front(self, data: Any) -> Any:
+        taken = min(self._front.size - self._front_filled, data.size)
+        self._front[self._front_filled : self._front_filled + taken] = data[:taken]
+        self._front_filled += taken
+        return data[taken:]
+
+    def finish(self, header: bytes) -> Any:
+        """The checksum of every block, once the header is known."""
+        self._front[: len(header)] = np.frombuffer(header, np.uint8)
+        front = _sums_of(self._front[: self._front_filled])
+        return np.concatenate([front, *self._sums, _sums_of(self._rest[: self._filled])])
+
+
+def _sums_of(data: Any) -> Any:
+    return checksum_blocks(bytes_of(data), CHECKED_BYTES)
