@@ -39,7 +39,7 @@ def descr_from_json(descr: Any, *, what: str) -> np.dtype[Any]:
     """The dtype that `descr_to_json` described, with lists where JSON has no tuples."""
     try:
         return check_dtype(np.lib.format.descr_to_dtype(_with_tuples(descr)), what=what)
-    except (TypeError, ValueError, IndexError, KeyError) as error:
+    except (TypeError, ValueError, IndexError, KeyError, SyntaxError) as error:  # the last of ",u2"
         raise FormatError(f"{what} has dtype {descr!r}, which no NumPy dtype describes ({error})") from error
 
 

@@ -86,8 +86,8 @@ class PackRecord:
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> "PackRecord":
-        fields = Fields.parse(data, path, "tokenfeed-pack")
         check_signature(data, path)
+        fields = Fields.parse(data, path, "tokenfeed-pack")
         return cls(
             fields.count("algorithm"),
             fields.checksum("identity"),

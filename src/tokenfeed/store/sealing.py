@@ -41,10 +41,9 @@ def load_manifest(path: PathLike | Folder, *, verify: bool = False) -> Manifest:
         if not is_missing(error):
             raise
         raise NotAStoreError(f"{folder} is no store: there is no {MANIFEST} in it") from None
-    manifest = Manifest.from_json(data, folder.path(MANIFEST))
     if verify:
         check_signature(data, folder.path(MANIFEST))
-    return manifest
+    return Manifest.from_json(data, folder.path(MANIFEST))
 
 
 def list_shards(path: PathLike | Folder) -> ShardList:
@@ -73,9 +72,9 @@ def parse_record(
 ) -> tuple[ShardRecord, ShardEntry]:
     """The same from the bytes of that file."""
     path = folder.path(record_file(folder, name))
-    record = ShardRecord.from_json(data, path, manifest.spans)
     if verify:
         check_signature(data, path)
+    record = ShardRecord.from_json(data, path, manifest.spans)
     expected = {*shard_files(manifest.columns, manifest.spans), SHARD_SUMS}
     if record.files.keys() != expected:
         raise CorruptionError(f"{path} lists the files {sorted(record.files)}; its store needs {sorted(expected)}")
