@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 import tokenfeed
-from tokenfeed.format.layout import MANIFEST, SHARD, SPAN_DTYPE, column_file, span_files
+from tokenfeed.format.layout import (
+    MANIFEST,
+    SHARD,
+    SHARD_SUMS,
+    SPAN_DTYPE,
+    SUM_DTYPE,
+    column_file,
+    first_sums,
+    span_files,
+)
 from tokenfeed.format.manifest import Column, FileRecord, Manifest, ShardEntry, ShardRecord, SpanCount
 from tokenfeed.format.npy import build_header
 from tokenfeed.kernels.checksum import checksum
@@ -135,6 +144,11 @@ def make_many_documents(scale: Scale, count: int) -> Path:
             data = build_header(SPAN_DTYPE, (), values.size) + values.astype(SPAN_DTYPE).tobytes()
             (shard / name).write_bytes(data)
             sizes[name] = len(data)
+        header, size = _sums_file(sizes)
+        with (shard / SHARD_SUMS).open("wb") as file:
+            file.write(header)
+            file.truncate(len(header) + size)
+        sizes[SHARD_SUMS] = len(header) + size
         spans = {"documents": SpanCount(count, 0)}
         record = ShardRecord(items, spans, {name: FileRecord(size, "0" * 16) for name, size in sizes.items()})
         (shard / SHARD).write_bytes(record.to_json().encode())
@@ -159,6 +173,7 @@ def make_sparse(scale: Scale) -> Path:
             offsets: _span_file(2),
             payload: (b"", 0),
         }
+        files[SHARD_SUMS] = _sums_file({name: len(header) + size for name, (header, size) in files.items()})
         spans = {"documents": SpanCount(1, 0)}
         records = {name: FileRecord(len(header) + size, "0" * 16) for name, (header, size) in files.items()}
         shard_json = ShardRecord(items, spans, records).to_json().encode()
@@ -176,6 +191,11 @@ def make_sparse(scale: Scale) -> Path:
         (path / MANIFEST).write_text(manifest.to_json())
 
     return _made_once("sparse", scale, make)
+
+
+def _sums_file(sizes: dict[str, int]) -> tuple[bytes, int]:
+    count = first_sums(sizes)[1]
+    return build_header(SUM_DTYPE, (), count), count * SUM_DTYPE.itemsize
 
 
 def _span_file(count: int) -> tuple[bytes, int]:

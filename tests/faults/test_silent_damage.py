@@ -1,4 +1,4 @@
-"""Damage beyond single bits, where reading is verified: swapped, cut and replaced files, servers and caches that lie."""
+"""Damage beyond single bits where reading is verified: swapped and cut files, servers and caches that lie."""
 
 import contextlib
 import itertools
@@ -122,7 +122,7 @@ def test_what_is_not_read_is_not_missed(path):
 def test_the_loader_passes_it_on(path, prefetch):
     flip(path / "part0-00000" / "tokens.npy", 8 * (128 + 2 * 5500))
     loader = tokenfeed.Loader(tokenfeed.open(path, verify=True).windows(100), batch_size=4, prefetch=prefetch, epochs=1)
-    with pytest.raises(CorruptionError, match="part0-00000/tokens.npy"):
+    with pytest.raises(CorruptionError, match=r"part0-00000/tokens\.npy"):
         for _ in loader:
             pass
 
@@ -138,7 +138,7 @@ def test_a_mixture_checks_the_sources_that_were_opened_so(path, tmp_path):
     }
     for names in (["checked", "not"], ["not", "checked"]):
         mixture = tokenfeed.mix({name: (views[name], 0.5) for name in names})
-        with pytest.raises(CorruptionError, match="store/part0-00000/tokens.npy"):
+        with pytest.raises(CorruptionError, match=r"store/part0-00000/tokens\.npy"):
             for _ in itertools.islice(tokenfeed.Loader(mixture, batch_size=10), 100):
                 pass
     mixture = tokenfeed.mix({"not": (views["not"], 1.0)})

@@ -16,8 +16,6 @@ from tokenfeed.store.spans import BatchSpans
 
 __all__ = ["Packed", "PackedBatch"]
 
-_SLICE = 1 << 20
-
 
 class Packed:
     """Sample i is row i of a packing plan: documents one behind the other, then zeros up to length + 1 items.
@@ -131,11 +129,12 @@ class Packed:
             return np.empty(0, np.int64)
         touching, first_row, first_item = [], 0, 0
         for plan in self.rows.plans:
-            found = [np.empty(0, np.int64)]
-            for number, first_items_of_pieces in enumerate(plan.read_first_items(_SLICE)):
-                first, positions = number * _SLICE, first_item + first_items_of_pieces
+            found, first_piece = [np.empty(0, np.int64)], 0
+            for begins in plan.read_first_items():
+                positions = first_item + begins
                 nearest = np.searchsorted(starts, positions, side="right") - 1
-                found.append(first + np.flatnonzero((nearest >= 0) & (positions < stops[nearest])))
+                found.append(first_piece + np.flatnonzero((nearest >= 0) & (positions < stops[nearest])))
+                first_piece += begins.size
             rows = np.searchsorted(plan.read_rows(), np.concatenate(found), side="right") - 1
             touching.append(first_row + np.unique(rows).astype(np.int64))
             first_row += plan.record.rows

@@ -41,6 +41,7 @@ ROW_DTYPE = np.dtype("<i8")
 PIECE_DTYPE = np.dtype([("first_item", "<i8"), ("length", "<u4"), ("mark", "<u4")])
 
 _LARGEST_RECORD = 1 << 16
+_SLICE = 1 << 20
 
 
 class Wanted(NamedTuple):
@@ -162,30 +163,35 @@ class PackingPlan:
         header = build_header(dtype, (), count)
         return Part(str(self.folder / name), len(header) + count * dtype.itemsize, len(header), header, kept=kept)
 
-    def read_first_items(self, count: int) -> Iterator[Ints]:
-        """The first items of all pieces, so many at a time; after the last, whether they were what was written."""
-        pieces = np.load(self.folder / PIECES, mmap_mode="r")
-        found = Checksum()
-        for first in range(0, pieces.size, count):
-            part = np.array(pieces[first : first + count])
-            found.update(part)
-            yield part["first_item"]
-        self._compare(PIECES, found, self.record.pieces_checksum)
+    def read_first_items(self) -> Iterator[Ints]:
+        """The first items of all pieces, a million at a time."""
+        yield from (part["first_item"] for part in self._read(PIECES, self.record.pieces_checksum))
 
     def read_rows(self) -> Ints:
-        """Where the pieces of each row begin, and the end of the last."""
-        rows: Ints = np.load(self.folder / ROWS)
-        found = Checksum()
-        found.update(rows)
-        self._compare(ROWS, found, self.record.rows_checksum)
-        return rows
+        """Where the pieces of each row begin, and the end of the last: a mapped file."""
+        for _ in self._read(ROWS, self.record.rows_checksum):
+            pass
+        return self._map(ROWS)
 
-    def _compare(self, name: str, found: Checksum, expected: str) -> None:
+    def _read(self, name: str, expected: str) -> Iterator[npt.NDArray[Any]]:
+        """A file slice by slice; after the last, a CorruptionError if they were not what was written."""
+        mapped, found = self._map(name), Checksum()
+        for first in range(0, mapped.size, _SLICE):
+            part = np.array(mapped[first : first + _SLICE])
+            found.update(part)
+            yield part
         if found.hexdigest() != expected:
             raise CorruptionError(
                 f"{self.folder / name} is damaged: its checksum is {found.hexdigest()}, and it was {expected}. Pack "
                 "again; the result is the same."
             )
+
+    def _map(self, name: str) -> npt.NDArray[Any]:
+        """A file behind its header, which was compared when it was opened."""
+        part, dtype = self.parts()[0 if name == ROWS else 1], ROW_DTYPE if name == ROWS else PIECE_DTYPE
+        if part.file_bytes == part.byte_start:
+            return np.empty(0, dtype)
+        return np.memmap(part.path, dtype, "r", part.byte_start, (part.file_bytes - part.byte_start) // dtype.itemsize)
 
 
 class PackedRows:

@@ -69,7 +69,8 @@ class Reader:
         describe = partial(_describe_file, shards, self._columns, self._tables)
         if remote is None and any(shard.is_remote for shard in shards):
             remote = Remote()
-        self._announces = remote is None and any(shard.is_verified for shard in shards)
+        self._is_verified = any(shard.is_verified for shard in shards)
+        self._announces = remote is None and self._is_verified
         """Whether the operating system is told of rows before they are read, because the kernel does not do so."""
         self.remote = remote
         """How what lies elsewhere is read; None where nothing does."""
@@ -169,7 +170,8 @@ class Reader:
 
     def bytes_to_fetch(self, num_bytes: int) -> int:
         """About how many bytes have to be fetched to read so many in one place."""
-        return num_bytes + (0 if self.remote is None else self.remote.block_bytes)
+        blocks = 2 if self._is_verified else 1  # another for its checksums
+        return num_bytes + (0 if self.remote is None else blocks * self.remote.block_bytes)
 
     def stats(self) -> RemoteStats | None:
         """What fetching took; None where there is nothing to fetch."""
