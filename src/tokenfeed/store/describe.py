@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.storage.files import Part
 from tokenfeed.store.store import Store
 
 __all__ = ["Description", "describe"]
@@ -51,7 +50,7 @@ def describe(store: Store, *, sample: int = 0) -> Description:
     return Description(
         store.num_items,
         len(store.shards),
-        _num_bytes(store),
+        sum(shard.num_bytes for shard in store.shards),
         store.splits,
         store.tokenizer,
         dict(store.provenance),
@@ -60,14 +59,6 @@ def describe(store: Store, *, sample: int = 0) -> Description:
         spans,
         _samples(store, sample),
     )
-
-
-def _num_bytes(store: Store) -> int:
-    parts = [shard.column_part(column) for shard in store.shards for column in store.columns]
-    for name, table in store.spans.items():
-        kept = 4 if table.codec else 2
-        parts += [part for shard in store.shards for part in shard.span_parts(name)[:kept] if isinstance(part, Part)]
-    return sum(part.file_bytes for part in parts)
 
 
 def _samples(store: Store, number: int) -> dict[str, dict[str, Any]]:

@@ -50,6 +50,10 @@ class Shard(Protocol):
     def is_verified(self) -> bool:
         """Whether all that is read of it is compared with its block checksums."""
 
+    @property
+    def num_bytes(self) -> int:
+        """What its files take, apart from `shard.json`."""
+
     def num_spans(self, table: str) -> int: ...
 
     def column_part(self, column: str) -> Part: ...
@@ -99,6 +103,10 @@ class NativeShard:
     def is_remote(self) -> bool:
         return self.home.local is None
 
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.file_bytes for part in [*self._parts(), self.sums_part()])
+
     def num_spans(self, table: str) -> int:
         return self._entry.spans[table].spans
 
@@ -129,11 +137,15 @@ class NativeShard:
     def first_sums(self) -> tuple[dict[str, int], int]:
         """Where in that file the checksums of each file begin, by name; and how many there are."""
         if self._first_sums is None:
-            parts = [self._column_part(column) for column in self._columns]
-            for table, codec in self._spans.items():
-                parts += self._span_parts(table)[: TABLE_FILES if codec is not None else OFFSETS]
-            self._first_sums = first_sums({os.path.basename(part.path): part.file_bytes for part in parts})
+            self._first_sums = first_sums({os.path.basename(part.path): part.file_bytes for part in self._parts()})
         return self._first_sums
+
+    def _parts(self) -> list[Part]:
+        """Every file of data."""
+        parts = [self._column_part(column) for column in self._columns]
+        for table, codec in self._spans.items():
+            parts += self._span_parts(table)[: TABLE_FILES if codec is not None else OFFSETS]
+        return parts
 
     def _checked(self, part: Part) -> Part:
         first_sum = self.first_sums()[0].get(os.path.basename(part.path)) if self.is_verified else None
@@ -173,6 +185,10 @@ class ForeignShard:
     @property
     def is_verified(self) -> bool:
         return False
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.file_bytes for part in self._file.parts.values())
 
     @cached_property
     def identity(self) -> str:
