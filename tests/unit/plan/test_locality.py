@@ -263,8 +263,10 @@ def test_checkpoints_tell_orders_apart(make):
                 assert "seed" in str(caught.value).split("(")[-1], "what agrees is named"
 
 
-def test_states_of_a_pure_order_are_as_they_were():
-    assert make_plan(True).state(5)["plan"].keys() == {"data", "view", "seed", "skips"}
+def test_states_have_the_same_keys_in_any_order():
+    keys = {"data", "view", "seed", "skips", "locality"}
+    for shuffle in (True, False, Locality(8, 4)):
+        assert make_plan(shuffle).state(5)["plan"].keys() == keys
 
 
 @pytest.mark.parametrize("make", [make_plan, make_mixture])
