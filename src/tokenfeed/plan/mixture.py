@@ -145,7 +145,7 @@ class MixturePlan:
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """(epochs, indices) of samples of the run; indices count through all sources, one behind the other."""
-        sources, epochs, indices = self.draw(samples)
+        sources, epochs, indices = self.draw(np.asarray(samples, np.int64))
         return epochs, indices + self.starts[sources]
 
     def find(self, source: str, index: int, *, epochs: Sequence[int]) -> Ints:

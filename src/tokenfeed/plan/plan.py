@@ -134,6 +134,7 @@ class Plan:
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """(epochs, indices) of samples of the run. O(1) each, O(log s) with s samples removed."""
+        samples = np.asarray(samples, np.int64)
         positions = self.positions(jump(samples, self._ranges) if self._ranges else samples)
         epochs, indices = np.empty_like(positions), np.empty_like(positions)
         if self.shuffle and self.group == 1:

@@ -275,7 +275,7 @@ def test_plans_survive_being_saved(make):
     again = type(plan).from_json(json.loads(json.dumps(plan.to_json())))
     assert again == plan != make(True)
     assert again.shuffle == Locality(8, 4)
-    assert np.array_equal(again.locate(np.arange(500)), plan.locate(np.arange(500)))
+    assert np.array_equal(again.locate(list(range(500))), plan.locate(np.arange(500)))
     for damaged in ([8], [8, 0], [8, "4"], "local", 1, None):
         with pytest.raises(StateError, match="describes no shuffle"):
             type(plan).from_json({**plan.to_json(), "shuffle": damaged})
