@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test faults lint types check bench clean
+.PHONY: help setup demo test faults lint types check docs bench bench-peers clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -19,9 +19,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: setup      ## text to a trained model in a minute; then a store: look at it, load shuffled batches, resume
+demo: setup      ## text to a trained model in a minute; then by way of a store, with a page to look at it all
 	$(BIN)/python examples/train_stream.py
-	$(BIN)/python examples/demo.py
+	rm -rf demo-store
+	$(BIN)/tokenfeed demo --keep demo-store
 
 test: setup      ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -38,6 +39,9 @@ types: setup     ## types
 
 check: lint types test  ## what CI runs
 
+docs: setup      ## the documentation as a site, in build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: setup     ## measure against C loops; prints the bars and whether they hold
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/permutation.py
@@ -48,5 +52,8 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/prepare.py
 	$(BIN)/python bench/remote.py
 
+bench-peers: setup  ## measure beside other loaders, each installed into an environment of its own; writes docs/benchmarks/peers.md
+	$(BIN)/python bench/peers/run.py
+
 clean:           ## remove what these targets made
-	rm -rf $(VENV) demo-store demo-text bench/.data bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build demo-store demo-text bench/.data bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,6 +31,7 @@ __all__ = [
     "QUICK",
     "Scale",
     "make_many_documents",
+    "make_once",
     "make_one_file",
     "make_sharded",
     "make_small_shards",
@@ -63,7 +64,7 @@ FULL = Scale("full", (1 << 30) + 12345, 1 << 28, 10_000, 10**12, 1 << 30, 1.0)
 QUICK = Scale("quick", 1 << 24, 1 << 23, 100, 10**10, 1 << 25, 0.1)
 
 
-def _made_once(name: str, scale: Scale, make: Callable[[Path], None]) -> Path:
+def make_once(name: str, scale: Scale, make: Callable[[Path], None]) -> Path:
     path = _FOLDER / scale.name / name
     if not path.exists():
         unfinished = path.with_name(f".{name}")
@@ -99,7 +100,7 @@ def make_sharded(scale: Scale) -> Path:
             for tokens, lengths, payloads in _documents(scale.num_items):
                 writer.append({"tokens": tokens}, lengths=lengths, documents=payloads)
 
-    return _made_once("sharded", scale, make)
+    return make_once("sharded", scale, make)
 
 
 def make_small_shards(scale: Scale) -> Path:
@@ -111,7 +112,7 @@ def make_small_shards(scale: Scale) -> Path:
                 for first in range(0, tokens.size, 1 << 14):
                     writer.append({"tokens": tokens[first : first + (1 << 14)]})
 
-    return _made_once("small-shards", scale, make)
+    return make_once("small-shards", scale, make)
 
 
 def make_one_file(scale: Scale) -> Path:
@@ -122,7 +123,7 @@ def make_one_file(scale: Scale) -> Path:
             for tokens, _, _ in _documents(scale.num_items):
                 writer.append({"tokens": tokens})
 
-    return _made_once("one-file", scale, make)
+    return make_once("one-file", scale, make)
 
 
 def make_many_documents(scale: Scale, count: int) -> Path:
@@ -157,7 +158,7 @@ def make_many_documents(scale: Scale, count: int) -> Path:
             Manifest({"tokens": Column(_UINT16)}, {"documents": None}, shards=(entry,)).to_json()
         )
 
-    return _made_once(f"documents-{count}", scale, make)
+    return make_once(f"documents-{count}", scale, make)
 
 
 def make_sparse(scale: Scale) -> Path:
@@ -190,7 +191,7 @@ def make_sparse(scale: Scale) -> Path:
         manifest = Manifest({"tokens": Column(_UINT16)}, {"documents": "bytes"}, shards=tuple(entries))
         (path / MANIFEST).write_text(manifest.to_json())
 
-    return _made_once("sparse", scale, make)
+    return make_once("sparse", scale, make)
 
 
 def _sums_file(sizes: dict[str, int]) -> tuple[bytes, int]:

@@ -1,200 +1,235 @@
-"""Feeds a small GPT on a GPU: `python bench/device.py [--json PATH]`. Needs CUDA.
+"""Trains GPTs on a GPU from several loaders by turns: `python bench/device.py [--text FOLDER] [--json PATH] [SIZE …]`.
 
-Compares training on batches that a loader reads, shuffles and copies with training on batches that lie on the device
-already. The GPU's own clock says how long it stood still for want of data; the profiler counts what crossed the bus.
+Needs CUDA. The ceiling is training on batches that lie on the device already. Against it, in one run: tokenfeed's two
+roads, windows of a memmap as nanoGPT takes them, and nanochat's loop over text. The GPU's own clock says how long it
+stood still for want of data, the profiler how long it was busy and what crossed the bus.
 """
 
 import argparse
 import gc
 import json
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional
 
 import tokenfeed
 import tokenfeed.torch
+from gpt import Trainer
+from text import find_text, find_tokenizer, plain_loop
 
 LENGTH = 2048
-VOCABULARY = 50_304
-STEPS = 150
-WARM_UP = 20
-ROUNDS = 3
+CEILING_BAR = 0.99
 WAIT_BAR = 0.005
 BUS_BAR = 2.1
-SIZES = {"30M": (6, 384, 6, 32), "124M": (12, 768, 12, 16)}
+CEILING, TEXT_CEILING = "on the device", "on the device, text"
+OURS = ("tokenfeed, indexed", "tokenfeed, streamed")
+SIZES = {  # layers, width, heads, rows, steps a round, rounds
+    "30M": (6, 384, 6, 32, 150, 3),
+    "124M": (12, 768, 12, 16, 120, 3),
+    "0.5B": (24, 1280, 20, 16, 75, 3),
+}
+
+NANOCHAT = "nanochat's loop, {} threads"
+CORES = os.cpu_count() or 1
+READ_TEXT = (TEXT_CEILING, OURS[1], NANOCHAT.format(4), NANOCHAT.format(CORES))
+Batches = Iterator[Any]
 
 
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.attend, self.feed = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.project = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows, length, width = x.shape
-        query, key, value = (
-            part.view(rows, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.attend(x)).chunk(3, -1)
-        )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).reshape(rows, length, width))
-        return x + self.down(functional.gelu(self.up(self.feed(x))))
-
-
-class Gpt(nn.Module):
-    def __init__(self, layers: int, width: int, heads: int) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(LENGTH, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(inputs) + self.places.weight
-        logits = self.norm(self.blocks(x)) @ self.tokens.weight.T
-        return functional.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1))
-
-
-def write_store(folder: Path) -> None:
-    """1 GiB of random tokens."""
+def write_tokens(folder: Path) -> None:
+    """1 GiB of random tokens, as a store and as one bare file."""
     rng = np.random.default_rng(0)
-    with tokenfeed.Writer(folder, columns={"tokens": "uint16"}, sync=False, shard_bytes=1 << 28) as writer:
+    with (
+        tokenfeed.Writer(folder / "store", columns={"tokens": "uint16"}, sync=False, shard_bytes=1 << 28) as writer,
+        (folder / "tokens.bin").open("wb") as bare,
+    ):
         for _ in range(32):
-            writer.append({"tokens": rng.integers(0, 50_257, 1 << 24, dtype=np.uint16)})
+            tokens = rng.integers(0, 50_257, 1 << 24, dtype=np.uint16)
+            writer.append({"tokens": tokens})
+            tokens.tofile(bare)
 
 
-class Trainer:
-    def __init__(self, layers: int, width: int, heads: int) -> None:
-        torch.manual_seed(0)
-        self.model = Gpt(layers, width, heads).cuda()
-        self._forward = torch.compile(self.model)
-        self._optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
-
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = self._forward(inputs, targets)
-        loss.backward()
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-
-    def run(self, batches: Iterator[Any], steps: int) -> dict[str, float]:
-        """Seconds a step, and what share of it the GPU waited for the next batch."""
-        marks = []
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        in_next = 0.0
-        for _ in range(steps):
-            asked, came = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            asked.record()
-            before = time.perf_counter()
-            inputs, targets = next(batches)
-            in_next += time.perf_counter() - before
-            came.record()
-            marks.append((asked, came))
-            self.step(inputs, targets)
-        torch.cuda.synchronize()
-        seconds = time.perf_counter() - began
-        waited = sum(asked.elapsed_time(came) for asked, came in marks) / 1000
-        return {"step_s": seconds / steps, "wait_share": waited / seconds, "host_next_us": in_next / steps * 1e6}
-
-
-def on_device(rows: int) -> Iterator[Any]:
-    """Batches that are there already: the ceiling."""
+def on_device(rows: int) -> Batches:
+    """Batches that are there already: the ceiling of what is trained on random tokens."""
     made = [torch.randint(0, 50_257, (rows, LENGTH + 1), device="cuda") for _ in range(8)]
-    pairs = [(batch[:, :-1].to(torch.int32).contiguous(), batch[:, 1:].contiguous()) for batch in made]
+    yield from cycle([(batch[:, :-1].to(torch.int32).contiguous(), batch[:, 1:].contiguous()) for batch in made])
+
+
+def text_on_device(text: Path, rows: int) -> Batches:
+    """The ceiling of what is trained on text, whose frequent tokens make a step a little slower."""
+    with tokenfeed.stream(text, find_tokenizer(text), batch_size=rows, seq_len=LENGTH) as feed:
+        batches = tokenfeed.torch.to_device(feed, "cuda")
+        made = [tuple(side.clone() for side in next(batches)) for _ in range(8)]
+    yield from cycle(made)
+
+
+def memmap(path: Path, rows: int) -> Batches:
+    """Random windows of a memmap, stacked, pinned and copied, as nanoGPT's train.py does it."""
+    rng = np.random.default_rng(0)
     while True:
-        yield from pairs
+        data = np.memmap(path, dtype=np.uint16, mode="r")
+        starts = rng.integers(0, len(data) - LENGTH - 1, rows)
+        sides = [
+            torch.stack([torch.from_numpy(data[i + side : i + side + LENGTH].astype(np.int64)) for i in starts])
+            for side in (0, 1)
+        ]
+        yield tuple(side.pin_memory().to("cuda", non_blocking=True) for side in sides)
 
 
-def bus_bytes_per_token(batches: Iterator[Any], rows: int) -> float:
-    """Bytes that the profiler sees going to the device, per token trained on."""
-    steps = 20
+def nanochat(text: Path, rows: int, threads: int) -> Batches:
+    """Its loop; what it makes is copied as it does it there, from memory that is not pinned."""
+    for inputs, targets in plain_loop(text, find_tokenizer(text, "tiktoken"), rows, LENGTH, threads=threads):
+        yield inputs.to("cuda", non_blocking=True), targets.to("cuda", non_blocking=True)
+
+
+def contenders(folder: Path, text: Path, rows: int, stack: ExitStack) -> dict[str, Callable[[], Batches]]:
+    def ours(loader: Any) -> Batches:
+        stack.callback(loader.close)
+        return tokenfeed.torch.to_device(loader, "cuda")
+
+    def stream() -> Batches:
+        tokenizer = find_tokenizer(text)
+        return ours(tokenfeed.stream(text, tokenizer, batch_size=rows, seq_len=LENGTH, threads=max(1, CORES - 2)))
+
+    return {
+        CEILING: lambda: on_device(rows),
+        TEXT_CEILING: lambda: text_on_device(text, rows),
+        OURS[0]: lambda: ours(tokenfeed.Loader(tokenfeed.open(folder / "store").windows(LENGTH), rows)),
+        OURS[1]: stream,
+        "memmap": lambda: memmap(folder / "tokens.bin", rows),
+        NANOCHAT.format(4): lambda: nanochat(text, rows, 4),
+        NANOCHAT.format(CORES): lambda: nanochat(text, rows, CORES),
+    }
+
+
+def profile(trainer: Trainer, batches: Batches, rows: int, steps: int = 20) -> dict[str, float]:
+    """How much of the time a kernel ran, and bytes that went to the device per token trained on."""
     with tempfile.TemporaryDirectory() as folder:
         with torch.profiler.profile(activities=list(torch.profiler.supported_activities())) as profile:
-            for _ in range(steps):
-                next(batches)
-            torch.cuda.synchronize()
+            trainer.run(batches, steps)
         profile.export_chrome_trace(f"{folder}/trace.json")
         events = json.loads(Path(folder, "trace.json").read_text())["traceEvents"]
+    kernels = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event.get("cat") == "kernel")
+    busy, reached = 0.0, kernels[0][0]
+    for begin, end in kernels:
+        busy += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
     copied = sum(event["args"]["bytes"] for event in events if event.get("name", "").startswith("Memcpy HtoD"))
-    return copied / (steps * rows * LENGTH)
-
-
-def measure(folder: Path, size: str) -> dict[str, Any]:
-    layers, width, heads, rows = SIZES[size]
-    trainer = Trainer(layers, width, heads)
-    view = tokenfeed.open(folder).windows(LENGTH)
-    began = time.perf_counter()
-    loader = tokenfeed.Loader(view, rows)
-    feed = tokenfeed.torch.to_device(loader, "cuda")
-    next(feed)
-    first_batch = time.perf_counter() - began
-    contenders = {"on_device": on_device(rows), "tokenfeed": feed}
-    figures: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
-    for batches in contenders.values():
-        trainer.run(batches, WARM_UP)
-    for _ in range(ROUNDS):  # one after the other, so that both see the same clocks and neighbours
-        for name, batches in contenders.items():
-            figures[name].append(trainer.run(batches, STEPS))
-    middle = {
-        name: {key: float(np.median([each[key] for each in runs])) for key in runs[0]} for name, runs in figures.items()
+    return {
+        "busy_share": busy / (reached - kernels[0][0]),
+        "bus_bytes_per_token": copied / (steps * rows * LENGTH),
     }
-    ours, ceiling = middle["tokenfeed"], middle["on_device"]
+
+
+class SmActivity:
+    """What `nvidia-smi dmon` reads of the multiprocessors' counters once a second; None where it cannot."""
+
+    def __enter__(self) -> "SmActivity":
+        command = ["nvidia-smi", "dmon", "--gpm-metrics", "2", "-d", "1"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        output = self._process.communicate()[0]
+        self.lines = [line.split() for line in output.splitlines() if line.split() and not line.startswith("#")]
+
+    def mean(self) -> float | None:
+        values = [float(line[-1]) for line in self.lines if line[-1].isdigit()][1:]  # the first covers what came before
+        return float(np.mean(values)) if values else None
+
+
+def measure(folder: Path, text: Path, size: str) -> dict[str, Any]:
+    layers, width, heads, rows, steps, rounds = SIZES[size]
+    trainer = Trainer(layers, width, heads, LENGTH)
+    with ExitStack() as stack:
+        loaders = {name: make() for name, make in contenders(folder, text, rows, stack).items()}
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in loaders}
+        for batches in loaders.values():
+            trainer.run(batches, 10)
+        for turn in range(rounds):  # by turns, so that all see the same clocks and neighbours
+            names = list(loaders)
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                with SmActivity() as activity:
+                    figures: dict[str, Any] = trainer.run(loaders[name], steps)
+                runs[name].append({**figures, "sm_activity": activity.mean()})
+        profiles = {name: profile(trainer, batches, rows) for name, batches in loaders.items()}
+    middle = {
+        name: {key: float(np.median([run[key] for run in made])) for key in made[0] if made[0][key] is not None}
+        for name, made in runs.items()
+    }
+    ceilings = {name: middle[TEXT_CEILING if name in READ_TEXT else CEILING] for name in middle}
     result = {
         "model": size,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "rows": rows,
         "length": LENGTH,
-        "tokens_per_s": rows * LENGTH / ours["step_s"],
-        "of_ceiling": ceiling["step_s"] / ours["step_s"],
-        "wait_share": ours["wait_share"] - ceiling["wait_share"],
-        "wait_share_raw": ours["wait_share"],
-        "host_next_us": ours["host_next_us"],
-        "bus_bytes_per_token": bus_bytes_per_token(feed, rows),
-        "first_batch_s": first_batch,
-        "runs": figures,
+        "steps": steps * rounds,
+        "loaders": {
+            name: {
+                "tokens_per_s": rows * LENGTH / each["step_s"],
+                "of_ceiling": ceilings[name]["step_s"] / each["step_s"],
+                "wait_share": max(0.0, each["wait_share"] - ceilings[name]["wait_share"]),
+                **{key: each[key] for key in ("host_next_us", "sm_activity") if key in each},
+                **profiles[name],
+                "runs": runs[name],
+            }
+            for name, each in middle.items()
+        },
     }
-    loader.close()
-    del trainer, feed, contenders, batches
+    del trainer, loaders, batches
     gc.collect()
     torch.cuda.empty_cache()
     return result
 
 
+def show(result: dict[str, Any]) -> None:
+    print(f"\n{result['model']} ({result['parameters'] / 1e6:.1f} M parameters), B = {result['rows']}, T = {LENGTH}")
+    for name, figures in result["loaders"].items():
+        verdict = ""
+        if name in OURS:
+            held = figures["of_ceiling"] >= CEILING_BAR and figures["wait_share"] <= WAIT_BAR
+            held = held and figures["bus_bytes_per_token"] <= BUS_BAR
+            verdict = "ok" if held else "MISSED"
+        print(
+            f"  {name:28} {figures['tokens_per_s'] / 1e6:6.3f} M tokens/s  {figures['of_ceiling']:.4f} of the ceiling  "
+            f"waits {figures['wait_share']:7.3%}  busy {figures['busy_share']:.3f}  SM {figures.get('sm_activity')}  "
+            f"{figures['bus_bytes_per_token']:5.2f} bytes a token  "
+            f"{figures['host_next_us']:,.0f} µs in next  {verdict}",
+            flush=True,
+        )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("sizes", nargs="*", default=list(SIZES))
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a GPU")
+    text = find_text(options.text, 50)
     folder = Path(tempfile.mkdtemp())
+    results = []
+    machine = {"gpu": torch.cuda.get_device_name(), "cores": os.cpu_count(), "torch": torch.__version__}
     try:
-        write_store(folder / "store")
-        results = [measure(folder / "store", size) for size in options.sizes]
+        write_tokens(folder)
+        for size in options.sizes:
+            results.append(measure(folder, text, size))
+            show(results[-1])
+            if options.json:  # after each, so that a run that is cut off leaves what it has
+                options.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1))
     finally:
         shutil.rmtree(folder)
-    machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "numpy": np.__version__}
-    for result in results:
-        ok = result["wait_share"] <= WAIT_BAR and result["bus_bytes_per_token"] <= BUS_BAR
-        print(
-            f"{result['model']}: {result['tokens_per_s'] / 1e6:.2f} M tokens/s, "
-            f"{result['of_ceiling']:.4f} of the ceiling, "
-            f"GPU waits {result['wait_share']:.3%} of the time (bar {WAIT_BAR:.1%}), "
-            f"{result['bus_bytes_per_token']:.3f} bytes over the bus per token (bar {BUS_BAR}), "
-            f"{result['host_next_us']:.0f} µs in next: {'ok' if ok else 'MISSED'}"
-        )
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import pytest
 
 import tokenfeed
 
-ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "tokenfeed"
 
 
@@ -79,12 +78,3 @@ def test_errors_are_one_block_and_tracebacks_on_request(tmp_path):
     assert "NotAStoreError" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Traceback" in run("--debug", "inspect", tmp_path).stderr
-
-
-def test_demo(tmp_path):
-    done = subprocess.run([sys.executable, ROOT / "examples" / "demo.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "is sound" in done.stdout
-    assert "million tokens/s" in done.stdout
-    assert "document 12345 has" in done.stdout
-    assert "of 15,804 samples, the first epoch delivered 15,804, of which 15,804 different" in done.stdout

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -146,11 +147,16 @@ def test_bench_of_a_foreign_file(tmp_path):
 
 def test_demo(tmp_path):
     kept = tmp_path / "kept"
-    done = run("demo", "--keep", kept, "--documents", "400", "--batches", "50", TMPDIR=str(tmp_path))
+    done = run("demo", "--keep", kept, "--documents", "100", "--batches", "50", "--seconds", "1", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "million tokens/s" in done.stdout
-    assert "✓ of 6" in done.stdout
-    assert tokenfeed.open(kept).num_items > 10_000
+    assert re.search(r"✓ of ([0-9,]+) samples, an epoch delivered \1, \1 of them different", done.stdout)
+    after, before = map(float, re.search(r"take ([0-9.]+) bits per byte; ([0-9.]+) before", done.stdout).groups())
+    assert 1 < after < before < 8
+    assert re.search(r"http://127\.0\.0\.1:[0-9]+/\?token=", done.stdout)
+    assert "the page answers" in done.stdout
+    assert tokenfeed.open(kept / "store").num_items > 10_000
+    assert observe.read_snapshots(kept / "run.jsonl")[-1].ended
     assert [path.name for path in tmp_path.iterdir()] == ["kept"], "nothing else is left behind"
     done = run("demo", "--keep", kept)
     assert done.returncode == 2

@@ -1,8 +1,7 @@
-"""`tokenfeed prepare`, as a user types it; to S3 and from there; and what docs/prepare.md shows."""
+"""`tokenfeed prepare`, as a user types it; to S3 and from there."""
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, NotAStoreError
 from tokenfeed.store.verify import verify
 
-ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "tokenfeed"
 
 
@@ -133,24 +131,3 @@ def test_to_s3_and_from_s3(text, tmp_path, monkeypatch):
         assert remote.is_complete
         assert contents(tmp_path / "from") == contents(tmp_path / "local")
     assert all(SECRET.encode() not in data for data in picture(tmp_path / "from").values())
-
-
-def test_the_page_is_true(tmp_path):
-    """Its Python and its commands are run, in their order, in one folder."""
-    page = (ROOT / "docs" / "prepare.md").read_text()
-    blocks = re.findall(r"```(python|sh)\n(.*?)```", page, re.DOTALL)
-    assert {kind for kind, _ in blocks} == {"python", "sh"}
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "160"}
-    script = []
-    for number, (kind, code) in enumerate(blocks):
-        if kind == "python":
-            (tmp_path / f"block{number}.py").write_text(code)
-            script.append(f"{sys.executable} block{number}.py")
-        else:
-            script.append(code)
-    done = subprocess.run(
-        ["bash", "-ec", "\n".join(script)], cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=200
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "complete and sealed" in done.stdout
-    assert "cat" in done.stdout

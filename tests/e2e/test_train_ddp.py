@@ -1,4 +1,4 @@
-"""`examples/train_ddp.py` under a real torchrun, on the CPU: killed −9 and resumed, on as many ranks and on others.
+"""`examples/train_ddp.py` under torchrun's agent, on the CPU: killed −9 and resumed, on as many ranks and on others.
 
 A run is a row of *legs*, each one torchrun. What led to the final weights is every leg up to the checkpoint from which
 the next one resumed; what a leg did behind it is lost, and done again.
@@ -6,28 +6,24 @@ the next one resumed; what a leg did behind it is lost, and done again.
 
 import importlib.util
 import json
-import os
 import random
-import subprocess
-import sys
 import time
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
 import tokenfeed
+from torchrun import Torchrun
 
 pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_ddp.py"
 LENGTH, VOCABULARY, WIDTH, LAYERS = 16, 64, 16, 1
 BATCH_SIZE, ACCUMULATE, EVERY = 2, 4, 5  # of four checkpoints in a row, three are between micro-steps
-NUM_WINDOWS = 600
+NUM_WINDOWS = 300
 MORE_THAN_IT_WILL_GET_TO = 20_000  # steps; but finite, should nobody be there to kill it
 PATIENCE_SECONDS = 240
 
@@ -71,8 +67,8 @@ class Legs:
 
     def run(self, world_size, *, to):
         """A leg that runs to its end."""
-        with self._torchrun(world_size, to) as process:
-            assert process.wait(PATIENCE_SECONDS) == 0, self._output()
+        with self._launch(world_size, to) as launched:
+            assert launched.wait(PATIENCE_SECONDS) == 0, launched.output()[-5000:]
         assert self.newest_step() == to
         self._note(world_size)
 
@@ -80,51 +76,28 @@ class Legs:
         """A leg that is killed at some moment after its second checkpoint."""
         began = time.monotonic()
         enough = self.newest_step() + 2 * EVERY
-        with self._torchrun(world_size, MORE_THAN_IT_WILL_GET_TO) as process:
+        with self._launch(world_size, MORE_THAN_IT_WILL_GET_TO) as launched:
             while self.newest_step() < enough:
-                assert process.poll() is None, self._output()
-                assert time.monotonic() - began < PATIENCE_SECONDS, self._output()
+                assert launched.poll() is None, launched.output()[-5000:]
+                assert time.monotonic() - began < PATIENCE_SECONDS, launched.output()[-5000:]
                 time.sleep(0.01)
             time.sleep(random.uniform(0, 0.5))
-            assert process.poll() is None, self._output()
-        assert process.returncode == -9
+            assert launched.poll() is None, launched.output()[-5000:]
+        assert launched.poll() == -9
         if between_micro_steps and self.newest_step() % ACCUMULATE == 0:
             self.newest().unlink()  # as if it had been killed before that one
         self._note(world_size)
 
-    @contextmanager
-    def _torchrun(self, world_size, steps):
+    def _launch(self, world_size, steps):
         self._number += 1
         self.folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", world_size]
-        command += [SCRIPT, self.store, "--checkpoint", self.checkpoints, "--trace", self._trace(), "--steps", steps]
-        command += ["--accumulate", ACCUMULATE, "--every", EVERY, "--batch-size", BATCH_SIZE, "--length", LENGTH]
-        command += ["--vocabulary", VOCABULARY, "--width", WIDTH, "--layers", LAYERS]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with (self.folder / "output").open("w") as output:
-            process = subprocess.Popen(
-                [str(word) for word in command], stdout=output, stderr=subprocess.STDOUT, env=environment
-            )
-        try:
-            yield process
-        finally:
-            # Workers are sessions of their own, and outlive a launcher that is killed: all are known by their argument.
-            while running := self._processes():
-                for each in running:
-                    with suppress(psutil.NoSuchProcess):
-                        each.kill()
-                time.sleep(0.01)
-            process.wait()
-
-    def _processes(self):
-        found = psutil.process_iter(["cmdline"])
-        return [each for each in found if str(self.checkpoints) in (each.info["cmdline"] or [])]
+        options = ["--checkpoint", self.checkpoints, "--trace", self._trace(), "--steps", steps]
+        options += ["--accumulate", ACCUMULATE, "--every", EVERY, "--batch-size", BATCH_SIZE, "--length", LENGTH]
+        options += ["--vocabulary", VOCABULARY, "--width", WIDTH, "--layers", LAYERS]
+        return Torchrun(world_size, SCRIPT, self.store, *options, output=self.folder / "output")
 
     def _trace(self):
         return self.folder / f"trace-{self._number}"
-
-    def _output(self):
-        return (self.folder / "output").read_text()[-5000:]
 
     def _note(self, world_size):
         """Add the steps of the last leg that are in the newest checkpoint."""

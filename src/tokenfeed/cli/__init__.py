@@ -32,12 +32,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Feeds language-model training: from text, tokenised and packed on the way, or from stores of tokens.",
-    epilog="tokenfeed demo shows it in half a minute; tokenfeed --install-completion completes commands in the shell.",
+    epilog="tokenfeed demo shows it in a minute; tokenfeed --install-completion completes commands in the shell.",
 )
 
 _COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("bench", bench.bench, "tokenfeed bench store --length 2048 --batch-size 32"),
-    ("demo", demo.demo, "tokenfeed demo --keep store"),
+    ("demo", demo.demo, "tokenfeed demo --keep demo"),
     ("diff", diff.diff, "tokenfeed diff before/run.jsonl after/run.jsonl"),
     ("doctor", doctor.doctor, "tokenfeed doctor --json"),
     ("download", download.download_command, "tokenfeed download climbmix-400b -n 8 -o text"),

@@ -1,68 +1,122 @@
-"""`tokenfeed demo`: a store from nothing; look at it, load it, resume on other ranks."""
+"""`tokenfeed demo`: from text to a trained model, and a page that shows all of it."""
 
 import json
+import sys
+import sysconfig
 import tempfile
+import threading
 import time
+import urllib.request
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.rule import Rule
 from rich.text import Text
 
 from tokenfeed.cli.console import console
+from tokenfeed.cli.demo_model import TinyModel
 from tokenfeed.cli.inspect import inspect
+from tokenfeed.cli.serve import import_page, run_until_interrupted
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.loader import Loader
 from tokenfeed.observe.diagnosis import diagnose
+from tokenfeed.observe.publishing import publish
+from tokenfeed.observe.rates import NO_STATS
+from tokenfeed.preparation.prepare import prepare
 from tokenfeed.store.store import open_store
 from tokenfeed.store.windows import Windows
-from tokenfeed.store.writer import Writer
+from tokenfeed.text.tokenizer.patterns import find_pattern
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["demo"]
 
-_LENGTH = 512
+_TEXT_FILES = 4
+_VOCABULARY = 2048
+_LENGTH = 256
 _BATCH_SIZE = 32
+_TRAINED_ROWS = 4
+_EVALUATED = 16
 
 
 def demo(
-    keep: Annotated[Path | None, typer.Option(help="Make the store here, and leave it there.")] = None,
-    documents: Annotated[int, typer.Option(help="How many to make up.", min=100)] = 5_000,
-    batches: Annotated[int, typer.Option(help="How many to load.", min=1)] = 1_000,
+    keep: Annotated[Path | None, typer.Option(help="Make everything in this folder, and leave it there.")] = None,
+    documents: Annotated[int, typer.Option(help="How many to take, at most.", min=100)] = 1_000,
+    batches: Annotated[int, typer.Option(help="How many to load, for the rate.", min=1)] = 1_000,
+    seconds: Annotated[float, typer.Option(help="To train for.", min=0.1, envvar="DEMO_SECONDS")] = 15.0,
 ) -> None:
-    """Write a small store, look at it, load shuffled batches, and resume on another number of ranks."""
+    """Text to a store, the store to shuffled batches, these to a tiny model; and a page to look at all of it.
+
+    In a terminal the page stays until Ctrl-C; elsewhere it is seen to answer, and that is all.
+    """
     if keep is not None and keep.exists():
-        raise ArgumentError(f"{keep} is there already; --keep makes a new store. Give another name.")
-    with tempfile.TemporaryDirectory(prefix="tokenfeed-demo-") as folder:
-        path = keep or Path(folder) / "store"
-        _write(path, documents)
+        raise ArgumentError(f"{keep} is there already; --keep makes a new folder. Give another name.")
+    with tempfile.TemporaryDirectory(prefix="tokenfeed-demo-") as temporary:
+        folder = keep or Path(temporary)
+        tokenizer = _prepare(folder, documents)
         _chapter("What is in it: tokenfeed inspect")
-        inspect(str(path))
-        windows = open_store(path).windows(_LENGTH)
+        inspect(str(folder / "store"))
+        windows = open_store(folder / "store", split="train").windows(_LENGTH)
         _load(windows, batches)
         _resume(windows)
-    if keep is not None:
-        console.print(Text(f"The store is {keep}: try `tokenfeed bench {keep}`, `tokenfeed verify {keep}`."))
+        _train(folder, windows, tokenizer, seconds)
+        _show_page(folder, is_kept=keep is not None)
 
 
 def _chapter(title: str) -> None:
     console.print(Rule(title, align="left", style="dim"))
 
 
-def _write(path: Path, num_documents: int) -> None:
-    """Documents of random tokens, with the lengths that articles have, and an address each."""
-    _chapter("A store: tokenfeed.Writer")
-    rng = np.random.default_rng(0)
-    lengths = np.maximum(1, rng.lognormal(6.2, 1.0, num_documents)).astype(int)
+def _tell(text: str, style: str = "") -> None:
+    console.print(Text(text, style=style))
+
+
+def _prepare(folder: Path, num_documents: int) -> Tokenizer:
+    _chapter("Text to a store: tokenfeed.Tokenizer, tokenfeed.prepare")
+    texts = _write_text(folder / "text", num_documents)
+    _tell(f"{len(texts):,} documents, {sum(map(len, texts)) / 1e6:.1f} million characters: Python's own library")
     began = time.perf_counter()
-    with Writer(path, columns={"tokens": "uint16"}, spans={"documents": "json"}, shard_bytes=2 << 20) as writer:
-        for number, length in enumerate(lengths):
-            writer.append(
-                {"tokens": rng.integers(0, 50_257, length)}, documents={"url": f"https://example.org/{number}"}
-            )
-    seconds = time.perf_counter() - began
-    console.print(Text(f"wrote {lengths.sum():,} tokens in {num_documents:,} documents in {seconds:.1f} s"))
+    tokenizer = _make_tokenizer(texts)
+    tokenizer.save(folder / "tokenizer")
+    _tell(f"{tokenizer}, made in {time.perf_counter() - began:.1f} s")
+    report = prepare(
+        folder / "text",
+        folder / "store",
+        tokenizer=tokenizer,
+        keep=["module"],
+        val_fraction=0.1,
+        workers=0,
+        shard_bytes=1 << 20,
+    )
+    _tell(f"{report.total.tokens:,} tokens in {report.shards} shards")
+    return tokenizer
+
+
+def _write_text(folder: Path, num_documents: int) -> list[str]:
+    """What every Python brings along, the sources of its standard library, as Parquet files."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    library = Path(sysconfig.get_path("stdlib"))
+    sources = [*sorted(library.glob("[a-z]*.py")), *sorted(library.glob("[a-l]*/[a-z]*.py"))][:num_documents]
+    names = [path.relative_to(library).as_posix() for path in sources]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources]
+    folder.mkdir(parents=True)
+    for number in range(_TEXT_FILES):
+        part = pa.table({"module": names[number::_TEXT_FILES], "text": texts[number::_TEXT_FILES]})
+        pq.write_table(part, folder / f"{number:05}.parquet", row_group_size=16)
+    return texts
+
+
+def _make_tokenizer(texts: Sequence[str]) -> Tokenizer:
+    """Trained, where rustbpe is there to do it; else every byte is a token."""
+    if find_spec("rustbpe"):
+        return Tokenizer.train(texts, _VOCABULARY)
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    return Tokenizer(Vocabulary(ranks, find_pattern("gpt2"), {"<|bos|>": 256}, "<|bos|>"))
 
 
 def _load(windows: Windows, num_batches: int) -> None:
@@ -70,18 +124,15 @@ def _load(windows: Windows, num_batches: int) -> None:
     began = time.perf_counter()
     loader = Loader(windows, _BATCH_SIZE, rank=0, world_size=1)
     batch = next(loader)
-    console.print(Text(f"the first batch, {batch.inputs.shape} {batch.inputs.dtype}, after {_ms(began)}"))
+    _tell(f"the first batch, {batch.inputs.shape} {batch.inputs.dtype}, after {_ms(began)}")
     span = batch.spans["documents"][0][0]
-    told = f"its first row begins with {span.stop - span.start:,} tokens of {span.payload['url']}"
-    console.print(Text(told))
+    _tell(f"its first row begins with {span.stop - span.start:,} tokens of {span.payload['module']}")
     before, began = loader.stats(), time.perf_counter()
     for _ in range(num_batches):
         next(loader)
     seconds = time.perf_counter() - began
     items = loader.stats().items - before.items
-    console.print(Text(f"{num_batches / seconds:,.0f} batches/s, {items / seconds / 1e6:,.0f} million tokens/s"))
-    for sentence in diagnose(before, loader.stats()):
-        console.print(Text(sentence, style="dim"))
+    _tell(f"{num_batches / seconds:,.0f} batches/s, {items / seconds / 1e6:,.1f} million tokens/s")
     loader.close()
 
 
@@ -104,13 +155,70 @@ def _resume(windows: Windows) -> None:
                 state = batch.state
         for loader in ranks:
             loader.close()
-        console.print(Text(f"{steps:,} steps on {world_size} ranks; the state is {json.dumps(state)}"))
+        _tell(f"{steps:,} steps on {world_size} ranks; the state is {json.dumps(state)}")
     console.print(
         Text.assemble(
             ("✓ ", "green") if len(seen) == len(set(seen)) == len(windows) else ("✗ ", "red"),
             f"of {len(windows):,} samples, an epoch delivered {len(seen):,}, {len(set(seen)):,} of them different",
         )
     )
+
+
+def _train(folder: Path, windows: Windows, tokenizer: Tokenizer, seconds: float) -> None:
+    _chapter("A tiny model, trained: run.jsonl, observe.publish")
+    model = TinyModel(tokenizer.vocab_size)
+    unseen = open_store(folder / "store", split="val").windows(_LENGTH)
+    rows = unseen.read(range(min(_EVALUATED, len(unseen))))
+    held_out = rows.inputs, rows.targets
+    before = model.bits_per_byte(*held_out, tokenizer.token_bytes)
+    _tell(f"{model.size:,} numbers guess a token from the eight before it")
+    loader = Loader(windows, _TRAINED_ROWS, rank=0, world_size=1, run=folder / "run.jsonl")
+    with publish(loader, folder / "run.stats.jsonl"):
+        began = shown = time.perf_counter()
+        for step, batch in enumerate(loader, 1):
+            loss = model.train(batch.inputs, batch.targets)
+            now = time.perf_counter()
+            is_over = now - began > seconds
+            if is_over or now - shown > seconds / 4:
+                shown, stats = now, loader.stats()
+                told = f"step {step:4}: loss {loss:.3f}, {stats.items / (now - began):,.0f} tokens/s"
+                _tell(f"{told}, waited for data {stats.wait_fraction:.2%} of the time")
+            if is_over:
+                break
+    loader.close()
+    for sentence in diagnose(NO_STATS, loader.stats()):
+        _tell(sentence, "dim")
+    after = model.bits_per_byte(*held_out, tokenizer.token_bytes)
+    _tell(f"documents it has not seen take {after:.3f} bits per byte; {before:.3f} before it was trained")
+
+
+def _show_page(folder: Path, *, is_kept: bool) -> None:
+    """Serve it until Ctrl-C in a terminal; elsewhere only as long as it takes to see that it answers."""
+    _chapter("To look at: tokenfeed serve")
+    if is_kept:
+        _tell(f"again: tokenfeed serve {folder / 'run.jsonl'} --tokenizer {folder / 'tokenizer'}")
+    try:
+        ui = import_page()
+    except ArgumentError as error:
+        _tell(f"not shown: {error}", "yellow")
+        return
+    server = ui.Server(ui.open_subject(str(folder / "run.jsonl"), tokenizer=str(folder / "tokenizer")))
+    console.print(Text(server.address), soft_wrap=True)
+    if sys.stdout.isatty():
+        _tell("Whoever has this address sees the data. Ctrl-C ends it.", "dim")
+        run_until_interrupted(server)
+        return
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor())
+        opener.open(server.address, timeout=20).close()
+        with opener.open(f"http://127.0.0.1:{server.port}/api/live", timeout=20) as response:
+            (loader,) = json.load(response)["loaders"]
+    finally:
+        server.stop()
+        thread.join()
+    _tell(f"the page answers, and knows of {loader['batches']:,} batches; in a terminal it would stay until Ctrl-C")
 
 
 def _ms(began: float) -> str:

@@ -21,7 +21,7 @@ from tokenfeed.kernels.jit import inlined, kernel
 
 _U = np.uint64  # Numba makes a float of int64 with uint64, so everything that meets a word is a word
 _HALF, _LOW = _U(32), _U(0xFFFFFFFF)
-GOLDEN, _MIX_1, _MIX_2 = _U(0x9E3779B97F4A7C15), _U(0xBF58476D1CE4E5B9), _U(0x94D049BB133111EB)  # of splitmix64
+GOLDEN, MIX_1, MIX_2 = _U(0x9E3779B97F4A7C15), _U(0xBF58476D1CE4E5B9), _U(0x94D049BB133111EB)  # of splitmix64
 
 _FEW_ROUNDS, _MANY_ROUNDS = 12, 32
 _LARGE = 1 << 12  # from this n on, few rounds do
@@ -46,8 +46,8 @@ def split(n):
 
 @inlined
 def scramble(word):
-    word = (word ^ (word >> _U(30))) * _MIX_1
-    word = (word ^ (word >> _U(27))) * _MIX_2
+    word = (word ^ (word >> _U(30))) * MIX_1
+    word = (word ^ (word >> _U(27))) * MIX_2
     return word ^ (word >> _U(31))
 
 
@@ -63,7 +63,7 @@ def round_keys(seed, epoch, n, keys):
 @inlined
 def _mix(half, key):
     word = (half ^ key) * GOLDEN
-    return (word ^ (word >> _HALF)) * _MIX_1
+    return (word ^ (word >> _HALF)) * MIX_1
 
 
 @inlined

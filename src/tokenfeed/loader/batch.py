@@ -121,10 +121,12 @@ class LoadedBatch:
 
     @property
     def inputs(self) -> Array:
+        """(rows, length), in the stored dtype. A view, not a copy."""
         return self.rows.inputs  # type: ignore[attr-defined,no-any-return]
 
     @property
     def targets(self) -> Array:
+        """The items that follow the inputs, one by one. A view, not a copy."""
         return self.rows.targets  # type: ignore[attr-defined,no-any-return]
 
     def column(self, name: str) -> Array:
@@ -133,6 +135,7 @@ class LoadedBatch:
 
     @property
     def tokens(self) -> Array:
+        """The column of that name."""
         return self.column("tokens")
 
     @property

@@ -1,5 +1,6 @@
 """`Delivery`: what both roads do alike. Batches are made ahead, and counted when the training loop has them."""
 
+import os
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -49,6 +50,16 @@ class Stats:
     def wait_fraction(self) -> float:
         return self.wait_seconds / self.wall_seconds if self.wall_seconds else 0.0
 
+    @property
+    def headroom(self) -> float:
+        """Supply over demand: how often the batches taken so far could have been made while the loop did other things.
+
+        Below 1 the loop waits for data, whatever is made ahead. Infinite before anything was made.
+        """
+        makers = 1 if self.encode_seconds is not None else max(1, self.threads)  # one thread packs what others tokenise
+        busy = max(self.read_seconds / makers, (self.encode_seconds or 0.0) / max(1, self.threads))
+        return (self.wall_seconds - self.wait_seconds) / busy if busy else float("inf")
+
 
 class Delivery(ABC):
     """An iterator of batches with a state: that of the last batch delivered, whatever was made ahead of it.
@@ -63,6 +74,7 @@ class Delivery(ABC):
         self._generation = 0
         self._batches: Iterator[LoadedBatch] | None = None
         self._finalizer: Callable[[], object] | None = None
+        self._process = os.getpid()
         self._num_batches = 0
         self._num_samples = 0
         self._num_items = 0
@@ -104,6 +116,12 @@ class Delivery(ABC):
     def __iter__(self) -> Self:
         return self
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __next__(self) -> LoadedBatch:
         """The next batch. Where making it failed, the error is raised here; the next call tries again."""
         return self.deliver(self.fetch())
@@ -121,11 +139,14 @@ class Delivery(ABC):
         return batch
 
     def _fetch(self, began: float) -> LoadedBatch:
+        if self._process != os.getpid():
+            self._leave_threads_behind()
         if self._batches is None:
             if self._began is None:
                 self._began = began
             self._batches, end = self._start()
-            self._finalizer = weakref.finalize(self, end)  # when this is collected, or the interpreter exits
+            # When this is collected, or the interpreter exits.
+            self._finalizer = weakref.finalize(self, _end_in, self._process, end)
         try:
             return next(self._batches)
         except StopIteration:
@@ -133,6 +154,12 @@ class Delivery(ABC):
         except Exception:
             self.close()
             raise
+
+    def _leave_threads_behind(self) -> None:
+        """This process was forked: it has none of the threads, and of the locks what they left. Begin anew."""
+        self.close()
+        self._use_buffers(Buffers())
+        self._process = os.getpid()
 
     def is_current(self, batch: LoadedBatch) -> bool:
         """Whether a batch that was fetched is still the one to deliver: this was not closed or sent elsewhere."""
@@ -190,3 +217,9 @@ class Delivery(ABC):
             threads=self._threads if self._prefetch else 0,
             prefetch=self._prefetch,
         )
+
+
+def _end_in(process: int, end: Callable[[], object]) -> None:
+    """End the making of batches, in the process that makes them."""
+    if os.getpid() == process:
+        end()

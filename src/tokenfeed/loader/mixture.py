@@ -35,6 +35,7 @@ class Budget:
 
     @property
     def is_exceeded(self) -> bool:
+        """Whether it means more epochs than were allowed."""
         return self.max_epochs is not None and self.samples > self.available * self.max_epochs
 
 

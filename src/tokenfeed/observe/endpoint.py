@@ -51,10 +51,12 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
+        """Where it listens, on loopback."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
+        """What to give Prometheus."""
         return f"http://127.0.0.1:{self.port}/metrics"
 
     def close(self) -> None:

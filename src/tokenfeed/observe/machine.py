@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Gpu", "find_gpus", "measure_cpu_seconds", "measure_memory"]
+__all__ = ["Gpu", "find_gpus", "look_for_gpus", "measure_cpu_seconds", "measure_memory"]
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,26 @@ def measure_memory() -> int:
 
 def find_gpus() -> list[Gpu]:
     """Those of this machine, if `pynvml` (the package nvidia-ml-py) is installed; else none."""
+    return look_for_gpus()[0]
+
+
+def look_for_gpus() -> tuple[list[Gpu], str]:
+    """(those of this machine, why there are none)."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
-        return []
+        return [], "nvidia-ml-py is not installed"
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
-        return []
+        return [], "this machine has no NVIDIA driver"
     try:
-        return [_describe_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-    except nvml.NVMLError:
-        return []
+        found = [_describe_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError as error:
+        return [], f"NVML says {error}"
     finally:
         nvml.nvmlShutdown()
+    return found, "" if found else "this machine has no NVIDIA GPU"
 
 
 def _describe_gpu(nvml: Any, index: int) -> Gpu:

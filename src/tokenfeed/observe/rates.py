@@ -35,6 +35,7 @@ class Rates:
 
     @classmethod
     def between(cls, before: Stats, after: Stats) -> "Rates":
+        """What happened between two calls of `stats()`."""
         if after.wall_seconds < before.wall_seconds or after.batches < before.batches:
             before = NO_STATS
         seconds = after.wall_seconds - before.wall_seconds

@@ -16,7 +16,7 @@ from tokenfeed.loader.delivery import Stats
 from tokenfeed.storage.local import reading
 from tokenfeed.storage.remote import RemoteStats
 
-__all__ = ["SUFFIX", "Snapshot", "find_stats_file", "read_snapshots"]
+__all__ = ["SUFFIX", "Snapshot", "find_stats_file", "parse_snapshots", "predecessor_of", "read_snapshots"]
 
 SUFFIX = ".stats.jsonl"
 _TAIL_BYTES = 1 << 20
@@ -86,7 +86,7 @@ def find_stats_file(path: str | os.PathLike[str]) -> Path:
         beside = given.with_name(given.stem + SUFFIX)
         if beside.exists():
             return beside
-    if not given.is_file() and not _predecessor(given).is_file():  # between the two there may be none for a moment
+    if not given.is_file() and not predecessor_of(given).is_file():  # between the two there may be none for a moment
         raise NotAStoreError(
             f"there is no stats file {given}. A loader writes one if the training script says: from tokenfeed import "
             f'observe; observe.publish(loader, "{given.stem.removesuffix(".stats") or "run"}{SUFFIX}")'
@@ -99,8 +99,8 @@ def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
     file = find_stats_file(path)
     tail = _read_tail(file, _TAIL_BYTES)
     if len(tail) < _TAIL_BYTES:
-        tail = _read_tail(_predecessor(file), _TAIL_BYTES - len(tail)) + tail
-    found = list(_parse(tail))
+        tail = _read_tail(predecessor_of(file), _TAIL_BYTES - len(tail)) + tail
+    found = list(parse_snapshots(tail))
     if not found:
         if tail.strip():
             raise StateError(f"{file} is not a stats file, such as observe.publish writes: no line is of one")
@@ -108,7 +108,8 @@ def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
     return found
 
 
-def _predecessor(path: Path) -> Path:
+def predecessor_of(path: Path) -> Path:
+    """What the file became when it had grown to its limit."""
     return path.with_name(f"{path.name}.1")
 
 
@@ -123,9 +124,10 @@ def _read_tail(path: Path, num_bytes: int) -> bytes:
             return b""
 
 
-def _parse(data: bytes) -> Iterator[Snapshot]:
+def parse_snapshots(data: bytes) -> Iterator[Snapshot]:
+    """Those of the lines that are one."""
     for line in data.split(b"\n"):
         try:
             yield Snapshot.from_json(line)
-        except ValueError:  # the first was cut by us, and any other by a kill
+        except ValueError:  # cut by where reading began, or by a kill
             continue

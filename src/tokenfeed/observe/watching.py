@@ -12,7 +12,7 @@ from tokenfeed.observe.diagnosis import diagnose
 from tokenfeed.observe.rates import Rates
 from tokenfeed.observe.snapshots import Snapshot, read_snapshots
 
-__all__ = ["Watched", "watch"]
+__all__ = ["Watched", "look", "watch"]
 
 _PATIENCE = 3
 """So many snapshots must be missing before a loader counts as silent."""
@@ -36,6 +36,10 @@ class Watched:
     words: list[str]
     """What it waits for; or what became of it."""
 
+    def is_past(self, latest: float) -> bool:
+        """Whether it does not run, and others have gone on for a minute, to the time `latest`."""
+        return self.state != "runs" and latest - self.last.time >= _KEPT_SECONDS
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -49,13 +53,14 @@ def watch(path: str | os.PathLike[str], *, seconds: float = 5.0, now: float | No
     by_source: dict[tuple[str, int, int], list[Snapshot]] = {}
     for snapshot in read_snapshots(path):
         by_source.setdefault(snapshot.source, []).append(snapshot)
-    watched = [_look(snapshots, seconds, now) for snapshots in by_source.values()]
+    watched = [look(snapshots, seconds=seconds, now=now) for snapshots in by_source.values()]
     latest = max(each.last.time for each in watched)
-    kept = [each for each in watched if each.state == "runs" or latest - each.last.time < _KEPT_SECONDS]
+    kept = [each for each in watched if not each.is_past(latest)]
     return sorted(kept, key=lambda each: (each.last.rank, each.last.time))
 
 
-def _look(snapshots: Sequence[Snapshot], seconds: float, now: float) -> Watched:
+def look(snapshots: Sequence[Snapshot], *, seconds: float, now: float) -> Watched:
+    """One loader by its snapshots, of which there must be one."""
     last = snapshots[-1]
     # The interval begins with the latest snapshot that is old enough; with the oldest, if none is.
     before = next((each for each in reversed(snapshots[:-1]) if last.time - each.time >= seconds), snapshots[0])

@@ -12,8 +12,8 @@ __all__ = [
     "Locality",
     "Shuffle",
     "check_shuffle",
+    "locality_part",
     "shuffle_from_json",
-    "shuffle_part",
     "shuffle_to_json",
 ]
 
@@ -78,9 +78,10 @@ def shuffle_to_json(shuffle: Shuffle) -> Any:
     return [shuffle.block, shuffle.tile] if isinstance(shuffle, Locality) else shuffle
 
 
-def shuffle_part(shuffle: Shuffle) -> dict[str, Any]:
-    """What a checkpoint carries of it beside the seed: nothing, unless there is a locality."""
-    return {"locality": shuffle_to_json(shuffle)} if isinstance(shuffle, Locality) else {}
+def locality_part(shuffle: Shuffle) -> Any:
+    """What a checkpoint carries of it beside the seed: [block, tile], or None. Always there, because
+    `torch.distributed.checkpoint` loads those keys alone that the new state has too."""
+    return shuffle_to_json(shuffle) if isinstance(shuffle, Locality) else None
 
 
 def shuffle_from_json(value: Any) -> Shuffle:

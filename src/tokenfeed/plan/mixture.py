@@ -16,10 +16,10 @@ from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.kernels.locality import permute_local_sources
 from tokenfeed.kernels.permutation import permute_sources
-from tokenfeed.plan.locality import Locality, Shuffle, check_shuffle, shuffle_from_json, shuffle_part, shuffle_to_json
+from tokenfeed.plan.locality import Locality, Shuffle, check_shuffle, locality_part, shuffle_from_json, shuffle_to_json
 from tokenfeed.plan.plan import VERSION, Plan, Trace, check_parts, check_state
 from tokenfeed.plan.schedule import Schedule
-from tokenfeed.plan.skips import Ints, Skip, jump, jump_back
+from tokenfeed.plan.skips import Ints, Skip, begun, jump, jump_back
 
 __all__ = ["Ledger", "MixturePlan", "Source"]
 
@@ -145,7 +145,7 @@ class MixturePlan:
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """(epochs, indices) of samples of the run; indices count through all sources, one behind the other."""
-        sources, epochs, indices = self.draw(samples)
+        sources, epochs, indices = self.draw(np.asarray(samples, np.int64))
         return epochs, indices + self.starts[sources]
 
     def find(self, source: str, index: int, *, epochs: Sequence[int]) -> Ints:
@@ -207,13 +207,13 @@ class MixturePlan:
         reached = int(jump(np.array([num_delivered - 1]), self._ranges)[0]) + 1 if num_delivered else 0
         drawn = self.schedule.counts(reached) > 0
         sources = [source.to_json()[:4] for source, is_drawn in zip(self.sources, drawn, strict=True) if is_drawn]
-        early = [skip.to_json() for skip in self.skips if skip.begins < num_delivered]
+        early = [skip.to_json() for skip in begun(self.skips, num_delivered)]
         return {
             "mixture": self.schedule.digest(reached),
             "sources": checksum(json.dumps(sources).encode()),
             "seed": self.seed if self.shuffle else None,
             "skips": checksum(json.dumps(early).encode()) if early else None,
-            **shuffle_part(self.shuffle),
+            "locality": locality_part(self.shuffle),
         }
 
     def state(self, num_delivered: int) -> dict[str, Any]:

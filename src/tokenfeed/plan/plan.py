@@ -17,12 +17,12 @@ from tokenfeed.plan.locality import (
     LocalPermutation,
     Shuffle,
     check_shuffle,
+    locality_part,
     shuffle_from_json,
-    shuffle_part,
     shuffle_to_json,
 )
 from tokenfeed.plan.permutation import Permutation
-from tokenfeed.plan.skips import Ints, Removals, Skip, jump, jump_back
+from tokenfeed.plan.skips import Ints, Removals, Skip, begun, jump, jump_back
 from tokenfeed.storage.local import read_bytes, replace_bytes
 
 __all__ = ["Plan", "Trace", "View", "check_parts", "check_state"]
@@ -134,6 +134,7 @@ class Plan:
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """(epochs, indices) of samples of the run. O(1) each, O(log s) with s samples removed."""
+        samples = np.asarray(samples, np.int64)
         positions = self.positions(jump(samples, self._ranges) if self._ranges else samples)
         epochs, indices = np.empty_like(positions), np.empty_like(positions)
         if self.shuffle and self.group == 1:
@@ -195,13 +196,13 @@ class Plan:
 
     def parts(self, num_delivered: int) -> dict[str, Any]:
         """What the first `num_delivered` samples depend on, part by part: the plan that a state carries."""
-        early = [skip.to_json() for skip in self.skips if skip.begins < num_delivered]
+        early = [skip.to_json() for skip in begun(self.skips, num_delivered)]
         parts = {
             "data": self.data,
             "view": self.family or self.view,
             "seed": self.seed if self.shuffle else None,
             "skips": checksum(json.dumps(early).encode()) if early else None,
-            **shuffle_part(self.shuffle),
+            "locality": locality_part(self.shuffle),
         }
         return parts if self.family is None else {**parts, "group": self.group}
 

@@ -102,6 +102,7 @@ class Batch(ABC):
 
     @property
     def tokens(self) -> Array:
+        """The column of that name."""
         return self.column("tokens")
 
     @property
@@ -147,10 +148,12 @@ class Sample:
         return int(self._batch.indices[self._row])
 
     def column(self, name: str) -> Array:
+        """Its items in one column, in the stored dtype."""
         return self._batch.row_of(name, self._row)
 
     @property
     def tokens(self) -> Array:
+        """The column of that name."""
         return self.column("tokens")
 
     @property

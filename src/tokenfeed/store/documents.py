@@ -119,6 +119,7 @@ class DocumentBatch(Batch):
 
     @property
     def lengths(self) -> Ints:
+        """Items of each document."""
         return np.diff(self.offsets)
 
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:

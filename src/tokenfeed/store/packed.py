@@ -172,6 +172,7 @@ class PackedBatch(Batch):
 
     @property
     def length(self) -> int:
+        """Inputs in a row."""
         return self._view.length
 
     @property

@@ -31,6 +31,7 @@ class Span:
 
     @property
     def has_payload(self) -> bool:
+        """Tells no payload from one that is empty."""
         return self._payload is not None
 
     def __repr__(self) -> str:

@@ -62,6 +62,7 @@ class Store:
 
     @property
     def num_items(self) -> int:
+        """Of all its shards, or of those of the split it was opened for."""
         return self._data.num_items
 
     @property
@@ -76,6 +77,7 @@ class Store:
 
     @property
     def shards(self) -> Sequence[Shard]:
+        """What writers wrote, in the order of the store."""
         return self._content.shards
 
     @property
@@ -85,10 +87,12 @@ class Store:
 
     @property
     def tokenizer(self) -> str | None:
+        """A name for what made the tokens; the digest of the tokenizer where `prepare` wrote the store."""
         return self._content.tokenizer
 
     @property
     def provenance(self) -> Mapping[str, Any]:
+        """What its first writer had to say about where it comes from."""
         return self._content.provenance
 
     @property

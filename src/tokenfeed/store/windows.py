@@ -228,6 +228,7 @@ class WindowBatch(Batch):
 
     @property
     def length(self) -> int:
+        """Inputs in a row."""
         return self._view.length
 
     @property

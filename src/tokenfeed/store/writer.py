@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, FitError, FormatError, WriteError
+from tokenfeed.errors import ArgumentError, FitError, FormatError, ReadError, WriteError
 from tokenfeed.format.codecs import Codec, resolve_codec
 from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
@@ -124,8 +124,10 @@ class Writer:
     def extend(self, columns: Mapping[str, Any], **spans: Any) -> None:
         """Add items to the document that was appended last; only the tables named get a new span.
 
-        writer.append({"tokens": [1, 2]}, documents={"url": "…"}, concepts=["a"])
-        writer.extend({"tokens": [3, 4]}, concepts=["b"])           # the same document, another concept
+        In the others the last span goes on.
+
+            writer.append({"tokens": [1, 2]}, documents={"url": "…"}, concepts=["a"])
+            writer.extend({"tokens": [3, 4]}, concepts=["b"])           # the same document, another concept
         """
         if self._shard is None:
             raise ArgumentError("there is no document to extend; append one first")
@@ -192,13 +194,15 @@ class Writer:
         if self._shard is None:
             return
         try:
+            if self._seals:  # first: a crash behind the commit must not leave a list that lacks this shard
+                unseal(self._folder, sync=self._sync)
             self._shard.commit()
-        except WriteError:
+        except (ReadError, WriteError):
             self.abort()
             raise
         self._shard = None
         self._num_shards += 1
-        if self._seals:
+        if self._seals:  # and again: somebody may have sealed the store meanwhile
             unseal(self._folder, sync=self._sync)
 
     def close(self) -> None:

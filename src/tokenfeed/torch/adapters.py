@@ -68,7 +68,8 @@ def data_parallel(mesh: Any, dimension: str = "dp") -> dict[str, int]:
 
     Ranks that differ in other dimensions only, such as tensor-parallel ones, get the same batches.
     """
-    return {"rank": mesh.get_local_rank(dimension), "world_size": mesh[dimension].size()}
+    along = mesh[dimension]
+    return {"rank": along.get_local_rank(), "world_size": along.size()}
 
 
 def _as_dict(batch: DeviceBatch) -> Tensors:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.batch import LoadedBatch, TokenRows
-from tokenfeed.loader.delivery import Delivery
+from tokenfeed.loader.delivery import Delivery, Stats
 from tokenfeed.store.spans import BatchSpans
 
 __all__ = ["DeviceBatch", "DeviceLoader", "to_device"]
@@ -63,10 +63,12 @@ class DeviceBatch:
 
     @property
     def inputs(self) -> torch.Tensor:
+        """On the device, contiguous, int32 unless `dtypes` says otherwise."""
         return self._get("inputs")
 
     @property
     def targets(self) -> torch.Tensor:
+        """On the device, contiguous, int64 unless `dtypes` says otherwise."""
         return self._get("targets")
 
     def has(self, name: str) -> bool:
@@ -88,18 +90,22 @@ class DeviceBatch:
 
     @property
     def samples(self) -> Any:
+        """The numbers k of its rows, on the host."""
         return self.host.samples
 
     @property
     def epoch(self) -> int:
+        """That of its first row."""
         return self.host.epoch
 
     @property
     def spans(self) -> Mapping[str, BatchSpans]:
+        """The spans that the rows touch, by table, on the host."""
         return self.host.spans
 
     @property
     def state(self) -> dict[str, Any]:
+        """The checkpoint after this batch."""
         return self.host.state
 
     def __len__(self) -> int:
@@ -183,6 +189,14 @@ class DeviceLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on behind a checkpoint."""
         self.loader.load_state_dict(state)
+
+    def stats(self) -> Stats:
+        """Counters of the loader. Batches that are on their way to the device are not among those delivered."""
+        return self.loader.stats()
+
+    def close(self) -> None:
+        """Stop working ahead, and forget what was not delivered. Iterating goes on where it was."""
+        self.loader.close()
 
 
 def _widen_column(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

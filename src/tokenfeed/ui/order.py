@@ -22,7 +22,7 @@ __all__ = ["Round", "Walk", "scatter", "show_rounds", "show_steps"]
 _MOST_POINTS = 4096
 _MOST_CELLS = 2048
 _WORD = (1 << 64) - 1
-_GOLDEN, _MIX_1, _MIX_2 = int(kernels.GOLDEN), int(kernels._MIX_1), int(kernels._MIX_2)
+_GOLDEN, _MIX_1, _MIX_2 = int(kernels.GOLDEN), int(kernels.MIX_1), int(kernels.MIX_2)
 _LARGEST = (1 << 62) - 1
 
 
@@ -111,9 +111,8 @@ def _round_keys(order: Permutation) -> list[int]:
     state = _scramble((order.seed + _GOLDEN) & _WORD)
     state = _scramble((state + order.epoch) & _WORD)
     state = _scramble((state + order.n) & _WORD)
-    rounds = kernels._FEW_ROUNDS if order.n >= kernels._LARGE else kernels._MANY_ROUNDS
     keys = []
-    for _ in range(rounds):
+    for _ in range(kernels.num_rounds.py_func(order.n)):
         state = (state + _GOLDEN) & _WORD
         keys.append(_scramble(state))
     return keys

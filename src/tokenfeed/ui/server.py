@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tokenfeed.errors import ReadError, TokenfeedError, describe_errno
-from tokenfeed.ui import order, overview, packing, runs, sample_bytes, samples, text_flow
+from tokenfeed.ui import live, order, overview, packing, runs, sample_bytes, samples, searching, text_flow
 from tokenfeed.ui.guard import Guard
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
@@ -42,6 +42,8 @@ _ANSWERS: dict[str, Answer] = {
     "ledger": runs.show_ledger,
     "trace": runs.trace_step,
     "find": runs.find_document,
+    "search": searching.search_documents,
+    "live": live.show_live,
 }
 """What the page may ask. Each costs a bounded amount of work, whatever the size of the data."""
 

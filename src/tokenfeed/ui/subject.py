@@ -1,9 +1,9 @@
-"""What the page shows: a store, a run, or a folder of text."""
+"""What the page shows: a store, a run, a running loader, or a folder of text."""
 
 import contextlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,10 +11,13 @@ from tokenfeed.errors import MissingError, TokenfeedError
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.loader.provenance import open_data
 from tokenfeed.loader.run import Run
+from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
+from tokenfeed.plan.mixture import MixturePlan
 from tokenfeed.plan.plan import Plan
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.text.sources.files import ENDINGS, TextFiles
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.ui.live import Live
 from tokenfeed.ui.telling import last_name
 
 __all__ = ["Subject", "open_subject"]
@@ -26,15 +29,18 @@ _FIRST_LINE_BYTES = 1 << 24
 class Subject:
     """One thing to look at, opened."""
 
-    kind: Literal["store", "run", "text"]
+    kind: Literal["store", "run", "stats", "text"]
     name: str
     """The last part of its path, which is all that the page is told of it."""
     given_store: Store | None = None
     given_run: Run | None = None
     given_files: TextFiles | None = None
+    given_live: Live | None = None
     given_tokenizer: Tokenizer | None = None
     homes: tuple[str, ...] = ()
     """Folders of this machine that messages may speak of, and the page must not hear of."""
+    _opened: dict[str, Store] = field(default_factory=dict, repr=False)
+    """Stores of the sources of a mixture."""
 
     @property
     def store(self) -> Store:
@@ -42,11 +48,29 @@ class Subject:
             raise MissingError(f"{self.name} has no one store whose samples could be shown")
         return self.given_store
 
+    def store_of(self, source: str | None) -> Store:
+        """The store itself; of a run over a mixture, that of a source, opened where it was when the run began."""
+        if source is None:
+            return self.store
+        if source not in self._opened:
+            plan, paths = self.run.starts[-1].plan, list(self.run.starts[-1].stores.get(source, ()))
+            if not isinstance(plan, MixturePlan) or not paths:
+                raise MissingError(f"where the data of source {source!r} lies is not known")
+            data = plan.sources[plan.source_number(source)].data
+            self._opened[source] = open_data(paths if len(paths) > 1 else paths[0], data, f"the data of {source!r}")
+        return self._opened[source]
+
     @property
     def run(self) -> Run:
         if self.given_run is None:
             raise MissingError(f"{self.name} is no run; open the run file to see its history")
         return self.given_run
+
+    @property
+    def live(self) -> Live:
+        if self.given_live is None:
+            raise MissingError(f"{self.name} is neither a run nor what observe.publish writes")
+        return self.given_live
 
     @property
     def files(self) -> TextFiles:
@@ -68,6 +92,7 @@ class Subject:
             "name": self.name,
             "has_store": self.given_store is not None,
             "has_run": self.given_run is not None,
+            "has_live": self.given_live is not None,
             "has_text": self.given_files is not None,
             "tokenizer": None if tokenizer is None else {"digest": tokenizer.digest, "tokens": tokenizer.vocab_size},
         }
@@ -81,14 +106,24 @@ def open_subject(
     dtype: str | None = None,
     eos: int | None = None,
 ) -> Subject:
-    """Open a run file, a folder, file or pattern of text, a store, or a token file of another system."""
+    """Open a run file, a stats file, a folder, file or pattern of text, a store, or a token file of another system."""
     loaded = None if tokenizer is None else Tokenizer.load(tokenizer)
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
     homes = _homes([path])
     if _is_run(path):
         run = Run(path)
         homes = _homes([path, *(each for start in run.starts for hints in start.stores.values() for each in hints)])
-        return Subject("run", name, given_store=_store_of(run), given_run=run, given_tokenizer=loaded, homes=homes)
+        return Subject(
+            "run",
+            name,
+            given_store=_store_of(run),
+            given_run=run,
+            given_live=Live(Path(path).with_suffix(SUFFIX)),
+            given_tokenizer=loaded,
+            homes=homes,
+        )
+    if path.endswith(SUFFIX):
+        return Subject("stats", name, given_live=Live(find_stats_file(path)), given_tokenizer=loaded, homes=homes)
     if _is_text(path):
         return Subject("text", name, given_files=TextFiles.find(path), given_tokenizer=loaded, homes=homes)
     store = open_store(path, split=split, dtype=dtype, eos=eos)

@@ -14,8 +14,10 @@ import pytest
 
 import tokenfeed
 from golden import GOLDEN, golden_texts, golden_tokenizer
+from tokenfeed import observe
 from tokenfeed.ui import Server, open_subject
 
+NAMES = ("web", "code", "run.jsonl", "run.stats.jsonl", "mixture.jsonl", "text", "tokenizer")
 NUM_DOCUMENTS = 400
 LENGTH = 64
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -29,6 +31,7 @@ class Made:
     web: Path
     code: Path
     run: Path
+    stats: Path
     mixture: Path
     text: Path
     tokenizer: Path
@@ -37,7 +40,7 @@ class Made:
 @pytest.fixture(scope="session")
 def made(tmp_path_factory) -> Made:
     root = tmp_path_factory.mktemp("not-to-be-told")
-    made = Made(root, *(root / name for name in ("web", "code", "run.jsonl", "mixture.jsonl", "text", "tokenizer")))
+    made = Made(root, *(root / name for name in NAMES))
     golden_tokenizer().save(made.tokenizer)
     texts = golden_texts()
     write_store(made.web, texts[:NUM_DOCUMENTS], root)
@@ -48,7 +51,7 @@ def made(tmp_path_factory) -> Made:
     web, code = (tokenfeed.open(path).windows(LENGTH) for path in (made.web, made.code))
     state = None
     for world_size, batch_size, steps in ((2, 4, 30), (4, 4, 20), (3, 2, 10)):
-        state = train(web, made.run, state, world_size, batch_size, steps)
+        state = train(web, made.run, state, world_size, batch_size, steps, made.stats)
     train(tokenfeed.mix({"web": (web, 0.75), "code": (code, 0.25)}), made.mixture, None, 2, 4, 12)
     return made
 
@@ -74,12 +77,13 @@ def write_store(path: Path, texts, root: Path) -> None:
             writer.extend({"tokens": second, "weight": np.zeros(second.size)}, halves="second")
 
 
-def train(source, run: Path, state, world_size: int, batch_size: int, steps: int):
+def train(source, run: Path, state, world_size: int, batch_size: int, steps: int, stats: Path | None = None):
     loader = tokenfeed.Loader(source, batch_size=batch_size, seed=3, prefetch=0, rank=0, world_size=world_size, run=run)
     if state is not None:
         loader.load_state_dict(state)
-    for _, batch in zip(range(steps), loader, strict=False):
-        state = batch.state
+    with contextlib.nullcontext() if stats is None else observe.publish(loader, stats):
+        for _, batch in zip(range(steps), loader, strict=False):
+            state = batch.state
     loader.close()
     return state
 
@@ -155,10 +159,34 @@ def text_server(made):
 
 
 @pytest.fixture(scope="session")
-def clients(store_server, run_server, mixture_server, text_server):
-    """A client of every server, by what it shows."""
-    servers = {"store": store_server, "run": run_server, "mixture": mixture_server, "text": text_server}
+def stats_server(made):
+    with serving(made.stats) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def servers(store_server, run_server, mixture_server, stats_server, text_server):
+    """Every server, by what it shows."""
+    return {
+        "store": store_server,
+        "run": run_server,
+        "mixture": mixture_server,
+        "stats": stats_server,
+        "text": text_server,
+    }
+
+
+@pytest.fixture(scope="session")
+def clients(servers):
+    """A client of every server."""
     return {name: Client(server) for name, server in servers.items()}
+
+
+@pytest.fixture
+def start_server():
+    """Serve something until the test is over."""
+    with contextlib.ExitStack() as stack:
+        yield lambda path: stack.enter_context(serving(path))
 
 
 @pytest.fixture(scope="session")
@@ -192,13 +220,27 @@ class Page:
     def open(self, section: str):
         """Go to a section by its link; it, once everything in it is there."""
         self.page.get_by_role("link", name=section, exact=True).click()
-        self.settle()
+        self.page.wait_for_selector(f"section[aria-label='{section}']:not([hidden])")
+        self.settle(50)
         return self.page.locator("section:visible")
 
-    def settle(self) -> None:
-        self.page.wait_for_timeout(200)
+    def settle(self, milliseconds: int = 200) -> None:
+        """Until all that was asked for is there: questions are put off a little, in case another key is pressed."""
+        self.page.wait_for_timeout(milliseconds)
         shown = "section:not([hidden])"
         self.page.wait_for_selector(f"{shown}[aria-busy], {shown} [aria-busy]", state="detached")
+
+    def outline(self) -> list[str]:
+        """What is on the screen without its words: elements, roles and classes, one inside the other."""
+        return self.page.evaluate(
+            """() => {
+                const tell = (element, depth) => element.checkVisibility()
+                    ? [`${" ".repeat(depth)}${element.tagName} ${element.getAttribute("role")} ${element.classList}`,
+                       ...[...element.children].flatMap((child) => tell(child, depth + 1))]
+                    : [];
+                return tell(document.body, 0);
+            }"""
+        )
 
     def close(self) -> None:
         self._context.close()

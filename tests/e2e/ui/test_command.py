@@ -40,7 +40,7 @@ def test_it_says_where_it_is_and_ends_when_told(made):
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=10)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 5
         assert told == ""
         assert process.returncode == 0
     finally:

@@ -17,8 +17,9 @@ pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not 
 
 SECTIONS = {
     "store": {"Overview", "Samples", "Packing", "Order"},
-    "run": {"Run", "Overview", "Samples", "Packing", "Order"},
-    "mixture": {"Run", "Order"},
+    "run": {"Run", "Live", "Overview", "Samples", "Packing", "Order"},
+    "mixture": {"Run", "Live", "Order"},
+    "stats": {"Live", "Order"},
     "text": {"Text to batch", "Order"},
 }
 CARDS = {
@@ -28,17 +29,13 @@ CARDS = {
     "Order": ["A permutation", "One index, round by round", "Steps, ranks, epochs"],
     "Text to batch": ["1 · Text", "2 · Tokens, rows, batches, ranks"],
 }
+LIVE_CARDS = {"run": ["Over time", "Ranks"], "stats": ["Over time", "Ranks"], "mixture": []}
 RUN_CARDS = ["History", "When is a document seen?", "What did a step train on?"]
 
 
 def shoot(page, path: Path) -> None:
     page.page.screenshot(path=path, full_page=True)
     assert path.stat().st_size > 10_000
-
-
-@pytest.fixture
-def servers(store_server, run_server, mixture_server, text_server):
-    return {"store": store_server, "run": run_server, "mixture": mixture_server, "text": text_server}
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
@@ -48,10 +45,10 @@ def test_every_section_is_there(visit, servers, tmp_path, kind):
     assert set(links) == SECTIONS[kind]
     for link in links:
         section = page.open(link)
-        titles = section.locator("h2").all_inner_texts()
-        expected = CARDS.get(link, RUN_CARDS)
+        titles = section.locator("h2:visible").all_inner_texts()
+        expected = LIVE_CARDS[kind] if link == "Live" else CARDS.get(link, RUN_CARDS)
         assert set(expected) <= set(titles), link
-        assert section.locator(".problem").count() == 0
+        assert section.locator(".problem:visible").count() == 0
         assert page.page.locator("section:visible").count() == 1
         shoot(page, tmp_path / f"{kind}-{link}.png")
 
@@ -74,6 +71,10 @@ def test_light_and_dark(visit, store_server, tmp_path):
     assert colours(light) == ["rgb(246, 247, 251)", "rgb(25, 28, 39)"]
     assert colours(dark) == ["rgb(15, 17, 25)", "rgb(233, 235, 243)"]
     shoot(dark, tmp_path / "dark.png")
+    for link in light.page.locator("nav a").all_inner_texts():
+        light.open(link)
+        dark.open(link)
+        assert light.outline() == dark.outline(), link
     toggle = light.page.get_by_role("button", name="Light or dark")
     toggle.click()
     assert colours(light) == colours(dark)
@@ -207,6 +208,39 @@ def test_a_run_by_hand(visit, run_server, made):
     shown = page.page.locator("section:visible .detail").inner_text()
     assert f"{tokenfeed.open(made.web).windows(64)[first.index].tokens[0]:,}" in shown
     assert page.page.get_by_label("number").input_value() == str(first.index)
+
+
+def test_a_document_is_looked_for(visit, run_server, mixture_server, store_server, made):
+    """By what its payload says, in capitals or not; then it is seen when it is trained on, or shown."""
+    page = visit(run_server)
+    section = page.open("Run")
+    section.get_by_label("look for").fill("EXAMPLE.ORG/39")
+    found = section.get_by_role("group", name="Documents found").get_by_role("button")
+    found.nth(10).wait_for()
+    assert found.count() == 11  # 39 and 390 to 399
+    assert "400 of 400 documents" in section.inner_text()
+    found.nth(3).click()
+    page.settle()
+    assert section.get_by_label("document", exact=True).input_value() == "392"
+    seen = tokenfeed.Run(made.run).find(392)
+    assert f"Seen in {len(seen)} row" in section.inner_text()
+    section.get_by_label("look for").fill("nothing of the kind")
+    section.get_by_text("None.").wait_for()
+
+    page = visit(mixture_server)
+    section = page.open("Run")
+    section.get_by_label("look for").fill("example.org/7")
+    page.settle(500)
+    section.get_by_label("source").select_option("code")
+    section.get_by_text("100 of 100 documents").wait_for()
+
+    page = visit(store_server)
+    section = page.open("Samples")
+    section.get_by_label("look for").fill("example.org/123")
+    section.get_by_role("button", name="document 123").click()
+    page.settle()
+    assert section.get_by_label("number").input_value() == "123"
+    assert section.locator(".tokens .token").count() == tokenfeed.open(made.web).documents()[123].tokens.size
 
 
 def test_it_fits_a_telephone(visit, run_server, tmp_path):

@@ -23,8 +23,17 @@ QUESTIONS = {
         "scatter",
         "packing",
     ],
-    "run": ["subject", "run", "trace?step=31", "find?document=3", "sample", "rounds", "steps"],
-    "mixture": ["subject", "run", "ledger", "trace", "find?document=3&source=code"],
+    "run": ["subject", "run", "trace?step=31", "find?document=3", "sample", "rounds", "steps", "live", "search?text=a"],
+    "mixture": [
+        "subject",
+        "run",
+        "ledger",
+        "trace",
+        "find?document=3&source=code",
+        "live",
+        "search?text=a&source=code",
+    ],
+    "stats": ["subject", "live", "live?after=1"],
     "text": ["subject", "text", "flow"],
 }
 WRONG = [
@@ -38,6 +47,9 @@ WRONG = [
     "text?file=99",
     "ledger?samples=-1",
     "rounds?n=0",
+    "search?text=",
+    "search?text=a&source=/etc",
+    "live?after=x",
 ]
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -304,6 +305,23 @@ def test_stats(windows):
     assert 0 < stats.wait_fraction < 1
     assert stats.queued == 2
     assert stats.read_seconds > 0
+    assert stats.headroom == pytest.approx((stats.wall_seconds - stats.wait_seconds) * 2 / stats.read_seconds)
+
+
+def test_headroom_of_a_loop_that_waits(windows):
+    def slow(samples):
+        time.sleep(0.02)
+
+    with tokenfeed.Loader(windows, 4, threads=1, collate=slow) as loader:
+        assert loader.stats().headroom == math.inf
+        for _ in range(20):
+            next(loader)
+        assert loader.stats().headroom < 0.5
+    with tokenfeed.Loader(windows, 4) as loader:
+        for _ in range(5):
+            next(loader)
+            time.sleep(0.02)
+        assert loader.stats().headroom > 2
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Adapters: torch's own loaders and checkpoints over ours, resumed exactly."""
 
-import os
-
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -11,6 +9,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tokenfeed
 import tokenfeed.torch
+import torchrun
 from tokenfeed.errors import ArgumentError
 
 pytestmark = [
@@ -91,33 +90,41 @@ def test_distributed_checkpoint(make, expected, tmp_path):
     assert weights.tolist() == [0, 1, 2]
 
 
-def test_rank_of_a_device_mesh(store_path, tmp_path):
-    """Four processes, two of them tensor-parallel with the other two: both of a pair get the same batches."""
-    import subprocess
-    import sys
+@pytest.mark.filterwarnings("ignore")
+def test_a_distributed_checkpoint_of_another_order_is_refused(make, tmp_path):
+    local = make(shuffle=tokenfeed.Locality(block=16, tile=4))
+    for number, (saved, other) in enumerate([(local, make()), (make(), local)]):
+        dcp.save({"loader": saved}, checkpoint_id=tmp_path / str(number))
+        with pytest.raises(tokenfeed.errors.PlanMismatchError, match="locality"):
+            dcp.load({"loader": other}, checkpoint_id=tmp_path / str(number))
 
-    code = f"""
-import sys, torch.distributed as dist, tokenfeed, tokenfeed.torch
+
+MESH = """
+import sys
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+import tokenfeed, tokenfeed.torch
+
 dist.init_process_group("gloo")
+view = tokenfeed.open(sys.argv[1]).windows(64)
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-view = tokenfeed.open({str(store_path)!r}).windows(64)
 loader = tokenfeed.Loader(view, 2, **tokenfeed.torch.data_parallel(mesh))
-open({str(tmp_path)!r} + f"/{{dist.get_rank()}}.txt", "w").write(str(next(loader).samples.tolist()))
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+mesh["replicate", "shard"]._flatten("dp")
+both = tokenfeed.torch.data_parallel(mesh, "dp")
+print(f"rank {dist.get_rank()}:", next(loader).samples.tolist(), both["rank"], both["world_size"], flush=True)
 dist.destroy_process_group()
 """
-    (tmp_path / "mesh.py").write_text(code)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "4",
-        tmp_path / "mesh.py",
+
+
+@pytest.mark.xdist_group("torchrun")
+def test_rank_of_a_device_mesh(store_path, tmp_path):
+    """Four processes. Of a tensor-parallel pair, both get the same batches; two dimensions can be taken as one."""
+    (tmp_path / "mesh.py").write_text(MESH)
+    output = torchrun.run(4, tmp_path / "mesh.py", store_path, output=tmp_path / "output")
+    assert sorted(line for line in output.splitlines() if line.startswith("rank ")) == [
+        "rank 0: [0, 2] 0 4",
+        "rank 1: [0, 2] 1 4",
+        "rank 2: [1, 3] 2 4",
+        "rank 3: [1, 3] 3 4",
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
-    assert done.returncode == 0, done.stderr
-    taken = [(tmp_path / f"{rank}.txt").read_text() for rank in range(4)]
-    assert taken == ["[0, 2]", "[0, 2]", "[1, 3]", "[1, 3]"]

@@ -153,3 +153,16 @@ def test_packed_rows_bring_their_loss_mask(tmp_path):
     windows = tokenfeed.Loader(store.windows(16), 2)
     assert next(iter(tokenfeed.torch.to_device(windows, "cpu"))).loss_mask is None
     windows.close()
+
+
+def test_counters_are_the_loaders_and_count_what_was_delivered(windows):
+    loader = tokenfeed.Loader(windows, 4)
+    feed = tokenfeed.torch.to_device(loader, "cpu")
+    for _ in range(3):
+        next(feed)
+    stats = feed.stats()
+    assert (stats.batches, stats.samples, stats.items) == (3, 12, 12 * 64)
+    feed.close()
+    assert next(feed).samples.tolist() == [12, 13, 14, 15]
+    assert loader.stats().batches == 4
+    feed.close()

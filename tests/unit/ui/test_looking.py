@@ -1,5 +1,6 @@
 """What the page shows of a store is what is in it: samples, bytes, lengths, packed rows."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,13 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from golden import golden_tokenizer
-from tokenfeed.errors import ArgumentError, MissingError, SampleIndexError
+from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError, SampleIndexError
 from tokenfeed.ui.overview import _edges, _sample_spans, count_lengths, describe_store, list_shards
 from tokenfeed.ui.packing import pack_some, show_rows
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.sample_bytes import show_bytes
 from tokenfeed.ui.samples import show_sample, show_tokens
+from tokenfeed.ui.searching import search_documents
 from tokenfeed.ui.subject import open_subject
 
 
@@ -197,6 +199,31 @@ def test_the_rows_shown_are_those_that_pack_makes(subject, plain, length):
     assert told["documents"] == 120
 
 
+def test_documents_are_found_by_what_their_payloads_say(subject, plain):
+    """All of them, in pieces of twenty, each told once."""
+    payloads = [payload for _, _, payload in plain.table("documents")]
+    for text in ("1", "URL", "nowhere", '"'):
+        found, first = [], 0
+        while first < 120:
+            told = search_documents(subject, query(text=text, first=first))
+            assert len(told["found"]) <= 20
+            assert told["next"] > first
+            found += told["found"]
+            first = told["next"]
+        shown = [payload if isinstance(payload, str) else json.dumps(payload) for payload in payloads]
+        expected = [
+            number
+            for number, payload in enumerate(payloads)
+            if payload is not None and text.lower() in shown[number].lower()
+        ]
+        assert [one["document"] for one in found] == expected
+        assert [one["payload"] for one in found] == [payloads[number] for number in expected]
+    with pytest.raises(ArgumentError, match="looked for"):
+        search_documents(subject, query())
+    with pytest.raises(MissingError):
+        search_documents(subject, query(text="1", source="web"))
+
+
 def make_odd(kind, path):
     if kind == "foreign":
         np.array([5, 6, 7, 0, 8, 0, 9, 9, 9, 9, 0], np.uint16).tofile(path.with_suffix(".bin"))
@@ -245,6 +272,10 @@ def test_subjects(store_path, tmp_path):
     opened = open_subject(str(run))
     assert (opened.kind, opened.name) == ("run", "run.jsonl")
     assert opened.store.identity == tokenfeed.open(store_path).identity
+    with pytest.raises(NotAStoreError, match=r"observe\.publish"):
+        open_subject(str(tmp_path / "run.stats.jsonl"))
+    (tmp_path / "run.stats.jsonl").touch()
+    assert open_subject(str(tmp_path / "run.stats.jsonl")).kind == "stats"
     text = tmp_path / "text.jsonl"
     text.write_text('{"text": "plan"}\n')
     assert open_subject(str(text)).kind == "text"

@@ -184,6 +184,7 @@ class Tokenizer:
 
     @property
     def engine_name(self) -> str:
+        """fastokens, tiktoken or gigatoken."""
         return self._engine_name
 
     @property

@@ -1,6 +1,6 @@
-// The frame: which sections there are, which one is shown, light or dark. Live statistics of a loader, and whatever else
-// comes, are one more entry of SECTIONS.
+// The frame: which sections there are, which one is shown, light or dark.
 import { ask, h } from "./dom.js";
+import { showLive } from "./live.js";
 import { showOrder } from "./order.js";
 import { showOverview } from "./overview.js";
 import { showPacking } from "./packing.js";
@@ -8,8 +8,10 @@ import { showRun } from "./run.js";
 import { showSamples } from "./samples.js";
 import { showText } from "./text.js";
 
+const KINDS = { store: "store", run: "run", stats: "running loader", text: "folder of text" };
 const SECTIONS = [
   { id: "run", title: "Run", show: showRun, if: (subject) => subject.has_run },
+  { id: "live", title: "Live", show: showLive, if: (subject) => subject.has_live },
   { id: "overview", title: "Overview", show: showOverview, if: (subject) => subject.has_store },
   { id: "text", title: "Text to batch", show: showText, if: (subject) => subject.has_text },
   { id: "samples", title: "Samples", show: showSamples, if: (subject) => subject.has_store },
@@ -71,7 +73,7 @@ startTheme();
 try {
   const subject = await ask("subject");
   document.getElementById("name").textContent = subject.name;
-  document.getElementById("kind").textContent = { store: "store", run: "run", text: "folder of text" }[subject.kind];
+  document.getElementById("kind").textContent = KINDS[subject.kind];
   startSections(subject);
 } catch (error) {
   document.getElementById("main").replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));

@@ -24,6 +24,9 @@ const fraction = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 export const count = (value) => (typeof value === "number" ? whole.format(value) : String(value));
 export const decimal = (value) => fraction.format(value);
 export const percent = (value) => `${(100 * value).toFixed(1)}%`;
+// With as many places as a small share, or a small number, needs.
+export const share = (value) => `${(100 * value).toFixed(value >= 0.1 ? 0 : value >= 0.01 ? 1 : 2)}%`;
+export const fine = (value) => value.toFixed(value >= 10 ? 0 : value >= 1 ? 1 : 2);
 
 export function short(value) {
   for (const [size, unit] of [[1e15, "P"], [1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]]) {
@@ -124,6 +127,8 @@ export function table(heads, rows, { caption, numbers = [] } = {}) {
 
 export const card = (title, ...children) =>
   h("article", { class: "card" }, title ? h("h2", {}, title) : null, ...children);
+export const tile = (name, value, detail, kind) =>
+  h("div", { class: "tile" }, h("span", {}, name), h("strong", { class: kind }, value), h("small", {}, detail));
 export const facts = (pairs) =>
   h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 export const colour = (number) => `d${((number % 8) + 8) % 8}`;

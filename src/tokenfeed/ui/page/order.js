@@ -4,10 +4,10 @@ import { steps } from "./steps.js";
 
 export function showOrder(section) {
   const state = { n: 1000, seed: 0, epoch: 0, position: 0 };
-  const picture = h("div", { class: "chart" });
   const rounds = h("div");
   const canvas = h("canvas", { width: 560, height: 560, role: "img", class: "scatter", tabindex: "0" });
   const told = h("p", { class: "hint" });
+  const picture = h("div", { class: "chart" }, canvas, told);
   let found = null;
 
   const position = numberInput(0, {
@@ -105,9 +105,9 @@ export function showOrder(section) {
 function paint(canvas, found, chosen) {
   const context = canvas.getContext("2d");
   const size = canvas.width;
-  const style = getComputedStyle(document.documentElement);
+  const style = getComputedStyle(canvas);
   context.clearRect(0, 0, size, size);
-  context.fillStyle = style.getPropertyValue("--accent");
+  context.fillStyle = style.color;
   const dot = Math.max(1.6, Math.min(9, size / Math.sqrt(found.values.length) / 5));
   found.values.forEach((value, place) => {
     const x = ((place + 0.5) / found.values.length) * size;
@@ -118,7 +118,7 @@ function paint(canvas, found, chosen) {
   if (place >= 0 && place < found.values.length) {
     const x = ((place + 0.5) / found.values.length) * size;
     const y = size - ((found.values[place] + 0.5) / found.n) * size;
-    context.strokeStyle = style.getPropertyValue("--warm");
+    context.strokeStyle = style.caretColor;
     context.lineWidth = 2;
     context.beginPath();
     context.moveTo(x, size);

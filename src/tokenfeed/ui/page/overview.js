@@ -1,5 +1,5 @@
 // What a store holds.
-import { ask, bytes, card, count, decimal, facts, field, h, s, select, short, show, table } from "./dom.js";
+import { ask, bytes, card, count, decimal, facts, field, h, s, select, short, show, table, tile } from "./dom.js";
 
 const PAGE = 20;
 
@@ -73,9 +73,6 @@ export function showOverview(section, subject) {
     ].filter(Boolean);
   });
 }
-
-const tile = (name, value, detail) =>
-  h("div", { class: "tile" }, h("span", {}, name), h("strong", {}, value), h("small", {}, detail));
 
 function lengths(store) {
   const place = h("div", { class: "chart" });

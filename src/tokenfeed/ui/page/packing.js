@@ -20,7 +20,8 @@ export function showPacking(section) {
     const store = await ask("store");
     const tables = store.spans.map((one) => one.name);
     if (!tables.length) return card("Packing", h("p", {}, "This store has no documents to pack."));
-    const state = { length: 1024, first: 0, count: 256, table: tables.includes("documents") ? "documents" : tables[0] };
+    const chosen = store.spans.find((one) => one.name === "documents") ?? store.spans[0];
+    const state = { length: rowLength(chosen.mean_items), first: 0, count: 256, table: chosen.name };
     const place = h("div", { class: "chart" });
     const draw = () => show(place, async () => picture(await ask("packing", state)));
     const set = (name) => (value) => {
@@ -47,6 +48,9 @@ export function showPacking(section) {
     );
   });
 }
+
+// A power of two that holds two documents or more.
+const rowLength = (mean) => Math.max(256, Math.min(65536, 2 ** Math.ceil(Math.log2(2 * Math.max(1, mean)))));
 
 function picture(found) {
   const [width, tall, space] = [900, 14, 4];

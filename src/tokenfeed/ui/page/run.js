@@ -14,6 +14,7 @@ import {
   sliderField,
   table,
 } from "./dom.js";
+import { documentSearch } from "./search.js";
 
 // A link to the sample of that number, where the run is over one view of a store that is there.
 const VIEW = /^(windows|packed)\((\d+)|^(documents)\('([\w-]+)'\)/;
@@ -36,7 +37,7 @@ export function showRun(section, subject) {
       card("History", h("p", { class: "hint" }, run.plan.told), timeline(run), history(run)),
       isMixture ? mixture(run) : null,
       search(run, isMixture, link),
-      step(run, link),
+      step(run, isMixture, link),
     ].filter(Boolean);
   });
 }
@@ -146,20 +147,20 @@ function mixture(run) {
   );
 }
 
-function step(run, link) {
+function step(run, isMixture, link) {
   const place = h("div");
   const draw = (number) =>
     show(place, async () => {
       const found = await ask("trace", { step: number });
       return table(
-        ["rank", "row", "sample", "source", "epoch", "index", "documents"],
+        ["rank", "row", "sample", "epoch", "index", ...(isMixture ? ["source"] : []), "documents"],
         found.rows.map((row) => [
           count(row.rank),
           count(row.row),
           count(row.sample),
-          row.source ?? "–",
           count(row.epoch),
           link(row.index),
+          ...(isMixture ? [row.source] : []),
           h(
             "ul",
             { class: "sources" },
@@ -177,7 +178,7 @@ function step(run, link) {
               : null,
           ),
         ]),
-        { numbers: [0, 1, 2, 4, 5], caption: `Step ${count(found.step)}` },
+        { numbers: [0, 1, 2, 3, 4], caption: `Step ${count(found.step)}` },
       );
     });
   draw(run.legs[0].first_step);
@@ -221,6 +222,15 @@ function search(run, isMixture, link) {
     state[name] = value;
     draw();
   };
+  const number = numberInput(0, { width: "12ch", onchange: set("document") });
+  const looking = documentSearch(() => ({ source: state.source }), (document) => {
+    number.value = document;
+    set("document")(document);
+  });
+  const setSource = (source) => {
+    set("source")(source);
+    looking.look();
+  };
   draw();
   return card(
     "When is a document seen?",
@@ -232,10 +242,12 @@ function search(run, isMixture, link) {
     h(
       "div",
       { class: "controls" },
-      field("document", numberInput(0, { width: "12ch", onchange: set("document") })),
-      isMixture ? field("source", select(run.sources.map((one) => one.name), state.source, set("source"))) : null,
+      looking.field,
+      field("document", number),
+      isMixture ? field("source", select(run.sources.map((one) => one.name), state.source, setSource)) : null,
       field("epochs", numberInput(1, { min: 1, max: 64, onchange: set("epochs") })),
     ),
+    looking.place,
     place,
   );
 }

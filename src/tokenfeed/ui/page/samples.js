@@ -1,6 +1,7 @@
 // Any sample, token by token: its documents in colours, its spans, where it lies, and its bytes.
 import { ask, card, colour, count, facts, field, h, numberInput, s, select, show, table } from "./dom.js";
 import { fileCells } from "./bytes.js";
+import { documentSearch } from "./search.js";
 
 export function showSamples(section, subject, parameters) {
   const state = { view: "windows", index: 0, length: 256, table: "", offset: 0 };
@@ -49,17 +50,20 @@ function browser(subject, state, tables) {
     }).then(() => hadFocus && place.querySelector(".tokens")?.focus());
   }
 
+  const choose = (wanted) => {
+    samples = Infinity;
+    go({ index: 0, offset: 0, ...wanted });
+  };
+  const view = select(views, state.view, (value) => choose({ view: value }));
+  const looking = documentSearch(() => ({ table: state.table }), (document) => {
+    view.value = "documents";
+    choose({ view: "documents", index: document });
+  });
   const move = (by) => () => go({ index: state.index + by, offset: 0 });
   const controls = h(
     "div",
     { class: "controls", role: "group", "aria-label": "Which sample" },
-    field(
-      "sample is",
-      select(views, state.view, (view) => {
-        samples = Infinity;
-        go({ view, index: 0, offset: 0 });
-      }),
-    ),
+    field("sample is", view),
     lengthField,
     tableField,
     h(
@@ -91,7 +95,8 @@ function browser(subject, state, tables) {
     }
   });
   go({});
-  return [card(null, controls), place];
+  if (tables.length) controls.append(looking.field);
+  return [card(null, controls, looking.place), place];
 }
 
 function body(subject, state, sample, go) {

@@ -48,7 +48,7 @@ function textList(found) {
       { class: "hint" },
       `${found.files[found.file] ?? `file ${found.file}`}: ${count(found.rows)} documents in this row group; ${
         count(found.num_files)
-      } files.`,
+      } file${found.num_files === 1 ? "" : "s"}.`,
     ),
     h(
       "div",

@@ -1,0 +1,108 @@
+"""A GPT to feed, and the steps that train it. Needs torch."""
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+__all__ = ["VOCABULARY", "Trainer"]
+
+VOCABULARY = 50_304
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attend, self.feed = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.project = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        query, key, value = (
+            part.view(rows, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.attend(x)).chunk(3, -1)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.project(mixed.transpose(1, 2).reshape(rows, length, width))
+        return x + self.down(functional.gelu(self.up(self.feed(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers: int, width: int, heads: int, length: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        for parameter in self.parameters():
+            if parameter.ndim == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(inputs) + self.places.weight
+        logits = self.norm(self.blocks(x)) @ self.tokens.weight.T
+        return functional.cross_entropy(logits.view(-1, VOCABULARY).float(), targets.flatten())
+
+
+class Trainer:
+    """A model with its optimizer: bf16 and compiled on a GPU, plain on a processor."""
+
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        length: int,
+        *,
+        device: str = "cuda",
+        rate: float = 6e-4,
+        seed: int = 0,
+    ) -> None:
+        torch.manual_seed(seed)
+        self.device = device
+        self.model = Gpt(layers, width, heads, length).to(device)
+        is_cuda = device == "cuda"
+        self._forward = torch.compile(self.model) if is_cuda else self.model
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, betas=(0.9, 0.95), fused=is_cuda)
+        self._schedule = torch.optim.lr_scheduler.LinearLR(self._optimizer, 0.01, total_iters=100)
+
+    def _precision(self) -> Any:
+        return torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext()
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with self._precision():
+            loss = self._forward(inputs, targets)
+        loss.backward()
+        self._optimizer.step()
+        self._schedule.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    @torch.no_grad()
+    def evaluate(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+        with self._precision():
+            return torch.stack([self._forward(*batch) for batch in batches]).mean().item()
+
+    def run(self, batches: Iterator[Any], steps: int) -> dict[str, float]:
+        """Seconds a step, and what share of it the GPU waited for the next batch by its own clock."""
+        marks = []
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        in_next = 0.0
+        for _ in range(steps):
+            asked, came = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            asked.record()
+            before = time.perf_counter()
+            inputs, targets = next(batches)
+            in_next += time.perf_counter() - before
+            came.record()
+            marks.append((asked, came))
+            self.step(inputs, targets)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        waited = sum(asked.elapsed_time(came) for asked, came in marks) / 1000
+        return {"step_s": seconds / steps, "wait_share": waited / seconds, "host_next_us": in_next / steps * 1e6}

@@ -1,0 +1,116 @@
+"""What the documentation shows is run as it stands, page by page; its links lead somewhere, and the site builds."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pages
+from servers import s3_server
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+BIN = Path(sys.executable).parent
+RECORDS = ("decisions", "benchmarks")
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in RECORDS)
+
+
+def name_of(page):
+    return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+def with_group(page):
+    """Pages that start Ray stay with the tests that do, so that no two clusters run at once."""
+    marks = [pytest.mark.xdist_group("ray")] if any("ray.init" in step.code for step in pages.parse(page)) else []
+    return pytest.param(page, id=name_of(page), marks=marks)
+
+
+def run(page, folder, **environment):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "RAY_"))}
+    settings = {"PATH": f"{BIN}:{os.environ['PATH']}", "COLUMNS": "160", "RAY_USAGE_STATS_ENABLED": "0"}
+    return subprocess.run(
+        [sys.executable, pages.__file__, page],
+        cwd=folder,
+        env={**clean, **settings, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+@pytest.mark.parametrize("page", [with_group(page) for page in PAGES])
+def test_page_runs(page, tmp_path):
+    """In an empty folder. Where a page speaks of S3, there is a real server with an empty bucket called `bucket`."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        environment = {}
+        if any("s3://" in step.code for step in pages.parse(page) if not step.needs):
+            environment = stack.enter_context(s3_server(tmp_path / "s3")).environment()
+        done = run(page, folder, **environment)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+def test_nearly_everything_runs():
+    """Blocks that need what a test does not have are named, and are few."""
+    steps = [(page, step) for page in PAGES for step in pages.parse(page)]
+    left_out = [(page, step) for page, step in steps if step.needs]
+    for page, step in left_out:
+        print(f"{name_of(page)}, line {step.line}, {step.needs}: {step.code.splitlines()[0]}")
+    assert len(left_out) <= 0.15 * len(steps), f"{len(left_out)} of {len(steps)} steps are not run"
+
+
+def test_what_fails_is_told(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
+    done = run(page, tmp_path)
+    assert done.returncode == 1
+    assert "line 8" in done.stderr
+    assert "assert x == 2" in done.stderr
+    page.write_text("```sh\npip install nothing\ntokenfeed --version\ntokenfeed \\\n  nonsense\n```\n")
+    done = run(page, tmp_path)
+    assert done.returncode == 1
+    assert "line 4: exit status 2" in done.stderr
+    assert "$ tokenfeed --version" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["```pyton\n```\n", "```sh needs=coffee\n```\n", "```python\nx = 1\n", "```sh needs=gpu needs=network\n```\n"],
+)
+def test_what_nobody_understands_is_an_error(text, tmp_path):
+    (tmp_path / "page.md").write_text(text)
+    with pytest.raises(pages.PageError):
+        pages.parse(tmp_path / "page.md")
+
+
+def test_blocks_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```json\n{}\n```\n\n1. One\n\n   ```python\n   x = 1\n   ```\n\n```sh needs=gpu\ntokenfeed a\n```\n"
+    )
+    assert pages.parse(page) == [
+        pages.Step("python", 8, "x = 1\n"),
+        pages.Step("sh", 12, "tokenfeed a", "needs=gpu"),
+    ]
+
+
+def test_the_site_builds(tmp_path):
+    """Strictly: a link that leads nowhere, or a page that is not in the navigation, is an error. Without a network."""
+    done = subprocess.run(
+        [BIN / "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr, done.stderr
+    for page in (tmp_path / "site").rglob("*.html"):
+        text = page.read_text()
+        assert 'src="http' not in text, page
+        assert '<link rel="stylesheet" href="http' not in text, page
