@@ -17,7 +17,7 @@ from tokenfeed.format.npy import build_header
 from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.files import Backend, FileTable, Part
-from tokenfeed.storage.local import read_bytes
+from tokenfeed.storage.local import read_bytes, reading
 from tokenfeed.store.reader import Ints
 from tokenfeed.store.shards import NativeShard, Shard
 
@@ -140,12 +140,14 @@ class PackingPlan:
 
     def read_first_items(self, first: int, count: int) -> Ints:
         """The first items of pieces [first, first + count)."""
-        found: Ints = np.load(self.folder / PIECES, mmap_mode="r")[first : first + count]["first_item"]
+        with reading(str(self.folder / PIECES)):
+            found: Ints = np.load(self.folder / PIECES, mmap_mode="r")[first : first + count]["first_item"]
         return found
 
     def read_rows(self) -> Ints:
         """Where the pieces of each row begin, and the end of the last: not read before it is looked at."""
-        rows: Ints = np.load(self.folder / ROWS, mmap_mode="r")
+        with reading(str(self.folder / ROWS)):
+            rows: Ints = np.load(self.folder / ROWS, mmap_mode="r")
         return rows
 
 
@@ -229,7 +231,9 @@ def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend) -> P
     problem: Exception | None = None
     for folder in folders:
         try:
-            if (folder / RECORD).is_file():
+            with reading(str(folder / RECORD)):
+                is_there = (folder / RECORD).is_file()
+            if is_there:
                 return PackedRows([PackingPlan(folder, _load_record(folder, wanted))], backend=backend)
         except (StateError, CorruptionError) as error:
             problem = problem or error
@@ -243,8 +247,10 @@ def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend) -> P
 
 def _load_record(folder: Path, wanted: Wanted) -> PackRecord:
     path = folder / RECORD
-    if path.stat().st_size > _LARGEST_RECORD:
-        raise CorruptionError(f"{path} has {path.stat().st_size:,} bytes; at most {_LARGEST_RECORD:,} are expected")
+    with reading(str(path)):
+        size = path.stat().st_size
+    if size > _LARGEST_RECORD:
+        raise CorruptionError(f"{path} has {size:,} bytes; at most {_LARGEST_RECORD:,} are expected")
     record = PackRecord.from_json(read_bytes(path), str(path))
     for what, ours, theirs in (
         ("data", wanted.identity, record.identity),
