@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test faults lint types check docs bench bench-peers clean
+.PHONY: help setup demo test faults simulate lint types check docs bench bench-peers clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -27,8 +27,11 @@ demo: setup      ## text to a trained model in a minute; then by way of a store,
 test: setup      ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-faults: setup    ## the long form of what is killed and cut: 50 rounds of each, in about half an hour
-	KILL_ROUNDS=50 $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 3000 tests/faults tests/e2e/storage tests/e2e/test_prepare_ray.py
+faults: setup    ## the long form: a fault at every system call, 50 rounds of all that is killed; about an hour
+	FAULT_POINTS=all KILL_ROUNDS=50 $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 3000 tests/faults tests/e2e/storage tests/e2e/test_prepare_ray.py
+
+simulate: setup  ## thousands of random cluster histories against a plain reference
+	$(BIN)/python tests/simulation/run.py --histories 5000 --seed 0
 
 lint: setup      ## style
 	$(BIN)/ruff check .

@@ -14,7 +14,8 @@ TokenfeedError
 ├── DownloadError      OSError       a server that would not give what was asked
 ├── StateError         ValueError    a checkpoint, plan or run file that cannot be understood
 ├── PlanMismatchError  ValueError    a checkpoint of another run
-└── WorkerError        RuntimeError  a worker process or task that ended again and again
+├── WorkerError        RuntimeError  a worker process or task that ended again and again
+└── InterpreterError   ImportError   imported where kernels cannot be compiled
 """
 
 import os
@@ -25,6 +26,7 @@ __all__ = [
     "DownloadError",
     "FitError",
     "FormatError",
+    "InterpreterError",
     "MissingError",
     "NotAStoreError",
     "PlanMismatchError",
@@ -109,6 +111,10 @@ class PlanMismatchError(TokenfeedError, ValueError):
 
 class WorkerError(TokenfeedError, RuntimeError):
     """A worker process or task that ended again and again, or failed in a way that nobody foresaw."""
+
+
+class InterpreterError(TokenfeedError, ImportError):
+    """Imported where kernels cannot be compiled: in a subinterpreter."""
 
 
 def describe_errno(number: int) -> str:

@@ -6,12 +6,14 @@ name alone, so opening a store never runs code that the store brought along, and
 
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, CorruptionError
+from tokenfeed.format.npy import parse_header
 
 __all__ = ["SHIPPED", "Codec", "find_codec", "resolve_codec"]
 
@@ -94,7 +96,12 @@ class Numpy:
         return buffer.getvalue()
 
     def decode(self, data: memoryview) -> Any:
-        return np.load(io.BytesIO(data), allow_pickle=False)
+        file = io.BytesIO(data)
+        dtype, shape, byte_start = parse_header(file, "the payload", any_order=True)
+        if byte_start + dtype.itemsize * math.prod(shape) != len(data):  # before NumPy allocates what a header claims
+            raise CorruptionError(f"{len(data):,} bytes are no array of {dtype} with shape {shape}")
+        file.seek(0)
+        return np.load(file, allow_pickle=False)
 
 
 class Unknown:

@@ -1,6 +1,7 @@
 """`manifest.json` and `shard.json`: what they hold, how they are written, and what is checked when they are read."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,6 +28,7 @@ __all__ = [
 
 VERSION = 1
 _LARGEST = 1 << 62
+_LARGEST_ITEM = 1 << 31
 _CHECKSUM = re.compile("[0-9a-f]{16}")
 
 
@@ -39,7 +41,7 @@ class Column:
 
     @property
     def item_bytes(self) -> int:
-        return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def __str__(self) -> str:
         inner = f" × {self.shape}" if self.shape else ""
@@ -118,7 +120,9 @@ class Manifest:
             if not all(type(n) is int and 0 < n < _LARGEST for n in shape):
                 raise FormatError(f"{described.where} has shape {shape!r}; expected a list of positive numbers")
             dtype = descr_from_json(described.any("dtype"), what=described.where)
-            columns[check_name("column", name, where=path)] = Column(dtype, shape)
+            column = columns[check_name("column", name, where=path)] = Column(dtype, shape)
+            if column.item_bytes > _LARGEST_ITEM:
+                raise FormatError(f"{described.where}: an item has {column.item_bytes:,} bytes, of at most 2**31")
         spans = {
             check_name("span table", name, where=path): Fields(value, f"{path}: span table {name!r}").text_or_none(
                 "codec"
@@ -314,5 +318,8 @@ def _by_line(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deep"
     return text if len(text) <= 80 else text[:77] + "…"

@@ -19,6 +19,9 @@ MAGIC = b"\x93NUMPY"
 _ALIGNMENT = 64
 _COUNT_DIGITS = 20
 _LONGEST_HEADER = 1 << 16
+_LARGEST = 1 << 62
+_NO_DTYPE = (TypeError, ValueError, LookupError, SyntaxError, AttributeError, OverflowError, MemoryError, RecursionError)
+"""What NumPy raises about things that describe no dtype."""
 
 
 def check_dtype(dtype: np.dtype[Any], *, what: str) -> np.dtype[Any]:
@@ -39,8 +42,8 @@ def descr_from_json(descr: Any, *, what: str) -> np.dtype[Any]:
     """The dtype that `descr_to_json` described, with lists where JSON has no tuples."""
     try:
         return check_dtype(np.lib.format.descr_to_dtype(_with_tuples(descr)), what=what)
-    except (TypeError, ValueError, IndexError, KeyError, SyntaxError) as error:  # the last of ",u2"
-        raise FormatError(f"{what} has dtype {descr!r}, which no NumPy dtype describes ({error})") from error
+    except _NO_DTYPE as error:
+        raise FormatError(f"{what} has dtype {str(descr)[:200]}, which no NumPy dtype describes ({error})") from error
 
 
 def _with_tuples(descr: Any) -> Any:
@@ -68,8 +71,10 @@ def build_header(dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> by
     return MAGIC + bytes((1, 0)) + struct.pack("<H", len(body)) + body
 
 
-def parse_header(file: BinaryIO, path: str) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """(dtype, shape, byte at which the items begin) of any `.npy` file, ours or not."""
+def parse_header(
+    file: BinaryIO, path: str, *, any_order: bool = False
+) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """(dtype, shape, byte at which the items begin) of any `.npy` file, ours or not; in C order unless `any_order`."""
     start = file.read(8)
     version = tuple(start[6:8])
     if start[:6] != MAGIC or version not in ((1, 0), (2, 0), (3, 0)):
@@ -83,9 +88,9 @@ def parse_header(file: BinaryIO, path: str) -> tuple[np.dtype[Any], tuple[int, .
         fields = ast.literal_eval(text.strip())
         dtype = np.lib.format.descr_to_dtype(fields["descr"])
         fortran, shape = fields["fortran_order"], fields["shape"]
-    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, MemoryError, RecursionError) as error:
+    except _NO_DTYPE as error:
         raise FormatError(f"{path} has a .npy header that cannot be read: {text!r} ({error})") from error
-    plain = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape)
-    if not plain or fortran not in (False, True) or (fortran and len(shape) > 1):
+    plain = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < _LARGEST for n in shape)
+    if not plain or fortran not in (False, True) or (fortran and len(shape) > 1 and not any_order):
         raise FormatError(f"{path} has shape {shape!r}, fortran_order {fortran!r}; expected a plain C-order array")
     return dtype, shape, 8 + width + size

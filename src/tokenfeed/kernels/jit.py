@@ -5,16 +5,37 @@ the user's cache folder where the package folder is read-only. Where neither can
 at all; then the kernel is compiled anew in every process, which costs seconds but works.
 """
 
+import importlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numba
 
+from tokenfeed.errors import InterpreterError
+
 __all__ = ["address_of", "inlined", "kernel"]
 
 _BY_ADDRESS = numba.types.int64(*[numba.types.int64] * 5)
 _kept_alive: list[Any] = []
+
+
+def _refuse_subinterpreters() -> None:
+    """Numba compiles in the main interpreter alone: in another one, the first call of a kernel never returns."""
+    for name in ("_interpreters", "_xxsubinterpreters"):  # since Python 3.13, and before
+        try:
+            interpreters = importlib.import_module(name)
+        except ImportError:
+            continue
+        if interpreters.get_current() != interpreters.get_main():
+            raise InterpreterError(
+                "tokenfeed was imported in a subinterpreter, where Numba cannot compile; use the main interpreter, or "
+                "another process"
+            )
+        return
+
+
+_refuse_subinterpreters()
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:

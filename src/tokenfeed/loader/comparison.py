@@ -9,7 +9,7 @@ import numpy as np
 from tokenfeed.errors import StateError
 from tokenfeed.loader.run import AnyPlan, Leg, Run
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.skips import Ints
+from tokenfeed.plan.skips import Ints, begun
 
 __all__ = ["Comparison", "Difference", "compare"]
 
@@ -209,7 +209,7 @@ def _layout(ones: _Stretch, others: _Stretch) -> Iterator[Difference]:
 def _tell(plan: AnyPlan, name: str, num_delivered: int) -> Any:
     """A part of a plan, as one can read it."""
     if name == "skips":
-        return [skip.to_json() for skip in plan.skips if skip.begins < num_delivered]
+        return [skip.to_json() for skip in begun(plan.skips, num_delivered)]
     if isinstance(plan, Plan):
         return plan.view if name == "view" else plan.parts(num_delivered).get(name)
     if name == "sources":

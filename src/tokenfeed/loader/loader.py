@@ -94,7 +94,7 @@ class Loader(Delivery):
         self._next = batch.num_delivered
 
     def _use_buffers(self, buffers: Buffers) -> None:
-        self._work.buffers = buffers
+        self._work.use_buffers(buffers)
 
     @property
     def _work_done(self) -> tuple[int, float]:

@@ -33,9 +33,12 @@ from tokenfeed.loader.steps import BatchSizes, rows_of
 from tokenfeed.plan.mixture import MixturePlan
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Ints
-from tokenfeed.storage.local import read_bytes, writing
+from tokenfeed.storage.local import read_bytes, reading, writing
 
 __all__ = ["AnyPlan", "Leg", "Place", "Run", "RunFile", "Start"]
+
+_MOST_ROWS = 1 << 22
+"""Of all ranks in one step, in a run file that is to be believed."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,9 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
+        with reading(str(path)):
+            is_there = self.path.is_file()
+        if not is_there:
             raise NotAStoreError(f"there is no run file {path}")
         self.starts = _parse(read_bytes(self.path), str(path))
         self._opened: dict[Any, Any] = {}
@@ -263,7 +268,9 @@ class RunFile:
         """Note that the run goes on from here. `stores` tells where its data lies."""
         known: Sequence[Start] = ()
         step = 0
-        if self._path.exists():
+        with reading(str(self._path)):
+            is_there = self._path.exists()
+        if is_there:
             run = Run(self._path)
             known, step = run.starts, run.step_at(num_delivered, plan=plan)
         hints = {name: list(paths) for name, paths in (stores or {}).items()}
@@ -301,7 +308,7 @@ def _parse(data: bytes, path: str) -> list[Start]:
             continue
         try:
             fields = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number + 1 == len(lines) or _was_cut(line):
                 continue
             raise StateError(f"{path}, line {number + 1}: not valid JSON ({error})") from error
@@ -312,11 +319,23 @@ def _parse(data: bytes, path: str) -> list[Start]:
             if plan is None:
                 raise StateError(f"{path} does not begin with a plan")
             sizes = BatchSizes.from_json(fields["batch_sizes"])
-            step, samples, world_size = fields["step"], fields["samples"], fields["world_size"]
-            starts.append(Start(step, samples, world_size, sizes, fields["stop"], fields["time"], plan, stores))
-        except (KeyError, TypeError, ValueError) as error:
+            step, samples = _count(fields, "step"), _count(fields, "samples")
+            world_size = _count(fields, "world_size", least=1)
+            stop = None if fields["stop"] is None else _count(fields, "stop")
+            if sizes.largest * world_size > _MOST_ROWS:
+                raise StateError(f"{sizes.largest * world_size:,} rows in a step; at most {_MOST_ROWS:,} are expected")
+            starts.append(Start(step, samples, world_size, sizes, stop, float(fields["time"]), plan, stores))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise StateError(f"{path}, line {number + 1}: {error}") from error
     return starts
+
+
+def _count(fields: Mapping[str, Any], name: str, *, least: int = 0) -> int:
+    """A whole number that kernels can count with."""
+    value = fields[name]
+    if type(value) is not int or not least <= value < 1 << 62:
+        raise StateError(f"{name} is {str(value)[:80]}; expected a whole number from {least} to 2**62")
+    return value
 
 
 def _plan_from_json(value: Any) -> AnyPlan:

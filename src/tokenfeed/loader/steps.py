@@ -26,6 +26,11 @@ class BatchSizes:
         if not self._stages or self._stages[0][0] != 0:
             raise ArgumentError(f"batch_size is {sizes!r}; a ramp must begin at 0")
 
+    @property
+    def largest(self) -> int:
+        """The largest of them."""
+        return max(size for _, size in self._stages)
+
     def at(self, num_delivered: int) -> int:
         """The batch size of the step that begins after that many samples."""
         return next(size for start, size in reversed(self._stages) if start <= num_delivered)

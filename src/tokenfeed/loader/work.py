@@ -112,6 +112,11 @@ class Work:
         self.seconds = 0.0
         self.collate_seconds = 0.0
 
+    def use_buffers(self, buffers: Buffers) -> None:
+        """Where no thread works. One that a fork left behind may hold the lock for ever, so there is a new one."""
+        self.buffers = buffers
+        self._lock = threading.Lock()
+
     def announce(self, job: Job) -> None:
         """Begin to fetch what a job will read."""
         with contextlib.suppress(Exception):  # whatever is wrong is told when the job has its turn

@@ -6,10 +6,10 @@ limit it becomes `<name>.1`, in place of the one before, and a new one begins: t
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tokenfeed.errors import NotAStoreError, StateError
 from tokenfeed.loader.delivery import Stats
@@ -20,6 +20,7 @@ __all__ = ["SUFFIX", "Snapshot", "find_stats_file", "parse_snapshots", "predeces
 
 SUFFIX = ".stats.jsonl"
 _TAIL_BYTES = 1 << 20
+_LARGEST = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ class Snapshot:
     @classmethod
     def from_json(cls, line: str | bytes) -> "Snapshot":
         """Raises ValueError for what is no snapshot. Fields that are not known here are passed over."""
-        value = json.loads(line)
+        try:
+            value = json.loads(line)
+        except RecursionError as error:
+            raise ValueError("nested too deep") from error
         if not isinstance(value, Mapping) or not isinstance(value.get("stats"), Mapping):
             raise ValueError("no snapshot")
         stats = dict(value["stats"])
@@ -63,20 +67,30 @@ class Snapshot:
         try:
             return cls(
                 **{
-                    **_known(cls, value),
+                    **_known(cls, {name: each for name, each in value.items() if name != "stats"}),
                     "stats": Stats(
                         **_known(Stats, stats),
                         remote=None if remote is None else RemoteStats(**_known(RemoteStats, remote)),
                     ),
                 }
             )
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
             raise ValueError(str(error)) from None
 
 
 def _known(kind: Any, value: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in fields(kind)}
-    return {name: each for name, each in value.items() if name in names}
+    """The fields that `kind` has; ValueError where one cannot be what it should."""
+    found = {field.name: (value[field.name], field.type) for field in fields(kind) if field.name in value}
+    for name, (each, wanted) in found.items():
+        if not _fits(each, get_args(wanted) or (wanted,)):
+            raise ValueError(f"{name} is {str(each)[:80]}")
+    return {name: each for name, (each, _) in found.items()}
+
+
+def _fits(value: object, kinds: Sequence[Any]) -> bool:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return abs(value) < _LARGEST and (float in kinds or (int in kinds and isinstance(value, int)))
+    return type(value) in kinds
 
 
 def find_stats_file(path: str | os.PathLike[str]) -> Path:

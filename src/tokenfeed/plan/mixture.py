@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, StateError
+from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.kernels.locality import permute_local_sources
 from tokenfeed.kernels.permutation import permute_sources
@@ -201,10 +201,13 @@ class MixturePlan:
                 total = total - (count(last) - count(first))
         return total
 
+    def _reached(self, num_delivered: int) -> int:
+        """Behind the last sample, not before the next: a range that is skipped from here on changes nothing yet."""
+        return int(jump(np.array([num_delivered - 1]), self._ranges)[0]) + 1 if num_delivered else 0
+
     def parts(self, num_delivered: int) -> dict[str, Any]:
         """What the first `num_delivered` samples depend on, part by part."""
-        # Behind the last sample, not before the next: a range that is skipped from here on changes nothing yet.
-        reached = int(jump(np.array([num_delivered - 1]), self._ranges)[0]) + 1 if num_delivered else 0
+        reached = self._reached(num_delivered)
         drawn = self.schedule.counts(reached) > 0
         sources = [source.to_json()[:4] for source, is_drawn in zip(self.sources, drawn, strict=True) if is_drawn]
         early = [skip.to_json() for skip in begun(self.skips, num_delivered)]
@@ -223,6 +226,12 @@ class MixturePlan:
     def accept(self, state: Any) -> int:
         """The number of samples that a state says were delivered, if this plan would have delivered the same."""
         num_delivered, theirs = check_state(state)
+        total = self.schedule.total
+        if total is not None and self._reached(num_delivered) > total:
+            raise PlanMismatchError(
+                f"the checkpoint was taken after {num_delivered:,} samples; this schedule ends after {total:,}, and "
+                "with these skips there are not as many"
+            )
         check_parts(self.parts(num_delivered), theirs)
         return num_delivered
 
@@ -241,7 +250,7 @@ class MixturePlan:
         try:
             return cls(
                 Schedule.from_json(value["schedule"]),
-                [Source(*source) for source in value["sources"]],
+                [_source_from_json(*source) for source in value["sources"]],
                 seed=value["seed"],
                 shuffle=shuffle_from_json(value["shuffle"]),
                 skips=[Skip.from_json(skip) for skip in value["skips"]],
@@ -258,3 +267,9 @@ class MixturePlan:
     def __repr__(self) -> str:
         names = ", ".join(source.name for source in self.sources[:8])
         return f"MixturePlan({len(self.sources)} sources: {names}; seed {self.seed if self.shuffle else None})"
+
+
+def _source_from_json(name: Any, num_samples: Any, data: Any, view: Any, *others: Any) -> Source:
+    if not all(isinstance(each, str) for each in (name, data, view)):
+        raise StateError(f"{str([name, data, view])[:80]} are no name, data and view of a source")
+    return Source(name, num_samples, data, view, *others)

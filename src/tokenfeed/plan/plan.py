@@ -244,6 +244,9 @@ class Plan:
         try:
             if value["version"] != VERSION:
                 raise StateError(f"the plan has version {value['version']!r}; this tokenfeed reads {VERSION}")
+            for name, kind in (("num_samples", int), ("data", str), ("view", str), ("seed", int), ("group", int)):
+                if type(value[name]) is not kind:
+                    raise StateError(f"{name} of the plan is {str(value[name])[:80]!r}; expected {kind.__name__}")
             return cls(
                 value["num_samples"],
                 data=value["data"],
@@ -266,7 +269,7 @@ class Plan:
         """Read what `save` wrote. The data need not be there."""
         try:
             return cls.from_json(json.loads(read_bytes(Path(path))))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StateError(f"{path} holds no plan: {error}") from error
 
     def __eq__(self, other: object) -> bool:
@@ -291,7 +294,7 @@ def check_state(state: Any) -> tuple[int, Mapping[str, Any]]:
     if "rows" in state and "samples" not in state:
         raise StateError("this is the state of a stream of text; a Loader has another")
     num_delivered, theirs = state.get("samples"), state.get("plan")
-    if type(num_delivered) is not int or num_delivered < 0 or not isinstance(theirs, Mapping):
+    if type(num_delivered) is not int or not 0 <= num_delivered < 1 << 62 or not isinstance(theirs, Mapping):
         raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
     return num_delivered, theirs
 

@@ -1,5 +1,6 @@
 """`Segment`: a stretch of a run that repeats one period, and the tables that periods are looked up in."""
 
+import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -68,6 +69,10 @@ class _TableCache:
         self._most = num_places
         self._num_places = 0
         self._kept: OrderedDict[bytes, Table] = OrderedDict()
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
         self._lock = threading.Lock()
 
     def get(self, counts: Ints) -> Table:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
 
-__all__ = ["Ints", "Removals", "Skip", "jump", "jump_back"]
+__all__ = ["Ints", "Removals", "Skip", "begun", "jump", "jump_back"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -94,6 +94,22 @@ def jump(samples: Ints, ranges: Sequence[tuple[int, int]]) -> Ints:
     for start, stop in reversed(ranges):
         samples = samples + (stop - start) * (samples >= start)
     return samples
+
+
+def begun(skips: Sequence[Skip], num_delivered: int) -> list[Skip]:
+    """The skips that may change any of the first `num_delivered` samples of a run.
+
+    A skip counts in the numbering that those before it leave. A range that is skipped later, but lies further ahead,
+    brings it closer: samples (50, 60), then (10, 15), and the first of them begins at k = 45.
+    """
+    found = []
+    for place, skip in enumerate(skips):
+        begin = skip.begins
+        for start, stop in (each.samples for each in skips[place + 1 :] if each.samples is not None and not skip.mask):
+            begin = min(begin, max(start, begin - (stop - start)))
+        if begin < num_delivered:
+            found.append(skip)
+    return found
 
 
 def jump_back(numbers: Ints, ranges: Sequence[tuple[int, int]]) -> Ints:

@@ -74,7 +74,8 @@ class Hold:
                 time.sleep(0.05)
             except OSError as error:
                 if error.errno not in _UNSUPPORTED:
-                    raise
+                    with writing(self._path):
+                        raise
                 return  # a file system without locks
             else:
                 return
@@ -90,4 +91,5 @@ def _opened(path: Path | None) -> Iterator[Hold]:
     try:
         yield Hold(descriptor, path)
     finally:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):  # nothing was written to it
+            os.close(descriptor)

@@ -60,7 +60,7 @@ class Record:
         """None for what a power failure left of one: the slice is made again."""
         try:
             return cls._from_fields(json.loads(data))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return None
 
     @classmethod
@@ -95,7 +95,7 @@ class Plan:
             if (described["format"], described["version"]) != ("tokenfeed-prepare", 1):
                 raise ValueError(f"it has format {described['format']!r} and version {described['version']!r}")
             return cls(Recipe.from_json(described["recipe"]), [InputFile("", **one) for one in described["inputs"]])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StateError(
                 f"{where} is not a plan that this tokenfeed can read ({type(error).__name__}: {error}). Prepare into a "
                 "new store, or upgrade."

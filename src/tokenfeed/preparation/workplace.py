@@ -17,7 +17,7 @@ from tokenfeed.kernels.checksum import checksum
 from tokenfeed.preparation.records import Plan, Record, slice_name
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import PathLike, open_folder
-from tokenfeed.storage.local import writing
+from tokenfeed.storage.local import reading, writing
 from tokenfeed.store.sealing import list_shards
 
 __all__ = ["Workplace"]
@@ -51,7 +51,7 @@ class Workplace:
         """Make the folders."""
         self.folder.make()
         if self.folder.local is not None:
-            with writing(self.folder.local):
+            with writing(self.folder.local / _RECORDS):
                 (self.folder.local / _RECORDS).mkdir(parents=True, exist_ok=True)
 
     def load_plan(self) -> Plan:
@@ -115,7 +115,9 @@ class Workplace:
         if self.folder.local is None:
             return
         for folder in (self.folder.local, self.folder.local / ".prepare", self.folder.local / _RECORDS):
-            for path in folder.iterdir():
+            with reading(str(folder)):
+                paths = list(folder.iterdir())
+            for path in paths:
                 if _TEMPORARY.fullmatch(path.name):
                     with writing(path):
                         path.unlink(missing_ok=True)
@@ -132,7 +134,8 @@ class Workplace:
             names = objects.list_keys(self.folder.path(_RECORDS))
         else:
             folder = self.folder.local / _RECORDS
-            names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+            with reading(str(folder)):
+                names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         return [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")]
 
     def _numbered(self, name: str) -> list[str]:
@@ -144,7 +147,10 @@ class Workplace:
 
     def _is_there(self, shard: str) -> bool:
         local = self.folder.local
-        return self.folder.exists(f"{shard}/{SHARD}") if local is None else (local / shard).is_dir()
+        if local is None:
+            return self.folder.exists(f"{shard}/{SHARD}")
+        with reading(str(local / shard)):
+            return (local / shard).is_dir()
 
     def _checksums(self, shards: Sequence[str]) -> dict[str, str]:
         found = self.folder.read_all([f"{shard}/{SHARD}" for shard in shards])

@@ -78,6 +78,11 @@ class BlockCache:
         return self._header.ctypes.data
 
     @property
+    def largest_file(self) -> int:
+        """In bytes: 4 PiB with blocks of 4 KiB."""
+        return self._how.block_bytes << blocks.BLOCK_BITS
+
+    @property
     def capacity(self) -> int:
         """In bytes."""
         return int(self._header[blocks.NUM_SLOTS]) * self._how.block_bytes

@@ -85,6 +85,7 @@ class FileTable:
         self._descriptors: list[int] = []
         self._kept_alive: list[object] = []
         weakref.finalize(self, _close_all, self._descriptors)
+        _ALL.add(self)
         self._plain = self.rows[:0]
         """The files that are checked, as they lie, and behind them those of their sums."""
         self._sums: list[Part] = []
@@ -163,6 +164,10 @@ class FileTable:
     def _open_remote(self, row: npt.NDArray[np.int64], part: Part) -> None:
         """Asks nobody: what the server has is compared with what is expected at the first answer, and at every one."""
         assert self.blocks is not None
+        if part.file_bytes > self.blocks.largest_file:  # else its blocks would have the keys of another file
+            raise CorruptionError(
+                f"{part.path} should have {part.file_bytes:,} bytes; at most {self.blocks.largest_file:,} can be read"
+            )
         row[posix.READER] = self.blocks.address
         row[posix.SIZE] = part.file_bytes
         row[posix.START] = part.byte_start + 1
@@ -217,8 +222,7 @@ class FileTable:
         try:
             _check(fd, part)
             if is_kept:
-                with reading(part.path):
-                    data = os.pread(fd, part.file_bytes, 0)
+                data = _pread(fd, part.file_bytes, part.path)
                 if len(data) < part.file_bytes:
                     raise TruncatedError(f"{part.path} ended while it was being read", filename=part.path)
                 self._bytes_kept += part.file_bytes
@@ -243,7 +247,8 @@ class FileTable:
                 self._room -= 1
         finally:
             if handle == posix.TRANSIENT:
-                os.close(fd)
+                with contextlib.suppress(OSError):  # it is closed, whatever it says, and nothing was written
+                    os.close(fd)
         row[posix.SIZE] = part.file_bytes
         row[posix.START] = part.byte_start + 1
         row[posix.HANDLE] = handle
@@ -269,6 +274,18 @@ class FileTable:
         return ReadError(f"cannot read {name}: {describe_errno(status)}", filename=name, errno=status)
 
 
+_ALL: "weakref.WeakSet[FileTable]" = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a forked process: a thread that was not carried over may have been opening a file."""
+    for table in _ALL:
+        table._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
 def _cache_blocks(
     num_files: int, describe: Callable[[int], Part | npt.NDArray[np.int64]], sums: list[Part], remote: Remote
 ) -> "BlockCache":
@@ -284,15 +301,24 @@ def _cache_blocks(
 
 
 def _check(fd: int, part: Part) -> None:
-    size = os.fstat(fd).st_size
+    with reading(part.path):
+        size = os.fstat(fd).st_size
     if size != part.file_bytes:
         raise CorruptionError(f"{part.path} has {size:,} bytes; its manifest says {part.file_bytes:,}")
-    with reading(part.path):
-        header = os.pread(fd, len(part.header), 0)
+    header = _pread(fd, len(part.header), part.path)
     if header != part.header:
         raise CorruptionError(
             f"{part.path} does not begin as its manifest says: expected {part.header!r}, found {header!r}"
         )
+
+
+def _pread(fd: int, size: int, path: str) -> bytes:
+    """The first `size` bytes; fewer only where the file ends. A read may give less than it was asked for."""
+    data = b""
+    with reading(path):
+        while len(data) < size and (more := os.pread(fd, size - len(data), len(data))):
+            data += more
+    return data
 
 
 def _map(fd: int, part: Part) -> npt.NDArray[np.uint8]:

@@ -114,12 +114,13 @@ class LocalFolder:
         return [self.read(name) for name in names]
 
     def exists(self, name: str) -> bool:
-        return (self._path / name).is_file()
+        with reading(self.path(name)):
+            return (self._path / name).is_file()
 
     def folders(self, marker: str) -> dict[str, bool]:
         with reading(self._text), os.scandir(self._path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-        return {name: (self._path / name / marker).is_file() for name in names}
+        return {name: self.exists(f"{name}/{marker}") for name in names}
 
     def make(self) -> None:
         with writing(self._path):

@@ -71,7 +71,8 @@ def _beside(path: Path, data: bytes, *, sync: bool) -> Iterator[Path]:
                 os.fsync(file.fileno())
         yield temporary
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what is left behind does no harm, and `path` is as it should be
+            temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

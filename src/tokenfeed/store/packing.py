@@ -252,7 +252,11 @@ class _PlanWriter:
         self.num_rows = 0
         self.num_pieces = 0
         self._rows = NpyFile(folder / ROWS, ROW_DTYPE)
-        self._pieces = NpyFile(folder / PIECES, PIECE_DTYPE)
+        try:
+            self._pieces = NpyFile(folder / PIECES, PIECE_DTYPE)
+        except WriteError:
+            self._rows.close()
+            raise
 
     def write(self, rows: Ints, pieces: npt.NDArray[Any]) -> None:
         """Rows, by the first of their pieces among these pieces."""
@@ -269,8 +273,10 @@ class _PlanWriter:
         return rows.checksum, pieces.checksum, sums.checksum
 
     def close(self) -> None:
-        self._rows.close()
-        self._pieces.close()
+        """For what was not finished, so that it does not matter what closing says."""
+        for file in (self._rows, self._pieces):
+            with contextlib.suppress(WriteError):
+                file.close()
 
 
 @contextlib.contextmanager
@@ -284,8 +290,10 @@ def _attempt(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
     try:
         yield folder, attempt
     finally:
-        shutil.rmtree(attempt, ignore_errors=True)
-        os.close(lock)
+        with contextlib.suppress(OSError):  # of closing a folder, which ignore_errors does not cover
+            shutil.rmtree(attempt, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(lock)
 
 
 def _first_writable(folders: Sequence[Path]) -> tuple[Path, Path, int]:
@@ -308,12 +316,17 @@ def _make_locked(folder: Path) -> tuple[Path, int]:
         attempt.mkdir()
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(attempt, os.O_RDONLY | os.O_CLOEXEC)
-            with contextlib.suppress(OSError):  # a file system without locks: nothing is cleaned up there
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Before it was locked, another one may have taken it for left behind.
-            if attempt.exists():
+            is_there = False
+            try:
+                with contextlib.suppress(OSError):  # a file system without locks: nothing is cleaned up there
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Before it was locked, another one may have taken it for left behind.
+                is_there = attempt.exists()
+            finally:
+                if not is_there:
+                    os.close(lock)
+            if is_there:
                 return attempt, lock
-            os.close(lock)
 
 
 def _remove_left_behind(folder: Path) -> None:

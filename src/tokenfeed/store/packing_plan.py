@@ -191,7 +191,9 @@ class PackingPlan:
         part, dtype = self.parts()[0 if name == ROWS else 1], ROW_DTYPE if name == ROWS else PIECE_DTYPE
         if part.file_bytes == part.byte_start:
             return np.empty(0, dtype)
-        return np.memmap(part.path, dtype, "r", part.byte_start, (part.file_bytes - part.byte_start) // dtype.itemsize)
+        count = (part.file_bytes - part.byte_start) // dtype.itemsize
+        with reading(part.path):
+            return np.memmap(part.path, dtype, "r", part.byte_start, (count,))
 
 
 class PackedRows:
@@ -274,7 +276,9 @@ def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend, veri
     problem: Exception | None = None
     for folder in folders:
         try:
-            if (folder / RECORD).is_file():
+            with reading(str(folder / RECORD)):
+                is_there = (folder / RECORD).is_file()
+            if is_there:
                 plan = PackingPlan(folder, _load_record(folder, wanted), verify=verify)
                 return PackedRows([plan], backend=backend)
         except (StateError, CorruptionError) as error:

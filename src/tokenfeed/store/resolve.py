@@ -11,6 +11,7 @@ from tokenfeed.format.foreign import open_foreign
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import Column
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
+from tokenfeed.storage.local import reading
 from tokenfeed.store.sealing import check_records, list_shards, load_entries, load_manifest
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, identify
 
@@ -18,6 +19,9 @@ __all__ = ["Content", "PathLike", "resolve"]
 
 NOWHERE: frozenset[str] = frozenset()
 _FOREIGN = (".idx", ".bin", ".ds", ".npy")
+_DEEPEST = 16
+_MOST_SHARDS = 1 << 22
+"""Combined stores within each other multiply; this is what the list of shards may take in memory, some GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,9 @@ def resolve(
 
 
 def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
-    if path.is_dir():
+    with reading(str(path)):
+        is_folder = path.is_dir()
+    if is_folder:
         raise NotAStoreError(f"{path} is no store: there is no {MANIFEST} in it")
     file = open_foreign(path, dtype=dtype, eos=eos)
     spans = {} if file.document_starts is None else {"documents": None}
@@ -89,6 +95,8 @@ def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
 
 
 def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Content:
+    if len(within) > _DEEPEST:
+        raise CorruptionError(f"{folder} is a combined store within more than {_DEEPEST} others")
     if folder.identity in within:
         raise CorruptionError(f"{folder} is a combined store that consists of itself")
     manifest = load_manifest(folder, verify=verify)
@@ -105,7 +113,7 @@ def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Cont
             check_records(folder, entries)
         shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
         return Content(manifest.columns, manifest.spans, shards, manifest.tokenizer, manifest.provenance)
-    parts = []
+    parts, num_shards = [], 0
     for store in manifest.stores:
         around = within | {folder.identity}
         content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, verify=verify, within=around)
@@ -115,6 +123,9 @@ def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Cont
                 "That store has changed: combine again."
             )
         parts.append((store.uri, content))
+        num_shards += len(content.shards)
+        if num_shards > _MOST_SHARDS:
+            raise CorruptionError(f"{folder} is combined from more than {_MOST_SHARDS:,} shards")
     content = concatenate(parts) if parts else Content(manifest.columns, manifest.spans, [])
     return replace(content, provenance=manifest.provenance)
 

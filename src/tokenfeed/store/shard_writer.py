@@ -6,12 +6,12 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, TokenfeedError
+from tokenfeed.errors import ArgumentError, TokenfeedError, WriteError
 from tokenfeed.format.layout import SHARD, SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, span_files
 from tokenfeed.format.manifest import Column, FileRecord, ShardRecord, SpanCount
 from tokenfeed.format.npy import build_header
@@ -66,10 +66,29 @@ class ShardWriter:
             folder = Path(self._temporary.name)
         self._folder = folder
         self._sync = sync and self._temporary is None
-        self._columns = {
-            name: NpyFile(folder / column_file(name), column.dtype, column.shape) for name, column in columns.items()
-        }
-        self._tables = {name: _SpanWriter(folder, name, payloads) for name, payloads in tables.items()}
+        self._files: list[_File] = []
+        try:
+            self._columns = {
+                name: self._keep(NpyFile(folder / column_file(name), column.dtype, column.shape))
+                for name, column in columns.items()
+            }
+            self._tables = {name: self._begin_table(name, payloads) for name, payloads in tables.items()}
+        except WriteError:
+            self.abort()
+            raise
+
+    def _keep(self, file: "AnyFile") -> "AnyFile":
+        self._files.append(file)
+        return file
+
+    def _begin_table(self, table: str, payloads: bool) -> "_SpanWriter":
+        names = span_files(table)
+        starts = self._keep(NpyFile(self._folder / names.starts, SPAN_DTYPE))
+        anchors = self._keep(NpyFile(self._folder / names.anchors, SPAN_DTYPE))
+        if not payloads:
+            return _SpanWriter(starts, anchors, None, None)
+        offsets = self._keep(NpyFile(self._folder / names.offsets, SPAN_DTYPE))
+        return _SpanWriter(starts, anchors, offsets, self._keep(_File(self._folder / names.payload)))
 
     def begin_spans(self, table: str, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> None:
         """Spans one behind the other from here on; the last one stays open."""
@@ -82,15 +101,12 @@ class ShardWriter:
             self.num_bytes += array.nbytes
         self.num_items += num_items
 
-    def _files(self) -> list["_File"]:
-        return [*self._columns.values(), *(file for table in self._tables.values() for file in table.files)]
-
     def commit(self) -> None:
         """Finish every file, and then say so."""
         for table in self._tables.values():
             table.finish(self.num_items)
-        records = {file.path.name: file.finish(sync=self._sync) for file in self._files()}
-        records[SHARD_SUMS] = write_sums(self._folder / SHARD_SUMS, self._files(), sync=self._sync)
+        records = {file.path.name: file.finish(sync=self._sync) for file in self._files}
+        records[SHARD_SUMS] = write_sums(self._folder / SHARD_SUMS, self._files, sync=self._sync)
         counts = {name: table.count() for name, table in self._tables.items()}
         if self._sync:
             sync_folder(self._folder)
@@ -106,10 +122,12 @@ class ShardWriter:
 
     def abort(self) -> None:
         """Leave nothing behind; of a remote shard, as far as its server lets us."""
-        for file in self._files():
-            file.close()
+        for file in self._files:
+            with contextlib.suppress(WriteError):
+                file.close()
         if self._temporary is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # of closing a folder, which ignore_errors does not cover
+                shutil.rmtree(self._folder, ignore_errors=True)
             return
         self._temporary.cleanup()
         with contextlib.suppress(TokenfeedError):
@@ -163,8 +181,9 @@ class _File:
         self._flush()
         header = self._header()
         with writing(self.path):
-            if header:
-                os.pwrite(self._fd, header, 0)
+            written = 0
+            while written < len(header):
+                written += os.pwrite(self._fd, header[written:], written)
             if sync:
                 os.fsync(self._fd)
         self.close()
@@ -176,6 +195,9 @@ class _File:
             fd, self._fd = self._fd, -1
             with writing(self.path):
                 os.close(fd)
+
+
+AnyFile = TypeVar("AnyFile", bound=_File)
 
 
 class NpyFile(_File):
@@ -205,22 +227,19 @@ def write_sums(path: Path, files: Sequence[_File], *, sync: bool) -> FileRecord:
 class _SpanWriter:
     """The files of one span table. Numbers are gathered in lists and written by the thousand."""
 
-    def __init__(self, folder: Path, table: str, payloads: bool) -> None:
-        names = span_files(table)
-        self._starts = NpyFile(folder / names.starts, SPAN_DTYPE)
-        self._anchors = NpyFile(folder / names.anchors, SPAN_DTYPE)
-        self._offsets = NpyFile(folder / names.offsets, SPAN_DTYPE) if payloads else None
-        self._payload = _File(folder / names.payload) if payloads else None
+    def __init__(
+        self, starts: "NpyFile", anchors: "NpyFile", offsets: "NpyFile | None", payload: "_File | None"
+    ) -> None:
+        self._starts = starts
+        self._anchors = anchors
+        self._offsets = offsets
+        self._payload = payload
         self._num_spans = 0
         self._payload_bytes = 0
         self._num_anchors = 0
         self._pending_starts: list[int] = []
         self._pending_offsets: list[int] = []
         self._pending_payloads: list[bytes] = []
-
-    @property
-    def files(self) -> list[_File]:
-        return [file for file in (self._starts, self._anchors, self._offsets, self._payload) if file is not None]
 
     def count(self) -> SpanCount:
         return SpanCount(self._num_spans, self._payload_bytes)

@@ -141,7 +141,7 @@ def _is_run(path: str) -> bool:
     """Whether the first line is that of a run file."""
     if not path.endswith(".jsonl") or not os.path.isfile(path):  # noqa: PTH113 (an address is no Path)
         return False
-    with contextlib.suppress(OSError, ValueError), Path(path).open("rb") as file:
+    with contextlib.suppress(OSError, ValueError, RecursionError), Path(path).open("rb") as file:
         first = json.loads(file.readline(_FIRST_LINE_BYTES))
         return isinstance(first, dict) and isinstance(first.get("plan"), dict)
     return False

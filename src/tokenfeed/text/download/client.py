@@ -31,6 +31,7 @@ _MOST_REDIRECTS = 10
 _SLOWEST = 1000  # bytes a second
 _CHUNK_BYTES = 1 << 18
 _QUOTED_BYTES = 200
+_LARGEST_JSON = 64 << 20
 
 
 class Client:
@@ -93,14 +94,24 @@ class Client:
         while True:
             try:
                 with self.get(url) as answer:
-                    body = b"".join(answer.chunks())
+                    body = b"".join(self._bounded(answer.chunks(), url))
                 break
             except Interrupted as interrupted:
                 attempts.again(interrupted)
         try:
             return json.loads(body), answer.headers
-        except ValueError:
+        except (ValueError, RecursionError):
             raise DownloadError(f"{public_url(url)}: expected JSON, got {self.quote(body)}") from None
+
+    @staticmethod
+    def _bounded(chunks: Iterator[bytes], url: str) -> Iterator[bytes]:
+        """The chunks of a document that is to be held in memory."""
+        num_bytes = 0
+        for chunk in chunks:
+            num_bytes += len(chunk)
+            if num_bytes > _LARGEST_JSON:
+                raise DownloadError(f"{public_url(url)}: more than {_LARGEST_JSON:,} bytes of JSON; no list is so long")
+            yield chunk
 
     def stop(self) -> None:
         """Make every worker raise Stopped soon: waits end, and bodies that are being read end here."""

@@ -233,7 +233,7 @@ def _read_note(temporary: Path) -> Version:
     try:
         fields = json.loads(_note(temporary).read_bytes())
         version = Version(fields["etag"], fields["size"], dict(fields["digests"]))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return Version()
     plain = isinstance(version.etag, str | None) and isinstance(version.size, int | None)
     return version if plain and all(isinstance(value, str) for value in version.digests.values()) else Version()

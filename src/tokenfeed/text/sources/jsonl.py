@@ -24,6 +24,7 @@ GROUP_LINES = 1024
 
 _BOM = b"\xef\xbb\xbf"
 _BUFFER_BYTES = 1 << 20
+_LARGEST_GROUP = 1 << 30
 _DIGEST_BYTES = 1 << 16
 _MAX_IDLE = 4
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
@@ -194,8 +195,15 @@ class _Lines:
         """
         found: list[tuple[int, bytes]] = []
         count, byte, number = 0, self.byte, self.line
-        while count < GROUP_LINES and (line := self._file.readline()):
+        size = 0
+        while count < GROUP_LINES and (line := self._file.readline(_LARGEST_GROUP - size)):
             number += 1
+            size += len(line) if keep else 0
+            if size >= _LARGEST_GROUP or len(line) >= _LARGEST_GROUP:
+                raise FormatError(
+                    f"the {GROUP_LINES:,} lines up to line {number:,} have more than {_LARGEST_GROUP:,} bytes, which a "
+                    "stream would have to hold in memory; `tokenfeed prepare` reads lines of any length"
+                )
             if byte == 0 and line.startswith(_BOM):
                 byte += len(_BOM)
                 line = line[len(_BOM) :]

@@ -34,7 +34,7 @@ def read_listing(folder: Path) -> Listing | None:
         if fields["version"] != 1:
             raise FormatError(f"{path}: version is {fields['version']!r}; this tokenfeed reads version 1")
         return Listing(_names(fields["train"], path), _names(fields["val"], path))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{path}: not a list of files ({error})") from error

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.store.reader import Ints
 
@@ -23,6 +23,8 @@ __all__ = ["NO_DOCUMENTS", "GroupOrder", "InOrder", "Place", "Shuffled", "Stride
 
 NO_DOCUMENTS: Ints = np.empty((0, 4), np.int64)
 NO_DOCUMENTS.setflags(write=False)
+_MOST_EPOCHS = 1000
+"""Between two lanes of a state that is to be believed."""
 
 
 class Files(Protocol):
@@ -167,6 +169,8 @@ def deal(places: Sequence[Place], buffered: Sequence[Ints], old: Stride, new: St
     that are dealt out one by one, and documents in runs, so that few row groups are read for them.
     """
     cursor = max(place.cursor for place in places)
+    if cursor[0] - min(place.epoch for place in places) > _MOST_EPOCHS:
+        raise StateError(f"one lane is more than {_MOST_EPOCHS:,} epochs ahead of another; the state is damaged")
     rest, documents = [], [NO_DOCUMENTS]
     for lane, place in enumerate(places):
         rest += [*place.rest, *old.take_all(place, lane, cursor)]

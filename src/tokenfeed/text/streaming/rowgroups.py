@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError, PlanMismatchError
+from tokenfeed.errors import ArgumentError, CorruptionError, PlanMismatchError, StateError
 from tokenfeed.plan.plan import check_parts
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
@@ -91,7 +91,11 @@ class RowGroups:
 
     def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> Place:
         """Where nanochat goes on with a state of its own: behind the row group it names, whatever was in its buffer."""
-        file, group, epoch = (int(state.get(name, 1)) for name in ("pq_idx", "rg_idx", "epoch"))
+        file, group, epoch = (state.get(name, 1) for name in ("pq_idx", "rg_idx", "epoch"))
+        largest = 1 << 62
+        for name, number, stop in (("pq_idx", file, len(self._files)), ("rg_idx", group, largest), ("epoch", epoch, largest)):
+            if type(number) is not int or not 0 <= number < stop:
+                raise StateError(f"{name} of nanochat's state is {str(number)[:80]}; there is no such place")
         return Place(max(0, epoch - 1), file, (group // num_lanes + 1) * num_lanes, lane)
 
     def parts(self) -> dict[str, Any]:
@@ -120,6 +124,8 @@ class RowGroups:
                 files = files.first(count)
         check_parts(self._parts(files), plan)
         for file, theirs in contents.items():
+            if not file.isdecimal() or len(file) > 18 or int(file) >= len(files):
+                raise StateError(f"the state refers to file {file[:80]!r}; there are {len(files):,}")
             ours = files.digest(int(file))
             if ours != theirs:
                 raise PlanMismatchError(

@@ -19,6 +19,7 @@ from tokenfeed.text.streaming.places import Place
 __all__ = ["LaneState", "StreamState"]
 
 VERSION = 1
+_MOST_LANES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,11 @@ class StreamState:
     def from_json(cls, value: Any) -> "StreamState":
         """From one state, or from the list of all ranks' states."""
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            return cls._merge([cls.from_json(one) for one in value])
+            return cls._merge([cls._from_one(one) for one in value])
+        return cls._from_one(value)
+
+    @classmethod
+    def _from_one(cls, value: Any) -> "StreamState":
         if not isinstance(value, Mapping):
             raise StateError(f"the state of a stream is a dict (or a list of them), not {type(value).__name__}")
         if value.get("version") != VERSION:
@@ -91,7 +96,7 @@ class StreamState:
         try:
             num_rows, num_lanes = _whole([value["rows"], value["lanes"]])
             lanes = {int(number): LaneState.from_json(lane) for number, lane in value["lane"].items()}
-            if num_lanes < 1 or not all(0 <= number < num_lanes for number in lanes):
+            if not 1 <= num_lanes <= _MOST_LANES or not all(0 <= number < num_lanes for number in lanes):
                 raise ValueError(f"lanes {sorted(lanes)} of {num_lanes}")
             return cls(num_rows, num_lanes, lanes, dict(value["plan"]), dict(value["files"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -119,7 +124,9 @@ class StreamState:
 
 
 def _whole(numbers: Any) -> list[int]:
-    if not isinstance(numbers, list | tuple) or not all(type(number) is int and number >= 0 for number in numbers):
+    if not isinstance(numbers, list | tuple) or not all(
+        type(number) is int and 0 <= number < 1 << 62 for number in numbers
+    ):
         raise ValueError(f"{str(numbers)[:80]} where whole numbers belong")
     return list(numbers)
 

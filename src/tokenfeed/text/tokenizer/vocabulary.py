@@ -44,12 +44,16 @@ class Vocabulary:
                 raise ArgumentError(f"tokens {names[number]!r} and {name!r} both have id {number}")
             if not name:
                 raise ArgumentError(f"the token with id {number} is empty")
+            if isinstance(name, str) and not _is_text(name):
+                raise ArgumentError(f"special token {name!r} has half of a surrogate pair, which no text has")
             names[number] = name
         if max(names) >= 4 * len(names):
             raise ArgumentError(
                 f"token {names[max(names)]!r} has id {max(names)}, but there are {len(names)} tokens in all; "
                 "ids must not leave most numbers unused"
             )
+        if not _is_text(self.pattern):
+            raise ArgumentError("the pattern has half of a surrogate pair, which no text has")
         if self.bos is not None and self.bos not in self.special_tokens:
             raise ArgumentError(f"bos {self.bos!r} is not a special token; there are {list(self.special_tokens)}")
 
@@ -86,3 +90,7 @@ class Vocabulary:
         for name, number in sorted(self.special_tokens.items(), key=lambda item: item[1]):
             digest.update(struct.pack("<QQ", number, len(name.encode())) + name.encode())
         return digest.hexdigest()
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -39,7 +39,7 @@ def read_vocabulary(path: PathLike) -> Vocabulary:
         raise NotAStoreError(f"no tokenizer at {path}: {file} does not exist")
     try:
         fields = json.loads(read_bytes(file))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(
             f"{file} is not JSON ({error}); a file of tiktoken's ranks is opened with Tokenizer.from_ranks"
         ) from error

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import tiktoken
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, FormatError
 from tokenfeed.text.tokenizer.engines.workers import Workers
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
@@ -33,11 +33,17 @@ class Tiktoken:
             raise ArgumentError(
                 f"tiktoken cannot use this vocabulary and the pattern {vocabulary.pattern!r}: {error}"
             ) from error
+        self._pattern = vocabulary.pattern
         self._workers = Workers()
 
     def encode(self, texts: Sequence[str], threads: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         return self._workers.encode_each(self._encode_one, texts, threads)
 
     def _encode_one(self, text: str) -> npt.NDArray[np.uint32]:
-        tokens: npt.NDArray[np.uint32] = self._encoding.encode_to_numpy(text, disallowed_special=())
+        try:
+            tokens: npt.NDArray[np.uint32] = self._encoding.encode_to_numpy(text, disallowed_special=())
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # which is no Exception, and has no address to import it by
+                raise
+            raise FormatError(f"tiktoken cannot encode by the pattern {self._pattern[:200]!r}: {error}") from error
         return tokens

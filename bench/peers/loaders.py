@@ -1,0 +1,294 @@
+"""The indexed road: every loader fed the same tokens. Each section returns {contender: what was measured}."""
+
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from parent import Child, Contender, PeerError
+from tokens import LENGTH, ROWS, Job, Tokens, make_numbered, make_tokens
+
+from measure import Neighbours
+
+__all__ = ["Bench", "Scale", "first_batches", "ranks", "steady", "take_turns", "write_all"]
+
+_SAMPLES, _LENGTH, _ROWS = 3600, 16, 4  # when ranks change: 60% are 270 steps of 2 × 4 rows, the rest 120 of 3 × 4
+_NEXT_BATCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured."""
+
+    name: str
+    num_tokens: int
+    rounds: int
+    """How often every contender has its turn."""
+    seconds: float
+    """How long a turn is."""
+    starts: int
+    """How often a process is started to see its first batch."""
+    shuffle_samples: int
+    text_megabytes: float
+
+
+@dataclass(slots=True)
+class Bench:
+    """What a run works with, and what did not work in it."""
+
+    scale: Scale
+    folder: Path
+    contenders: list[Contender]
+    failures: dict[str, dict[str, str]] = field(default_factory=dict)
+    others: dict[str, float] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, contender: Contender, what: str, reason: object) -> None:
+        self.failures.setdefault(contender.adapter, {})[what] = str(reason)
+        print(f"  {contender.title}: {what}: {reason}", flush=True)
+
+    def forget_failures(self, what: str) -> None:
+        """Of an earlier run, before what failed is tried again."""
+        for reasons in self.failures.values():
+            reasons.pop(what, None)
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Print how long it takes, and note how busy others keep the machine meanwhile."""
+        print(f"{name} …", flush=True)
+        self.forget_failures(name)
+        began, neighbours = time.perf_counter(), Neighbours()
+        yield
+        self.others[name] = neighbours.share()
+        print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+
+    def path(self, contender: Contender, tokens: Tokens) -> Path:
+        return self.folder / "written" / tokens.path.stem / contender.adapter
+
+
+def _job(**changes: Any) -> dict[str, Any]:
+    job = Job(**changes)
+    return {name: getattr(job, name) for name in Job.__slots__ if name not in ("state", "states")}
+
+
+def write_all(bench: Bench) -> None:
+    """Let every contender write its own files, once. Those that cannot are out."""
+    tokens = make_tokens(bench.folder, bench.scale.num_tokens)
+    for contender in list(bench.contenders):
+        try:
+            with contender.start() as child:
+                bench.about[contender.adapter] = child.about
+                _write(bench, child, tokens, _job())
+        except PeerError as error:
+            bench.fail(contender, "write", error)
+            bench.contenders.remove(contender)
+
+
+def _write(bench: Bench, child: Child, tokens: Tokens, job: dict[str, Any]) -> Path:
+    path = bench.path(child.contender, tokens)
+    if not (path / ".written").exists():
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        child.ask("write", tokens=str(tokens.path), folder=str(path), job=job, timeout=600)
+        (path / ".written").touch()
+    return path
+
+
+def steady(bench: Bench, workers: Sequence[int]) -> dict[str, Any]:
+    """Tokens a second, processor time and slow-down, by number of workers. All are open at once and take turns."""
+    tokens = make_tokens(bench.folder, bench.scale.num_tokens)
+    found: dict[str, Any] = {}
+    for count in workers:
+        what = f"steady, {count} workers"
+        with bench.section(what), ExitStack() as stack:
+            children = []
+            for contender in bench.contenders:
+                try:
+                    child = stack.enter_context(contender.start())
+                    child.ask("open", folder=str(bench.path(contender, tokens)), job=_job(workers=count))
+                    children.append(child)
+                except PeerError as error:
+                    bench.fail(contender, what, error)
+            for name, turns in take_turns(bench, children, what, _turn(bench.scale.seconds)).items():
+                found.setdefault(name, {})[str(count)] = turns
+    return found
+
+
+def _turn(seconds: float) -> Callable[[Child], dict[str, float]]:
+    def turn(child: Child) -> dict[str, float]:
+        before = child.processor_seconds()
+        answer = child.ask("steady", seconds=seconds)
+        spent = child.processor_seconds() - before
+        batch = ROWS * LENGTH
+        slowdown = child.ask("train", seconds=seconds / 2)["slowdown"]
+        return {
+            "tokens_per_second": answer["batches"] * batch / answer["seconds"],
+            "cpu_seconds_per_million": spent / (answer["all_batches"] * batch / 1e6),
+            "slowdown": slowdown,
+        }
+
+    return turn
+
+
+def take_turns(
+    bench: Bench, children: list[Child], what: str, turn: Callable[[Child], dict[str, float]]
+) -> dict[str, dict[str, Any]]:
+    """Every child once a round, the order turning with the round. A child that fails has no more turns."""
+    values: dict[str, list[dict[str, float]]] = {}
+    gone: set[str] = set()
+    for number in range(bench.scale.rounds + 1):
+        at = number % max(1, len(children))
+        for child in children[at:] + children[:at]:
+            name = child.contender.adapter
+            if name in gone:
+                continue
+            try:
+                result = turn(child)
+            except PeerError as error:
+                bench.fail(child.contender, what, error)
+                gone.add(name)
+                continue
+            if number > 0:  # the first round warms up
+                values.setdefault(name, []).append(result)
+    return {
+        name: {key: [row[key] for row in rows] for key in rows[0]} for name, rows in values.items() if name not in gone
+    }
+
+
+def first_batches(bench: Bench) -> dict[str, Any]:
+    """Fresh processes, one at a time: first batch, memory, resuming at 60%, and whether what follows is the same."""
+    tokens = make_tokens(bench.folder, bench.scale.num_tokens)
+    found: dict[str, Any] = {contender.adapter: {"begin": [], "resume": []} for contender in bench.contenders}
+    with bench.section("first batches, resume, memory"):
+        for number in range(bench.scale.starts):
+            for contender in list(bench.contenders):
+                result = found[contender.adapter]
+                try:
+                    _start(bench, contender, tokens, result, last=number == bench.scale.starts - 1)
+                except PeerError as error:
+                    bench.fail(contender, "first batch", error)
+        for _ in range(bench.scale.starts):
+            for contender in bench.contenders:
+                result = found[contender.adapter]
+                if not result.get("state_bytes"):
+                    continue
+                try:
+                    _resume(bench, contender, tokens, result)
+                except PeerError as error:
+                    bench.fail(contender, "resume", error)
+                    result["state_bytes"] = None
+        for contender in bench.contenders:
+            if not contender.adapter.startswith("tokenfeed"):
+                continue
+            try:
+                with contender.start() as child:
+                    path = str(bench.path(contender, tokens))
+                    found[contender.adapter]["breakdown"] = child.ask("call", name="breakdown", folder=path)
+            except PeerError as error:
+                bench.fail(contender, "breakdown", error)
+    return found
+
+
+def _start(bench: Bench, contender: Contender, tokens: Tokens, result: dict[str, Any], *, last: bool) -> None:
+    path = bench.path(contender, tokens)
+    with contender.start() as child:
+        opened = child.ask("open", folder=str(path), job=_job())
+        result["begin"].append([opened["since_start"], opened["seconds"]])
+        result["delivers"] = {key: opened[key] for key in ("shape", "dtype", "shifted")}
+        if not last:
+            return
+        result["in_file"] = child.ask("check", tokens=str(tokens.path))
+        wanted = {"shape": [ROWS, LENGTH], "dtype": "int64", "shifted": True}
+        if result["delivers"] != wanted or not result["in_file"]:
+            bench.fail(
+                contender, "first batch", f"is not what was asked for: {result['delivers']}, {result['in_file']=}"
+            )
+        samples = tokens.num_windows(LENGTH, child.about["overlap"])
+        child.ask("advance", steps=samples * 6 // 10 // ROWS - 1, timeout=180)
+        result["memory"] = child.memory()
+        result["state_bytes"] = child.ask("save", path=str(path / "state"))
+        result["digests"] = child.ask("digests", count=_NEXT_BATCHES)
+
+
+def _resume(bench: Bench, contender: Contender, tokens: Tokens, result: dict[str, Any]) -> None:
+    path = bench.path(contender, tokens)
+    with contender.start() as child:
+        opened = child.ask("open", folder=str(path), job=_job(), states=[str(path / "state")])
+        result["resume"].append([opened["since_start"], opened["seconds"]])
+        digests = [opened["digest"], *child.ask("digests", count=_NEXT_BATCHES - 1)]
+        result["equal"] = digests == result["digests"]
+
+
+def ranks(bench: Bench) -> dict[str, Any]:
+    """Two ranks for 60% of an epoch, then three. Which tokens come twice, and which never, in samples."""
+    found: dict[str, Any] = {}
+    with bench.section("2 → 3 ranks"):
+        for contender in bench.contenders:
+            about = bench.about[contender.adapter]
+            if not about["stateful"]:
+                continue
+            overlap = about["overlap"]
+            stride = _LENGTH + 1 - overlap
+            tokens = make_numbered(bench.folder, _SAMPLES * stride + overlap)
+            try:
+                with contender.start() as child:
+                    path = _write(bench, child, tokens, _job(length=_LENGTH, rows=_ROWS))
+                states, before = _run_ranks(contender, path, 2, _SAMPLES * 6 // 10 // (2 * _ROWS), [])
+                if not states:
+                    found[contender.adapter] = None
+                    continue
+                _, after = _run_ranks(contender, path, 3, _SAMPLES * 4 // 10 // (3 * _ROWS), states)
+            except PeerError as error:
+                bench.fail(contender, "2 → 3 ranks", error)
+                continue
+            seen = np.bincount(np.concatenate(before + after)[:, :stride].reshape(-1), minlength=_SAMPLES * stride)
+            seen = seen[: _SAMPLES * stride]
+            found[contender.adapter] = {
+                "lost": float((seen == 0).sum() / stride),
+                "repeated": float(np.maximum(seen - 1, 0).sum() / stride),
+            }
+    return found
+
+
+def _run_ranks(
+    contender: Contender, path: Path, world_size: int, steps: int, states: list[str]
+) -> tuple[list[str], list[Any]]:
+    """Ranks as processes, all at once. Their states afterwards, and the rows each of them delivered."""
+    port = str(_free_port())
+    with ExitStack() as stack:
+        children = []
+        for rank in range(world_size):
+            launcher = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "LOCAL_WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            }
+            children.append(stack.enter_context(contender.start(**launcher)))
+        for rank, child in enumerate(children):
+            job = _job(length=_LENGTH, rows=_ROWS, rank=rank, world_size=world_size)
+            child.send("open", folder=str(path), job=job, states=states)
+        for child in children:
+            child.answer()
+        for rank, child in enumerate(children):
+            child.send("rows", path=str(path / f"rows-{rank}.npy"), steps=steps, first=True)
+        for child in children:
+            child.answer()
+        saved = []
+        for rank, child in enumerate(children):
+            if child.ask("save", path=str(path / f"state-{rank}")) is not None:
+                saved.append(str(path / f"state-{rank}"))
+        return saved, [np.load(path / f"rows-{rank}.npy") for rank in range(world_size)]
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])

@@ -1,0 +1,108 @@
+"""Measures tokenfeed beside the loaders people use: `python bench/peers/run.py [--quick] [--only …] [--sections …]`.
+
+Peers are installed into environments of their own under `bench/.data/peers/`, from the lists in `requirements/`. One
+that cannot be installed, fails or does not answer in time is reported, and the others go on. Writes the page
+`docs/benchmarks/peers.md`, its pictures and `peers.json` with every single figure; `--quick` writes them to
+`bench/.data/peers/quick/` instead. Each section is one run; sections that are not asked for stay as they were.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import environments  # noqa: E402
+from loaders import Bench, Scale, first_batches, ranks, steady, write_all  # noqa: E402
+from orders import orders  # noqa: E402
+from parent import Contender  # noqa: E402
+from report import describe_machine, write_report  # noqa: E402
+from texts import prepares, streams, tokenizers  # noqa: E402
+
+FULL = Scale("full", 100_000_000, 3, 0.5, 3, 10**8, 50)
+QUICK = Scale("quick", 10_000_000, 2, 0.3, 1, 10**6, 4)
+SECTIONS = ("steady", "first", "ranks", "orders", "stream", "prepare", "tokenizer")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="little data and few repetitions")
+    parser.add_argument("--only", nargs="+", help="adapters, as in adapters/")
+    parser.add_argument("--sections", nargs="+", default=SECTIONS, choices=SECTIONS)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # so that no child is left behind
+    bench = Bench(QUICK if options.quick else FULL, HERE.parent / ".data" / "peers", [])
+    groups = [environments.LOADERS, environments.STREAMS, environments.PREPARES, environments.TOKENIZERS]
+    titles = {adapter: title for group in groups for adapter, title, _ in group}
+    chosen = [_choose(bench, group, options.only) for group in groups]
+    folder = bench.folder / "quick" if options.quick else HERE.parent.parent / "docs" / "benchmarks"
+    raw = _earlier(folder, bench) | {"titles": titles}
+    bench.contenders = chosen[0]
+    loading = {"steady": lambda: steady(bench, (0, 1, 2)), "first": lambda: first_batches(bench)}
+    loading |= {"ranks": lambda: ranks(bench), "orders": lambda: orders(bench)}
+    if bench.contenders and set(loading) & set(options.sections):
+        write_all(bench)
+    for name, measure in loading.items():
+        if bench.contenders and name in options.sections:
+            raw[name] = measure()
+            _save(folder, bench, raw)
+    texts = {"stream": streams, "prepare": prepares, "tokenizer": tokenizers}
+    for (name, measure), contenders in zip(texts.items(), chosen[1:], strict=True):
+        if contenders and name in options.sections:
+            others = [text for text in raw["texts"] if text["kind"] != name]
+            raw["texts"] = [*others, {"kind": name, "rows": measure(bench, contenders)}]
+            _save(folder, bench, raw)
+    write_report(folder / "peers.md", json.loads((folder / "peers.json").read_text()))
+    print(f"written: {folder / 'peers.md'}")
+
+
+def _earlier(folder: Path, bench: Bench) -> dict[str, Any]:
+    """Sections that were measured before, at the same scale; those that are measured now take their places."""
+    raw: dict[str, Any] = {"steady": {}, "first": {}, "ranks": {}, "orders": {}, "texts": []}
+    path = folder / "peers.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if before.get("scale") == dataclasses.asdict(bench.scale):
+        raw |= {name: before[name] for name in raw}
+        bench.about, bench.failures, bench.others = before["about"], before["failures"], before["others"]
+        bench.forget_failures("write")
+        bench.forget_failures("installing")
+    return raw
+
+
+def _save(folder: Path, bench: Bench, raw: dict[str, Any]) -> None:
+    """Every single figure so far, so that nothing is lost with a run that is cut off."""
+    raw |= {
+        "about": bench.about,
+        "failures": bench.failures,
+        "others": bench.others,
+        "scale": dataclasses.asdict(bench.scale),
+        "machine": describe_machine(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "peers.json").write_text(json.dumps(raw, indent=1, ensure_ascii=False) + "\n")
+
+
+def _choose(bench: Bench, group: tuple[tuple[str, str, str], ...], only: list[str] | None) -> list[Contender]:
+    """The contenders of a group that are wanted, and can be installed."""
+    chosen = []
+    for adapter, title, environment in group:
+        if only and adapter not in only:
+            continue
+        contender = environments.find(adapter, title, environment)
+        reason = environments.ensure(environment)
+        if reason is None:
+            chosen.append(contender)
+        else:
+            bench.fail(contender, "installing", reason)
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Loaders in several threads, before and after a fork, in spawned processes, and in subinterpreters."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from torch.utils.data import DataLoader
+
+import tokenfeed
+import tokenfeed.torch
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+
+STEPS = 40
+
+
+def make(path, **options):
+    return tokenfeed.Loader(tokenfeed.open(path).windows(64), 4, rank=0, world_size=1, **options)
+
+
+def content(batch):
+    return batch.samples.tolist(), batch.tokens.tobytes()
+
+
+@pytest.fixture
+def expected(store_path):
+    loader = make(store_path, prefetch=0)
+    return [content(next(loader)) for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 8])
+@pytest.mark.parametrize("before", [0, 1, 7])
+def test_both_sides_of_a_fork_go_on(store_path, expected, prefetch, before):
+    """The child has none of the threads; it begins anew behind what its parent had delivered."""
+    loader = make(store_path, prefetch=prefetch)
+    for step in range(before):
+        assert content(next(loader)) == expected[step]
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        right = all(content(next(loader)) == each for each in expected[before:])
+        loader.close()
+        os._exit(0 if right else 1)
+    assert [content(next(loader)) for _ in range(STEPS - before)] == expected[before:]
+    assert os.waitpid(child, 0)[1] == 0
+    loader.close()
+
+
+def test_forks_at_any_moment(store_path, expected):
+    """While threads read, and so hold whatever locks there are."""
+    loader = make(store_path, prefetch=4, threads=3)
+    children = []
+    for step in range(STEPS - 2):
+        assert content(next(loader)) == expected[step]
+        if step % 2 == 0:
+            children.append(os.fork())
+            if children[-1] == 0:
+                signal.alarm(60)
+                os._exit(0 if [content(next(loader)) for _ in range(2)] == expected[step + 1 : step + 3] else 1)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
+    loader.close()
+
+
+def test_a_forked_child_leaves_by_the_front_door(store_path):
+    """`sys.exit` runs what was registered for the end; none of it waits for threads that are not there."""
+    code = f"""
+import os, sys, tokenfeed
+loader = tokenfeed.Loader(tokenfeed.open({str(store_path)!r}).windows(64), 2, prefetch=8)
+for _ in range(3):
+    next(loader)
+    child = os.fork()
+    if not child:
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, timeout=100, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_worker_of_a_data_loader_by_fork(store_path, expected, before):
+    loader = make(store_path, prefetch=4)
+    for _ in range(before):
+        next(loader)
+    dataset = tokenfeed.torch.as_dataset(loader)
+    batches = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    seen = [batch["samples"].tolist() for batch, _ in zip(batches, range(STEPS - before), strict=False)]
+    assert seen == [samples for samples, _ in expected[before:]]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_views_of_a_map_style_dataset(store_path, method):
+    """Any worker may read a view: it has no state."""
+    view = tokenfeed.open(store_path).windows(64)
+    whole = [Windows(view)[index].tolist() for index in range(24)]
+    dataset = Windows(view) if method == "fork" else Opened(store_path)
+    batches = DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context=method, sampler=range(24))
+    assert [row for batch in batches for row in batch.tolist()] == whole
+
+
+class Windows:
+    def __init__(self, view):
+        self.view = view
+
+    def __len__(self):
+        return len(self.view)
+
+    def __getitem__(self, index):
+        return self.view[index].tokens.astype("int64")
+
+
+class Opened(Windows):
+    """Opens the store where it is used: what is spawned gets a path."""
+
+    def __init__(self, path):
+        self.path = path
+
+    @property
+    def view(self):
+        return tokenfeed.open(self.path).windows(64)
+
+
+def test_two_loaders_in_two_threads(store_path, expected):
+    """Over one store, each with threads of its own."""
+    view = tokenfeed.open(store_path).windows(64)
+    found = {}
+
+    def load(name, **options):
+        loader = tokenfeed.Loader(view, 4, rank=0, world_size=1, **options)
+        found[name] = [content(next(loader)) for _ in range(STEPS)]
+        loader.close()
+
+    threads = [
+        threading.Thread(target=load, args=(number,), kwargs={"prefetch": number, "threads": 2}) for number in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(4), expected)
+
+
+def test_subinterpreters_are_refused():
+    """Numba would wait for ever with the first kernel; so the import says no, and why."""
+    name = next(each for each in ("_interpreters", "_xxsubinterpreters") if has_module(each))
+    call = "exec" if name == "_interpreters" else "run_string"
+    code = f"""
+import {name} as interpreters
+other = interpreters.create()
+try:
+    print(interpreters.{call}(other, "import warnings; warnings.simplefilter('ignore'); import tokenfeed"))
+except Exception as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "InterpreterError" in done.stdout, done.stdout + done.stderr
+    assert "use the main interpreter, or another process" in done.stdout
+
+
+def has_module(name):
+    try:
+        return bool(importlib.import_module(name))
+    except ImportError:
+        return False

@@ -1,0 +1,490 @@
+"""Plays a history with the real thing, beside the reference, and compares all that can be after every event."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tokenfeed
+from simulation import history as h
+from simulation.figures import Figures, Violation, demand
+from simulation.history import SMALL, VAST, WIDE, History
+from simulation.reference import Drawn, Stage
+from simulation.worlds import NAMES, Data, Dropped, Masked, Settings, put_vast_items
+from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, TokenfeedError
+
+IMPOSSIBLE = (
+    "order in which they were made",  # a removal before an earlier one
+    "samples would be skipped",  # nothing would be left
+    "touches these documents",  # an empty document, or one behind the last whole window
+    "where the change before it begins",  # a mixture changed before an earlier change
+    "leaves a gap",  # … or after its end
+    "whole documents; skip them",  # masks are of windows
+    "outside the schedule",  # a removal from behind the end of a mixture on
+)
+
+
+class Delivered(NamedTuple):
+    """One row, as it came."""
+
+    sample: int
+    drawn: Drawn
+    settings: Settings
+
+
+@dataclass
+class Checkpoint:
+    state: Any
+    samples: int
+    settings: Settings
+    step: int
+    line: tuple[int, ...]
+    """Which start each step was run by."""
+    log: list[Delivered]
+    """What was delivered up to here, sample by sample."""
+
+
+@dataclass
+class Ranks:
+    """What runs now."""
+
+    loaders: dict[int, Any]
+    start: h.Start
+    settings: Settings
+    sizes: list[tuple[int, int]]
+    end: int | None
+    number: int
+    batches: list[Any] = field(default_factory=list)
+    has_begun: bool = False
+
+
+def play(history: History) -> Figures:
+    """Raises `Violation` where anything is not as it must be."""
+    with tempfile.TemporaryDirectory(prefix="tokenfeed-history-") as folder:
+        player = Player(history, Path(folder, "run.jsonl"))
+        try:
+            for event in history.events:
+                player.figures.events += 1
+                player.do(event)
+            player.check_run()
+        except TokenfeedError as error:
+            raise Violation(f"{type(error).__name__}: {error}") from error
+        finally:
+            player.stop()
+    player.figures.histories = 1
+    return player.figures
+
+
+class Player:
+    def __init__(self, history: History, run_path: Path) -> None:
+        self.world = history.world
+        self.data = Data(history.world)
+        self.settings = self.data.first_settings()
+        self.run_path = run_path
+        self.figures = Figures(largest_items=self.data.num_items(0))
+        self.ranks: Ranks | None = None
+        self.checkpoints: list[Checkpoint] = []
+        self.samples = self.step = 0
+        self.line: tuple[int, ...] = ()
+        self.log: list[Delivered] = []
+        self.rows: dict[tuple[int, int], list[Delivered]] = {}
+        """What the run delivered in the end, by (step, rank)."""
+        self.is_tangled = False
+        """Whether a checkpoint was taken up that is of another line than what ran last: a run file is of one line."""
+
+    def do(self, event: h.Event) -> None:
+        getattr(self, f"_{type(event).__name__.lower()}")(event)
+
+    def stop(self) -> None:
+        for loader in self.ranks.loaders.values() if self.ranks else ():
+            loader.close()
+        self.ranks = None
+
+    # Starting, and what a checkpoint must or must not be taken by.
+
+    def _start(self, event: h.Start) -> None:
+        self.stop()
+        place = len(self.checkpoints) - 1 - event.back
+        checkpoint = self.checkpoints[place] if place >= 0 else None
+        try:
+            self._begin(event, checkpoint)
+        except PlanMismatchError as error:
+            assert checkpoint is not None
+            self.figures.refused += 1
+            demand(
+                not self._must_accept(checkpoint, self.settings),
+                f"refused what changes nothing before sample {checkpoint.samples}: {error}\nthen {checkpoint.settings}"
+                f"\nnow  {self.settings}",
+            )
+            self.settings = checkpoint.settings  # what it was made with must do
+            self._begin(event, checkpoint)
+
+    def _begin(self, event: h.Start, checkpoint: Checkpoint | None) -> None:
+        settings = self.settings
+        begin = checkpoint.samples if checkpoint else self.world.at
+        made_with = checkpoint.settings if checkpoint else self.data.first_settings()
+        if made_with.length != settings.length:
+            begin = begin * made_with.length // settings.length
+        sizes = [(0, event.batch_size), *((begin + after, size) for after, size in sorted(dict(event.ramp).items()))]
+        subject = self.data.subject(settings)
+        loaders = {}
+        for rank in self._ranks_to_run(event.world_size):
+            loaders[rank] = tokenfeed.Loader(
+                subject,
+                dict(sizes),
+                seed=self.world.seed,
+                shuffle=self.data.shuffle(),
+                skips=self.data.skips(settings),
+                prefetch=event.prefetch,
+                threads=event.threads,
+                rank=rank,
+                world_size=event.world_size,
+                run=self.run_path,
+            )
+        state = checkpoint.state if checkpoint else loaders[0].plan.state(begin)
+        for loader in loaders.values():
+            loader.load_state_dict(state)
+        if checkpoint:
+            demand(
+                not self._must_refuse(checkpoint, settings),
+                f"took a checkpoint of another past at sample {checkpoint.samples}\nthen {checkpoint.settings}"
+                f"\nnow  {settings}",
+            )
+            self.figures.accepted += 1
+        demand(loaders[0].state_dict()["samples"] == begin, "resumed at", loaders[0].state_dict(), "not", begin)
+        self.samples, self.step = begin, checkpoint.step if checkpoint else 0
+        line = checkpoint.line if checkpoint else ()
+        self.is_tangled |= self.line[: len(line)] != line
+        self.line = line
+        self.log = list(checkpoint.log) if checkpoint else []
+        self.figures.starts += 1
+        self.figures.largest_world = max(self.figures.largest_world, event.world_size)
+        self.ranks = Ranks(loaders, event, settings, sizes, self._end(settings), self.figures.starts)
+
+    def _ranks_to_run(self, world_size: int) -> Sequence[int]:
+        if self.world.kind != VAST:
+            return range(world_size)
+        return sorted({0, world_size - 1, self.world.seed % world_size})
+
+    def _end(self, settings: Settings) -> int | None:
+        """How many samples a run has whose last stage ends."""
+        run = self.data.reference(settings)
+        if run.turns.total is None:
+            return None
+        return next(k for k in range(run.turns.total + 1) if run.jump(k) >= run.turns.total)
+
+    def _must_accept(self, checkpoint: Checkpoint, settings: Settings) -> bool:
+        """Whether settings are the same but for what begins behind the checkpoint."""
+        if checkpoint.settings.length != settings.length:
+            is_whole = checkpoint.samples % self.data.per_group(checkpoint.settings) == 0
+            return is_whole and not settings.skips and not checkpoint.settings.skips
+        begins = [_begin_of(skip) for skip in settings.skips]
+        theirs = [_begin_of(skip) for skip in checkpoint.settings.skips]
+        if begins != sorted(begins) or theirs != sorted(theirs):
+            return False
+
+        # A schedule counts what is skipped, too.
+        reached = self.data.reference(checkpoint.settings).jump(checkpoint.samples - 1) + 1
+
+        def past(given: Settings) -> Any:
+            chapters = [chapter for chapter in given.chapters if chapter[0] < reached]
+            return chapters, [skip for skip in given.skips if _begin_of(skip) < checkpoint.samples]
+
+        return bool(past(settings) == past(checkpoint.settings))
+
+    def _must_refuse(self, checkpoint: Checkpoint, settings: Settings) -> bool:
+        """Whether any sample before the checkpoint would have been another."""
+        one, other = self.data.reference(checkpoint.settings), self.data.reference(settings)
+        if checkpoint.settings.length != settings.length:
+            return checkpoint.samples * checkpoint.settings.length % settings.length != 0
+        numbers: Any = range(checkpoint.samples)
+        if self.world.kind != SMALL:
+            numbers = range(max(0, checkpoint.samples - 40), checkpoint.samples)
+        return any(one.deliver(k) != other.deliver(k) for k in numbers)
+
+    # Delivering.
+
+    def _steps(self, event: h.Steps) -> None:
+        for _ in range(event.count):
+            if self.ranks is None:
+                return
+            self._step(self.ranks)
+        if self.ranks and self.ranks.has_begun and not self.is_tangled and self.world.kind != WIDE and self.step:
+            self._check_trace(tokenfeed.Run(self.run_path), self.step - 1)
+
+    def _step(self, ranks: Ranks) -> None:
+        size = next(size for start, size in reversed(ranks.sizes) if start <= self.samples)
+        wide = size * ranks.start.world_size
+        if ranks.end is not None and self.samples >= ranks.end:
+            for loader in ranks.loaders.values():
+                demand(next(loader, None) is None, "a loader goes on behind the end", ranks.end)
+            return
+        delivered = self.samples + wide if ranks.end is None else min(self.samples + wide, ranks.end)
+        reference = self.data.reference(ranks.settings)
+        expected = {
+            rank: [
+                Delivered(k, reference.deliver(k), ranks.settings)
+                for k in range(self.samples + rank, delivered, ranks.start.world_size)
+            ]
+            for rank in ranks.loaders
+        }
+        if self.world.kind == VAST:
+            for row in (row for rows in expected.values() for row in rows):
+                put_vast_items(row.drawn.source, *self.data.bounds(row.drawn, row.settings))
+        if not ranks.has_begun:
+            ranks.has_begun = True
+            self.rows = {place: rows for place, rows in self.rows.items() if place[0] < self.step}
+        states = []
+        for rank, loader in ranks.loaders.items():
+            batch = next(loader)
+            self._check_batch(batch, expected[rank], ranks.settings)
+            states.append(batch.state)
+            demand(states[-1] == loader.state_dict(), "the state of the batch is not the loader's")
+            demand(states[-1] == states[0], "ranks have other states:", states[0], states[-1])
+            self.rows[self.step, rank] = expected[rank]
+        demand(states[0]["samples"] == delivered, "the state says", states[0]["samples"], "after", delivered)
+        if self.world.kind != VAST:
+            self.log += sorted((row for rows in expected.values() for row in rows), key=lambda row: row.sample)
+        self.samples, self.step, self.line = delivered, self.step + 1, (*self.line, ranks.number)
+        self.figures.steps += 1
+        self.figures.largest_sample = max(self.figures.largest_sample, delivered)
+
+    def _check_batch(self, batch: Any, expected: Sequence[Delivered], settings: Settings) -> None:
+        demand(batch.samples.tolist() == [row.sample for row in expected], "samples", batch.samples, "not", expected)
+        epochs = [row.drawn.epoch for row in expected]
+        demand(batch.epochs.tolist() == epochs, "epochs", batch.epochs, "not", epochs)
+        masked = self._masked(settings)
+        for number, row in enumerate(expected):
+            tokens = np.asarray(batch.rows[number].tokens)
+            wanted = self.data.content(row.drawn, settings)
+            demand(tokens.tobytes() == wanted.tobytes(), "sample", row, "is", tokens, "not", wanted)
+        if masked:
+            self._check_masks(batch.loss_mask, expected, masked)
+        self.figures.samples += len(expected)
+
+    def _masked(self, settings: Settings) -> list[Masked]:
+        return [skip for skip in settings.skips if isinstance(skip, Masked)]
+
+    def _check_masks(self, mask: Any, expected: Sequence[Delivered], masked: Sequence[Masked]) -> None:
+        for number, row in enumerate(expected):
+            start, stop = self.data.bounds(row.drawn, row.settings)
+            spans = self.data.documents(row.drawn.source)
+            hidden = [
+                spans[document]
+                for skip in masked
+                if skip.source == row.drawn.source and skip.at <= row.sample
+                for document in skip.documents
+            ]
+            counts = [not any(first <= item < end for first, end in hidden) for item in range(start + 1, stop)]
+            demand(mask[number].tolist() == counts, "loss mask", mask[number], "not", counts)
+
+    def _check_exactly_once(self) -> None:
+        """No item of a source comes twice in one of its epochs; documents come by their number."""
+        last: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for row in self.log:
+            start, stop = self.data.bounds(row.drawn, row.settings)
+            if self.world.view == "documents":
+                start, stop = row.drawn.index, row.drawn.index + 2
+            last.setdefault(row.drawn[:2], []).append((start, stop - 1))
+        for spans in last.values():
+            spans.sort()
+            for (_, stop), (start, _) in pairwise(spans):
+                demand(stop <= start, "delivered twice in one epoch:", spans)
+
+    # Checkpoints.
+
+    def _save(self, _: h.Save) -> None:
+        if self.ranks is None:
+            return
+        state = json.loads(json.dumps(self.ranks.loaders[0].state_dict()))
+        demand(len(json.dumps(state)) <= 300, "a state of", len(json.dumps(state)), "bytes")
+        settings = self.ranks.settings
+        self.checkpoints.append(Checkpoint(state, self.samples, settings, self.step, self.line, list(self.log)))
+        self._check_ledger(self.ranks.loaders[0].plan, settings)
+        self._check_exactly_once()
+
+    def _check_ledger(self, plan: Any, settings: Settings) -> None:
+        if not self.data.is_mixed or any(isinstance(skip, tuple) for skip in settings.skips):
+            return
+        counts = self.data.reference(settings).turns.count(self.samples)
+        for entry, count in zip(plan.ledger(self.samples), counts, strict=True):
+            demand(entry.samples == count, entry, "where", count, "were given")
+            demand(abs(entry.samples - entry.target) <= 1, entry, "is further than one from its target")
+
+    def _crash(self, _: h.Crash) -> None:
+        self.ranks = None  # the threads of loaders end when they are collected
+
+    def _lose(self, event: h.Lose) -> None:
+        self.stop()
+        del self.checkpoints[max(0, len(self.checkpoints) - event.count) :]
+        if not event.keep_settings:
+            self.settings = self.checkpoints[-1].settings if self.checkpoints else self.data.first_settings()
+
+    # Settings.
+
+    def _here(self, after: int) -> int:
+        behind = self.checkpoints[-1].samples if self.checkpoints else self.world.at
+        return max(0, behind + after)
+
+    def _change(self, settings: Settings) -> None:
+        """Take other settings, if they are possible at all."""
+        try:
+            subject, skips = self.data.subject(settings), self.data.skips(settings)
+            tokenfeed.Loader(
+                subject, 1, seed=self.world.seed, shuffle=self.data.shuffle(), skips=skips, rank=0, world_size=1
+            )
+        except (ArgumentError, SampleIndexError) as error:
+            demand(any(reason in str(error) for reason in IMPOSSIBLE), "refused:", error)
+            self.figures.impossible += 1
+        else:
+            self.settings = settings
+
+    def _weigh(self, event: h.Weigh) -> None:
+        if not self.data.is_mixed:
+            return
+        known = self.settings.num_sources
+        weights = event.weights[: min(known + 1, len(NAMES))]
+        weights += (0.0,) * (known - len(weights))
+        at = self.data.reference(self.settings).jump(self._here(event.after))
+        chapter = (at, (Stage(weights),))
+        self._change(replace(self.settings, chapters=(*self.settings.chapters, chapter)))
+
+    def _skip(self, skip: Any) -> None:
+        self._change(replace(self.settings, skips=(*self.settings.skips, skip)))
+
+    def _skipsamples(self, event: h.SkipSamples) -> None:
+        start = self._here(event.after)
+        self._skip((start, start + event.count))
+
+    def _skipindices(self, event: h.SkipIndices) -> None:
+        at = self._here(event.after)
+        reference = self.data.reference(self.settings)
+        total = reference.turns.total
+        numbers = [at + offset for offset in event.offsets]
+        drawn = [reference.deliver(k) for k in numbers if total is None or reference.jump(k) < total]
+        if drawn:
+            source = drawn[0].source
+            indices = tuple(sorted({each.index for each in drawn if each.source == source}))
+            self._skip(Dropped(source, at, indices))
+
+    def _skipdocuments(self, event: h.SkipDocuments) -> None:
+        if self.world.kind != SMALL:
+            return
+        source = event.source % self.settings.num_sources
+        documents = tuple(sorted(set(event.documents)))
+        at = self._here(event.after)
+        self._skip(Masked(source, at, documents) if event.mask else Dropped(source, at, documents=documents))
+
+    def _length(self, event: h.Length) -> None:
+        if self.world.view == "groups" and not self.data.is_mixed and not self.settings.skips:
+            self._change(replace(self.settings, length=event.length))
+
+    # Beside the run.
+
+    def _evaluate(self, event: h.Evaluate) -> None:
+        if self.data.is_mixed or self.world.kind != SMALL:
+            return
+        loaders = [
+            tokenfeed.Loader(
+                self.data.subject(self.settings),
+                event.batch_size,
+                seed=self.world.seed,
+                shuffle=event.shuffle,
+                epochs=event.epochs,
+                rank=rank,
+                world_size=event.world_size,
+                prefetch=rank % 2,
+            )
+            for rank in range(event.world_size)
+        ]
+        size = self.data.size(0, self.settings)
+        passes = [list(loader) for loader in loaders]
+        steps = -(-size * event.epochs // (event.world_size * event.batch_size))
+        demand({len(batches) for batches in passes} == {steps}, "ranks take other numbers of steps than", steps)
+        seen = [int(index) for batches in passes for batch in batches for index in batch.rows.indices]
+        demand(sorted(seen) == sorted([*range(size)] * event.epochs), "not every sample once:", sorted(seen))
+        for loader in loaders:
+            loader.close()
+        self.figures.evaluations += 1
+
+    def _refuse(self, event: h.Refuse) -> None:
+        if not self.checkpoints or self.checkpoints[-1].samples == 0:
+            return
+        state, settings = self.checkpoints[-1].state, self.checkpoints[-1].settings
+        seed, shuffle, subject = self.world.seed, self.data.shuffle(), self.data.subject(settings)
+        if event.what == "seed":
+            if not self.world.shuffle:
+                return
+            seed ^= 1
+        elif event.what == "locality":
+            shuffle = tokenfeed.Locality(10, 10)
+        elif event.what == "damage":
+            state = {**state, "samples": -1}
+        elif self.data.is_mixed:
+            subject = tokenfeed.mix({NAMES[0]: (self.data.view(3, settings), 1)})
+        else:
+            subject = self.data.view(3, settings)
+        try:
+            loader = tokenfeed.Loader(subject, 1, seed=seed, shuffle=shuffle, rank=0, world_size=1)
+            loader.load_state_dict(state)
+        except TokenfeedError:
+            self.figures.refused += 1
+        else:
+            raise Violation(f"took the checkpoint {state} with another {event.what}")
+
+    # What the run file says.
+
+    def check_run(self) -> None:
+        self._check_exactly_once()
+        if not self.rows or self.is_tangled:
+            return
+        run = tokenfeed.Run(self.run_path)
+        steps = sorted({step for step, _ in self.rows})
+        for step in steps if self.world.kind == SMALL else steps[-2:]:
+            self._check_trace(run, step)
+        places = [(*at, number) for at, rows in self.rows.items() for number in range(len(rows))]
+        lengths = {rows[0].settings.length for rows in self.rows.values() if rows}
+        for place in places[:: max(1, len(places) // 40)] if len(lengths) == 1 else ():
+            sample = self.rows[place[:2]][place[2]].sample
+            demand(run.place(sample) == place, "sample", sample, "was at", place, "not at", run.place(sample))
+        if self.world.kind == SMALL:
+            for source, document in self._documents_to_find():
+                self._check_find(run, source, document)
+
+    def _check_trace(self, run: Any, step: int) -> None:
+        ranks = [rank for at, rank in self.rows if at == step]
+        for rank in ranks if self.world.kind != WIDE else ranks[:2]:
+            for trace, row in zip(run.trace(step, rank=rank), self.rows[step, rank], strict=True):
+                source = NAMES[row.drawn.source] if self.data.is_mixed else None
+                told = (trace.sample, trace.source, trace.epoch, trace.index)
+                demand(told == (row.sample, source, *row.drawn[1:]), "step", step, "is traced as", trace, "was", row)
+                self.figures.traced += 1
+
+    def _documents_to_find(self) -> set[tuple[int, int]]:
+        rows = [rows[0] for rows in self.rows.values() if rows]
+        some = [rows[0], rows[len(rows) // 2], rows[-1]]
+        return {(row.drawn.source, each) for row in some for each in self.data.touched(row.drawn, row.settings)[:1]}
+
+    def _check_find(self, run: Any, source: int, document: int) -> None:
+        epochs = range(max(row.drawn.epoch for rows in self.rows.values() for row in rows) + 1)
+        steps = {step for step, _ in self.rows}
+        name = NAMES[source] if self.data.is_mixed else None
+        seen = run.find(document, source=name, epochs=epochs)
+        found = sorted((each.step, each.rank, each.row) for each in seen if each.step in steps)
+        expected = sorted(
+            (*at, number)
+            for at, rows in self.rows.items()
+            for number, row in enumerate(rows)
+            if row.drawn.source == source and document in self.data.touched(row.drawn, row.settings)
+        )
+        demand(found == expected, f"document {document} of {name} is found in {found}, was in {expected}")
+        self.figures.found += len(found)
+
+
+def _begin_of(skip: Any) -> int:
+    return int(skip[0] if isinstance(skip, tuple) else skip.at)

@@ -1,0 +1,445 @@
+"""What a run must deliver, in plain Python: integers that cannot overflow, fractions, dictionaries and loops.
+
+Written from the definitions (`docs/mixtures.md`, `docs/locality.md`, `docs/decisions/2026-11-15-permutation.md`); it
+imports nothing of tokenfeed. Sources of up to `SMALL` samples are walked through one by one; larger ones by search.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import xxhash
+
+SMALL = 20_000
+WORD = 2**64
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_1, MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+LONGEST_PERIOD = 2**20
+UNIT = 2**32  # rounding is carried from stage to stage in 2**-32 of a sample
+FOREVER = 2**63 - 1
+
+
+# The shuffle: a network over a × 2**bits places, halves taking turns, until what comes out is below n.
+
+
+def scramble(word: int) -> int:
+    word = ((word ^ word >> 30) * MIX_1) % WORD
+    word = ((word ^ word >> 27) * MIX_2) % WORD
+    return word ^ word >> 31
+
+
+@lru_cache(4096)
+def make_keys(seed: int, epoch: int, n: int, rounds: int) -> list[int]:
+    state = scramble((seed + GOLDEN) % WORD)
+    state = scramble((state + epoch) % WORD)
+    state = scramble((state + n) % WORD)
+    return [scramble((state + (number + 1) * GOLDEN) % WORD) for number in range(rounds)]
+
+
+def spread(half: int, key: int) -> int:
+    word = (half ^ key) * GOLDEN % WORD
+    return (word ^ word >> 32) * MIX_1 % WORD
+
+
+def through_network(place: int, n: int, keys: Sequence[int]) -> int:
+    bits = n.bit_length() // 2
+    a = -(-n // (1 << bits))
+    while True:
+        left, right = place >> bits, place % (1 << bits)
+        for number in range(0, len(keys), 2):
+            left = (left + (spread(right, keys[number]) * a >> 64)) % a
+            right = (right + (spread(left, keys[number + 1]) << bits >> 64)) % (1 << bits)
+        place = left << bits | right
+        if place < n:
+            return place
+
+
+def back_through_network(place: int, n: int, keys: Sequence[int]) -> int:
+    bits = n.bit_length() // 2
+    a = -(-n // (1 << bits))
+    while True:
+        left, right = place >> bits, place % (1 << bits)
+        for number in range(len(keys) - 2, -1, -2):
+            right = (right - (spread(left, keys[number + 1]) << bits >> 64)) % (1 << bits)
+            left = (left - (spread(right, keys[number]) * a >> 64)) % a
+        place = left << bits | right
+        if place < n:
+            return place
+
+
+def keys_of(seed: int, epoch: int, n: int) -> list[int]:
+    return make_keys(seed, epoch, n, 12 if n >= 4096 else 32)
+
+
+class Order(NamedTuple):
+    """How the groups of a source are shuffled: not at all, all with all, or with a locality (block, tile)."""
+
+    seed: int | None
+    locality: tuple[int, int] | None = None
+
+    def at(self, n: int, epoch: int, place: int) -> int:
+        """What stands at a place of an epoch of n."""
+        if n <= SMALL:
+            return whole_order(self, n, epoch)[0][place]
+        return self.compute(n, epoch, place)
+
+    def find(self, n: int, epoch: int, index: int) -> int:
+        """Where something stands."""
+        if n <= SMALL:
+            return whole_order(self, n, epoch)[1][index]
+        if self.seed is None:
+            return index
+        if self.locality is None:
+            return back_through_network(index, n, keys_of(self.seed, epoch, n))
+        return Tiles(n, *self.locality, self.seed, epoch).find(index)
+
+    def compute(self, n: int, epoch: int, place: int) -> int:
+        if self.seed is None:
+            return place
+        if self.locality is None:
+            return through_network(place, n, keys_of(self.seed, epoch, n))
+        return Tiles(n, *self.locality, self.seed, epoch).at(place)
+
+
+@lru_cache(512)
+def whole_order(order: Order, n: int, epoch: int) -> tuple[list[int], dict[int, int]]:
+    values = [order.compute(n, epoch, place) for place in range(n)]
+    return values, {value: place for place, value in enumerate(values)}
+
+
+class Tiles:
+    """Blocks of samples in random order, mixed within tiles of blocks, and again within tiles half a tile later."""
+
+    def __init__(self, n: int, block: int, tile: int, seed: int, epoch: int) -> None:
+        self.n, self.block = n, min(block, n)
+        self.num_blocks = -(-n // self.block)
+        self.tile = min(tile, self.num_blocks)
+        self.block_keys = keys_of(seed, epoch, self.num_blocks)
+        size = self.tile * self.block
+        rounds = 6 if size >= 2**16 else 8 if size >= 2**12 else 12
+        self.keys = [make_keys(scramble((seed + stage * GOLDEN) % WORD), epoch, size, rounds) for stage in (1, 2)]
+        self.short_slot = back_through_network(self.num_blocks - 1, self.num_blocks, self.block_keys)
+        self.missing = self.num_blocks * self.block - n
+
+    def begin(self, slot: int) -> int:
+        """The first place of a slot; all blocks before it are whole, but perhaps one."""
+        return min(slot, self.num_blocks) * self.block - self.missing * (slot > self.short_slot)
+
+    def tile_of(self, place: int, stage: int) -> tuple[int, int, int]:
+        """(number, first place, size) of the tile that a place lies in. Tile 0 ends where whole ones begin."""
+        first = self.tile // 2 if stage else 0
+        num_tiles = -(-(self.num_blocks - first) // self.tile) + 1
+        ends = range(num_tiles)
+        number = bisect_right(ends, place, key=lambda tile: self.begin(first + tile * self.tile))
+        start = self.begin(max(0, first + (number - 1) * self.tile))
+        return number, start, self.begin(first + number * self.tile) - start
+
+    def at(self, place: int) -> int:
+        for stage in (1, 0):
+            number, start, size = self.tile_of(place, stage)
+            word = scramble((number + GOLDEN) % WORD)
+            place = start + through_network(place - start, size, [key ^ word for key in self.keys[stage]])
+        slot = bisect_right(range(self.num_blocks), place, key=self.begin) - 1
+        block = through_network(slot, self.num_blocks, self.block_keys)
+        return block * self.block + place - self.begin(slot)
+
+    def find(self, index: int) -> int:
+        block, within = divmod(index, self.block)
+        place = self.begin(back_through_network(block, self.num_blocks, self.block_keys)) + within
+        for stage in (0, 1):
+            number, start, size = self.tile_of(place, stage)
+            word = scramble((number + GOLDEN) % WORD)
+            place = start + back_through_network(place - start, size, [key ^ word for key in self.keys[stage]])
+        return place
+
+
+# One source: its own samples 0, 1, 2, … without end, less what was taken out of it.
+
+
+@dataclass
+class Source:
+    """`removals` are (own number from which on, indices), in the order in which they were made."""
+
+    num_samples: int
+    order: Order
+    group: int = 1
+    removals: list[tuple[int, frozenset[int]]] = field(default_factory=list)
+    _walked: list[tuple[int, int]] = field(default_factory=list)
+    _position: int = 0
+
+    def at(self, position: int) -> tuple[int, int]:
+        """(epoch, index) at a place of the endless stream from which nothing is missing."""
+        epoch, place = divmod(position, self.num_samples)
+        group, within = divmod(place, self.group)
+        return epoch, self.order.at(self.num_samples // self.group, epoch, group) * self.group + within
+
+    def find(self, epoch: int, index: int) -> int:
+        group, within = divmod(index, self.group)
+        place = self.order.find(self.num_samples // self.group, epoch, group) * self.group + within
+        return epoch * self.num_samples + place
+
+    def deliver(self, number: int) -> tuple[int, int]:
+        """(epoch, index) of its own sample `number`."""
+        if not self.removals:
+            return self.at(number)
+        if self.num_samples > SMALL:
+            return self.at(self.search(number))
+        while len(self._walked) <= number:
+            gone = [indices for start, indices in self.removals if start <= len(self._walked)]
+            found = self.at(self._position)
+            self._position += 1
+            if not any(found[1] in indices for indices in gone):
+                self._walked.append(found)
+        return self._walked[number]
+
+    def search(self, number: int) -> int:
+        """The place of own sample `number`: the first before which, itself included, more than `number` are left."""
+        most = (number // (self.num_samples - len(set().union(*(gone for _, gone in self.removals)))) + 2) * (
+            self.num_samples
+        )
+        return bisect_right(range(most), number, key=lambda place: self.left_before(place + 1))
+
+    def left_before(self, place: int) -> int:
+        """How many samples before a place are not missing."""
+        gone: dict[int, int] = {}
+        for stage, (start, indices) in enumerate(self.removals):
+            begin = self._begin(stage, start)
+            for index in indices:
+                gone[index] = min(begin, gone.get(index, begin))
+        return place - sum(self._count(index, begin, place) for index, begin in gone.items())
+
+    def _begin(self, stage: int, start: int) -> int:
+        """The place from which on a removal holds: behind `start` samples of the source with those before it."""
+        if start == 0:
+            return 0
+        earlier = Source(self.num_samples, self.order, self.group, self.removals[:stage])
+        return (earlier.search(start - 1) if stage else start - 1) + 1
+
+    def _count(self, index: int, begin: int, end: int) -> int:
+        """How often a sample stands in [begin, end)."""
+
+        def before(place: int) -> int:
+            epoch = place // self.num_samples
+            return epoch + (find_cached(self.num_samples, self.order, self.group, epoch, index) < place)
+
+        return max(0, before(end) - before(begin))
+
+
+@lru_cache(1 << 16)
+def find_cached(num_samples: int, order: Order, group: int, epoch: int, index: int) -> int:
+    return Source(num_samples, order, group).find(epoch, index)
+
+
+# Whose turn it is.
+
+
+@cache
+def period_table(counts: tuple[int, ...], size: int) -> list[int]:
+    """The first `size` places of a period: of the sources that may be drawn, the one that must be drawn first.
+
+    After t places source i is due c·t/P. It may be drawn once that is at least 1/(2n − 2) more than it had, and must be
+    drawn before it is more than 1 − 1/(2n − 2) behind. Of equals the first.
+    """
+    drawn = [i for i, count in enumerate(counts) if count]
+    if len(drawn) == 1:
+        return drawn * size
+    period, slack = sum(counts), 2 * len(drawn) - 2
+    had = dict.fromkeys(drawn, 0)
+    table = []
+    for t in range(1, size + 1):
+        may = [i for i in drawn if slack * (counts[i] * t - had[i] * period) >= period]
+        chosen = min(may, key=lambda i: ((slack * (had[i] + 1) - 1) * period // (slack * counts[i]), i))
+        table.append(chosen)
+        had[chosen] += 1
+    return table
+
+
+def normalise(weights: Sequence[float]) -> list[Fraction]:
+    exact = [Fraction(weight).limit_denominator(10**6) for weight in weights]
+    return [weight / sum(exact) for weight in exact]
+
+
+def whole_counts(shares: Sequence[Fraction], most: int) -> list[int]:
+    """Shares as whole counts of the smallest period in which they are exact, else of the longest."""
+    period = math.lcm(*(share.denominator for share in shares))
+    if period <= most:
+        return [int(share * period) for share in shares]
+    return apportion([round(share * most * UNIT) for share in shares], most)
+
+
+def apportion(owed: Sequence[int], size: int) -> list[int]:
+    """Place after place to whom most is owed, in 2**-32 of a place; the first of equals."""
+    counts = [max(0, due // UNIT) for due in owed]
+    while (missing := size - sum(counts)) > 0:
+        order = sorted(range(len(owed)), key=lambda i: (counts[i] * UNIT - owed[i], i))
+        for i in order[:missing]:
+            counts[i] += 1
+    while sum(counts) > size:
+        takers = [i for i in range(len(owed)) if counts[i]]
+        order = sorted(takers, key=lambda i: (owed[i] - counts[i] * UNIT, i))
+        for i in order[: sum(counts) - size]:
+            counts[i] -= 1
+    return counts
+
+
+class Stage(NamedTuple):
+    weights: tuple[float, ...]
+    samples: int | None = None
+    ramp: bool = False
+
+
+class Piece(NamedTuple):
+    """[start, stop) of the run, which repeats a period of these counts; and what each source had before."""
+
+    start: int
+    stop: int
+    counts: tuple[int, ...]
+    had: tuple[int, ...]
+
+    def table(self) -> list[int]:
+        period = sum(self.counts)
+        return period_table(self.counts, min(period, self.stop - self.start, 1 << 14))
+
+    def count(self, stop: int) -> list[int]:
+        periods, places = divmod(stop - self.start, sum(self.counts))
+        begun = self.table()[:places]
+        return [
+            had + periods * count + begun.count(i)
+            for i, (had, count) in enumerate(zip(self.had, self.counts, strict=True))
+        ]
+
+
+class Turns:
+    """k → (source, its own number), for chapters of stages: [(at, stages)], each replacing what came before."""
+
+    def __init__(self, chapters: Sequence[tuple[int, Sequence[Stage]]], num_sources: int) -> None:
+        self.pieces: list[Piece] = []
+        had = [0] * num_sources
+        last: list[Fraction] = []
+        for number, (at, stages) in enumerate(chapters):
+            end = chapters[number + 1][0] if number + 1 < len(chapters) else FOREVER
+            start, carry, before = at, [0] * num_sources, last
+            for stage in stages:
+                weights = [*stage.weights, *[0.0] * (num_sources - len(stage.weights))]
+                asked = normalise(weights)
+                for length, shares in steps_of(stage, before, asked):
+                    for counts, size in cut(shares, length, carry):
+                        stop = min(start + size, end)
+                        if start < stop:
+                            self.pieces.append(Piece(start, stop, tuple(counts), tuple(had)))
+                            last = shares
+                            had = self.pieces[-1].count(stop) if stop < FOREVER else had
+                        start = max(start, stop)
+                before = asked
+        self.total = None if self.pieces[-1].stop == FOREVER else self.pieces[-1].stop
+
+    def _piece(self, k: int) -> Piece:
+        return self.pieces[bisect_right(self.pieces, k, key=lambda piece: piece.start) - 1]
+
+    def draw(self, k: int) -> tuple[int, int]:
+        piece = self._piece(k)
+        period = sum(piece.counts)
+        periods, place = divmod(k - piece.start, period)
+        table = piece.table()
+        source = table[place]
+        return source, piece.had[source] + periods * piece.counts[source] + table[:place].count(source)
+
+    def count(self, k: int) -> list[int]:
+        return self._piece(max(0, k - 1)).count(k)
+
+
+def steps_of(stage: Stage, before: list[Fraction], asked: list[Fraction]) -> list[tuple[int, list[Fraction]]]:
+    """A ramp is up to 256 steps, each with the weights at its middle."""
+    if not stage.ramp or stage.samples is None:
+        return [(stage.samples or FOREVER, asked)]
+    steps = min(256, stage.samples)
+    found = []
+    for step in range(steps):
+        way = Fraction(2 * step + 1, 2 * steps)
+        shares = [a * (1 - way) + b * way for a, b in zip(before, asked, strict=True)]
+        found.append((stage.samples * (step + 1) // steps - stage.samples * step // steps, shares))
+    return found
+
+
+def cut(shares: list[Fraction], length: int, carry: list[int]) -> list[tuple[list[int], int]]:
+    """Whole periods, then a tail that is rounded with what rounding has left owed before."""
+    counts = whole_counts(shares, min(length, LONGEST_PERIOD))
+    period = sum(counts)
+    if length == FOREVER:
+        return [(counts, length)]
+    tail = length % period if length > period else length
+    pieces = [(counts, length - tail)] if tail < length else []
+    if tail:
+        if tail == length:
+            owed = [round(share * length * UNIT) for share in shares]
+        else:
+            owed = [count * tail * UNIT // period for count in counts]
+        drawn = [i for i, share in enumerate(shares) if share]
+        places = [0] * len(shares)
+        for i, given in zip(drawn, apportion([carry[i] + owed[i] for i in drawn], tail), strict=True):
+            places[i] = given
+        carry[:] = [c + o - p * UNIT for c, o, p in zip(carry, owed, places, strict=True)]
+        pieces.append((places, tail))
+    return pieces
+
+
+# The run.
+
+
+class Drawn(NamedTuple):
+    """What sample k of the run is."""
+
+    source: int
+    epoch: int
+    index: int
+
+
+class Removal(NamedTuple):
+    """Samples of a source that are missing from sample `at` of the run on."""
+
+    source: int
+    indices: frozenset[int]
+    at: int
+
+
+class Run:
+    """k → what it is. `skips` are ranges (start, stop) of the run and `Removal`s, in the order they were made."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        orders: Sequence[Order],
+        chapters: Sequence[tuple[int, Sequence[Stage]]],
+        skips: Sequence[tuple[int, int] | Removal] = (),
+        groups: Sequence[int] = (),
+    ) -> None:
+        self.turns = Turns(chapters, len(sizes))
+        self.ranges: list[tuple[int, int]] = []
+        groups = groups or [1] * len(sizes)
+        self.sources = [Source(*each) for each in zip(sizes, orders, groups, strict=True)]
+        for skip in skips:
+            if isinstance(skip, Removal):
+                own = self.turns.count(self.jump(skip.at))[skip.source]
+                self.sources[skip.source].removals.append((own, skip.indices))
+            else:
+                self.ranges.append(skip)
+
+    def jump(self, k: int) -> int:
+        """Ranges count in the numbering that those made before leave, so the last is the first to be jumped over."""
+        for start, stop in reversed(self.ranges):
+            if k >= start:
+                k += stop - start
+        return k
+
+    def deliver(self, k: int) -> Drawn:
+        source, number = self.turns.draw(self.jump(k))
+        return Drawn(source, *self.sources[source].deliver(number))
+
+
+def source_seed(seed: int, name: str) -> int:
+    """Every source of a mixture is shuffled by itself."""
+    return xxhash.xxh3_64_intdigest(f"{seed}/{name}".encode()) >> 1

@@ -1,0 +1,190 @@
+"""Random histories against the reference; and whether the simulator would notice if something were wrong."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+
+import tokenfeed.loader.loader
+import tokenfeed.loader.work
+from simulation.command import find_violation, play_many
+from simulation.history import (
+    WIDE,
+    History,
+    Lose,
+    Save,
+    SkipSamples,
+    Start,
+    Steps,
+    Weigh,
+    World,
+    draw_history,
+)
+from simulation.player import play
+from simulation.reference import Order, Turns
+from simulation.reference import Stage as PlainStage
+from simulation.shrinking import shrink
+from tokenfeed.errors import PlanMismatchError
+from tokenfeed.loader.loader import Loader
+from tokenfeed.plan.locality import Locality, LocalPermutation
+from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.schedule import Schedule
+
+HISTORIES = int(os.environ.get("HISTORIES", "150"))
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_histories_deliver_what_they_must(part):
+    """`HISTORIES=5000` for more of them; `python tests/simulation/run.py` prints what was done."""
+    half = HISTORIES // 2
+    figures, failed = play_many(1, range(part * half, (part + 1) * half))
+    assert not failed
+    assert figures.histories == half
+    assert figures.accepted > half
+    assert figures.accepted > figures.refused
+    assert figures.samples > 20 * half
+    assert figures.traced > half
+    assert figures.largest_items == 10**12
+
+
+def test_every_rank_of_4096():
+    world = World(WIDE, "windows", seed=3)
+    figures = play(
+        History(world, (Start(4096, 1), Steps(1), Save(), Start(1024, 3), Steps(1), Save(), Start(7, 6), Steps(1)))
+    )
+    assert figures.samples == 4096 + 3072 + 42
+    assert figures.largest_world == 4096
+
+
+def test_the_same_seed_is_the_same_history():
+    assert draw_history(5, 17) == draw_history(5, 17)
+    assert draw_history(5, 17) != draw_history(6, 17)
+    code = draw_history(5, 17).to_code()
+    scope: dict[str, object] = {}
+    exec(code.split("\n\n")[0] + "\nplayed = " + code.split("play(", 1)[1][:-1], scope)
+    assert scope["played"] == draw_history(5, 17)
+
+
+def plant_rows(monkeypatch):
+    """The last rank takes the samples of the one before it."""
+    right = tokenfeed.loader.work.rows_of
+    monkeypatch.setattr(
+        tokenfeed.loader.work,
+        "rows_of",
+        lambda start, size, rank, world: right(start, size, max(0, rank - (rank + 1 == world)), world),
+    )
+
+
+def plant_stage(monkeypatch):
+    """A changed mixture gives the last sample before the change once more."""
+    right = Schedule.locate
+
+    def locate(self, samples):
+        sources, numbers = right(self, samples)
+        changed = np.asarray(samples) >= (self.changes[-1].at if self.changes else 2**62)
+        return sources, np.maximum(0, numbers - changed)
+
+    monkeypatch.setattr(Schedule, "locate", locate)
+
+
+def plant_resume(monkeypatch):
+    """Resuming passes over a sample."""
+    right = Plan.accept
+    monkeypatch.setattr(Plan, "accept", lambda self, state: right(self, state) + (state["samples"] > 0))
+
+
+def plant_prefetched(monkeypatch):
+    """The state counts a batch that was not delivered."""
+    right = Loader.state_dict
+
+    def state_dict(self):
+        state = right(self)
+        ahead = self.world_size * self.batch_sizes.at(state["samples"])
+        return {**state, "samples": state["samples"] + (ahead if self._prefetch > 1 and self._next else 0)}
+
+    monkeypatch.setattr(Loader, "state_dict", state_dict)
+
+
+def plant_acceptance(monkeypatch):
+    """Checkpoints do not tell what was skipped."""
+    right = Plan.parts
+    monkeypatch.setattr(Plan, "parts", lambda self, delivered: {**right(self, delivered), "skips": None})
+
+
+def plant_epoch(monkeypatch):
+    """All epochs have one order."""
+    right = Plan.locate
+
+    def locate(self, samples):
+        epochs, indices = right(self, samples)
+        return epochs, right(self, samples % self.num_samples)[1] if not self.skips else indices
+
+    monkeypatch.setattr(Plan, "locate", locate)
+
+
+@pytest.mark.parametrize(
+    ("plant", "most"),
+    [
+        (plant_rows, 2),
+        (plant_stage, 3),
+        (plant_resume, 4),
+        (plant_prefetched, 3),
+        (plant_acceptance, 7),
+        (plant_epoch, 2),
+    ],
+)
+def test_a_planted_fault_is_found_and_shrunk(monkeypatch, plant, most):
+    plant(monkeypatch)
+    found = next(
+        history for number in itertools.count() if find_violation(history := draw_history(2, number)) or number > 400
+    )
+    assert find_violation(found)
+    smallest = shrink(found, lambda history: bool(find_violation(history)))
+    assert len(smallest.events) <= most, smallest.to_code()
+    monkeypatch.undo()
+    assert not find_violation(smallest)
+
+
+def test_skips_in_any_order_and_changes_behind_them():
+    """A range skipped before one that was made earlier; a schedule counts what is skipped."""
+    world = World("small", "windows")
+    play(History(world, (Start(), Steps(3), Save(), SkipSamples(5, 4), SkipSamples(1, 2), Start(2, 2), Steps(4))))
+    mixed = World("small", "windows", weights=(1.0, 2.0))
+    play(History(mixed, (SkipSamples(0, 1), Start(), Steps(1), Save(), Weigh((1.0,), 0), Start(), Steps(3), Lose())))
+    short = World("small", "windows", weights=(1.0,), stages=(((1.0,), 64, False),), ends=True)
+    figures = play(History(short, (Start(1, 6), Steps(12), SkipSamples(20, 16), Save(), Start(), Steps(2))))
+    assert figures.refused == 1  # the run would have ended before the checkpoint
+
+
+@pytest.mark.parametrize("delivered", [0, 10, 11, 45, 46, 48, 60])
+def test_a_skip_that_a_later_one_brings_closer_is_part_of_the_past(delivered):
+    """Samples (50, 60), then (10, 15): the first begins at 45 now, and a checkpoint behind that tells so."""
+    first, second = tokenfeed.Skip(samples=(50, 60)), tokenfeed.Skip(samples=(10, 15))
+    both, one = (Plan(1000, data="d", view="v", skips=skips) for skips in ([first, second], [second]))
+    samples = np.arange(delivered)
+    are_same = np.array_equal(both.locate(samples), one.locate(samples))
+    assert are_same == (delivered <= 45)
+    if are_same:
+        assert one.accept(both.state(delivered)) == delivered
+    else:
+        with pytest.raises(PlanMismatchError, match="skips"):
+            one.accept(both.state(delivered))
+
+
+def test_the_reference_is_of_the_same_definition():
+    """Should both be wrong in one way, what is pinned elsewhere still tells; here they meet at sizes no history has."""
+    for n in (1, 2, 5, 4095, 4096, 10**6 + 3, 2**62):
+        for place in {0, n // 3, n - 1}:
+            value = Permutation(n, 9, 4)[place]
+            assert Order(9).compute(n, 4, place) == value
+            assert Order(9).find(n, 4, value) == place
+            for block, tile in ((1, 1), (3, 2), (1000, 64)):
+                value = LocalPermutation(n, 9, 4, Locality(block, tile))[place]
+                assert Order(9, (block, tile)).compute(n, 4, place) == value
+                assert Order(9, (block, tile)).find(n, 4, value) == place
+    turns = Turns([(0, [PlainStage((0.7, 0.3))])], 2)
+    schedule = Schedule([tokenfeed.Stage({"a": 0.7, "b": 0.3})], ["a", "b"])
+    sources, numbers = schedule.locate(np.arange(100))
+    assert [turns.draw(k) for k in range(100)] == list(zip(sources.tolist(), numbers.tolist(), strict=True))
