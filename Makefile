@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test faults simulate lint types check docs bench bench-peers clean
+.PHONY: help setup demo test faults simulate fuzz bounds audit lint types check docs bench bench-peers clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -33,6 +33,18 @@ faults: setup    ## the long form: a fault at every system call, 50 rounds of al
 simulate: setup  ## thousands of random cluster histories against a plain reference
 	$(BIN)/python tests/simulation/run.py --histories 5000 --seed 0
 
+FUZZ_SECONDS ?= 600
+fuzz: setup      ## damaged inputs of every kind for FUZZ_SECONDS; what is found is kept in build/fuzz
+	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) --first $${FUZZ_FIRST:-0} --keep build/fuzz
+
+# Numba's cache does not tell code with bounds checks from code without: each has a folder of its own.
+BOUNDS_TESTS ?= tests/unit tests/property tests/fuzz tests/faults tests/simulation
+bounds: setup    ## the tests that run kernels, with every index of every array checked
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/bounds $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 1200 $(BOUNDS_TESTS)
+
+audit: setup     ## dependencies, licences, imports and what a wheel would hold; asks no network
+	$(BIN)/python tests/fuzz/audit.py
+
 lint: setup      ## style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,7 +52,7 @@ lint: setup      ## style
 types: setup     ## types
 	$(BIN)/mypy
 
-check: lint types test  ## what CI runs
+check: lint types audit test  ## what CI runs
 
 docs: setup      ## the documentation as a site, in build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

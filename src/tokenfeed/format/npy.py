@@ -6,6 +6,7 @@ verified by comparing bytes.
 """
 
 import ast
+import reprlib
 import struct
 from typing import Any, BinaryIO
 
@@ -19,8 +20,11 @@ MAGIC = b"\x93NUMPY"
 _ALIGNMENT = 64
 _COUNT_DIGITS = 20
 _LONGEST_HEADER = 1 << 16
-_LARGEST = 1 << 62
-_NO_DTYPE = (TypeError, ValueError, LookupError, SyntaxError, AttributeError, OverflowError, MemoryError, RecursionError)
+_LARGEST = 1 << 64
+_NO_DTYPE = (
+    *(TypeError, ValueError, LookupError, SyntaxError, AttributeError, OverflowError),
+    *(MemoryError, RecursionError),
+)
 """What NumPy raises about things that describe no dtype."""
 
 
@@ -43,7 +47,8 @@ def descr_from_json(descr: Any, *, what: str) -> np.dtype[Any]:
     try:
         return check_dtype(np.lib.format.descr_to_dtype(_with_tuples(descr)), what=what)
     except _NO_DTYPE as error:
-        raise FormatError(f"{what} has dtype {str(descr)[:200]}, which no NumPy dtype describes ({error})") from error
+        shown = reprlib.repr(descr)  # which goes no deeper than six levels
+        raise FormatError(f"{what} has dtype {shown}, which no NumPy dtype describes ({error})") from error
 
 
 def _with_tuples(descr: Any) -> Any:
@@ -71,9 +76,7 @@ def build_header(dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> by
     return MAGIC + bytes((1, 0)) + struct.pack("<H", len(body)) + body
 
 
-def parse_header(
-    file: BinaryIO, path: str, *, any_order: bool = False
-) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+def parse_header(file: BinaryIO, path: str, *, any_order: bool = False) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """(dtype, shape, byte at which the items begin) of any `.npy` file, ours or not; in C order unless `any_order`."""
     start = file.read(8)
     version = tuple(start[6:8])

@@ -27,6 +27,8 @@ STARTS, ANCHORS, OFFSETS, PAYLOAD = range(4)
 TABLE_FILES = 4
 ANCHOR_ITEMS = 4096
 _INT64 = 8
+_PROBED = 1 << 20
+"""Before room is made for more than this, the last of it is read: the size of a file elsewhere is only claimed."""
 
 
 @inlined
@@ -118,6 +120,13 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
 
             # starts[low … high], then where the span `high` ends
             entries = high - low + 1
+            if entries > _PROBED:
+                status = _fetch_int64(files, base + STARTS, high, 1, values)
+                if status == MISSING:
+                    missing = True
+                    break
+                if status != OK:
+                    return status, base + STARTS, row, offsets, numbers, starts, stops
             values = _grown(values, entries + 1)
             if high + 1 < num_spans:
                 status = _fetch_int64(files, base + STARTS, low, entries + 1, values)
@@ -194,6 +203,7 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
     starts = np.empty(count, np.int64)
     stops = np.empty(count, np.int64)
     data = np.empty(256 * count, np.uint8)
+    probe = np.empty(1, np.uint8)
     values = np.empty(64, np.int64)
     used = 0
     row = 0
@@ -227,6 +237,14 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
         if values[run] > payload_bytes or not _is_sorted(values, run + 1):
             return BAD_SPANS, base + OFFSETS, row, data, starts, stops
         size = values[run] - values[0]
+        if size > _PROBED:
+            status = fetch(files, base + PAYLOAD, values[run] - 1, 1, probe.ctypes.data)
+            if status == MISSING:
+                missing = True
+                row += run
+                continue
+            if status != OK:
+                return status, base + PAYLOAD, row, data, starts, stops
         data = _grown(data, used + size)
         status = fetch(files, base + PAYLOAD, values[0], size, data.ctypes.data + used)
         missing = missing or status == MISSING

@@ -325,7 +325,7 @@ def _parse(data: bytes, path: str) -> list[Start]:
             if sizes.largest * world_size > _MOST_ROWS:
                 raise StateError(f"{sizes.largest * world_size:,} rows in a step; at most {_MOST_ROWS:,} are expected")
             starts.append(Start(step, samples, world_size, sizes, stop, float(fields["time"]), plan, stores))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise StateError(f"{path}, line {number + 1}: {error}") from error
     return starts
 

@@ -269,7 +269,9 @@ class MixturePlan:
         return f"MixturePlan({len(self.sources)} sources: {names}; seed {self.seed if self.shuffle else None})"
 
 
-def _source_from_json(name: Any, num_samples: Any, data: Any, view: Any, *others: Any) -> Source:
-    if not all(isinstance(each, str) for each in (name, data, view)):
-        raise StateError(f"{str([name, data, view])[:80]} are no name, data and view of a source")
-    return Source(name, num_samples, data, view, *others)
+def _source_from_json(*values: Any) -> Source:
+    source = Source(*values)
+    texts, counts = (source.name, source.data, source.view), (source.num_samples, source.max_epochs or 1, source.group)
+    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in counts):
+        raise StateError(f"{str(values)[:80]} describe no source of a mixture")
+    return source

@@ -77,6 +77,10 @@ class Skip:
 
     @classmethod
     def from_json(cls, value: Any) -> "Skip":
+        parts = value if isinstance(value, list) else []
+        numbers = [each for part in parts for each in (part if isinstance(part, list) else [part])]
+        if not all(isinstance(each, str | None) or (type(each) is int and 0 <= each < 1 << 62) for each in numbers):
+            raise ArgumentError(f"{str(value)[:80]} describes no skip: its numbers are whole, from 0 to 2**62")
         match value:
             case ["samples", start, stop]:
                 return cls(samples=(start, stop))

@@ -204,8 +204,9 @@ def _write_all(handle: int, data: npt.NDArray[Any], offset: int) -> None:
 
 
 def _close(entry: _Entry) -> None:
-    os.close(entry.data)
-    os.close(entry.sums)
+    for handle in entry:
+        with contextlib.suppress(OSError):
+            os.close(handle)
 
 
 def _close_all(entries: dict[str, _Entry]) -> None:

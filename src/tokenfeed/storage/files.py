@@ -331,4 +331,5 @@ def _map(fd: int, part: Part) -> npt.NDArray[np.uint8]:
 
 def _close_all(descriptors: list[int]) -> None:
     while descriptors:
-        os.close(descriptors.pop())
+        with contextlib.suppress(OSError):  # one that fails does not keep the others open
+            os.close(descriptors.pop())

@@ -13,6 +13,9 @@ from tokenfeed.store.spans import BatchSpans
 
 __all__ = ["Document", "DocumentBatch", "Documents"]
 
+_MANY_ITEMS = 1 << 24
+"""Before room is made for more than this, the last item of each is read: how many there are is only claimed."""
+
 
 class Documents:
     """Sample i is the items that span i of a table covers, and its payload. Empty documents are samples too."""
@@ -42,11 +45,18 @@ class Documents:
         numbers = as_indices(indices)
         first_items, lengths = self._table.locate(numbers)
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        if offsets[-1] > _MANY_ITEMS:
+            self._probe((first_items + lengths - 1)[lengths > 0])
         batch = DocumentBatch(self, numbers, first_items, offsets)
         batch.load(allocate)
         for table in self._spans:
             batch.spans_of(table).read_payloads()
         return batch
+
+    def _probe(self, items: Ints) -> None:
+        """Raise where an item is not there."""
+        buffer = new_bytes(self._columns.buffer_bytes(items.size))
+        self.reader.read_ragged(items, np.arange(items.size + 1), self.reader.request(self._columns.sizes), buffer)
 
     def announce(self, indices: Ints) -> None:
         """Where documents lie must be read first, so nothing is known ahead of reading them."""

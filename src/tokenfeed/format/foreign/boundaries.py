@@ -20,7 +20,7 @@ from tokenfeed.storage.local import reading
 
 __all__ = ["by_eos", "from_csv"]
 
-_LONGEST_ROW = 1 << 16
+_LONGEST_ROW = 1 << 18
 """Characters. A longer row is cut into several, which are none."""
 
 

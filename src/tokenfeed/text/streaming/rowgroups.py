@@ -92,8 +92,8 @@ class RowGroups:
     def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> Place:
         """Where nanochat goes on with a state of its own: behind the row group it names, whatever was in its buffer."""
         file, group, epoch = (state.get(name, 1) for name in ("pq_idx", "rg_idx", "epoch"))
-        largest = 1 << 62
-        for name, number, stop in (("pq_idx", file, len(self._files)), ("rg_idx", group, largest), ("epoch", epoch, largest)):
+        stops = {"pq_idx": len(self._files), "rg_idx": 1 << 62, "epoch": 1 << 62}
+        for (name, stop), number in zip(stops.items(), (file, group, epoch), strict=True):
             if type(number) is not int or not 0 <= number < stop:
                 raise StateError(f"{name} of nanochat's state is {str(number)[:80]}; there is no such place")
         return Place(max(0, epoch - 1), file, (group // num_lanes + 1) * num_lanes, lane)
