@@ -70,6 +70,8 @@ def fetch(files, file, offset, size, address):
     if path == 0:
         return UNOPENED
     fd = c_open(path, types.int32(OPEN_FLAGS))
+    while fd < 0 and errno() == EINTR:
+        fd = c_open(path, types.int32(OPEN_FLAGS))
     if fd < 0:
         return errno()
     status = _pread_all(fd, address, size, offset)
