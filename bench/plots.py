@@ -1,4 +1,4 @@
-"""Draws what was measured: `python bench/plots.py [FOLDER]`. Its JSON files become SVG, for light and for dark pages."""
+"""Draws what was measured: `python bench/plots.py [FOLDER]`. JSON files there become SVG, for light and dark pages."""
 
 import argparse
 import json

@@ -5,6 +5,7 @@ Python blocks run in the order of the page, in one process. So do the lines of s
 cannot run: ```sh needs=cluster.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -74,6 +75,18 @@ def run(page: Path) -> None:
         status = _run_tokenfeed(step.code) if _is_plain(step.code) else subprocess.call(["bash", "-euc", step.code])
         if status:
             raise PageError(f"{page.name}, line {step.line}: exit status {status}: {step.code}")
+
+
+def run_in(page: str, folder: str, environment: dict[str, str], output: str) -> None:
+    """`run` in a process of its own: in a folder, with an environment, and with all output going to a file."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    run(Path(page))
+    sys.stdout.flush()
 
 
 def _is_plain(command: str) -> bool:

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
 
-__all__ = ["Torchrun", "run"]
+__all__ = ["PRELOADED", "Torchrun", "run"]
 
-_PRELOADED = ["torch.distributed.checkpoint", "torch.distributed.run", "torch._dynamo", "tokenfeed.torch", "torchrun"]
+PRELOADED = ["torch.distributed.checkpoint", "torch.distributed.run", "torch._dynamo", "tokenfeed.torch", "torchrun"]
 
 
 class Torchrun:
@@ -23,7 +23,7 @@ class Torchrun:
 
     def __init__(self, world_size, script, *arguments, output):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOADED)
+        context.set_forkserver_preload(PRELOADED)
         words = [str(argument) for argument in arguments]
         with patch.dict(os.environ, OMP_NUM_THREADS="1"):  # ranks share two cores
             what = (world_size, str(script), words, str(output), dict(os.environ))

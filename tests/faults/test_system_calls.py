@@ -21,8 +21,8 @@ WRITING = {
 }
 WRITING_FAULTS = ["KILL", "EIO", "ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "ESTALE", "EINTR", "SHORT", "SLOW"]
 READING = {
-    "views": {"windows": 89, "windows_reopened": 149, "documents": 61, "packed": 79},
-    "loaders": {"loader": 89, "loader_without_threads": 149, "loader_of_packed_rows": 61},
+    "views": {"windows": 179, "windows_reopened": 307, "documents": 127, "packed": 163},
+    "loaders": {"loader": 179, "loader_without_threads": 307, "loader_of_packed_rows": 127},
 }
 READING_FAULTS = ["SHORT", "EINTR", "EAGAIN", "SLOW", "EIO", "ESTALE", "EMFILE", "ENFILE"]
 

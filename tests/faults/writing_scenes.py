@@ -99,7 +99,8 @@ def what_was_committed_is_whole(path: Path) -> None:
         raise AssertionError("what is no store was opened")
     report = verify(path)
     assert report.ok, report.problems
-    assert report.num_files == 10 * len(committed), f"{report.num_files} files were verified of {len(committed)} shards"
+    expected = 11 * len(committed) + 3 * len(list(path.glob(".packed-*/pack.json")))
+    assert report.num_files == expected, f"{report.num_files} files were verified of {len(committed)} shards"
     for split in PARTS:
         found = read_documents(path, split)
         assert found == expected_documents(split, len(found[0]) if found else 0), f"other documents in {split}"
@@ -171,7 +172,12 @@ def packed(path: Path) -> None:
     packed_or_not(path)
     folders = list(path.glob(".packed-*"))
     assert len(folders) == 1
-    assert sorted(file.name for file in folders[0].glob("[!.]*")) == ["pack.json", "pieces.npy", "rows.npy"]
+    assert sorted(file.name for file in folders[0].glob("[!.]*")) == [
+        "pack.blocks.npy",
+        "pack.json",
+        "pieces.npy",
+        "rows.npy",
+    ]
     assert read_rows(path) == EXPECTED["rows"]
 
 

@@ -3,11 +3,16 @@
 Compilation happens at the first call, never at import. Numba keeps the machine code beside the source file, or in
 the user's cache folder where the package folder is read-only. Where neither can be written it refuses to decorate
 at all; then the kernel is compiled anew in every process, which costs seconds but works.
+
+Numba takes machine code from its cache as long as the file of the kernel is as it was. But what a kernel calls is a
+part of it, and may come from another file; so all files of this folder are a part of the key.
 """
 
 import importlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, update_wrapper
+from pathlib import Path
+from types import CellType, FunctionType
 from typing import Any
 
 import numba
@@ -38,7 +43,20 @@ def _refuse_subinterpreters() -> None:
 _refuse_subinterpreters()
 
 
+_SOURCES = tuple(
+    (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(__file__).parent.glob("*.py"))
+)
+
+
+def _with_sources(function: Callable[..., Any]) -> Any:
+    """The same function, with all sources as a closure that it does not look at: Numba's key contains closures."""
+    code = function.__code__.replace(co_freevars=("_sources",))
+    same = FunctionType(code, function.__globals__, closure=(CellType(_SOURCES),))
+    return update_wrapper(same, function)
+
+
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
+    function = _with_sources(function)
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # "cannot cache function …: no locator available for file …"
@@ -64,6 +82,7 @@ def address_of(function: Callable[..., Any]) -> int:
 
     It is no part of the kernels that call it, so they load no slower for it; it is loaded where it is asked for.
     """
+    function = _with_sources(function)
     try:
         compiled = numba.cfunc(_BY_ADDRESS, cache=True)(function)
     except RuntimeError:  # as above

@@ -312,4 +312,6 @@ def test_an_interrupt_and_an_exit_do_not_wait_for_a_server(road, end):
         process.wait(10)
     assert time.monotonic() - began < 3.0
     assert process.returncode == (-signal.SIGINT if end == "wait" else 0), errors
-    assert (b"KeyboardInterrupt" in errors) if end == "wait" else errors == b""
+    # obstore's threads may complain when the interpreter goes away under them; Python must not.
+    assert (b"KeyboardInterrupt" in errors) == (end == "wait"), errors
+    assert (b"Traceback" in errors) == (end == "wait"), errors

@@ -74,18 +74,18 @@ def test_batches_equal_those_of_a_local_copy(local, proxy, options, tmp_path):
         (here.packed(LENGTH, cache=tmp_path / "plan"), there.packed(LENGTH, cache=made)),
     ]
     for mine, theirs in views:
-        expected, _ = collect(mine, 20)
-        found, stats = collect(theirs, 20)
+        expected, _ = collect(mine, 8, prefetch=4)
+        found, stats = collect(theirs, 8, prefetch=4)
         assert all((a == b).all() for a, b in zip(expected, found, strict=True))
         assert stats.remote is not None
         assert stats.remote.requests > 0
         assert stats.remote.bytes_fetched >= stats.remote.requests
-    indices = np.random.default_rng(1).permutation(len(here.documents()))[:50]
+    indices = np.random.default_rng(1).permutation(len(here.documents()))[:30]
     mine, theirs = here.documents().read(indices), there.documents().read(indices)
     assert (mine.column("tokens") == theirs.column("tokens")).all()
     assert mine.payloads == theirs.payloads
     mixed = [tokenfeed.mix({"a": (a.windows(LENGTH), 2), "b": (here.windows(LENGTH), 1)}) for a in (here, there)]
-    rows = [collect(mixture, 10)[0] for mixture in mixed]
+    rows = [collect(mixture, 6, prefetch=4)[0] for mixture in mixed]
     assert all((a == b).all() for a, b in zip(*rows, strict=True))
 
 

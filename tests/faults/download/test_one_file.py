@@ -214,4 +214,7 @@ def test_any_interruptions(cuts, size, seed):
         done = get(server.url("/f{0..1}.parquet"), folder, retries=len(cuts))
         assert done.ok, done.failed
         assert contents(Path(folder))["f0.parquet"] == make_file(seed, size)
+        deadline = time.monotonic() + 5  # the server counts when it has sent, and may come to it later than we
+        while server.bytes_sent("/f0.parquet") < size and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert server.bytes_sent("/f0.parquet") == size

@@ -1,0 +1,255 @@
+"""JSONL, plain and compressed, with Python's `json` to compare with; and tokenizers of all three forms."""
+
+import base64
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fuzz.guarded import guarded
+from fuzz.harness import Case
+from fuzz.mutator import mutate_bytes, mutate_json
+from fuzz.store_targets import check
+from tokenfeed import Tokenizer
+from tokenfeed.errors import TokenfeedError
+from tokenfeed.kernels import json_lines, json_strings
+from tokenfeed.preparation.documents import Reading, read_slice
+from tokenfeed.preparation.inputs import cut, find_inputs
+from tokenfeed.preparation.reading_lines import Wanted
+from tokenfeed.text.sources.jsonl import JsonlText
+from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+
+Attempt = Callable[[Case], None]
+PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+FIRST = b'{"text": "first", "id": 0}\n'
+LINES = [
+    *(b'{"text": "plain words, some of them", "id": 7}', b'{"id": {"a": [1, 2, {"b": null}]}, "text": "x"}', b"", b" "),
+    *(b'{"text": "a\\n\\t\\"b\\" \\\\ \\/ \\u00e9 \\ud83d\\ude00", "id": "\\u0041"}', b'{"text": null}', b'{"id": 1}'),
+    *('{"text": "é😀 …", "id": "ü"}'.encode(), b'{"te\\u0078t": "escaped key"}', b'{"text": "a", "text": "b"}'),
+    *(
+        b'{"text": "n", "id": [-0.5e-3, 1E+9, NaN, -Infinity, true]}',
+        b'{"text": ""}',
+        b'{"text": "' + b"y" * 300 + b'"}',
+    ),
+    *(b'{"text": "a", "id": ' + b"[" * 250 + b"]" * 250 + b"}", b'{"text": "a", "id": ' + b"9" * 3999 + b"}"),
+]
+
+
+def plain_documents(data: bytes) -> tuple[list[tuple[str, Any]], int]:
+    """(documents, how many lines are none) by the plainest way there is."""
+    documents, wrong = [], 0
+    for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+        if not line or line.isspace():
+            continue
+        try:
+            found = json.loads(str(line, "utf-8"))
+            text, kept = found.get("text"), found.get("id")
+            json.dumps([text, kept], ensure_ascii=False).encode()
+            if text is not None and not isinstance(text, str):
+                raise ValueError(text)
+        except (ValueError, AttributeError, RecursionError):
+            wrong += 1
+            continue
+        if text is not None:
+            documents.append((text, json.dumps(kept)))
+    return documents, wrong
+
+
+def draw_lines(case: Case) -> bytes:
+    rng = case.rng
+    lines = [rng.choice(LINES) for _ in range(rng.randint(1, 6))]
+    at = rng.randrange(len(lines))
+    lines[at] = mutate_bytes(rng, lines[at])
+    return FIRST + rng.choice((b"\n", b"\n", b"\r\n")).join(lines) + rng.choice((b"", b"\n"))
+
+
+def read_prepared(case: Case, path: Path) -> tuple[list[tuple[str, Any]], int]:
+    """(documents, how many lines are none) as `tokenfeed prepare` reads them, however it cuts."""
+    rng = case.rng
+    how = Reading(
+        keep=("id",), on_error="skip", chunk_bytes=rng.choice((1, 20, 1 << 20)), long_bytes=rng.choice((1, 64, 1 << 22))
+    )
+    (file,) = find_inputs(path)
+    documents: list[tuple[str, Any]] = []
+    malformed = 0
+    for part in cut(0, file, slice_bytes=rng.choice((1 << 30, 64))):
+        for chunk in read_slice(file, part, how):
+            malformed += chunk.num_malformed
+            for text, begins, kept in zip(chunk.texts, chunk.begins, chunk.kept, strict=True):
+                if begins:
+                    documents.append((text, json.dumps(kept["id"])))
+                else:
+                    documents[-1] = (documents[-1][0] + text, documents[-1][1])
+    return documents, malformed
+
+
+def too_much(data: bytes) -> bool:
+    """Where `json` and we have limits that differ: nesting, and numbers of thousands of digits."""
+    return data.count(b"[") + data.count(b"{") > 255 or len(data) > 3900
+
+
+def jsonl(folder: Path) -> Attempt:
+    """Lines through both readers: the same documents, or the same lines refused."""
+
+    def attempt(case: Case) -> None:
+        data = draw_lines(case)
+        case.write(folder / "a.jsonl", data)
+        expected, wrong = plain_documents(data)
+        found, malformed = read_prepared(case, folder / "a.jsonl")
+        if not too_much(data):
+            check((found, malformed) == (expected, wrong), found, expected, malformed, wrong)
+        text = JsonlText(folder / "a.jsonl", "text")
+        try:
+            streamed = [each for _, batch in text.read(0).batches(3) for each in batch if each is not None]
+        except TokenfeedError:
+            check(wrong or b'"text"' not in data.split(b"\n", 1)[1] or _lacks_text(data), "refused without need")
+            raise
+        finally:
+            text.close()
+        check(streamed == [each for each, _ in expected] or wrong or too_much(data), streamed)
+
+    return attempt
+
+
+def _lacks_text(data: bytes) -> bool:
+    """Whether a line has no text: a stream refuses it, `prepare` counts it."""
+    lines = (line for line in data.split(b"\n") if line.strip())
+    return any("text" not in json.loads(line) for line in lines)
+
+
+def jsonl_compressed(folder: Path) -> Attempt:
+    """Compressed files, damaged before or after they are compressed."""
+
+    def attempt(case: Case) -> None:
+        rng = case.rng
+        data = draw_lines(case)
+        kind = rng.choice(("gz", "zst"))
+        packed = gzip.compress(data, 1) if kind == "gz" else pa.compress(data, codec="zstd", asbytes=True)
+        whole = rng.random() < 0.3
+        path = folder / f"a.jsonl.{kind}"
+        case.write(path, packed if whole else mutate_bytes(rng, packed))
+        found, malformed = read_prepared(case, path)
+        if whole and not too_much(data):
+            check((found, malformed) == plain_documents(data))
+        text = JsonlText(path, "text")
+        try:
+            for _ in text.read(0).batches(3):
+                pass
+        finally:
+            text.close()
+
+    return attempt
+
+
+def json_kernels(folder: Path) -> Attempt:
+    """The kernels alone, on arrays with an unmapped page behind them: one byte too far ends the process."""
+
+    def attempt(case: Case) -> None:
+        rng = case.rng
+        data = draw_lines(case)[rng.choice((0, 0, rng.randrange(40))) :]
+        case.note("data", data)
+        wanted = Wanted(["text", "id"])
+        array, out = guarded(data, writable=False), guarded(bytes(len(data)))
+        rows = guarded(bytes(8 * 16 * (json_lines.KEYS + 4))).view(np.int64).reshape(16, -1)
+        state, offsets = (guarded(each.tobytes()).view(np.int64) for each in (wanted.state, wanted.offsets))
+        name, keys = guarded(wanted.name.tobytes()), guarded(wanted.keys.tobytes(), writable=False)
+        stop = 0
+        while stop < len(data):
+            count, stop = json_lines.scan_lines(array, stop, len(data), state, name, keys, offsets, rows, out)
+            for start, end, status, first, last in rows[:count, :5].tolist():
+                kind = status & ~json_lines.CHECK
+                if kind in (json_lines.RAW, json_lines.UNESCAPED):
+                    source = array if kind == json_lines.RAW else out
+                    _check_text(data[start:end], source[first:last].tobytes())
+        inside = data[: rng.randrange(len(data) + 1)].replace(b'"', b"'")
+        target = guarded(bytes(len(inside)))
+        stopped, written = json_strings.unescape(
+            guarded(inside, writable=False), 0, len(inside), rng.random() < 0.5, target, 0
+        )
+        check(-1 <= stopped <= len(inside) and 0 <= written <= len(inside))
+
+    return attempt
+
+
+def _check_text(line: bytes, text: bytes) -> None:
+    try:
+        fields = json.loads(str(line, "utf-8"))
+    except UnicodeDecodeError:
+        return  # whoever asked looks at the bytes before he believes them
+    check(fields["text"].encode() == text, line)
+
+
+def byte_tokenizer() -> Tokenizer:
+    return Tokenizer(_vocabulary(), engine="tiktoken")
+
+
+def _vocabulary() -> Vocabulary:
+    merges = [b"th", b"the", b"in", b"er", b" t", b" the", "é".encode()]
+    ranks = {bytes((byte,)): byte for byte in range(256)} | {token: 256 + rank for rank, token in enumerate(merges)}
+    return Vocabulary(ranks, PATTERN, {"<|bos|>": 300}, "<|bos|>")
+
+
+def _use(tokenizer: Tokenizer) -> None:
+    """Whatever was loaded encodes, and comes back where its pattern leaves nothing out."""
+    text = "the inner théâtre, 12345 times\n 😀 <|bos|>"
+    ids = tokenizer.encode(text)
+    decoded = tokenizer.decode(ids)
+    check(decoded == text or tokenizer._vocabulary.pattern != PATTERN, decoded)
+    tokenizer.token_bytes, tokenizer.digest, str(tokenizer)
+
+
+def tokenizer(folder: Path) -> Attempt:
+    """Our own form."""
+    path = byte_tokenizer().save(folder / "tokenizer.json") or folder / "tokenizer.json"
+    fields = json.loads(Path(path).read_bytes())
+
+    def attempt(case: Case) -> None:
+        case.write(folder / "tokenizer.json", mutate_json(case.rng, fields))
+        _use(Tokenizer.load(folder, engine="tiktoken"))
+
+    return attempt
+
+
+def hugging_face(folder: Path) -> Attempt:
+    """`tokenizer.json` of Hugging Face."""
+    from tokenfeed.text.tokenizer.hugging_face import _byte_characters
+
+    characters = _byte_characters()
+    pairs = [("t", "h"), ("th", "e"), ("i", "n"), ("e", "r"), ("Ġ", "t"), ("Ġt", "he")]
+    vocabulary = {character: byte for byte, character in enumerate(characters)}
+    vocabulary |= {left + right: 256 + rank for rank, (left, right) in enumerate(pairs)}
+    split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    fields = {
+        "version": "1.0",
+        "added_tokens": [{"id": 300, "content": "<|bos|>", "special": True}],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
+        "model": {"type": "BPE", "dropout": None, "vocab": vocabulary, "merges": [list(pair) for pair in pairs]},
+    }
+
+    def attempt(case: Case) -> None:
+        case.write(folder / "tokenizer.json", mutate_json(case.rng, fields))
+        _use(Tokenizer.load(folder / "tokenizer.json", engine="tiktoken"))
+
+    return attempt
+
+
+def rank_file(folder: Path) -> Attempt:
+    """Ranks of tiktoken."""
+    data = b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in _vocabulary().ranks.items())
+
+    def attempt(case: Case) -> None:
+        case.write(folder / "ranks.tiktoken", mutate_bytes(case.rng, data))
+        special = {"<|bos|>": 300}
+        _use(
+            Tokenizer.from_ranks(folder / "ranks.tiktoken", pattern=PATTERN, special_tokens=special, engine="tiktoken")
+        )
+
+    return attempt
