@@ -58,9 +58,10 @@ def flat(trace):
 
 
 def assert_same(weights, expected):
+    """Up to the last bits, which hang on where memory happens to lie; other samples would differ by 1e-3."""
     assert weights.keys() == expected.keys()
     for name, weight in expected.items():
-        assert torch.equal(weights[name], weight), name
+        torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-5, msg=name)
 
 
 def test_lightning(store, tmp_path):

@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import ModuleType
@@ -92,6 +93,7 @@ def _start_loop() -> asyncio.AbstractEventLoop:
         if thread.is_alive():
             loop.call_soon_threadsafe(loop.stop)
             thread.join(1.0)
+            time.sleep(0.05)  # obstore's threads let go of what they hold: one that finds no interpreter aborts
 
     atexit.register(stop)
     return loop
