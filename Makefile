@@ -24,8 +24,8 @@ demo: setup      ## text to a trained model in a minute; then by way of a store,
 	rm -rf demo-store
 	$(BIN)/tokenfeed demo --keep demo-store
 
-test: setup      ## run the tests; many of them wait for others, so three at a time suit two cores
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+test: setup      ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 faults: setup    ## the long form: a fault at every system call, 50 rounds of all that is killed; about an hour
 	FAULT_POINTS=all KILL_ROUNDS=50 $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 3000 tests/faults tests/e2e/storage tests/e2e/test_prepare_ray.py
