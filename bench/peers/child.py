@@ -24,7 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,15 @@ class Session:
         rows = [np.concatenate([np.asarray(i), np.asarray(t)[:, -1:]], 1) for i, t in taken]
         np.save(path, np.concatenate(rows))
         return len(taken)
+
+    def sizes(self, epochs: int, endless: int) -> list[list[int]]:
+        """The rows of every batch, epoch by epoch; of a feed without end, those of so many batches."""
+        found: list[list[int]] = []
+        epoch: Iterator[Any] = chain([self.first], self.epoch)
+        while len(found) < epochs and (not found or len(found[-1]) < endless):
+            found.append([len(inputs) for inputs, _ in islice(epoch, endless)])
+            epoch = iter(self.feed)
+        return found
 
     def order(self, n: int, epochs: int, count: int, path: str) -> dict[str, float] | None:
         """The first `count` samples of some epochs, to a file; seconds and memory they took, once code was loaded."""

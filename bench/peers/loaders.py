@@ -15,9 +15,10 @@ from tokens import LENGTH, ROWS, Job, Tokens, make_numbered, make_tokens
 
 from measure import Neighbours
 
-__all__ = ["Bench", "Scale", "first_batches", "ranks", "steady", "take_turns", "write_all"]
+__all__ = ["Bench", "Scale", "epochs", "first_batches", "ranks", "steady", "take_turns", "write_all"]
 
 _SAMPLES, _LENGTH, _ROWS = 3600, 16, 4  # when ranks change: 60% are 270 steps of 2 × 4 rows, the rest 120 of 3 × 4
+_UNEVEN_SAMPLES, _RANKS, _EPOCHS = 3607, 4, 2  # when epochs follow each other: 225 steps of 4 × 4 rows, and 7 rows more
 _NEXT_BATCHES = 8
 
 
@@ -255,28 +256,59 @@ def ranks(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def _run_ranks(
-    contender: Contender, path: Path, world_size: int, steps: int, states: list[str]
-) -> tuple[list[str], list[Any]]:
-    """Ranks as processes, all at once. Their states afterwards, and the rows each of them delivered."""
-    port = str(_free_port())
+def epochs(bench: Bench) -> dict[str, Any]:
+    """Two epochs on four ranks of two nodes, with a worker each: the rows of every batch, rank by rank and by epoch."""
+    found: dict[str, Any] = {}
+    with bench.section("two epochs on 2 × 2 ranks"):
+        for contender in bench.contenders:
+            overlap = bench.about[contender.adapter]["overlap"]
+            tokens = make_numbered(bench.folder, _UNEVEN_SAMPLES * (_LENGTH + 1 - overlap) + overlap)
+            try:
+                with contender.start() as child:
+                    path = _write(bench, child, tokens, _job(length=_LENGTH, rows=_ROWS))
+                with _start_ranks(contender, path, _RANKS, nodes=2, workers=1) as children:
+                    endless = _EPOCHS * _UNEVEN_SAMPLES // (_RANKS * _ROWS)
+                    for child in children:
+                        child.send("sizes", epochs=_EPOCHS, endless=endless)
+                    found[contender.adapter] = [child.answer() for child in children]
+            except PeerError as error:
+                bench.fail(contender, "two epochs on 2 × 2 ranks", error)
+    return found
+
+
+@contextmanager
+def _start_ranks(
+    contender: Contender, path: Path, world_size: int, *, nodes: int = 1, workers: int = 0, states: Sequence[str] = ()
+) -> Iterator[list[Child]]:
+    """Ranks as processes, told what `torchrun` tells them, and the number of nodes; each has taken its first batch."""
+    port, on_a_node = str(_free_port()), world_size // nodes
     with ExitStack() as stack:
         children = []
         for rank in range(world_size):
             launcher = {
                 "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
+                "LOCAL_RANK": str(rank % on_a_node),
+                "GROUP_RANK": str(rank // on_a_node),
                 "WORLD_SIZE": str(world_size),
-                "LOCAL_WORLD_SIZE": str(world_size),
+                "LOCAL_WORLD_SIZE": str(on_a_node),
+                "NNODES": str(nodes),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
             }
             children.append(stack.enter_context(contender.start(**launcher)))
         for rank, child in enumerate(children):
-            job = _job(length=_LENGTH, rows=_ROWS, rank=rank, world_size=world_size)
-            child.send("open", folder=str(path), job=job, states=states)
+            job = _job(length=_LENGTH, rows=_ROWS, workers=workers, rank=rank, world_size=world_size)
+            child.send("open", folder=str(path), job=job, states=list(states))
         for child in children:
             child.answer()
+        yield children
+
+
+def _run_ranks(
+    contender: Contender, path: Path, world_size: int, steps: int, states: list[str]
+) -> tuple[list[str], list[Any]]:
+    """All ranks at once. Their states afterwards, and the rows each of them delivered."""
+    with _start_ranks(contender, path, world_size, states=states) as children:
         for rank, child in enumerate(children):
             child.send("rows", path=str(path / f"rows-{rank}.npy"), steps=steps, first=True)
         for child in children:

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import environments  # noqa: E402
-from loaders import Bench, Scale, first_batches, ranks, steady, write_all  # noqa: E402
+from loaders import Bench, Scale, epochs, first_batches, ranks, steady, write_all  # noqa: E402
 from orders import orders  # noqa: E402
 from parent import Contender  # noqa: E402
 from report import describe_machine, write_report  # noqa: E402
@@ -27,7 +27,7 @@ from texts import prepares, streams, tokenizers  # noqa: E402
 
 FULL = Scale("full", 100_000_000, 3, 0.5, 3, 10**8, 50)
 QUICK = Scale("quick", 10_000_000, 2, 0.3, 1, 10**6, 4)
-SECTIONS = ("steady", "first", "ranks", "orders", "stream", "prepare", "tokenizer")
+SECTIONS = ("steady", "first", "ranks", "epochs", "orders", "stream", "prepare", "tokenizer")
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
     raw = _earlier(folder, bench) | {"titles": titles}
     bench.contenders = chosen[0]
     loading = {"steady": lambda: steady(bench, (0, 1, 2)), "first": lambda: first_batches(bench)}
-    loading |= {"ranks": lambda: ranks(bench), "orders": lambda: orders(bench)}
+    loading |= {"ranks": lambda: ranks(bench), "epochs": lambda: epochs(bench), "orders": lambda: orders(bench)}
     if bench.contenders and set(loading) & set(options.sections):
         write_all(bench)
     for name, measure in loading.items():
@@ -64,11 +64,11 @@ def main() -> None:
 
 def _earlier(folder: Path, bench: Bench) -> dict[str, Any]:
     """Sections that were measured before, at the same scale; those that are measured now take their places."""
-    raw: dict[str, Any] = {"steady": {}, "first": {}, "ranks": {}, "orders": {}, "texts": []}
+    raw: dict[str, Any] = {"steady": {}, "first": {}, "ranks": {}, "epochs": {}, "orders": {}, "texts": []}
     path = folder / "peers.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     if before.get("scale") == dataclasses.asdict(bench.scale):
-        raw |= {name: before[name] for name in raw}
+        raw |= {name: before[name] for name in raw if name in before}
         bench.about, bench.failures, bench.others = before["about"], before["failures"], before["others"]
         bench.forget_failures("write")
         bench.forget_failures("installing")

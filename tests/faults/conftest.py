@@ -4,6 +4,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from injection import ALL_POINTS
+
 
 @pytest.fixture
 def tell(record_property):
@@ -13,7 +15,7 @@ def tell(record_property):
         record_property("faults", report["rows"])
         problems = report["problems"]
         assert not problems, f"{len(problems)} of {report['points']} faults:\n\n" + "\n".join(problems[:20])
-        assert report["points"] > 0
+        assert report["points"] > 0 or ALL_POINTS  # there, a scene may make no call that some fault could strike
 
     return keep
 

@@ -1,8 +1,10 @@
 """Packing plans that are damaged, of other data, never finished, or that cannot be where they should."""
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -217,6 +219,25 @@ def test_many_at_once(store, store_path):
         folders = {report.folder for report in pool.map(lambda _: store.pack(LENGTH), range(40))}
     assert folders == {store_path / f".packed-documents-{LENGTH}"}
     assert contents(folders.pop()) == expected
+
+
+def test_one_whose_folder_another_clears_away(store, monkeypatch):
+    """The other has locked it first, for it looked left behind, and removes it a little later."""
+    taken = []
+
+    def lock_late(descriptor, operation):
+        if not taken:
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            taken.append((path, os.open(path, os.O_RDONLY)))
+            flock(taken[0][1], operation)
+        flock(descriptor, operation)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    report = store.pack(LENGTH, progress=lambda *_: shutil.rmtree(taken[0][0], ignore_errors=True))
+    os.close(taken[0][1])
+    assert report.rows == len(read_all(store))
+    assert [path for path in report.folder.iterdir() if path.is_dir()] == []
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from injection import run_injected
+from injection import ALL_POINTS, run_injected
 
-# Scenes, and one in how many of their calls is struck in the short form; a process for each group of them.
+# Scenes, and one in how many of their calls is struck in the short form.
 WRITING = {
     "stores": {"write": 53},
     "prepare": {"prepare": 61},
@@ -25,23 +25,33 @@ READING = {
     "loaders": {"loader": 179, "loader_without_threads": 307, "loader_of_packed_rows": 127},
 }
 READING_FAULTS = ["SHORT", "EINTR", "EAGAIN", "SLOW", "EIO", "ESTALE", "EMFILE", "ENFILE"]
+CACHING_FAULTS = ["KILL", "EIO", "ENOSPC", "EMFILE", "SHORT", "ESTALE"]
 
 
-@pytest.mark.parametrize("group", WRITING)
-def test_writing(group, tell):
+def divide(groups, faults):
+    """Scenes and faults for one process each: in the short form a group and all faults, in the long one of either."""
+    if not ALL_POINTS:
+        return [pytest.param(scenes, faults, id=name) for name, scenes in groups.items()]
+    scenes = {name: every for group in groups.values() for name, every in group.items()}
+    return [pytest.param({name: scenes[name]}, [fault], id=f"{name} {fault}") for name in scenes for fault in faults]
+
+
+@pytest.mark.parametrize(("scenes", "faults"), divide(WRITING, WRITING_FAULTS))
+def test_writing(scenes, faults, tell):
     """What was committed is whole, the error is typed and names the place, and doing it again completes it."""
-    tell(run_injected("writing_faults:inject_everywhere", WRITING[group], WRITING_FAULTS))
+    tell(run_injected("writing_faults:inject_everywhere", scenes, faults))
 
 
-@pytest.mark.parametrize("group", READING)
-def test_reading(group, tell):
+@pytest.mark.parametrize(("scenes", "faults"), divide(READING, READING_FAULTS))
+def test_reading(scenes, faults, tell):
     """Right data or a typed error that names the place; and right data again once the fault is over."""
-    tell(run_injected("reading_scenes:inject_everywhere", READING[group], READING_FAULTS))
+    tell(run_injected("reading_scenes:inject_everywhere", scenes, faults))
 
 
-def test_caching(tell):
+@pytest.mark.parametrize(("scenes", "faults"), divide({"cache": {"cache": 23}}, CACHING_FAULTS))
+def test_caching(scenes, faults, tell):
     """Right batches and no error, whatever happens to the files of the cache."""
-    tell(run_injected("cache_faults:inject_everywhere", ["KILL", "EIO", "ENOSPC", "EMFILE", "SHORT", "ESTALE"], 23))
+    tell(run_injected("cache_faults:inject_everywhere", faults, scenes["cache"]))
 
 
 def test_a_slow_disk():

@@ -310,23 +310,29 @@ def _first_writable(folders: Sequence[Path]) -> tuple[Path, Path, int]:
 
 
 def _make_locked(folder: Path) -> tuple[Path, int]:
-    """A new folder, and a file descriptor that holds its lock."""
+    """A new folder, and a file descriptor that holds its lock.
+
+    Before it is locked, another one may take it for left behind: then it is gone, or is about to be.
+    """
     while True:
         attempt = folder / f".{secrets.token_hex(8)}"
         attempt.mkdir()
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(attempt, os.O_RDONLY | os.O_CLOEXEC)
-            is_there = False
-            try:
-                with contextlib.suppress(OSError):  # a file system without locks: nothing is cleaned up there
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Before it was locked, another one may have taken it for left behind.
-                is_there = attempt.exists()
-            finally:
-                if not is_there:
-                    os.close(lock)
-            if is_there:
+            if _lock(lock) and attempt.exists():
                 return attempt, lock
+            os.close(lock)
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether nobody else holds it. A file system without locks has none to hold: nothing is cleaned up there."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _remove_left_behind(folder: Path) -> None:
