@@ -57,13 +57,14 @@ def _box(line: Line, scheme: str) -> str:
     )
 
 
-def draw_curves(title: str, curves: Sequence[Line], scheme: str, *, across: str) -> str:
-    """Several curves in one box, named beside their ends."""
+def draw_curves(title: str, curves: Sequence[Line], scheme: str, *, across: str, low: float | None = None) -> str:
+    """Several curves in one box, named beside their ends. It begins at `low`, or at the least of them."""
     colours = _COLOURS[scheme]
     width, height = 560, 260
     xs = [x for curve in curves for x, _ in curve.points]
     ys = [y for curve in curves for _, y in curve.points]
-    (left, right), (low, high) = (min(xs), max(xs)), (min(ys), max(ys))
+    left, right, high = min(xs), max(xs), max(ys)
+    low = min(ys) if low is None else low
 
     def place(x: float, y: float) -> tuple[float, float]:
         return width * (x - left) / (right - left), height * (high - y) / (high - low)

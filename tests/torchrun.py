@@ -1,17 +1,20 @@
-"""torchrun, from a process that has imported torch already: the same agent, but its workers are forked, not started.
+"""Ranks as torchrun starts them, but forked from a process that has imported torch already.
 
-A worker that is started spends 5 s of processor time on imports; one that is forked, none. Everything else is as on the
-command line: rendezvous, environment, a script that runs as `__main__`, a non-zero exit status when a worker fails.
+A rank that is started spends 5 s of processor time on imports; one that is forked, none. Everything else is as on the
+command line: the environment, a script that runs as `__main__`, and when one rank fails all of them end.
 """
 
+import faulthandler
 import multiprocessing
 import os
 import runpy
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from unittest.mock import patch
+
+from servers import free_port
 
 __all__ = ["PRELOADED", "Torchrun", "run"]
 
@@ -19,69 +22,72 @@ PRELOADED = ["torch.distributed.checkpoint", "torch.distributed.run", "torch._dy
 
 
 class Torchrun:
-    """A launch under way. As a context it is killed at its end, ranks and all, unless it has ended before."""
+    """Ranks under way. As a context they are killed at its end, unless they have ended before."""
 
     def __init__(self, world_size, script, *arguments, output):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        words = [str(argument) for argument in arguments]
-        with patch.dict(os.environ, OMP_NUM_THREADS="1"):  # ranks share two cores
-            what = (world_size, str(script), words, str(output), dict(os.environ))
-            self._process = context.Process(target=_launch, args=what)
-            self._process.start()
+        words = [str(script), *(str(argument) for argument in arguments)]
         self._output = Path(output)
-
-    def wait(self, seconds=120):
-        """The exit status; None if it has not ended by then."""
-        self._process.join(seconds)
-        return self._process.exitcode
+        self._output.write_bytes(b"")
+        self._ranks = []
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # ranks share two cores
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
+        for rank in range(world_size):
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            self._ranks.append(context.Process(target=_work, args=(words, str(output), environment | place)))
+            self._ranks[-1].start()
 
     def poll(self):
-        return self._process.exitcode
+        """The exit status: that of the first rank that failed, 0 once all have ended well, and None before."""
+        statuses = [rank.exitcode for rank in self._ranks]
+        if failed := [status for status in statuses if status]:
+            return failed[0]
+        return None if None in statuses else 0
+
+    def wait(self, seconds):
+        """The exit status; None if it has not ended by then, and what every rank was doing is in the output."""
+        deadline = time.monotonic() + seconds
+        while (status := self.poll()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if status is None:
+            for rank in self._ranks:
+                with suppress(ProcessLookupError):
+                    os.kill(rank.pid, signal.SIGUSR1)
+            time.sleep(1)
+        return status
 
     def output(self):
-        return self._output.read_text() if self._output.exists() else ""
+        return self._output.read_text()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()  # alone, if it had no group yet
-        self._process.join()
+        for rank in self._ranks:
+            with suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)  # with what it has started
+            rank.kill()  # alone, if it had no group yet
+        for rank in self._ranks:
+            rank.join()
 
 
 def run(world_size, script, *arguments, output):
-    """What a launch printed, once it has ended well."""
+    """What the ranks of a script printed, once they have ended well."""
     with Torchrun(world_size, script, *arguments, output=output) as launched:
-        assert launched.wait() == 0, launched.output()[-5000:]
+        assert launched.wait(120) == 0, launched.output()[-5000:]
         return launched.output()
 
 
-def _launch(world_size, script, arguments, output, environment):
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
+def _work(words, output, environment):
     os.environ.clear()  # of the fork server, which was started for another test
     os.environ.update(environment)
-    os.setsid()  # one group, to be killed together
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.setsid()
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=world_size,
-        run_id="test",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        start_method="fork",
-    )
-    elastic_launch(config, _work)(script, arguments)
-
-
-def _work(script, arguments):
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, str(Path(script).parent))
-    runpy.run_path(script, run_name="__main__")
+    faulthandler.register(signal.SIGUSR1)
+    sys.argv = words
+    sys.path.insert(0, str(Path(words[0]).parent))
+    runpy.run_path(words[0], run_name="__main__")

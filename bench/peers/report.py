@@ -2,11 +2,14 @@
 
 import platform
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from chart import Bar, Panel, draw
 from figures import LIMITS, OURS, Column, Figure, losses, table
+
+from charts import Line, draw_curves
 
 __all__ = ["write_report"]
 
@@ -80,6 +83,22 @@ def _ranks(row: Any) -> Figure:
     return Figure(words=f"{ranks['lost']:.4g} / {ranks['repeated']:.4g}")
 
 
+def _whole_steps(row: Any) -> Figure:
+    """Of the steps that all ranks take together, over two epochs: how many have fewer rows than the first."""
+    ranks = row.get("epochs")
+    if ranks is None:
+        return Figure(words="–")
+    sums = _rows_by_step(ranks)
+    short = sum(rows < sums[0] for rows in sums)
+    return Figure(words=f"**{short} of {len(sums)}**" if short else f"0 of {len(sums)}")
+
+
+def _rows_by_step(ranks: list[list[list[int]]]) -> list[int]:
+    """The rows of all ranks together; a rank whose epochs are over gives none."""
+    runs = [[rows for epoch in rank for rows in epoch] for rank in ranks]
+    return [sum(rows) for rows in zip_longest(*runs, fillvalue=0)]
+
+
 def _setup(key: str) -> Any:
     return lambda row: Figure((row["setup"][key],))
 
@@ -110,6 +129,7 @@ STARTS = (
     Column("resumed at 60%, without imports, s", _first("resume", 1), False, 2, _START),
     Column("resumed = uninterrupted", _equal),
     Column("2 → 3 ranks: samples lost / repeated, of 3,600", _ranks),
+    Column("two epochs on 2 nodes of 2 ranks: steps with fewer rows", _whole_steps),
     Column("state, bytes", _state_bytes),
     Column("PSS, MB", _memory("pss"), False, 3, _LIBRARIES),
     Column("of it backed by no file, MB", _memory("private"), False, 3, _LIBRARIES),
@@ -192,7 +212,7 @@ def write_report(page: Path, raw: dict[str, Any]) -> None:
     """`page` and, beside it, the pictures."""
     titles = raw["titles"]
     names = [name for name in titles if name in raw["about"]]
-    rows = {name: {part: raw[part].get(name) for part in ("steady", "first", "ranks")} for name in names}
+    rows = {name: {part: raw[part].get(name) for part in ("steady", "first", "ranks", "epochs")} for name in names}
     rows = {name: row for name, row in rows.items() if any(row.values())}
     scale = raw["scale"]
     lines = [
@@ -206,7 +226,7 @@ def write_report(page: Path, raw: dict[str, Any]) -> None:
         f"{scale['seconds']:g} s by turns. "
         "Figures are medians (smallest–largest).",
         "",
-        *_pictures(page),
+        *_pictures(page.stem, "Tokens a second of each loader"),
         "",
         "Other processes, peers' own worker processes among them, took of the processors meanwhile: "
         f"{_others(raw['others'])}.",
@@ -224,7 +244,11 @@ def write_report(page: Path, raw: dict[str, Any]) -> None:
         "",
         "Fresh processes, one at a time, no workers. 2 → 3 ranks: two ranks for 60% of an epoch, then three "
         "with the saved states, processes as `torchrun` starts them; "
-        "tokens that came twice or never, divided by the tokens of a sample.",
+        "tokens that came twice or never, divided by the tokens of a sample. Two epochs: 3,607 samples on two nodes of "
+        "two ranks with a worker each, batches of four rows; that there are two nodes, the environment alone tells. A "
+        "step is what all ranks take together, and has fewer rows once a rank has no more.",
+        "",
+        *_pictures("epochs", "Rows in every step of two epochs"),
     ]
     behind = losses(RATES, rows, titles, ours=OURS, limits=LIMITS) + losses(
         STARTS, rows, titles, ours=OURS, limits=LIMITS
@@ -259,11 +283,11 @@ def _others(others: dict[str, float]) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in others.items())
 
 
-def _pictures(page: Path) -> list[str]:
+def _pictures(stem: str, words: str) -> list[str]:
     return [
         "<picture>",
-        f'  <source media="(prefers-color-scheme: dark)" srcset="{page.stem}-dark.svg">',
-        f'  <img alt="Tokens a second of each loader" src="{page.stem}-light.svg">',
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{stem}-dark.svg">',
+        f'  <img alt="{words}" src="{stem}-light.svg">',
         "</picture>",
     ]
 
@@ -318,6 +342,20 @@ def _draw(page: Path, rows: dict[str, Any], titles: dict[str, str], raw: dict[st
             panels.append(Panel(text.title, unit, sorted(bars, key=lambda bar: -bar.value)))
     if panels:
         draw(page.with_suffix(""), "Tokens a second, tokenfeed beside other loaders", panels)
+    curves = _epoch_curves(raw["epochs"], titles)
+    for scheme in ("light", "dark"):
+        picture = draw_curves("Rows in every step of two epochs", curves, scheme, across="steps", low=0)
+        page.with_name(f"epochs-{scheme}.svg").write_text(picture)
+
+
+def _epoch_curves(epochs: dict[str, Any], titles: dict[str, str]) -> list[Line]:
+    """Ours, and those of peers that do not keep to their first step's size."""
+    curves = []
+    for name, ranks in epochs.items():
+        sums = _rows_by_step(ranks)
+        if name == OURS or min(sums) < sums[0]:
+            curves.append(Line(titles[name], list(enumerate(sums, start=1))))
+    return curves
 
 
 def _bar(name: str, title: str, figure: Figure) -> Bar:

@@ -1,7 +1,7 @@
-"""`examples/train_ddp.py` under torchrun's agent, on the CPU: killed −9 and resumed, on as many ranks and on others.
+"""`examples/train_ddp.py` on ranks of the CPU: killed −9 and resumed, on as many ranks and on others.
 
-A run is a row of *legs*, each one torchrun. What led to the final weights is every leg up to the checkpoint from which
-the next one resumed; what a leg did behind it is lost, and done again.
+A run is a row of *legs*: each time, all ranks are started. What led to the final weights is every leg up to the
+checkpoint from which the next one resumed; what a leg did behind it is lost, and done again.
 """
 
 import importlib.util
