@@ -154,6 +154,9 @@ def main() -> None:
                 f"step {step}: loss {loss.item():.4f}, {loader.stats().wait_fraction:.2%} of the time waited for data"
             )
 
+    # Whoever owns the process group last waits for its threads. This wrapper would do so with the interpreter locked,
+    # which a thread of gloo may be waiting for: so it goes first.
+    del parallel
     torch.distributed.destroy_process_group()
 
 
