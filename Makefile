@@ -38,8 +38,8 @@ fuzz: setup      ## damaged inputs of every kind for FUZZ_SECONDS; what is found
 	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) --first $${FUZZ_FIRST:-0} --keep build/fuzz
 
 # Numba's cache does not tell code with bounds checks from code without: each has a folder of its own.
-BOUNDS_TESTS ?= tests/unit tests/property tests/fuzz tests/faults tests/simulation
-bounds: setup    ## the tests that run kernels, with every index of every array checked
+BOUNDS_TESTS ?= tests
+bounds: setup    ## the tests with every index of every array checked in the kernels
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/bounds $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 1200 $(BOUNDS_TESTS)
 
 audit: setup     ## dependencies, licences, imports and what a wheel would hold; asks no network

@@ -1,6 +1,7 @@
 """Fixtures and profiles shared by all tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ settings.register_profile(
 )
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=3000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs that a shell runs in the background; children would
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # inherit it, and tests that interrupt them would wait
 
 
 @pytest.hookimpl(wrapper=True)

@@ -33,7 +33,8 @@ class Torchrun:
         self._ranks = []
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # ranks share two cores
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
+        environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "GROUP_RANK": "0"}
+        environment |= {"TORCHELASTIC_RUN_ID": "test"}  # by which frameworks know who has started them
         for rank in range(world_size):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             self._ranks.append(context.Process(target=_work, args=(words, str(output), environment | place)))
@@ -87,6 +88,7 @@ def _work(words, output, environment):
     file = os.open(output, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # lines of different ranks are not mixed
     faulthandler.register(signal.SIGUSR1)
     sys.argv = words
     sys.path.insert(0, str(Path(words[0]).parent))

@@ -15,7 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 PACKAGES = ("datasets", "torchdata", "torch", "pyarrow")
 SETTINGS = (
     "Arrow rows of T+1 uint16, load_from_disk, split_dataset_by_node, with_format('torch'), "
-    "StatefulDataLoader(shuffle=True, drop_last=True); no change of ranks is documented, so all get rank 0's state"
+    "StatefulDataLoader(shuffle=True, drop_last=True); its state is that of one rank: all get that of rank 0"
 )
 OVERLAP = 0
 

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -122,9 +123,10 @@ class Feed(Iterator[Result], Generic[Job, Result]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        deadline = time.monotonic() + _PATIENCE_SECONDS
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(_PATIENCE_SECONDS)
+                thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class Buffers:
