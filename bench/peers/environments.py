@@ -9,14 +9,15 @@ from parent import HERE, Contender
 
 __all__ = ["LOADERS", "PREPARES", "STREAMS", "TOKENIZERS", "ensure", "find"]
 
+_ROOT = HERE.parents[1]
 _FOLDER = HERE.parent / ".data" / "peers" / "environments"
 _SECONDS = 1200
 
 # adapter, title, environment ("" for the project's own)
 LOADERS = (
     ("c_loop", "C loop (the limit)", ""),
-    ("tokenfeed_loader", "tokenfeed", ""),
-    ("tokenfeed_mapped", "tokenfeed, mmap", ""),
+    ("tokenfeed_loader", "tokenfeed", "tokenfeed"),
+    ("tokenfeed_mapped", "tokenfeed, mmap", "tokenfeed"),
     ("numpy_memmap", "NumPy memmap, vectorised", ""),
     ("torch_batched", "torch DataLoader, batched", ""),
     ("torch_item", "torch DataLoader, item", ""),
@@ -30,21 +31,21 @@ LOADERS = (
     ("mosaicml_peer", "MosaicML streaming", "mosaicml"),
 )
 STREAMS = (
-    ("tokenfeed_stream", "tokenfeed, fastokens", ""),
-    ("tokenfeed_stream_tiktoken", "tokenfeed, tiktoken", ""),
+    ("tokenfeed_stream", "tokenfeed, fastokens", "tokenfeed"),
+    ("tokenfeed_stream_tiktoken", "tokenfeed, tiktoken", "tokenfeed"),
     ("nanochat_stream", "nanochat's loop, tiktoken", ""),
     ("datasets_stream", "Hugging Face streaming + map, tiktoken", "datasets"),
     ("grain_stream", "grain, first-fit packing, tiktoken", "grain"),
     ("torchtitan_stream", "torchtitan, tiktoken", "torchtitan"),
 )
 PREPARES = (
-    ("tokenfeed_prepare", "tokenfeed prepare", ""),
+    ("tokenfeed_prepare", "tokenfeed prepare", "tokenfeed"),
     ("datatrove_prepare", "datatrove DocumentTokenizer", "datatrove"),
     ("litdata_prepare", "litdata optimize, tiktoken", "litdata"),
     ("megatron_prepare", "Megatron preprocess_data", "megatron"),
 )
 TOKENIZERS = (
-    ("tokenfeed_tokenizer", "tokenfeed Tokenizer.encode_batch", ""),
+    ("tokenfeed_tokenizer", "tokenfeed Tokenizer.encode_batch", "tokenfeed"),
     ("tiktoken_lists", "tiktoken, encode_ordinary_batch", "tokenizers"),
     ("hugging_face_tokenizers", "Hugging Face tokenizers, encode_batch_fast", "tokenizers"),
     ("fastokens_flat", "fastokens, encode_batch_flat", "tokenizers"),
@@ -74,7 +75,7 @@ def ensure(environment: str) -> str | None:
     )
     for command in commands:
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, cwd=_ROOT)
         except subprocess.TimeoutExpired:
             return f"not installed within {_SECONDS} s"
         if done.returncode != 0:

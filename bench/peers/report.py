@@ -14,14 +14,17 @@ from charts import Line, draw_curves
 __all__ = ["write_report"]
 
 _BATCH = (
-    "See below where the time of a batch of ours goes. A peer that is ahead here has no loader around the read: a "
-    "memory map and an index are all there is to it."
+    "See below where the time of a batch of ours goes. NumPy's loop, and a DataLoader that indexes a map in whole "
+    "batches, are a memory map and an index: one file, no bounds to check, no spans, and SIGBUS where a file is cut "
+    'short; ours reads by positional reads unless `backend="mmap"` is asked for, as in the row of that name. A kernel '
+    "that widens while it copies would save the rest, on the host; a device gets the stored dtype and widens there. "
+    "One H200 that trains a GPT of 30 M parameters takes 1.6 M tokens/s."
 )
 _START = (
-    "See below what of it is the first call of compiled kernels in a process. A peer without compiled kernels has none "
-    "to load."
+    "Nearly all of it is Numba setting itself up, once a process, with the first kernel; see below what a second "
+    "loader takes. Loading the machine code without Numba would change it."
 )
-_LIBRARIES = "This run does not separate causes; the likely one is Numba with LLVM, which tokenfeed loads."
+_LIBRARIES = "It is Numba with LLVM, which tokenfeed imports and these do not; it would go with Numba alone."
 _LOCK = (
     "This run does not separate causes; the likely one is that our workers are threads, which share the interpreter "
     "lock with the step, where processes share nothing and pay with a copy."
@@ -150,8 +153,8 @@ _WORKERS = (
     "the more text there is."
 )
 _ENGINE = (
-    "The engine of tokenfeed is fastokens, so that fastokens alone is what it can reach: what lies between is likely "
-    "two tests for texts that fastokens gets wrong."
+    "fastokens, which is also our engine, and splintr take all cores whatever they are asked for; ours keeps to the "
+    "number of threads. With all cores it is the engine's own rate, less two looks for texts that fastokens gets wrong."
 )
 
 
@@ -247,9 +250,9 @@ def write_report(page: Path, raw: dict[str, Any]) -> None:
         "tokens that came twice or never, divided by the tokens of a sample. Two epochs: 3,607 samples on two nodes of "
         "two ranks with a worker each, batches of four rows; that there are two nodes, the environment alone tells. A "
         "step is what all ranks take together, and has fewer rows once a rank has no more.",
-        "",
-        *_pictures("epochs", "Rows in every step of two epochs"),
     ]
+    if raw["epochs"]:
+        lines += ["", *_pictures("epochs", "Rows in every step of two epochs")]
     behind = losses(RATES, rows, titles, ours=OURS, limits=LIMITS) + losses(
         STARTS, rows, titles, ours=OURS, limits=LIMITS
     )
@@ -343,7 +346,7 @@ def _draw(page: Path, rows: dict[str, Any], titles: dict[str, str], raw: dict[st
     if panels:
         draw(page.with_suffix(""), "Tokens a second, tokenfeed beside other loaders", panels)
     curves = _epoch_curves(raw["epochs"], titles)
-    for scheme in ("light", "dark"):
+    for scheme in ("light", "dark") if curves else ():
         picture = draw_curves("Rows in every step of two epochs", curves, scheme, across="steps", low=0)
         page.with_name(f"epochs-{scheme}.svg").write_text(picture)
 

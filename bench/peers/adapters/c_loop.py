@@ -12,11 +12,11 @@ from tokens import Job, Tokens
 
 PACKAGES = ("numpy", "torch")
 SETTINGS = (
-    "gcc -O3 -march=native over a mapped file, 16 batches a call into the same memory, order made beforehand; "
-    "workers are threads"
+    "gcc -O3 -march=native over a mapped file, a batch a call (16 for threads, which workers are) into the same "
+    "memory, order made beforehand"
 )
 OVERLAP = 1
-_BATCHES = 16
+_BATCHES = 16  # what starting threads is worth
 
 
 def write(tokens: Tokens, folder: Path, job: Job) -> None:
@@ -37,7 +37,8 @@ class Feed:
         n = (self.tokens.size - 1) // job.length
         self.starts = np.random.default_rng(job.seed).permutation(n) * job.length
         self.job = job
-        self.out = np.zeros((_BATCHES * job.rows, job.length + 1), np.int64)
+        batches = _BATCHES if job.workers > 1 else 1
+        self.out = np.zeros((batches * job.rows, job.length + 1), np.int64)
 
     def __iter__(self) -> Any:
         job, rows = self.job, len(self.out)

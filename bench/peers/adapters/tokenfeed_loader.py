@@ -84,8 +84,8 @@ def _first_batch(view: Any) -> float:
 
 def _microseconds(call: Any, batches: list[Any]) -> float:
     times = []
-    for batch in batches:
+    for batch in [*batches, *batches]:  # the first time, pages of a map are found
         began = time.perf_counter()
         call(batch)
         times.append(time.perf_counter() - began)
-    return 1e6 * statistics.median(times)
+    return 1e6 * statistics.median(times[len(batches) :])

@@ -4,6 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from text_size import text_bytes
+
 import tokenfeed
 
 PACKAGES = ("tokenfeed", "fastokens")
@@ -16,12 +18,11 @@ class Feed:
 
 
 def prepare(folder: str, out: str, workers: int) -> Any:
+    parts, store = Path(folder) / "parts", Path(out) / "store"
     began = time.perf_counter()
-    report = tokenfeed.prepare(
-        f"{folder}/parts/*.parquet", Path(out) / "store", tokenizer=f"{folder}/tokenizer.json", workers=workers
-    )
+    tokenfeed.prepare(parts, store, tokenizer=f"{folder}/tokenizer.json", workers=workers)
     seconds = time.perf_counter() - began
     return {
-        "megabytes_per_second": report.num_bytes / 1e6 / seconds,
-        "tokens": tokenfeed.open(Path(out) / "store").num_items,
+        "megabytes_per_second": text_bytes(parts) / 1e6 / seconds,
+        "tokens": tokenfeed.open(store).num_items,
     }
