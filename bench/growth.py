@@ -75,7 +75,7 @@ def documents(per_window: int) -> Path:
             tokens = np.zeros(count * length, np.uint16)
             writer.append({"tokens": tokens}, lengths=[length] * count, documents=[b"x" * 160] * count)
 
-    return make_once(f"growth/documents-{per_window}", QUICK, make)
+    return make_once(f"documents-{per_window}", dataclasses.replace(QUICK, name="growth"), make)
 
 
 def main() -> None:
