@@ -58,7 +58,7 @@ def _box(line: Line, scheme: str) -> str:
 
 
 def draw_curves(title: str, curves: Sequence[Line], scheme: str, *, across: str, low: float | None = None) -> str:
-    """Several curves in one box, named beside their ends. It begins at `low`, or at the least of them."""
+    """Several curves in one box, the first on top, named beside their ends. It begins at `low`, or at their least."""
     colours = _COLOURS[scheme]
     width, height = 560, 260
     xs = [x for curve in curves for x, _ in curve.points]
@@ -70,7 +70,7 @@ def draw_curves(title: str, curves: Sequence[Line], scheme: str, *, across: str,
         return width * (x - left) / (right - left), height * (high - y) / (high - low)
 
     parts = [f'<path d="M0 0V{height}H{width}" fill="none" stroke="{colours["faint"]}"/>']
-    for curve, colour in zip(curves, colours["lines"], strict=False):
+    for curve, colour in reversed(list(zip(curves, colours["lines"], strict=False))):
         places = [place(x, y) for x, y in curve.points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')

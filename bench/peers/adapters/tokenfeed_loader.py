@@ -67,7 +67,7 @@ def breakdown(folder: str) -> dict[str, float]:
     opened = time.perf_counter() - began
     first, again = _first_batch(view), _first_batch(view)
     order = tokenfeed.Permutation(len(view))(np.arange(len(view)))
-    batches = [order[at : at + ROWS] for at in range(0, min(len(view), 400 * ROWS) - ROWS, ROWS)]
+    batches = [order[at : at + ROWS] for at in range(0, len(view) - ROWS, ROWS)]
     out = np.zeros((ROWS, LENGTH + 1), np.uint16)
     read = _microseconds(lambda indices: view.read(indices, out=out), batches)
     widened = _microseconds(lambda _: torch.from_numpy(out.astype(np.int64)), batches)
