@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+_REMEMBERED_MS = 100  # how long the S3 server goes on listing a folder as it was; 0 would have it list all the time
 KEY, SECRET = "loopback-key", "loopback-secret-that-nobody-may-see"
 
 
@@ -45,6 +46,10 @@ class S3Server:
             "AWS_REGION": "us-east-1",
         }
 
+    def notice(self) -> None:
+        """Wait until it lists what was put into its folders by others."""
+        time.sleep(2 * _REMEMBERED_MS / 1000)
+
 
 @contextlib.contextmanager
 def s3_server(folder: Path, *buckets: str) -> Iterator[S3Server]:
@@ -57,7 +62,7 @@ def s3_server(folder: Path, *buckets: str) -> Iterator[S3Server]:
     port = free_port()
     command = [program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}"]
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder.parent)}
-    options = ["--config", "/dev/null", "--dir-cache-time", "100ms", "--log-level", "ERROR"]
+    options = ["--config", "/dev/null", "--dir-cache-time", f"{_REMEMBERED_MS}ms", "--log-level", "ERROR"]
     with running([*command, *options], port, environment):
         yield S3Server(f"http://127.0.0.1:{port}", folder)
 

@@ -49,6 +49,7 @@ def s3(tmp_path, monkeypatch):
 def test_s3_gives_what_local_files_give(tmp_path, s3):
     write_files(tmp_path / "local")
     write_files(s3.root / "bucket" / "data")
+    s3.notice()
     local = find_inputs(tmp_path / "local")
     for source in ("s3://bucket/data", [f"s3://bucket/data/{name}" for name in NAMES]):
         remote = find_inputs(source)
@@ -65,6 +66,7 @@ def test_s3_gives_what_local_files_give(tmp_path, s3):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_object_that_is_replaced_is_noticed(s3, name):
     write_files(s3.root / "bucket")
+    s3.notice()
     (file,) = find_inputs(f"s3://bucket/{name}")
     part = cut(0, file)[0]
     path = s3.root / "bucket" / name
