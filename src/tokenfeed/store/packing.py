@@ -319,9 +319,14 @@ def _make_locked(folder: Path) -> tuple[Path, int]:
         attempt.mkdir()
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(attempt, os.O_RDONLY | os.O_CLOEXEC)
-            if _lock(lock) and attempt.exists():
+            is_ours = False
+            try:
+                is_ours = _lock(lock) and attempt.exists()
+            finally:
+                if not is_ours:
+                    os.close(lock)
+            if is_ours:
                 return attempt, lock
-            os.close(lock)
 
 
 def _lock(descriptor: int) -> bool:
