@@ -150,12 +150,13 @@ ORDERS = (
 
 _YES_NO = {True: "yes", False: "**no**", None: "no state"}
 _BUFFER = (
-    "This run does not separate causes; the likely one is that ours fills a buffer of 1,000 documents before its first "
-    "row, where others begin with the first document."
+    "Ours loads the vocabulary into its engine (0.2 s), starts Numba (0.2 s), and fills a buffer of 1,000 documents "
+    "from which best fit chooses, before its first row; others begin with the first document. A smaller `buffer_size` "
+    "begins earlier and packs worse."
 )
 _WORKERS = (
-    "This run does not separate causes; the likely one is what our workers import as they start, which counts for less "
-    "the more text there is."
+    "The likely cause is what our workers import as they start, which counts for less the more text there is; workers "
+    "that are forked would not import anything, and inherit locks."
 )
 _ENGINE = (
     "fastokens, which is also our engine, and splintr take all cores whatever they are asked for; ours keeps to the "
