@@ -14,15 +14,15 @@ from injection import ALL_POINTS, run_injected
 
 # Scenes, and one in how many of their calls is struck in the short form.
 WRITING = {
-    "stores": {"write": 53},
-    "prepare": {"prepare": 61},
-    "plans": {"pack": 19},
-    "small files": {"seal": 13, "combine": 13, "run file": 7, "publish": 7},
+    "stores": {"write": 97},
+    "prepare": {"prepare": 113},
+    "plans": {"pack": 37},
+    "small files": {"seal": 23, "combine": 23, "run file": 13, "publish": 13},
 }
 WRITING_FAULTS = ["KILL", "EIO", "ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "ESTALE", "EINTR", "SHORT", "SLOW"]
 READING = {
-    "views": {"windows": 179, "windows_reopened": 307, "documents": 127, "packed": 163},
-    "loaders": {"loader": 179, "loader_without_threads": 307, "loader_of_packed_rows": 127},
+    "views": {"windows": 307, "windows_reopened": 521, "documents": 211, "packed": 277},
+    "loaders": {"loader": 307, "loader_without_threads": 521, "loader_of_packed_rows": 211},
 }
 READING_FAULTS = ["SHORT", "EINTR", "EAGAIN", "SLOW", "EIO", "ESTALE", "EMFILE", "ENFILE"]
 CACHING_FAULTS = ["KILL", "EIO", "ENOSPC", "EMFILE", "SHORT", "ESTALE"]
@@ -48,7 +48,7 @@ def test_reading(scenes, faults, tell):
     tell(run_injected("reading_scenes:inject_everywhere", scenes, faults))
 
 
-@pytest.mark.parametrize(("scenes", "faults"), divide({"cache": {"cache": 23}}, CACHING_FAULTS))
+@pytest.mark.parametrize(("scenes", "faults"), divide({"cache": {"cache": 41}}, CACHING_FAULTS))
 def test_caching(scenes, faults, tell):
     """Right batches and no error, whatever happens to the files of the cache."""
     tell(run_injected("cache_faults:inject_everywhere", faults, scenes["cache"]))
