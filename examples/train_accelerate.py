@@ -67,6 +67,8 @@ def main() -> None:
             if step % options.every == 0 or step == options.steps:
                 accelerator.save_state(options.checkpoint / f"step-{step:09}")
                 accelerator.print(f"step {step}: loss {loss.item():.4f}")
+
+    model, optimizer = accelerator.free_memory(model, optimizer)  # before the processes part: see train_ddp.py
     accelerator.end_training()
 
 
