@@ -8,6 +8,7 @@ disk cache (what nobody used for ten minutes may make room).
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -65,8 +66,8 @@ def test_a_loader_its_run_file_and_its_snapshots(store_path, tmp_path):
     assert run(TRAINING, store_path, tmp_path / "jumps") == undisturbed
     starts = tokenfeed.Run(tmp_path / "jumps" / "run.jsonl").starts
     assert [start.samples for start in starts] == [0, 80, 160, 240]
-    times = np.diff([start.time for start in starts])
-    assert np.abs(times).max() > 7000, "the run file saw no jump"
+    away = [abs(start.time - time.time()) for start in starts]  # on which side, other threads' looks decide
+    assert min(away) > 3000, "the run file saw no jump"
 
 
 WRITING = """

