@@ -307,11 +307,11 @@ def _breakdowns(rows: dict[str, Any], titles: dict[str, str]) -> list[str]:
     for name, row in rows.items():
         took = (row.get("first") or {}).get("breakdown")
         if took:
-            rest = took["whole"] - took["read"] - took["widen"]
+            rest = took["whole"] - took["read"]
             lines.append(
                 f"- {titles[name]}, no workers, medians in one process: a batch takes {took['whole']:.0f} µs, of which "
-                f"reading is {took['read']:.0f}, widening to int64 {took['widen']:.0f} and the loader {rest:.0f}. The "
-                f"first batch of a process takes {took['first']:.2g} s, that of a second loader in it "
+                f"reading to int64 is {took['read']:.0f} and the loader {rest:.0f}. The first "
+                f"batch of a process takes {took['first']:.2g} s, that of a second loader in it "
                 f"{took['again']:.2g} s, opening the store {took['open']:.2g} s."
             )
     return lines

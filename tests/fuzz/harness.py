@@ -66,7 +66,8 @@ class Figures:
     """Inputs that were read, with the right result."""
     errors: Counter[str] = field(default_factory=Counter)
     """Of the others, by type."""
-    slowest: float = 0.0
+    slowest: tuple[float, int] = 0.0, 0
+    """Seconds, and the number of the input that took them."""
     peak_bytes: int = 0
     """Of the process that tried them."""
     seconds: float = 0.0
@@ -76,7 +77,7 @@ class Figures:
         self.inputs += other["inputs"]
         self.read += other["read"]
         self.errors.update(other["errors"])
-        self.slowest = max(self.slowest, other["slowest"])
+        self.slowest = max(self.slowest, tuple(other["slowest"]))
         self.peak_bytes = max(self.peak_bytes, other["peak_bytes"])
         self.seconds += other["seconds"]
         self.findings += other["findings"]
@@ -183,7 +184,7 @@ def _try_many(
         guard.opened.clear()
         problem = _try_one(attempt, case, figures)
         if number > first:
-            figures.slowest = max(figures.slowest, time.monotonic() - tried)
+            figures.slowest = max(figures.slowest, (time.monotonic() - tried, number))
         faulthandler.cancel_dump_traceback_later()
         problem = problem or (f"opened {guard.opened[0]!r}" if guard.opened and not case.may_open_anything else None)
         figures.inputs += 1

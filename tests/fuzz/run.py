@@ -34,7 +34,7 @@ def main() -> int:
     print(
         f"\n{total.inputs:,} inputs in {time.monotonic() - began:,.0f} s: {total.read:,} read, "
         f"{total.inputs - total.read - len(total.findings):,} refused, {len(total.findings)} findings; slowest "
-        f"{total.slowest:.2f} s, largest process {total.peak_bytes / 1e6:,.0f} MB"
+        f"{total.slowest[0]:.2f} s, largest process {total.peak_bytes / 1e6:,.0f} MB"
     )
     print(
         f"on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {tokenfeed.__version__}"
@@ -47,7 +47,8 @@ def main() -> int:
 def print_row(name: str, figures: Figures) -> None:
     errors = ", ".join(f"{kind} {count:,}" for kind, count in figures.errors.most_common())
     print(
-        f"{name:16} {figures.inputs:9,} inputs {figures.read:9,} read  slowest {figures.slowest:5.2f} s  "
+        f"{name:16} {figures.inputs:9,} inputs {figures.read:9,} read  slowest {figures.slowest[0]:5.2f} s "
+        f"(input {figures.slowest[1]})  "
         f"peak {figures.peak_bytes / 1e6:5,.0f} MB  {len(figures.findings)} findings  {errors}",
         flush=True,
     )

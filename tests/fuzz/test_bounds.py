@@ -80,7 +80,7 @@ def test_a_buffer_that_is_too_small_is_refused(store_path):
     reader = store._data.reader
     for column in ("tokens", "frame"):
         item_bytes = store.columns[column].item_bytes
-        request = reader.request([(column, item_bytes)])
+        request = reader.request(store._data.one_column(column).forms)
         first, offsets = np.array([0]), np.array([0, 10])
         with pytest.raises(tokenfeed.errors.TokenfeedError):
             reader.read_ragged(first, offsets, request, guarded(bytes(10 * item_bytes - 1)))
@@ -93,7 +93,7 @@ def test_files_in_memory_end_where_they_end():
     files[0, [posix.ADDRESS, posix.SIZE, posix.START, posix.HANDLE]] = data.ctypes.data, data.size, 1, posix.TRANSIENT
     for num_items, status in ((10, posix.OK), (11, posix.END_OF_FILE)):
         starts = np.array([0, num_items])
-        request = make_request(starts, files, 1, np.array([[0, 8]]), 32)
+        request = make_request(starts, files, 1, np.array([[0, 8, 8, 8, 0]]), 32)
         out = guarded(bytes(8 * num_items))
         found = read_ragged(np.array([0]), np.array([0, num_items]), request, out)
         assert found[0] == status

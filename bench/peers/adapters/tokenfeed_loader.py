@@ -12,10 +12,7 @@ from tokens import LENGTH, ROWS, Job, Tokens
 import tokenfeed
 
 PACKAGES = ("tokenfeed", "torch", "numba")
-SETTINGS = (
-    "store of uint16, windows(T), Loader(prefetch=0 without workers; workers are threads), "
-    "widened to int64 by collate, in the background where there are threads"
-)
+SETTINGS = "store of uint16, windows(T, dtype='int64'), Loader(prefetch=0 without workers; workers are threads)"
 OVERLAP = 1
 BACKEND = "pread"
 
@@ -26,18 +23,13 @@ def write(tokens: Tokens, folder: Path, job: Job) -> None:
         writer.append({"tokens": tokens.values}, lengths=np.diff(starts).tolist(), documents=[b""] * tokens.ends.size)
 
 
-def widen(batch: Any) -> torch.Tensor:
-    return torch.from_numpy(batch.column("tokens").astype(np.int64))
-
-
 class Feed:
     def __init__(self, folder: Path, job: Job) -> None:
-        view = tokenfeed.open(folder / "store", backend=BACKEND).windows(job.length)
+        view = tokenfeed.open(folder / "store", backend=BACKEND).windows(job.length, dtype="int64")
         self.loader = tokenfeed.Loader(
             view,
             job.rows,
             seed=job.seed,
-            collate=widen,
             rank=job.rank,
             world_size=job.world_size,
             **({"threads": job.workers} if job.workers else {"prefetch": 0}),
@@ -47,7 +39,8 @@ class Feed:
 
     def __iter__(self) -> Any:
         for batch in self.loader:
-            yield batch.data[:, :-1], batch.data[:, 1:]
+            tokens = torch.from_numpy(batch.tokens)
+            yield tokens[:, :-1], tokens[:, 1:]
 
     def state(self) -> Any:
         return self.loader.state_dict()
@@ -63,22 +56,21 @@ def order(n: int, epoch: int, count: int) -> Any:
 def breakdown(folder: str) -> dict[str, float]:
     """Where the time of a batch goes, in µs, and that of the first, in s: what our place in the tables is due to."""
     began = time.perf_counter()
-    view = tokenfeed.open(Path(folder) / "store", backend=BACKEND).windows(LENGTH)
+    view = tokenfeed.open(Path(folder) / "store", backend=BACKEND).windows(LENGTH, dtype="int64")
     opened = time.perf_counter() - began
     first, again = _first_batch(view), _first_batch(view)
     order = tokenfeed.Permutation(len(view))(np.arange(len(view)))
     batches = [order[at : at + ROWS] for at in range(0, len(view) - ROWS, ROWS)]
-    out = np.zeros((ROWS, LENGTH + 1), np.uint16)
+    out = np.zeros((ROWS, LENGTH + 1), np.int64)
     read = _microseconds(lambda indices: view.read(indices, out=out), batches)
-    widened = _microseconds(lambda _: torch.from_numpy(out.astype(np.int64)), batches)
-    loader = iter(tokenfeed.Loader(view, ROWS, prefetch=0, collate=widen))
+    loader = iter(tokenfeed.Loader(view, ROWS, prefetch=0))
     whole = _microseconds(lambda _: next(loader), batches)
-    return {"open": opened, "first": first, "again": again, "read": read, "widen": widened, "whole": whole}
+    return {"open": opened, "first": first, "again": again, "read": read, "whole": whole}
 
 
 def _first_batch(view: Any) -> float:
     began = time.perf_counter()
-    next(tokenfeed.Loader(view, ROWS, prefetch=0, collate=widen))
+    next(tokenfeed.Loader(view, ROWS, prefetch=0))
     return time.perf_counter() - began
 
 

@@ -1,7 +1,8 @@
 """The reading kernels: rows of items, gathered from any number of segments and columns into one buffer.
 
 `segment_starts` has one entry more than there are segments: segment s holds items [starts[s], starts[s + 1]), and
-its column c lies in file `s * files_per_segment + columns[c, 0]`, `columns[c, 1]` bytes an item.
+its column c lies in file `s * files_per_segment + columns[c, _FILE]`, `columns[c, _ITEM_BYTES]` bytes an item. Where
+`columns[c, _OUT_BYTES]` are more, its numbers are widened on the way.
 
 The buffer holds the columns one behind the other, each beginning at a multiple of 64 bytes:
 
@@ -39,13 +40,17 @@ from tokenfeed.kernels.posix import (
     read_by,
     try_pread,
 )
+from tokenfeed.kernels.widening import widen
 
 ALIGNMENT = 64
 PADDING = -1
 """The first item of a row that is filled with zeros instead of items."""
 
-# Entries of a request; two for every column follow.
+# Entries of a request; those of every column follow: its number among the files of a segment, bytes per item in files
+# and in the buffer, bytes per number in files, and the sign bit of these numbers (see `widening.py`).
 STRIDE, NUM_ITEMS, _NUM_SAMPLES, _AHEAD, _SEGMENTS, _NUM_SEGMENTS, _FILES, _FILES_PER_SEGMENT, _COLUMNS = range(9)
+_FILE, _ITEM_BYTES, _OUT_BYTES, _NUMBER_BYTES, _SIGN = range(5)
+COLUMN_FIELDS = 5
 _PREFETCHED_LINES = 8
 
 
@@ -70,8 +75,8 @@ def _prefetch_row(first_item, num_items, segment_starts, files, files_per_segmen
     stop = min(first_item + num_items, segment_starts[segment + 1])
     local = first_item - segment_starts[segment]
     for c in range(columns.shape[0]):
-        item_bytes = columns[c, 1]
-        file = segment * files_per_segment + columns[c, 0]
+        item_bytes = columns[c, _ITEM_BYTES]
+        file = segment * files_per_segment + columns[c, _FILE]
         prefetch_file(files, file, local * item_bytes, (stop - first_item) * item_bytes)
 
 
@@ -103,29 +108,40 @@ def _align(offset):
 
 
 @inlined
-def _read_row(row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address):
+def _widen_row(source, target, num_items, columns, c):
+    count = num_items * columns[c, _ITEM_BYTES] // columns[c, _NUMBER_BYTES]
+    wide_bytes = columns[c, _NUMBER_BYTES] * columns[c, _OUT_BYTES] // columns[c, _ITEM_BYTES]
+    widen(source, target, count, columns[c, _NUMBER_BYTES], wide_bytes, columns[c, _SIGN])
+
+
+@inlined
+def _read_row(row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address, aside):
     """Read one row of every column, however that has to be done. What is missing is noted, for all of them."""
     total = row_offsets[first_items.size]
+    num_items = row_offsets[row + 1] - row_offsets[row]
     result = OK
     offset = 0
     for c in range(columns.shape[0]):
-        item_bytes = columns[c, 1]
         offset = _align(offset)
+        target = address + offset + row_offsets[row] * columns[c, _OUT_BYTES]
+        is_widened = columns[c, _OUT_BYTES] != columns[c, _ITEM_BYTES]
         status, file = _read_run(
             first_items[row],
-            row_offsets[row + 1] - row_offsets[row],
+            num_items,
             segment_starts,
             files,
-            columns[c, 0],
+            columns[c, _FILE],
             files_per_segment,
-            item_bytes,
-            address + offset + row_offsets[row] * item_bytes,
+            columns[c, _ITEM_BYTES],
+            aside.ctypes.data if is_widened else target,
         )
         if status == MISSING:
             result = MISSING
         elif status != OK:
             return status, file
-        offset += total * item_bytes
+        elif is_widened:
+            _widen_row(aside.ctypes.data, target, num_items, columns, c)
+        offset += total * columns[c, _OUT_BYTES]
     return result, 0
 
 
@@ -136,6 +152,7 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
     A row that lies in one segment is tried first where it costs least: a copy, or one system call that takes what the
     page cache has. One that is not cached is announced to the operating system and put off, until `ahead` rows are;
     then the oldest is waited for. So `ahead` reads are under way from one thread. All else is left to `_read_row`.
+    What is to be widened is copied from where it lies in memory, or is read aside first, one row after the other.
 
     The trial is written out here, because a function call counts references to the arrays it is given, by atomic
     instructions that keep the processor from overlapping one row's memory accesses with the next one's: 0.2 µs a row.
@@ -143,12 +160,20 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
     rows = first_items.size
     num_columns = columns.shape[0]
     total = row_offsets[rows]
+    longest = 0
+    for row in range(rows):
+        longest = max(longest, row_offsets[row + 1] - row_offsets[row])
     size = 0
+    aside_size = 0
     for c in range(num_columns):
-        size = _align(size) + total * columns[c, 1]
+        size = _align(size) + total * columns[c, _OUT_BYTES]
+        if columns[c, _OUT_BYTES] != columns[c, _ITEM_BYTES]:
+            aside_size = max(aside_size, longest * columns[c, _ITEM_BYTES])
     if size > buffer.size:
         return SMALL_OUTPUT, 0, 0
     address = buffer.ctypes.data
+    aside = np.empty(aside_size, np.uint8)
+    aside_address = aside.ctypes.data  # good for as long as `aside` is used below, which is to the end
     vector = np.empty(2, np.int64)
     vector_address = vector.ctypes.data
     waiting = np.empty(ahead, np.int64)  # a ring
@@ -172,19 +197,19 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
         if position == PADDING:
             offset = 0
             for c in range(num_columns):
-                item_bytes = columns[c, 1]
+                out_bytes = columns[c, _OUT_BYTES]
                 offset = (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-                first_byte = offset + row_offsets[row] * item_bytes
-                buffer[first_byte : first_byte + num_items * item_bytes] = 0
-                offset += total * item_bytes
+                first_byte = offset + row_offsets[row] * out_bytes
+                buffer[first_byte : first_byte + num_items * out_bytes] = 0
+                offset += total * out_bytes
             continue
         segment = segments[row]
         if row + 1 < rows and num_columns > 0:
             # While this row is copied, begin to load the start of the next one; the processor then finds the rest.
-            file = segments[row + 1] * files_per_segment + columns[0, 0]
+            file = segments[row + 1] * files_per_segment + columns[0, _FILE]
             source = files[file, ADDRESS]
             if source != 0:
-                local = (first_items[row + 1] - segment_starts[segments[row + 1]]) * columns[0, 1]
+                local = (first_items[row + 1] - segment_starts[segments[row + 1]]) * columns[0, _ITEM_BYTES]
                 byte = files[file, START] - 1 + local
                 for line in range(_PREFETCHED_LINES):
                     if byte + line * ALIGNMENT < files[file, SIZE]:
@@ -195,12 +220,15 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
         for c in range(num_columns):
             if not is_read:
                 break
-            file = segment * files_per_segment + columns[c, 0]
-            item_bytes = columns[c, 1]
+            file = segment * files_per_segment + columns[c, _FILE]
+            item_bytes = columns[c, _ITEM_BYTES]
+            out_bytes = columns[c, _OUT_BYTES]
             num_bytes = num_items * item_bytes
+            is_widened = out_bytes != item_bytes
             offset = (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-            target = address + offset + row_offsets[row] * item_bytes
-            offset += total * item_bytes
+            target = address + offset + row_offsets[row] * out_bytes
+            landing = aside_address if is_widened else target
+            offset += total * out_bytes
             handle = files[file, HANDLE]
             start = files[file, START] - 1
             source = files[file, ADDRESS]
@@ -209,23 +237,34 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
                 is_read = False
             elif source != 0:
                 is_read = byte + num_bytes <= files[file, SIZE]
-                if is_read:
-                    c_memcpy(target, source + byte, num_bytes)
+                landing = source + byte
+                if is_read and not is_widened:
+                    c_memcpy(target, landing, num_bytes)
             elif handle < 0:
                 is_read = False
             elif ahead > 1 and HAS_NOWAIT:
-                vector[0] = target
+                vector[0] = landing
                 vector[1] = num_bytes
                 is_read = try_pread(handle - 1, vector_address, byte) == num_bytes
                 not_cached = not is_read
             else:
-                is_read = c_pread(np.int32(handle - 1), target, num_bytes, byte) == num_bytes
+                is_read = c_pread(np.int32(handle - 1), landing, num_bytes, byte) == num_bytes
+            if is_read and is_widened:
+                _widen_row(landing, target, num_items, columns, c)
         if not_cached:
             _prefetch_row(position, num_items, segment_starts, files, files_per_segment, columns)
             if num_waiting == ahead:
                 oldest = waiting[first_waiting]
                 status, file = _read_row(
-                    oldest, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address
+                    oldest,
+                    first_items,
+                    row_offsets,
+                    segment_starts,
+                    files,
+                    files_per_segment,
+                    columns,
+                    address,
+                    aside,
                 )
                 if status != OK:
                     return status, file, oldest
@@ -235,7 +274,7 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
             num_waiting += 1
         elif not is_read:
             status, file = _read_row(
-                row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address
+                row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address, aside
             )
             if status == MISSING:
                 missing = True
@@ -244,7 +283,7 @@ def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segmen
     for turn in range(num_waiting):
         row = waiting[(first_waiting + turn) % ahead]
         status, file = _read_row(
-            row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address
+            row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address, aside
         )
         if status != OK:
             return status, file, row
@@ -263,7 +302,8 @@ def _read_request(first_items, row_offsets, request, buffer):
     files_per_segment = request[_FILES_PER_SEGMENT]
     segment_starts = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))
     files = carray(int64_pointer(request[_FILES]), (num_segments * files_per_segment, FILE_FIELDS))
-    columns = carray(int64_pointer(request.ctypes.data + 8 * _COLUMNS), ((request.size - _COLUMNS) // 2, 2))
+    num_columns = (request.size - _COLUMNS) // COLUMN_FIELDS
+    columns = carray(int64_pointer(request.ctypes.data + 8 * _COLUMNS), (num_columns, COLUMN_FIELDS))
     return _read_rows(
         first_items, row_offsets, segment_starts, files, files_per_segment, columns, request[_AHEAD], buffer
     )
@@ -315,7 +355,8 @@ def want_rows(first_items, row_offsets, request):
     files_per_segment = request[_FILES_PER_SEGMENT]
     segment_starts = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))
     files = carray(int64_pointer(request[_FILES]), (num_segments * files_per_segment, FILE_FIELDS))
-    columns = carray(int64_pointer(request.ctypes.data + 8 * _COLUMNS), ((request.size - _COLUMNS) // 2, 2))
+    num_columns = (request.size - _COLUMNS) // COLUMN_FIELDS
+    columns = carray(int64_pointer(request.ctypes.data + 8 * _COLUMNS), (num_columns, COLUMN_FIELDS))
     result = OK
     for row in range(first_items.size):
         position = first_items[row]
@@ -331,13 +372,14 @@ def want_rows(first_items, row_offsets, request):
                 segment += 1
             end = min(stop, segment_starts[segment + 1])
             for c in range(columns.shape[0]):
-                file = segment * files_per_segment + columns[c, 0]
+                file = segment * files_per_segment + columns[c, _FILE]
+                item_bytes = columns[c, _ITEM_BYTES]
                 start = files[file, START] - 1
                 if files[file, HANDLE] == 0 or start < 0:
                     return UNOPENED, file, row
                 if files[file, READER] != 0:
-                    byte = start + (position - segment_starts[segment]) * columns[c, 1]
-                    if read_by(files[file, READER], file, byte, (end - position) * columns[c, 1], 0) == MISSING:
+                    byte = start + (position - segment_starts[segment]) * item_bytes
+                    if read_by(files[file, READER], file, byte, (end - position) * item_bytes, 0) == MISSING:
                         result = MISSING
             position = end
     return result, 0, 0

@@ -62,15 +62,26 @@ def _load_int32(_context: Any, address: Any) -> Any:
     return types.int32(types.intp), generate
 
 
-@intrinsic
-def int64_pointer(_context: Any, address: Any) -> Any:
-    """An address as a pointer to 64-bit integers, for `numba.carray`."""
-    pointer = types.CPointer(types.int64)
+def _pointer_to(kind: Any) -> Any:
+    pointer = types.CPointer(kind)
 
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(pointer))
+    @intrinsic
+    def as_pointer(_context: Any, address: Any) -> Any:
+        """An address as a pointer, for `numba.carray`."""
 
-    return pointer(types.intp), generate
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(pointer))
+
+        return pointer(types.intp), generate
+
+    return as_pointer
+
+
+uint8_pointer = _pointer_to(types.uint8)
+uint16_pointer = _pointer_to(types.uint16)
+uint32_pointer = _pointer_to(types.uint32)
+int32_pointer = _pointer_to(types.int32)
+int64_pointer = _pointer_to(types.int64)
 
 
 @intrinsic

@@ -121,7 +121,7 @@ class LoadedBatch:
 
     @property
     def inputs(self) -> Array:
-        """(rows, length), in the stored dtype. A view, not a copy."""
+        """(rows, length), in the stored dtype unless the view was given another. A view, not a copy."""
         return self.rows.inputs  # type: ignore[attr-defined,no-any-return]
 
     @property
@@ -130,7 +130,7 @@ class LoadedBatch:
         return self.rows.targets  # type: ignore[attr-defined,no-any-return]
 
     def column(self, name: str) -> Array:
-        """The rows of one column, in the stored dtype."""
+        """The rows of one column, in the stored dtype unless the view was given another."""
         return self.rows.column(name)
 
     @property

@@ -82,7 +82,8 @@ def rows_of(start: int, batch_size: int, rank: int, world_size: int) -> npt.NDAr
     >>> rows_of(100, 3, 1, 4).tolist()
     [101, 105, 109]
     """
-    return start + np.arange(batch_size, dtype=np.int64) * world_size + rank
+    first = start + rank
+    return np.arange(first, first + batch_size * world_size, world_size, dtype=np.int64)
 
 
 def _is_whole(value: Any) -> bool:

@@ -91,7 +91,7 @@ class Batch(ABC):
         return self._columns.names
 
     def column(self, name: str) -> Array:
-        """The rows of one column, in the stored dtype."""
+        """The rows of one column, in the stored dtype unless the view was given another."""
         if name not in self._arrays:
             columns, buffer = self._columns, self._buffer
             if buffer is None or name not in columns.names:
@@ -148,7 +148,7 @@ class Sample:
         return int(self._batch.indices[self._row])
 
     def column(self, name: str) -> Array:
-        """Its items in one column, in the stored dtype."""
+        """Its items in one column, in the stored dtype unless the view was given another."""
         return self._batch.row_of(name, self._row)
 
     @property

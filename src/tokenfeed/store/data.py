@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError, MissingError, SampleIndexError
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
-from tokenfeed.store.reader import Ints, Reader
+from tokenfeed.store.reader import Form, Ints, Reader
 from tokenfeed.store.spans import SpanTable, SpanTables
 
 __all__ = ["Array", "Bytes", "ColumnSet", "Data", "as_indices", "new_bytes"]
@@ -22,6 +22,7 @@ Bytes = npt.NDArray[np.uint8]
 _REMEMBERED_OUTPUTS = 8
 _REMEMBERED_BYTES = 2 << 20
 _INT64 = np.dtype(np.int64)
+_WIDE = np.dtype(np.int32), _INT64
 
 
 class Data:
@@ -35,8 +36,12 @@ class Data:
         identify: Callable[[], str],
         *,
         paths: Sequence[str] = (),
+        stored: Mapping[str, Column] | None = None,
     ) -> None:
         self.columns = columns
+        """As they are delivered."""
+        self.stored = columns if stored is None else stored
+        """As they lie in files; some may be delivered in a wider dtype."""
         self.spans = spans
         self.reader = reader
         self._identify = identify
@@ -55,15 +60,15 @@ class Data:
         They must agree on what an item of these columns is.
         """
         first, *others = parts
-        columns = {}
-        for name in names:
-            columns[name] = first.columns[name]
+        columns = {name: first.columns[name] for name in names}
+        for name in columns:
             for number, other in enumerate(others, 1):
-                if other.columns.get(name) != columns[name]:
-                    raise ArgumentError(
-                        f"stores 0 and {number} cannot be read together: column {name!r} is {columns[name]} in one and "
-                        f"{other.columns.get(name, 'missing')} in the other"
-                    )
+                for mine, theirs in ((first.columns, other.columns), (first.stored, other.stored)):
+                    if mine[name] != theirs.get(name):
+                        raise ArgumentError(
+                            f"stores 0 and {number} cannot be read together: column {name!r} is {mine[name]} in one "
+                            f"and {theirs.get(name, 'missing')} in the other"
+                        )
         codecs = {
             name: table.codec
             for name, table in first.spans.items()
@@ -71,7 +76,23 @@ class Data:
         }
         reader = first.reader.join([other.reader for other in others], list(columns), list(codecs))
         tables = SpanTables({name: SpanTable(name, codec, reader) for name, codec in codecs.items()})
-        return cls(columns, tables, reader, lambda: "+".join(part.identity for part in parts))
+        return cls(columns, tables, reader, lambda: "+".join(part.identity for part in parts), stored=first.stored)
+
+    def delivered_as(self, dtype: npt.DTypeLike | None) -> "Data":
+        """The same, with the primary column in a wider dtype; None for that in which it is stored."""
+        if dtype is None:
+            return self
+        stored, wide = self.columns[self.primary], np.dtype(dtype)
+        if wide == stored.dtype:
+            return self
+        possible = [each for each in _WIDE if stored.dtype.kind in "iu" and np.can_cast(stored.dtype, each)]
+        if wide not in possible:
+            others = "".join(f" or {each}" for each in possible)
+            raise ArgumentError(
+                f"{self.primary!r} is a column of {stored}; dtype may be {stored.dtype}{others}, not {wide}"
+            )
+        columns = {**self.columns, self.primary: Column(wide, stored.shape)}
+        return Data(columns, self.spans, self.reader, lambda: self.identity, paths=self.paths, stored=self.columns)
 
     @property
     def num_items(self) -> int:
@@ -114,8 +135,8 @@ class ColumnSet:
         self._known_outputs: dict[int, tuple[Array, Bytes]] = {}
         self._inner = self._columns[0].shape if self._columns else ()
         self._item_bytes = [column.item_bytes for column in self._columns]
-        self.sizes = list(zip(self.names, self._item_bytes, strict=True))
-        """(name, bytes per item) of each."""
+        self.forms = {name: _form(data.stored[name], data.columns[name]) for name in self.names}
+        """What the reader must know of each."""
 
     def buffer_bytes(self, num_items: int) -> int:
         """The size of a buffer that holds `num_items` items of every column."""
@@ -175,6 +196,12 @@ class ColumnSet:
             if not array.flags.carray:
                 raise ArgumentError(f"out for {name!r} must be C-contiguous, aligned and writeable")
         return {name: given[name] for name in self.names}
+
+
+def _form(stored: Column, delivered: Column) -> Form:
+    number_bytes = stored.dtype.itemsize
+    sign = 1 << (8 * number_bytes - 1) if stored.dtype.kind == "i" and number_bytes < _INT64.itemsize else 0
+    return Form(stored.item_bytes, delivered.item_bytes, number_bytes, sign)
 
 
 def new_bytes(num_bytes: int) -> Bytes:

@@ -56,7 +56,7 @@ class Documents:
     def _probe(self, items: Ints) -> None:
         """Raise where an item is not there."""
         buffer = new_bytes(self._columns.buffer_bytes(items.size))
-        self.reader.read_ragged(items, np.arange(items.size + 1), self.reader.request(self._columns.sizes), buffer)
+        self.reader.read_ragged(items, np.arange(items.size + 1), self.reader.request(self._columns.forms), buffer)
 
     def announce(self, indices: Ints) -> None:
         """Where documents lie must be read first, so nothing is known ahead of reading them."""
@@ -134,7 +134,7 @@ class DocumentBatch(Batch):
 
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
         reader = self._data.reader
-        reader.read_ragged(self._first_items, self.offsets, reader.request(columns.sizes), buffer)
+        reader.read_ragged(self._first_items, self.offsets, reader.request(columns.forms), buffer)
 
     def _find_spans(self, table: str) -> BatchSpans:
         spans = self._data.spans[table]

@@ -47,7 +47,7 @@ class Packed:
             raise ArgumentError(
                 f"loss_mask is {loss_mask!r}, a column of {data.columns[loss_mask]}; expected one number for each item"
             )
-        self.request = data.reader.request(self._columns.sizes)
+        self.request = data.reader.request(self._columns.forms)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -181,7 +181,7 @@ class PackedBatch(Batch):
 
     def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
         reader = self._data.reader
-        request = self._view.request if columns is self._columns else reader.request(columns.sizes)
+        request = self._view.request if columns is self._columns else reader.request(columns.forms)
         reader.read_pieces(self.pieces.first_items, self.pieces.offsets, request, buffer)
 
     def _find_spans(self, table: str) -> BatchSpans:

@@ -1,6 +1,6 @@
 """Runs the reading kernels over a store's shards: opens the files they ask for and turns their answers into errors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.shards import Shard
 
-__all__ = ["FoundSpans", "Ints", "Location", "Payloads", "Reader"]
+__all__ = ["Form", "FoundSpans", "Ints", "Location", "Payloads", "Reader"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -30,6 +30,17 @@ class Location(NamedTuple):
     shard: str
     start: int
     stop: int
+
+
+class Form(NamedTuple):
+    """How a column lies in its files, and in the buffer of a batch: as there, or in wider numbers."""
+
+    item_bytes: int
+    out_bytes: int
+    number_bytes: int
+    """Of one number of an item, in the file."""
+    sign: int
+    """The sign bit of these numbers; 0 where they have none."""
 
 
 class Reader:
@@ -88,14 +99,14 @@ class Reader:
         return Reader(shards, columns, tables, **self._how)
 
     def request(
-        self, columns: Sequence[tuple[str, int]], *, stride: int = 0, num_items: int = 0, num_samples: int = 0
+        self, columns: Mapping[str, Form], *, stride: int = 0, num_items: int = 0, num_samples: int = 0
     ) -> Ints:
-        """What kernels take to know (name, bytes per item) of the columns to be read, and what windows are.
+        """What kernels take to know the columns to be read, in which form each, and what windows are.
 
         It is good for as long as this reader is.
         """
-        table = np.array([(self._columns.index(name), item_bytes) for name, item_bytes in columns], np.int64)
-        fixed = self.starts, self._files.rows, self._files_per_segment, table.reshape(-1, 2), self._ahead
+        table = np.array([(self._columns.index(name), *form) for name, form in columns.items()], np.int64)
+        fixed = self.starts, self._files.rows, self._files_per_segment, table, self._ahead
         request: Ints = items.make_request(*fixed, stride, num_items, num_samples)  # type: ignore[no-untyped-call]
         return request
 

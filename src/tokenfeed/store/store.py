@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from tokenfeed.format.codecs import Codec, find_codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.storage.files import Backend
@@ -117,6 +119,7 @@ class Store:
         group: int | None = None,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
+        dtype: npt.DTypeLike | None = None,
     ) -> Windows:
         """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
 
@@ -125,14 +128,23 @@ class Store:
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for.
+
+        `dtype` is that of the primary column in batches: int32 or int64, for a model that takes them from host memory.
+        Unless given it is the stored one, which is best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        return Windows(self._data, length, extra=extra, group=group, columns=columns, spans=spans)
+        data = self._data.delivered_as(dtype)
+        return Windows(data, length, extra=extra, group=group, columns=columns, spans=spans)
 
     def documents(
-        self, table: str = "documents", *, columns: Sequence[str] = (), spans: Sequence[str] = ()
+        self,
+        table: str = "documents",
+        *,
+        columns: Sequence[str] = (),
+        spans: Sequence[str] = (),
+        dtype: npt.DTypeLike | None = None,
     ) -> Documents:
-        """One span of `table` = one sample."""
-        return Documents(self._data, table=table, columns=columns, spans=spans)
+        """One span of `table` = one sample. `dtype` as for `windows`."""
+        return Documents(self._data.delivered_as(dtype), table=table, columns=columns, spans=spans)
 
     def packed(
         self,
@@ -143,17 +155,21 @@ class Store:
         spans: Sequence[str] = (),
         loss_mask: str | None = None,
         cache: str | Path | None = None,
+        dtype: npt.DTypeLike | None = None,
     ) -> Packed:
         """Samples of `length` + 1 items made of whole spans of `table`, by a plan that `pack` made: O(1) to open.
 
         A document longer than that is in several samples; none is lost and none is repeated. `loss_mask` is a column
         that says by 0 which items are not to be learned. `cache` is the folder of the plan, if `pack` was given one.
+        `dtype` as for `windows`.
         """
         wanted = Wanted(self.identity, self._data.spans[table].name, length, self.num_items)
         folders = plan_folders(self.shards, wanted) if cache is None else [Path(cache)]
         verify = any(shard.is_verified for shard in self.shards)
         rows = find_plan(folders, wanted, backend=self._backend, verify=verify)
-        return Packed(self._data, rows, table=table, columns=columns, spans=spans, loss_mask=loss_mask)
+        return Packed(
+            self._data.delivered_as(dtype), rows, table=table, columns=columns, spans=spans, loss_mask=loss_mask
+        )
 
     def pack(
         self,

@@ -54,7 +54,7 @@ class Windows:
     def _request_for(self, columns: ColumnSet) -> Ints:
         """What the reading kernel must know to read windows of these columns."""
         return self._reader.request(
-            columns.sizes, stride=self.length, num_items=self._width, num_samples=self._num_samples
+            columns.forms, stride=self.length, num_items=self._width, num_samples=self._num_samples
         )
 
     def first_items(self, numbers: Ints) -> Ints:
@@ -85,8 +85,8 @@ class Windows:
         """Samples `indices` as a batch; columns and spans named when the view was made are read now, without the GIL.
 
         `out` may give the memory: an array of shape (len(indices), length + extra, …) for the only column, or one for
-        every column by name; C-contiguous and of the stored dtype. `batch.column(name)` is then that array. Or
-        `allocate(bytes)` gives one buffer for all columns.
+        every column by name; C-contiguous, and of the dtype that batches have. `batch.column(name)` is then that array.
+        Or `allocate(bytes)` gives one buffer for all columns.
         """
         numbers = as_indices(indices)
         if out is None:

@@ -72,6 +72,7 @@ def test_batches_equal_those_of_a_local_copy(local, proxy, options, tmp_path):
     views = [
         (here.windows(LENGTH, spans=["documents"]), there.windows(LENGTH, spans=["documents"])),
         (here.packed(LENGTH, cache=tmp_path / "plan"), there.packed(LENGTH, cache=made)),
+        (here.windows(LENGTH), there.windows(LENGTH, dtype="int64")),
     ]
     for mine, theirs in views:
         expected, _ = collect(mine, 8, prefetch=4)
