@@ -65,6 +65,8 @@ def test_batches_fill_their_buffers_and_no_more(store_path, backend, columns):
         store.windows(33, columns=columns),
         store.documents(columns=columns),
         store.packed(50, columns=columns, cache=store_path.parent / "plan"),
+        store.windows(33, columns=columns, dtype="int64"),
+        store.documents(columns=columns, dtype="int32"),
     ]
     for view in views:
         for numbers in (np.arange(len(view)), np.arange(len(view))[::-7].copy(), np.array([len(view) - 1])):
