@@ -10,13 +10,22 @@ import pytest
 import tokenfeed
 from fuzz.text_targets import byte_tokenizer
 from plain import make_documents
-from tokenfeed.errors import CorruptionError, DownloadError, FormatError, PlanMismatchError, StateError, TokenfeedError
+from tokenfeed.errors import (
+    CorruptionError,
+    DownloadError,
+    FormatError,
+    PlanMismatchError,
+    ReadError,
+    StateError,
+    TokenfeedError,
+)
 from tokenfeed.format.manifest import Column, Manifest, ShardRecord
 from tokenfeed.format.npy import descr_from_json
 from tokenfeed.observe.snapshots import Snapshot, parse_snapshots
 from tokenfeed.plan.plan import Plan
 from tokenfeed.storage import objects
 from tokenfeed.text.download.client import Client
+from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.listing import read_listing
 from tokenfeed.text.streaming.state import StreamState
 
@@ -242,3 +251,10 @@ def test_a_server_that_sends_a_list_without_end():
     chunks = iter(lambda: b" " * (1 << 20), None)
     with pytest.raises(DownloadError, match="bytes of JSON"):
         list(Client._bounded(chunks, "https://user:secret@host/list"))
+
+
+def test_a_list_of_files_with_a_name_too_long(tmp_path):
+    """Looking for it gave a plain OSError."""
+    (tmp_path / "files.json").write_text(json.dumps({"version": 1, "train": ["a" * 2000 + ".jsonl"], "val": []}))
+    with pytest.raises(ReadError, match="too long"):
+        TextFiles.find(tmp_path).read(0, 0)

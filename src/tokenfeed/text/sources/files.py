@@ -235,7 +235,7 @@ class TextFiles:
             return
         seen: dict[str, int] = {}
         since = time.monotonic()
-        while not path.exists():
+        while not _is_there(path):
             sizes = _arriving(path.parent)
             if any(size > seen.get(name, -1) for name, size in sizes.items()):
                 since = time.monotonic()
@@ -251,6 +251,11 @@ class TextFiles:
 
 def _text_file(path: Path, column: str) -> TextFile:
     return ParquetText(path, column) if path.name.endswith(".parquet") else JsonlText(path, column)
+
+
+def _is_there(path: Path) -> bool:
+    with reading(str(path)):
+        return path.exists()
 
 
 def _arriving(folder: Path) -> dict[str, int]:
