@@ -87,7 +87,8 @@ class LoadedBatch:
     @cached_property
     def rows(self) -> Rows:
         """The rows as the view, or the packer, gives them."""
-        return self._reading.rows.part(self._start, self._stop)
+        rows = self._reading.rows
+        return rows if len(self) == len(rows) else rows.part(self._start, self._stop)
 
     @property
     def num_items(self) -> int:
