@@ -115,13 +115,16 @@ def steady(bench: Bench, workers: Sequence[int]) -> dict[str, Any]:
                     children.append(child)
                 except PeerError as error:
                     bench.fail(contender, what, error)
-            for name, turns in take_turns(bench, children, what, _turn(bench.scale.seconds)).items():
+            for name, turns in take_turns(bench, children, what, _turn(bench, tokens)).items():
                 found.setdefault(name, {})[str(count)] = turns
     return found
 
 
-def _turn(seconds: float) -> Callable[[Child], dict[str, float]]:
+def _turn(bench: Bench, tokens: Tokens) -> Callable[[Child], dict[str, float]]:
+    seconds = bench.scale.seconds
+
     def turn(child: Child) -> dict[str, float]:
+        _warm(bench.path(child.contender, tokens))
         before = child.processor_seconds()
         answer = child.ask("steady", seconds=seconds)
         spent = child.processor_seconds() - before
@@ -134,6 +137,16 @@ def _turn(seconds: float) -> Callable[[Child], dict[str, float]]:
         }
 
     return turn
+
+
+def _warm(folder: Path) -> None:
+    """Have the page cache hold every file: while others have their turns, a system may make room."""
+    piece = bytearray(1 << 20)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(piece):
+                    pass
 
 
 def take_turns(
