@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, and each would compile the package anew
 
 .PHONY: help setup demo test faults simulate fuzz bounds audit lint types check docs bench bench-peers clean
 
