@@ -5,7 +5,10 @@ TokenfeedError
 ├── MissingError       KeyError      no such column, span table, split
 ├── SampleIndexError   IndexError    a sample number outside the view
 ├── FitError           ValueError    a value that the column's dtype cannot hold
-├── NotAStoreError     FileNotFoundError  nothing there that tokenfeed can open
+├── NotFoundError      FileNotFoundError  no file, folder or object at this path
+│   └── NotAStoreError               nothing at this path that tokenfeed can open
+├── DependencyError    ImportError   an optional package that is not installed
+├── AddressInUseError  OSError       a port that another process listens on
 ├── FormatError        ValueError    a file that is not what its name or version promises
 │   └── CorruptionError              a file that contradicts its manifest, its header or itself
 ├── ReadError          OSError       the operating system would not read
@@ -14,21 +17,24 @@ TokenfeedError
 ├── DownloadError      OSError       a server that would not give what was asked
 ├── StateError         ValueError    a checkpoint, plan or run file that cannot be understood
 ├── PlanMismatchError  ValueError    a checkpoint of another run
-├── WorkerError        RuntimeError  a worker process or task that ended again and again
+├── WorkerError        RuntimeError  a worker process or task that failed repeatedly
 └── InterpreterError   ImportError   imported where kernels cannot be compiled
 """
 
 import os
 
 __all__ = [
+    "AddressInUseError",
     "ArgumentError",
     "CorruptionError",
+    "DependencyError",
     "DownloadError",
     "FitError",
     "FormatError",
     "InterpreterError",
     "MissingError",
     "NotAStoreError",
+    "NotFoundError",
     "PlanMismatchError",
     "ReadError",
     "SampleIndexError",
@@ -63,8 +69,20 @@ class FitError(TokenfeedError, ValueError):
     """A value that the column's dtype cannot hold."""
 
 
-class NotAStoreError(TokenfeedError, FileNotFoundError):
+class NotFoundError(TokenfeedError, FileNotFoundError):
+    """No file, folder or object at this path."""
+
+
+class NotAStoreError(NotFoundError):
     """Nothing at this path that tokenfeed can open."""
+
+
+class DependencyError(TokenfeedError, ImportError):
+    """An optional package is not installed; the message says how to install it."""
+
+
+class AddressInUseError(TokenfeedError, OSError):
+    """Another process listens on this port."""
 
 
 class FormatError(TokenfeedError, ValueError):
@@ -110,7 +128,7 @@ class PlanMismatchError(TokenfeedError, ValueError):
 
 
 class WorkerError(TokenfeedError, RuntimeError):
-    """A worker process or task that ended again and again, or failed in a way that nobody foresaw."""
+    """A worker process or task that failed repeatedly, or failed with an error that was not expected."""
 
 
 class InterpreterError(TokenfeedError, ImportError):
