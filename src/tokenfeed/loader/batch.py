@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-from tokenfeed.plan.skips import Ints
 from tokenfeed.store.data import Array
 from tokenfeed.store.spans import BatchSpans
+from tokenfeed.types import Ints
 
 __all__ = ["LoadedBatch", "MasksOf", "Reading", "Rows", "TokenRows"]
 

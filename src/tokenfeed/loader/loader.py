@@ -10,15 +10,16 @@ from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Buffers, Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.masking import find_masks
-from tokenfeed.loader.mixture import Mixture
-from tokenfeed.loader.run import AnyPlan, RunFile
-from tokenfeed.loader.steps import BatchSizes
-from tokenfeed.loader.work import ReadableView, Work, announced, make_jobs
+from tokenfeed.loader.work import Work, announced, make_jobs
 from tokenfeed.plan.locality import Shuffle
+from tokenfeed.plan.mixing import Mixture
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
+from tokenfeed.plan.steps import BatchSizes
+from tokenfeed.runs.file import RunFile
 from tokenfeed.storage.remote import RemoteStats
 from tokenfeed.store.batch import Batch
+from tokenfeed.store.view import View
 
 __all__ = ["Loader"]
 
@@ -41,7 +42,7 @@ class Loader(Delivery):
 
     def __init__(
         self,
-        view: ReadableView | Mixture,
+        view: View | Mixture,
         batch_size: int | Mapping[int, int],
         *,
         seed: int = 0,
@@ -70,15 +71,18 @@ class Loader(Delivery):
             raise ArgumentError(f"epochs is {epochs}; it must be at least 1, or None for a loader without end")
         self.rank, self.world_size = find_rank(rank, world_size)
         self.batch_sizes = BatchSizes(batch_size)
-        self.plan, self._stop = _make_plan(view, epochs, seed=seed, shuffle=shuffle, skips=skips)
-        self._reader = view.reader
-        self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, view.sample_bytes))
+        self.plan = Plan.of(view, seed=seed, shuffle=shuffle, skips=skips)
+        self._stop = self.plan.end if epochs is None else self.plan.count(epochs)
+        mixture = Mixture.of(view)
+        joined = mixture.joined
+        self._reader = joined.reader
+        self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, joined.sample_bytes))
         self._prefetch = self._choose_prefetch() if prefetch is None else prefetch
         self._threads = threads
-        masks = find_masks(view, skips)
-        self._work = Work(self.plan, view, self.rank, self.world_size, self._stop, Buffers(), collate, masks)
+        masks = find_masks(mixture, skips)
+        self._work = Work(self.plan, joined, self.rank, self.world_size, self._stop, Buffers(), collate, masks)
         self._run = None if run is None or self.rank != 0 else RunFile(run)
-        self._stores = _find_paths(view)
+        self._stores = {name: each.paths for name, each in mixture.views.items()}
         self._next = 0
 
     def _choose_prefetch(self) -> int:
@@ -142,23 +146,3 @@ class Loader(Delivery):
     def __repr__(self) -> str:
         return f"Loader({self.plan}, batch_size={self.batch_sizes}, rank {self.rank} of {self.world_size})"
 
-
-def _make_plan(
-    view: ReadableView | Mixture, epochs: int | None, *, seed: int, shuffle: Shuffle, skips: Sequence[Skip]
-) -> tuple[AnyPlan, int | None]:
-    """The plan, and where it ends."""
-    if isinstance(view, Mixture):
-        if epochs is not None:
-            raise ArgumentError(
-                "sources of a mixture have epochs of their own; give the last stage a length, or mix(…, max_epochs=…)"
-            )
-        plan = view.plan(seed=seed, shuffle=shuffle, skips=skips)
-        return plan, plan.end
-    single = Plan.of(view, seed=seed, shuffle=shuffle, skips=skips)
-    return single, None if epochs is None else single.count(epochs)
-
-
-def _find_paths(view: ReadableView | Mixture) -> dict[str, list[str]]:
-    """Where the data of each source lies, as far as views tell; the source of a single view has no name."""
-    views = view.views if isinstance(view, Mixture) else {"": view}
-    return {name: list(getattr(getattr(each, "_data", None), "paths", ())) for name, each in views.items()}

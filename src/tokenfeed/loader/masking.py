@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.mixture import Mixture
-from tokenfeed.plan.skips import Ints, Skip
+from tokenfeed.plan.mixing import Mixture
+from tokenfeed.plan.skips import Skip
+from tokenfeed.types import Ints
 
 __all__ = ["Masks", "find_masks"]
 

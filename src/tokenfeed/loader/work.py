@@ -5,47 +5,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tokenfeed.loader.batch import LoadedBatch, MasksOf, Reading
 from tokenfeed.loader.feed import Buffers
-from tokenfeed.loader.steps import BatchSizes, rows_of
-from tokenfeed.plan.plan import View
-from tokenfeed.plan.skips import Ints
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.steps import BatchSizes, rows_of
 from tokenfeed.store.batch import Batch
 from tokenfeed.store.data import Bytes
-from tokenfeed.store.reader import Reader
+from tokenfeed.store.view import View
+from tokenfeed.types import Ints
 
-__all__ = ["Job", "Order", "Readable", "ReadableView", "Work", "announced", "make_jobs"]
-
-
-class Readable(Protocol):
-    """What samples can be read from."""
-
-    @property
-    def sample_bytes(self) -> int:
-        """About how many bytes of columns a sample has."""
-
-    @property
-    def reader(self) -> Reader:
-        """What it reads by."""
-
-    def announce(self, indices: Ints) -> None:
-        """Begin to fetch what `read` will need, as far as it lies elsewhere. Does not wait."""
-
-    def read(self, indices: Any, *, allocate: Callable[[int], Bytes]) -> Batch: ...
-
-
-class ReadableView(View, Readable, Protocol):
-    """A view that samples can be read from."""
-
-
-class Order(Protocol):
-    """Which samples a run delivers: a plan."""
-
-    def locate(self, samples: Ints) -> tuple[Ints, Ints]: ...
-
-    def state(self, num_delivered: int) -> dict[str, Any]: ...
+__all__ = ["Job", "Work", "announced", "make_jobs"]
 
 
 class Job(NamedTuple):
@@ -90,8 +61,8 @@ class Work:
 
     def __init__(
         self,
-        plan: Order,
-        view: Readable,
+        plan: Plan,
+        view: View,
         rank: int,
         world_size: int,
         stop: int | None,
@@ -120,7 +91,8 @@ class Work:
     def announce(self, job: Job) -> None:
         """Begin to fetch what a job will read."""
         with contextlib.suppress(Exception):  # whatever is wrong is told when the job has its turn
-            self._view.announce(self._plan.locate(self._samples_of(job))[1])
+            sources, _, indices = self._plan.locate(self._samples_of(job))
+            self._view.announce(indices + self._plan.starts[sources])
 
     def _samples_of(self, job: Job) -> Ints:
         samples = rows_of(job.start, sum(job.sizes), self._rank, self._world_size)
@@ -136,8 +108,8 @@ class Work:
             return self.buffers.take(num_bytes)
 
         samples = self._samples_of(job)
-        epochs, indices = self._plan.locate(samples)
-        rows = self._view.read(indices, allocate=allocate)
+        sources, epochs, indices = self._plan.locate(samples)
+        rows = self._view.read(indices + self._plan.starts[sources], allocate=allocate)
         reading = Reading(self._plan.state, rows, samples, epochs, self._masks)
         batches, delivered, first = [], job.start, 0
         for size in job.sizes:

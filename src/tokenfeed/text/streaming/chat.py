@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FitError, FormatError
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.plan.plan import check_parts
+from tokenfeed.plan.state import check_parts
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
 from tokenfeed.text.streaming.chunks import Encoded, Texts

@@ -10,7 +10,7 @@ from tokenfeed.loader.batch import LoadedBatch
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Buffers, Feed
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.plan.plan import check_parts
+from tokenfeed.plan.state import check_parts
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.packer import Packing, PackingCounts
 from tokenfeed.text.streaming.places import NO_DOCUMENTS, Place

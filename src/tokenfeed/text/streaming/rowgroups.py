@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, PlanMismatchError, StateError
-from tokenfeed.plan.plan import check_parts
+from tokenfeed.plan.state import check_parts
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
 from tokenfeed.text.sources.files import TextFiles

@@ -11,7 +11,7 @@ import numpy as np
 
 from tokenfeed.loader.batch import LoadedBatch, Reading
 from tokenfeed.loader.feed import Buffers
-from tokenfeed.loader.steps import rows_of
+from tokenfeed.plan.steps import rows_of
 from tokenfeed.store.data import Array
 from tokenfeed.store.reader import Ints
 from tokenfeed.text.streaming.chunks import Encoded, encode_ahead
