@@ -12,7 +12,7 @@ its last start: later steps are reported as they were planned.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

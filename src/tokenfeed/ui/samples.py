@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import SampleIndexError
-from tokenfeed.store.data import Array
-from tokenfeed.store.reader import Ints
 from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.types import Array, Ints
 from tokenfeed.ui.overview import reader_of
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject

@@ -5,6 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
+from tokenfeed.loader.comparison import compare
+from tokenfeed.loader.provenance import make_view
 
 import tokenfeed
 from plain import spans_of
@@ -16,8 +18,6 @@ from tokenfeed.errors import (
     SampleIndexError,
     StateError,
 )
-from tokenfeed.loader.comparison import compare
-from tokenfeed.loader.provenance import make_view
 
 
 def deliver(view, path, steps=3, batch_size=4, *, state=None, **options):
