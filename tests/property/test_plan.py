@@ -219,13 +219,13 @@ def test_one_view_is_a_mixture_of_one_source():
 @pytest.mark.parametrize("skip", [Skip(indices=(3,), source="web"), Skip(documents=(3,), source="web", mask=True)])
 def test_a_skip_that_names_a_source_is_refused_over_one_view(skip):
     """It was ignored."""
-    with pytest.raises(ArgumentError, match="one view without a name; leave source out"):
+    with pytest.raises(ArgumentError, match="one view, without a name; leave it out"):
         plan_over(10, skips=[skip])
 
 
 def test_skips_name_a_source_that_there_is():
     two = [source("web", 10), source("code", 10)]
-    with pytest.raises(ArgumentError, match="of which source.*web, code"):
+    with pytest.raises(ArgumentError, match=r"of which source.*web, code"):
         Plan(two, skips=[Skip(indices=(3,))])
     with pytest.raises(ArgumentError, match="no source 'law'; there are web, code"):
         Plan(two, skips=[Skip(indices=(3,), source="law")])
@@ -241,12 +241,10 @@ def test_epochs_of_several_sources():
 
 def test_states_of_other_kinds_and_versions():
     plan = plan_over(10)
-    with pytest.raises(
-        StateError, match=r"kind 'stream', made by tokenfeed.stream; a Loader takes states of kind 'run'"
-    ):
+    with pytest.raises(StateError, match=r"kind 'stream', made by tokenfeed.stream; a Loader takes .* kind 'run'"):
         plan.accept({**plan.state(3), "kind": "stream"})
     for damage in ({"version": 1}, {"kind": None}, {"samples": "3"}, {"samples": -1}, {"plan": None}):
-        with pytest.raises(StateError, match="version|kind|damaged"):
+        with pytest.raises(StateError, match=r"version|kind|damaged"):
             plan.accept({**plan.state(3), **damage})
     with pytest.raises(StateError, match="not list"):
         plan.accept([])

@@ -5,9 +5,9 @@ import os
 
 import numpy as np
 import pytest
-import tokenfeed.loader.work
 
 import tokenfeed.loader.loader
+import tokenfeed.loader.reading
 from plans import plan_over
 from simulation.command import find_violation, play_many
 from simulation.history import (
@@ -30,6 +30,7 @@ from tokenfeed.errors import PlanMismatchError
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.locality import Locality, LocalPermutation
 from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Schedule
 
 HISTORIES = int(os.environ.get("HISTORIES", "150"))
@@ -69,9 +70,9 @@ def test_the_same_seed_is_the_same_history():
 
 def plant_rows(monkeypatch):
     """The last rank takes the samples of the one before it."""
-    right = tokenfeed.loader.work.rows_of
+    right = tokenfeed.loader.reading.rows_of
     monkeypatch.setattr(
-        tokenfeed.loader.work,
+        tokenfeed.loader.reading,
         "rows_of",
         lambda start, size, rank, world: right(start, size, max(0, rank - (rank + 1 == world)), world),
     )
@@ -118,8 +119,10 @@ def plant_epoch(monkeypatch):
     right = Plan.locate
 
     def locate(self, samples):
-        epochs, indices = right(self, samples)
-        return epochs, right(self, samples % self.num_samples)[1] if not self.skips else indices
+        sources, epochs, indices = right(self, samples)
+        if len(self.sources) == 1 and not self.skips:
+            indices = right(self, samples % self.sources[0].num_samples)[2]
+        return sources, epochs, indices
 
     monkeypatch.setattr(Plan, "locate", locate)
 

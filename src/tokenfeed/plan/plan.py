@@ -151,9 +151,7 @@ class Plan:
         if name is None:
             raise ArgumentError(f"of which source? Give source=…; there are {', '.join(names)}")
         if names == [""] and name:
-            raise ArgumentError(
-                f"there is no source {name!r}: the run is over one view without a name; leave source out"
-            )
+            raise ArgumentError(f"there is no source {name!r}: the run is over one view, without a name; leave it out")
         if name not in names:
             raise ArgumentError(f"there is no source {name!r}; there are {', '.join(names)}")
         return names.index(name)
@@ -244,7 +242,7 @@ class Plan:
         return total
 
     def _reached(self, num_delivered: int) -> int:
-        """Number in the schedule right after the last sample: a range that is skipped from here on changes nothing yet."""
+        """Where the schedule is after the last sample: a range that is skipped from here on changes nothing yet."""
         return int(jump(np.array([num_delivered - 1]), self._ranges)[0]) + 1 if num_delivered else 0
 
     def early_skips(self, num_delivered: int) -> list[Skip]:
@@ -272,7 +270,7 @@ class Plan:
             "locality": locality_part(self.shuffle),
             "group": drawn[0].spec.samples_per_group if self._family else None,
         }
-        # They hold until the next skip or segment begins. Within the first period of a segment, sources join one by one.
+        # They hold until the next skip or segment begins. In the first period of a segment, sources join one by one.
         until = self.schedule.steady_until(reached)
         if until is not None:
             ends = [first for first in self._changes if first >= num_delivered]
@@ -318,7 +316,7 @@ class Plan:
         return num_delivered
 
     def recount(self, num_delivered: int, other: "Plan") -> int:
-        """How many samples of another plan hold what so many of this one do: it may have other windows of one family."""
+        """So many samples, in those of another plan: it may have windows of another length over the same groups."""
         if self._family is None or self._family != other._family:
             return num_delivered
         group, others = self.sources[0].spec.samples_per_group, other.sources[0].spec.samples_per_group

@@ -190,7 +190,7 @@ class Schedule:
         return self._segments[self._before(num_samples)].count(num_samples)
 
     def targets(self, num_samples: int) -> Floats:
-        """What each source is due after `num_samples` samples, by rationalised weights; `counts` is within one of it."""
+        """Samples due from each source after `num_samples`, by rationalised weights; `counts` is within one of them."""
         segment = self._segments[self._before(num_samples)]
         periods, places = divmod(num_samples - segment.start, segment.period)
         targets = segment.bases.astype(np.float64)
