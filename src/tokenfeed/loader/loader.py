@@ -16,7 +16,7 @@ from tokenfeed.plan.mixing import Mixture
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import BatchSizes
-from tokenfeed.runs.run import RunFile
+from tokenfeed.runs.file import RunFile
 from tokenfeed.storage.remote import RemoteStats
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.view import View
