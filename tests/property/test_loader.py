@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tokenfeed
 from oracle import Leg, check_exactly_once, run
 from tokenfeed.loader.loader import Loader
-from tokenfeed.loader.steps import BatchSizes
+from tokenfeed.plan.steps import BatchSizes
 
 LEGS = st.lists(
     st.builds(Leg, st.integers(1, 6), st.integers(1, 7), st.integers(0, 6), st.sampled_from([0, 1, 2, 5])),

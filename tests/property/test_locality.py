@@ -15,9 +15,9 @@ from randomness import all_p_values, chi_square_p
 from tokenfeed.errors import PlanMismatchError
 from tokenfeed.kernels import locality as kernels
 from tokenfeed.kernels.locality import permute_local_run
-from tokenfeed.loader.comparison import compare
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.locality import Locality, LocalPermutation
+from tokenfeed.runs.comparison import compare
 
 words = st.integers(0, 2**63 - 1)
 localities = st.builds(

@@ -460,7 +460,7 @@ class Player:
         ranks = [rank for at, rank in self.rows if at == step]
         for rank in ranks if self.world.kind != WIDE else ranks[:2]:
             for trace, row in zip(run.trace(step, rank=rank), self.rows[step, rank], strict=True):
-                source = NAMES[row.drawn.source] if self.data.is_mixed else None
+                source = NAMES[row.drawn.source] if self.data.is_mixed else ""
                 told = (trace.sample, trace.source, trace.epoch, trace.index)
                 demand(told == (row.sample, source, *row.drawn[1:]), "step", step, "is traced as", trace, "was", row)
                 self.figures.traced += 1

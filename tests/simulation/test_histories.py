@@ -8,6 +8,7 @@ import pytest
 
 import tokenfeed.loader.loader
 import tokenfeed.loader.work
+from plans import plan_over
 from simulation.command import find_violation, play_many
 from simulation.history import (
     WIDE,
@@ -29,7 +30,6 @@ from tokenfeed.errors import PlanMismatchError
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.locality import Locality, LocalPermutation
 from tokenfeed.plan.permutation import Permutation
-from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Schedule
 
 HISTORIES = int(os.environ.get("HISTORIES", "150"))
@@ -162,7 +162,7 @@ def test_skips_in_any_order_and_changes_behind_them():
 def test_a_skip_that_a_later_one_brings_closer_is_part_of_the_past(delivered):
     """Samples (50, 60), then (10, 15): the first begins at 45 now, and a checkpoint behind that tells so."""
     first, second = tokenfeed.Skip(samples=(50, 60)), tokenfeed.Skip(samples=(10, 15))
-    both, one = (Plan(1000, data="d", view="v", skips=skips) for skips in ([first, second], [second]))
+    both, one = (plan_over(1000, skips=skips) for skips in ([first, second], [second]))
     samples = np.arange(delivered)
     are_same = np.array_equal(both.locate(samples), one.locate(samples))
     assert are_same == (delivered <= 45)
