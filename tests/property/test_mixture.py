@@ -122,7 +122,7 @@ def test_stages_by_length_ramps_and_an_end(views):
     ]
     mixed = tokenfeed.mix({name: views[name] for name in ("web", "code", "math")}, stages=stages)
     loader = Loader(mixed, 7)
-    seen = [value for batch in loader for value in batch.rows.column("tokens")[:, 0].tolist()]
+    seen = [value for batch in loader for value in batch.column("tokens")[:, 0].tolist()]
     assert len(seen) == 170
     sources = [value // 1000 for value in seen]
     assert set(sources[:30]) == {0}
@@ -153,7 +153,7 @@ def test_limits_on_repetition(views):
     assert math.is_exceeded
     assert math.epochs == 4
     loader = Loader(mixed, 1)
-    seen = [int(batch.rows.column("tokens")[0, 0]) // 1000 for batch in loader]
+    seen = [int(batch.column("tokens")[0, 0]) // 1000 for batch in loader]
     assert seen.count(2) == 10
     assert 10 <= seen.count(0) <= 11
     with pytest.raises(ArgumentError, match="the run ends with sample"):

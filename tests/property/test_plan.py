@@ -241,7 +241,9 @@ def test_epochs_of_several_sources():
 
 def test_states_of_other_kinds_and_versions():
     plan = plan_over(10)
-    with pytest.raises(StateError, match=r"kind 'stream', made by tokenfeed.stream; a Loader takes states of kind 'run'"):
+    with pytest.raises(
+        StateError, match=r"kind 'stream', made by tokenfeed.stream; a Loader takes states of kind 'run'"
+    ):
         plan.accept({**plan.state(3), "kind": "stream"})
     for damage in ({"version": 1}, {"kind": None}, {"samples": "3"}, {"samples": -1}, {"plan": None}):
         with pytest.raises(StateError, match="version|kind|damaged"):

@@ -110,10 +110,10 @@ def deliver(view, history, path, seed):
                 step = tokenfeed.Run(path).starts[-1].step
                 delivered = {place: row for place, row in delivered.items() if place[0] < step}
             for rank, batch in enumerate(batches):
-                spans = batch.rows.spans_of("documents")
+                spans = batch.spans["documents"]
                 for row, (sample, epoch) in enumerate(zip(batch.samples.tolist(), batch.epochs.tolist(), strict=True)):
                     payloads = [span.payload for span in spans[row]]
-                    content = np.ascontiguousarray(batch.rows[row].tokens).tobytes()
+                    content = np.ascontiguousarray(batch[row].tokens).tobytes()
                     delivered[step + number, rank, row] = Row(sample, epoch, content, payloads)
             num_delivered = batches[0].state["samples"]
             checkpoints.append((batches[0].state, num_delivered, skips))

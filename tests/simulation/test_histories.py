@@ -5,9 +5,9 @@ import os
 
 import numpy as np
 import pytest
+import tokenfeed.loader.work
 
 import tokenfeed.loader.loader
-import tokenfeed.loader.work
 from plans import plan_over
 from simulation.command import find_violation, play_many
 from simulation.history import (

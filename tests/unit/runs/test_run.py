@@ -25,7 +25,7 @@ def leg(windows, path, state, steps, world_size, batch_size, **options):
             loader.load_state_dict(state)
     for _ in range(steps):
         batches = [next(loader) for loader in loaders]
-        delivered.append([(batch.samples.tolist(), batch.rows.indices.tolist()) for batch in batches])
+        delivered.append([(batch.samples.tolist(), batch.indices.tolist()) for batch in batches])
         state = batches[0].state
     return delivered, state
 

@@ -5,6 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
+from tokenfeed.loader.comparison import compare
+from tokenfeed.loader.provenance import make_view
 
 import tokenfeed
 from plain import spans_of
@@ -16,8 +18,6 @@ from tokenfeed.errors import (
     SampleIndexError,
     StateError,
 )
-from tokenfeed.loader.comparison import compare
-from tokenfeed.loader.provenance import make_view
 
 
 def deliver(view, path, steps=3, batch_size=4, *, state=None, **options):
@@ -70,7 +70,7 @@ def test_views_are_made_again_from_their_descriptions(store, path, make):
         for place, row in enumerate(rows):
             assert row.locations == view.locate(row.index)
             assert spans_of(row.documents) == spans_of(batch.spans[table][place])
-            np.testing.assert_array_equal(row.content.tokens, batch.rows[place].tokens)
+            np.testing.assert_array_equal(row.content.tokens, batch[place].tokens)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_data_has_moved(store, store_path, path, tmp_path):
     with pytest.raises(NotAStoreError, match=r"was in .*store when the run began.*stores="):
         run.find(5)
     moved = run.trace(0, stores=tmp_path / "archive")
-    np.testing.assert_array_equal(moved[2].content.tokens, batch.rows[2].tokens)
+    np.testing.assert_array_equal(moved[2].content.tokens, batch[2].tokens)
     # A resume from there is noted, though the plan is the same.
     deliver(tokenfeed.open(tmp_path / "archive").windows(64), path, 1, state=batch.state)
     assert [start.stores[""] for start in tokenfeed.Run(path).starts] == [
@@ -245,7 +245,7 @@ def test_sources_of_a_mixture(store, tmp_path, path):
     assert run.starts[-1].stores == {"a": store.paths, "b": [str(tmp_path / "b")]}
     for step, batch in enumerate(batches, 3):
         for place, row in enumerate(run.trace(step)):
-            np.testing.assert_array_equal(row.content.tokens, batch.rows[place].tokens)
+            np.testing.assert_array_equal(row.content.tokens, batch[place].tokens)
             assert row.locations == views[row.source].locate(row.index)
     found = run.find(7, source="b", epochs=range(2))
     assert {seen.source for seen in found} == {"b"}
@@ -271,7 +271,7 @@ def test_other_lengths_over_the_same_groups(store, path):
     assert [start.samples for start in run.starts] == [0, 10]
     for step, batch in enumerate([*short, *long]):
         for place, row in enumerate(run.trace(step)):
-            np.testing.assert_array_equal(row.content.tokens, batch.rows[place].tokens)
+            np.testing.assert_array_equal(row.content.tokens, batch[place].tokens)
 
 
 def test_places(store, path):
