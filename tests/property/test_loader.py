@@ -81,7 +81,7 @@ def test_finite_iteration(stores, num_samples, world_size, batch_size, epochs, s
     for _ in range(2):  # a second loop begins again
         ranks = [list(loader) for loader in loaders]
         assert {len(batches) for batches in ranks} == {-(-num_samples * epochs // (world_size * batch_size))}
-        seen = np.concatenate([batch.rows.indices for batches in ranks for batch in batches])
+        seen = np.concatenate([batch.indices for batches in ranks for batch in batches])
         np.testing.assert_array_equal(np.bincount(seen, minlength=num_samples), epochs)
         for batches in ranks:
             for batch in batches:

@@ -83,7 +83,7 @@ class Loader(Delivery):
         self._steps = StepReader(
             self.plan,
             joined,
-            find_masks(mixture.views, skips),
+            find_masks(self.plan, list(mixture.views.values())),
             rank=self.rank,
             world_size=self.world_size,
             stop=self._stop,

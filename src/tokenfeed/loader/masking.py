@@ -1,11 +1,12 @@
 """Documents that must not be learned from: their samples are delivered, and `loss_mask` leaves them out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.store.batch import Rows
 from tokenfeed.store.view import View
@@ -48,24 +49,19 @@ class Masks:
         return mask
 
 
-def find_masks(views: Mapping[str, View], skips: Sequence[Skip]) -> Masks | None:
-    """The skips that mask; None where there is none. `views` are the sources, in the order of the plan."""
-    masks = [_find(views, skip) for skip in skips if skip.mask]
-    table = next(iter(views.values())).spec.table
-    return Masks(masks, table) if masks else None
+def find_masks(plan: Plan, views: Sequence[View]) -> Masks | None:
+    """The skips of a plan that mask; None where there is none. `views` are those of its sources."""
+    masks = [_find(views, plan.source_number(skip.source), skip) for skip in plan.skips if skip.mask]
+    return Masks(masks, views[0].spec.table) if masks else None
 
 
-def _find(views: Mapping[str, View], skip: Skip) -> _Mask:
-    source = "" if skip.source is None else skip.source
-    if source not in views:
-        raise ArgumentError(f"{skip}: which source? There are {', '.join(views)}")
-    view = views[source]
+def _find(views: Sequence[View], number: int, skip: Skip) -> _Mask:
+    view, earlier = views[number], views[:number]
     if view.length is None:
         raise ArgumentError(f"{skip}: samples of {view} are whole documents; skip them without mask=True")
     touched = view.samples_touching(skip.documents)
     if touched.size == 0:
         raise ArgumentError(f"{skip}: no sample touches these documents")
-    earlier = [views[name] for name in list(views)[: list(views).index(source)]]
     first_index = sum(len(each) for each in earlier)
     first_document = sum(len(each.documents_table) for each in earlier)
     return _Mask(skip.at, first_index + touched, first_document + np.array(skip.documents))

@@ -12,12 +12,35 @@ from tokenfeed.types import Bytes
 __all__ = ["Buffers"]
 
 
-class _Lease(np.ndarray):
-    """Memory that is in use. Every array of a batch views it; when the last of them goes, so does this object."""
+class _Memory:
+    """Memory that is given out again and again."""
+
+    def __init__(self, array: Bytes) -> None:
+        self.array = array
+        self.size = array.size
+        self.address = array.ctypes.data
+
+
+class _Lease:
+    """Memory that is in use: the base of every array of a batch. When the last of them goes, so does this object.
+
+    It is no array: NumPy lets a view refer to the array that owns its memory, and skips arrays in between.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "_memory")
+
+    def __init__(self, memory: _Memory, num_bytes: int) -> None:
+        self._memory = memory
+        self.__array_interface__ = {
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (memory.address, False),
+            "version": 3,
+        }
 
 
 class Buffers:
-    """Buffers for batches. A buffer is given out again once nothing refers to its lease: no batch, no array, no tensor.
+    """Buffers for batches. Memory is given out again once its lease ends: no batch, array or tensor refers to it.
 
     So a batch that is held never changes, and memory grows with what is held alone. Threads may share this: leases end
     in any thread, at any time, and only append to a deque.
@@ -25,18 +48,17 @@ class Buffers:
 
     def __init__(self, allocate: Callable[[int], Bytes] = new_bytes) -> None:
         self._allocate = allocate
-        self._free: deque[Bytes] = deque()
+        self._free: deque[_Memory] = deque()
         self._largest = 0
 
     def take(self, num_bytes: int) -> Bytes:
-        """A buffer of that many bytes; memory that is free and large enough, or new memory."""
+        """A buffer of that many bytes, in memory that is free and large enough, or new."""
         memory = self._find(num_bytes)
-        # NumPy lets a view refer to the array that owns its memory and skips arrays in between, but not a memoryview.
-        lease = _Lease(num_bytes, np.uint8, memory.data)
+        lease = _Lease(memory, num_bytes)
         weakref.finalize(lease, self._free.append, memory).atexit = False
-        return np.ndarray(num_bytes, np.uint8, lease.data)
+        return np.asarray(lease)
 
-    def _find(self, num_bytes: int) -> Bytes:
+    def _find(self, num_bytes: int) -> _Memory:
         while self._free:
             try:
                 memory = self._free.pop()
@@ -45,4 +67,4 @@ class Buffers:
             if memory.size >= num_bytes:
                 return memory  # a smaller one is dropped: batches have grown
         self._largest = max(self._largest, num_bytes)  # documents differ in size; what fits the largest fits the next
-        return self._allocate(self._largest)
+        return _Memory(self._allocate(self._largest))

@@ -95,13 +95,13 @@ class Rows(ABC):
 
     def inputs(self, start: int, stop: int) -> Array:
         """Inputs of rows [start, stop): a view of the primary column where rows have one length."""
-        return self._primary()[start:stop, : self.length]
+        return self._primary()[start:stop, : self.input_length(start, stop)]
 
     def targets(self, start: int, stop: int) -> Array:
         """Items that follow the inputs, one by one."""
         if self.extra == 0:
             raise ArgumentError("windows(…, extra=0) have no targets; extra=1 reads the item after each window too")
-        return self._primary()[start:stop, 1:]
+        return self._primary()[start:stop, 1 : self.input_length(start, stop) + 1]
 
     def _primary(self) -> Array:
         if self.primary is None:

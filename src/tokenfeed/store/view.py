@@ -251,7 +251,10 @@ class StoreRows(Rows):
 
     def loss_mask(self, start: int, stop: int) -> Bools | None:
         column = self.view.spec.loss_mask
-        return None if column is None else self.column(column)[start:stop, 1:] != 0
+        if column is None:
+            return None
+        learned: Bools = self.column(column)[start:stop, 1 : self.input_length(start, stop) + 1] != 0
+        return learned
 
 
 def as_indices(indices: Any) -> Ints:

@@ -50,11 +50,10 @@ class DeviceBatch(PlacedBatch):
         if length is not None and primary is not None:
             tokens = self._narrow[primary]
             self._inputs = _widen(tokens[:, :length], dtypes["inputs"])
-            self._targets = _widen(tokens[:, 1:], dtypes["targets"]) if host.has_targets else None
+            self._targets = _widen(tokens[:, 1 : length + 1], dtypes["targets"]) if host.has_targets else None
         elif primary is not None:  # documents, padded to the longest
-            self._inputs, self._targets = (
-                _widen(move(each), dtypes[name]) for each, name in zip(host, _PAIR, strict=True)
-            )
+            self._inputs = _widen(move(host.inputs), dtypes["inputs"])
+            self._targets = _widen(move(host.targets), dtypes["targets"])
         mask = host.loss_mask
         self._mask = None if mask is None else move(mask)
         self.data = pytree.tree_map_only(np.ndarray, lambda array: _widen_column(move(array)), host.data)

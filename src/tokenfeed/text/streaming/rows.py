@@ -33,7 +33,7 @@ class StreamRows(Rows):
 
     @property
     def length(self) -> int:
-        return self.tokens.shape[1] - 1
+        return int(self.tokens.shape[1]) - 1
 
     @property
     def extra(self) -> int:
@@ -57,7 +57,7 @@ class StreamRows(Rows):
 
     @property
     def offsets(self) -> Ints:
-        return np.arange(len(self) + 1) * self.tokens.shape[1]
+        return np.arange(len(self) + 1) * (self.length + 1)
 
     @property
     def lengths(self) -> Ints:
