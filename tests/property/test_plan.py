@@ -250,6 +250,31 @@ def test_states_of_other_kinds_and_versions():
         plan.accept([])
 
 
+def test_windows_of_other_lengths_over_the_same_groups_in_a_mixture():
+    """Only the plan over one source can go on with another length; samples of a mixture are counted by its schedule."""
+
+    def mixed(length, *names):
+        view = {"kind": "windows", "length": length, "group": 64}
+        return Plan([PlanSource(name, 64 * 10 // length, f"data of {name}", view) for name in names])
+
+    assert mixed(16, "a").accept(mixed(8, "a").state(32)) == 16
+    with pytest.raises(PlanMismatchError, match="view"):
+        mixed(16, "a", "b").accept(mixed(8, "a", "b").state(32))
+    one, two = mixed(8, "a"), Plan(mixed(8, "a", "b").sources, mixed(8, "a").schedule.then(32, {"a": 1, "b": 1}))
+    for number in (0, 1, 31, 32):
+        assert two.accept(one.state(number)) == number
+    with pytest.raises(PlanMismatchError, match="mixture"):
+        two.accept(one.state(33))
+
+
+def test_rows_packed_by_another_algorithm():
+    one, other = (
+        Plan([PlanSource("", 9, "d", {"kind": "packed", "length": 8, "algorithm": number})]) for number in (1, 2)
+    )
+    with pytest.raises(PlanMismatchError, match="by algorithm 1"):
+        other.accept(one.state(3))
+
+
 def test_all_states_have_the_same_words():
     two = [source("web", 10), source("code", 12, group=2)]
     plans = [plan_over(10), plan_over(12, group=3), Plan(two), Plan(two, shuffle=Locality(3, 2))]

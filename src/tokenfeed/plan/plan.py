@@ -259,16 +259,18 @@ class Plan:
             return dict(known)
         reached = self._reached(num_delivered)
         counts = self.schedule.counts(reached)
-        drawn = [each for each, count in zip(self.sources, counts, strict=True) if count or len(self.sources) == 1]
+        drawn = [each for each, count in zip(self.sources, counts, strict=True) if count or not each.name]
+        alone = drawn[0].spec if len(drawn) == 1 else None
+        family = None if alone is None else alone.family
         early = [skip.to_json() for skip in self.early_skips(num_delivered)]
         parts = {
             "data": _summary([[each.name, each.num_samples, each.data] for each in drawn], {e.data for e in drawn}),
-            "view": _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
+            "view": family or _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
             "mixture": self.schedule.digest(reached),
             "seed": self.seed if self.shuffle else None,
             "skips": _digest(early) if early else None,
             "locality": locality_part(self.shuffle),
-            "group": drawn[0].spec.samples_per_group if self._family else None,
+            "group": alone.samples_per_group if alone is not None and family else None,
         }
         # They hold until the next skip or segment begins. In the first period of a segment, sources join one by one.
         until = self.schedule.steady_until(reached)

@@ -93,7 +93,7 @@ def test_rows_that_another_algorithm_packed(store, path):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[0]["plan"]["sources"][0]["view"]["algorithm"] = 99
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(PlanMismatchError, match="algorithm"):
+    with pytest.raises(StateError, match="algorithm 99"):
         _ = tokenfeed.Run(path).trace(0)[0].documents
 
 
