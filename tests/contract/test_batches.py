@@ -21,20 +21,25 @@ CONVERSATIONS = [
 ]
 
 
+def first_half(values):
+    return values[: len(values) // 2]
+
+
+def rest(values):
+    return values[len(values) // 2 :]
+
+
 @pytest.fixture
 def store(tmp_path):
     rng = np.random.default_rng(0)
     columns = {"tokens": "uint16", "learn": "uint8"}
-    with tokenfeed.Writer(tmp_path / "store", columns=columns, spans={"documents": "json", "turns": None}) as writer:
+    with tokenfeed.Writer(tmp_path / "store", columns=columns, spans={"documents": "json", "turns": "json"}) as writer:
         for number in range(60):
             length = int(rng.integers(2, 90))
-            turns = [length // 2, length - length // 2]
-            tokens = rng.integers(1, 1000, length)
-            writer.append(
-                {"tokens": tokens, "learn": rng.integers(0, 2, length)},
-                documents={"number": number},
-                turns=[(count, None) for count in turns],
-            )
+            items = {"tokens": rng.integers(1, 1000, length), "learn": rng.integers(0, 2, length)}
+            first, second = ({name: part(values) for name, values in items.items()} for part in (first_half, rest))
+            writer.append(first, documents={"number": number}, turns="user")
+            writer.extend(second, turns="assistant")
     store = tokenfeed.open(tmp_path / "store")
     store.pack(T)
     store.pack(T, table="turns")
@@ -249,8 +254,8 @@ def test_collate_gets_the_batch_and_its_result_comes_along(store, kind):
 def test_an_empty_batch_has_every_member(store):
     """The last step of a finite pass, on a rank that has no rows left."""
     for view in (store.windows(T), store.packed(T), store.documents()):
-        size = len(view) - 1
-        loader = tokenfeed.Loader(view, size, epochs=1, rank=1, world_size=2, prefetch=0)
+        ranks = len(view) - 1
+        loader = tokenfeed.Loader(view, 1, epochs=1, rank=ranks - 1, world_size=ranks, prefetch=0)
         for batch in loader:
             mask = batch.loss_mask
         assert len(batch) == len(batch.samples) == len(batch.lengths) == batch.inputs.shape[0] == 0
