@@ -70,6 +70,7 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/verify.py
 	$(BIN)/python bench/ablation.py
 	$(BIN)/python bench/growth.py
+	$(BIN)/python bench/page.py
 
 bench-peers: setup  ## measure beside other loaders, each installed into an environment of its own; writes docs/benchmarks/peers.md
 	$(BIN)/python bench/peers/run.py

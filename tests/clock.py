@@ -1,4 +1,4 @@
-"""A clock that a test controls, in place of `time.perf_counter`; and how to see that a thread is blocked."""
+"""A clock that a test controls, in place of those of `time`; and how to see that a thread is blocked."""
 
 import sys
 import threading
@@ -22,13 +22,18 @@ class Clock:
     them, so that how busy the machine is changes nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tick: float = 0.0) -> None:
         self.now = 0.0
+        self.looks = 0
+        """How often the clock was looked at; `tick` seconds pass each time."""
+        self._tick = tick
         self._loop = threading.current_thread()
         self._lock = threading.Lock()
         self._stopped = False
 
     def __call__(self) -> float:
+        self.advance(self._tick)
+        self.looks += 1
         return self.now
 
     def advance(self, seconds: float) -> None:
