@@ -171,6 +171,7 @@ def test_two_ranks_then_one_then_three(store, tmp_path):
     assert (reached - end).norm() < 1e-4 * (end - start).norm()
 
 
+@pytest.mark.slow
 def test_between_micro_steps_to_the_bit(store, tmp_path):
     """Killed and resumed on as many ranks: the samples and weights, bit for bit, of a run that nobody disturbed.
 

@@ -15,6 +15,7 @@ import uuid
 import pytest
 
 from servers import KEY, SECRET, Headers, Stall, Status, Truncate, behave, faulty_proxy, ignore_range, reset
+from tiers import slow
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TokenfeedError, WriteError
 from tokenfeed.storage import objects
 from tokenfeed.storage.fetcher import Fetcher
@@ -44,7 +45,7 @@ class Road:
         return bytes(self.fetcher.submit(Range(self.uri, start, stop, version)).result(30).data)
 
 
-@pytest.fixture(params=["http", "s3", "s3 saying 200"])
+@pytest.fixture(params=["http", "s3", *slow("s3 saying 200")])
 def road(request, monkeypatch):
     name = f"{uuid.uuid4().hex}.bin"
     s3 = request.getfixturevalue("s3_environment")

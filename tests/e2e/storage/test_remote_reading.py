@@ -221,6 +221,7 @@ for batch in loader:
 """
 
 
+@pytest.mark.slow
 def test_ranks_share_a_cache_and_may_be_killed(local, proxy, tmp_path):
     """Two ranks on one cache, killed at random moments again and again: what is in the cache is whole or not there."""
     cache, rng = tmp_path / "cache", np.random.default_rng(0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tokenfeed
+from tiers import slow
 from tokenfeed.format.manifest import Manifest
 from tokenfeed.ui import Server, open_subject
 
@@ -37,7 +38,7 @@ def shoot(page, path: Path) -> None:
     assert path.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("kind", SECTIONS)
+@pytest.mark.parametrize("kind", ["run", *slow("store", "mixture", "stats", "text")])
 def test_every_section_is_there(visit, servers, tmp_path, kind):
     page = visit(servers[kind])
     links = page.page.locator("nav a").all_inner_texts()
@@ -60,6 +61,7 @@ def test_the_token_leaves_the_address(visit, store_server):
     assert page.page.locator("#name").inner_text() == "web"
 
 
+@pytest.mark.slow
 def test_light_and_dark(visit, store_server, tmp_path):
     def colours(page):
         return page.page.evaluate(
@@ -116,6 +118,7 @@ def test_samples_by_keys(visit, store_server, made):
     assert number.input_value() == "0"
 
 
+@pytest.mark.slow
 def test_samples_by_mouse(visit, store_server, made, tmp_path):
     page = visit(store_server)
     section = page.open("Samples")
@@ -144,6 +147,7 @@ def test_samples_by_mouse(visit, store_server, made, tmp_path):
     shoot(page, tmp_path / "document.png")
 
 
+@pytest.mark.slow
 def test_a_view_that_is_not_there_is_explained(visit, store_server):
     page = visit(store_server)
     section = page.open("Samples")
@@ -153,6 +157,7 @@ def test_a_view_that_is_not_there_is_explained(visit, store_server):
     assert page.problems.pop().endswith("(Bad Request)")
 
 
+@pytest.mark.slow
 def test_order_by_hand(visit, store_server):
     page = visit(store_server)
     section = page.open("Order")
@@ -175,6 +180,7 @@ def test_order_by_hand(visit, store_server):
     assert "rank 4" in picture.text_content()
 
 
+@pytest.mark.slow
 def test_packing_and_text_by_hand(visit, store_server, text_server):
     page = visit(store_server)
     section = page.open("Packing")
@@ -190,6 +196,7 @@ def test_packing_and_text_by_hand(visit, store_server, text_server):
     assert "rank 2" in section.locator(".reading h3").inner_text()
 
 
+@pytest.mark.slow
 def test_a_run_by_hand(visit, run_server, made):
     page = visit(run_server)
     section = page.open("Run")
@@ -209,6 +216,7 @@ def test_a_run_by_hand(visit, run_server, made):
     assert page.page.get_by_label("number").input_value() == str(first.index)
 
 
+@pytest.mark.slow
 def test_a_document_is_looked_for(visit, run_server, mixture_server, store_server, made):
     """By what its payload says, in capitals or not; then it is seen when it is trained on, or shown."""
     page = visit(run_server)
@@ -242,6 +250,7 @@ def test_a_document_is_looked_for(visit, run_server, mixture_server, store_serve
     assert section.locator(".tokens .token").count() == tokenfeed.open(made.web).documents()[123].tokens.size
 
 
+@pytest.mark.slow
 def test_it_fits_a_telephone(visit, run_server, tmp_path):
     page = visit(run_server, is_mobile=True)
     page.page.set_viewport_size({"width": 390, "height": 800})

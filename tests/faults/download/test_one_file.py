@@ -21,6 +21,7 @@ from downloads import (
     ranges,
 )
 from flaky_server import Become, Break, Chunked, FlakyServer, Flip, Promise, Slow, Stall, Status, whole
+from tiers import examples
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_a_file_of_unknown_kind_and_size_is_refused(server, tmp_path):
     assert contents(tmp_path) == {"a1.txt": b"text"}
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(cuts=st.lists(st.integers(0, 5000), max_size=8), size=st.integers(12, 30_000), seed=st.integers(0, 99))
 def test_any_interruptions(cuts, size, seed):
     """However the server breaks the connection: the bytes are right, and not one is sent twice."""

@@ -141,10 +141,16 @@ def test_threads_end_when_the_loader_is_collected_or_closed(windows):
     ("code", "status"),
     [
         ("for _ in range(3): next(loader)", 0),
-        ("next(loader); raise SystemExit(7)", 7),
         ("next(loader); 1 / 0", 1),
-        ("next(loader); import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
-        ("import threading; threading.Thread(target=lambda: next(loader)).start()", 0),
+        pytest.param("next(loader); raise SystemExit(7)", 7, marks=pytest.mark.slow),
+        pytest.param(
+            "next(loader); import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+            -signal.SIGINT,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import threading; threading.Thread(target=lambda: next(loader)).start()", 0, marks=pytest.mark.slow
+        ),
         ("batch = next(loader); pid = os.fork(); sys.exit(0) if not pid else sys.exit(os.waitpid(pid, 0)[1])", 0),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden import golden_texts, golden_tokenizer, golden_tokens, golden_vocabulary
+from tiers import examples
 from tokenfeed.errors import ArgumentError
 from tokenfeed.text.tokenizer import pieces
 from tokenfeed.text.tokenizer.engines import choose_engine, make_engine
@@ -197,7 +198,7 @@ def test_endless_runs_give_the_tokens_of_their_pieces(engine, pattern):
         max_size=5,
     )
 )
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_runs_are_cut_where_the_rule_says(runs):
     text = "".join(character * count for character, count in runs)
     cuts, position = [0], 0
