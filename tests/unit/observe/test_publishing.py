@@ -28,7 +28,7 @@ def make_loader(path, **options):
     return tokenfeed.Loader(tokenfeed.open(path).windows(16), 4, **{"rank": 0, "world_size": 1, **options})
 
 
-def wait_for(condition, seconds=20.0):
+def wait_for(condition, seconds=100.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
