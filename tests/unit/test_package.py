@@ -19,6 +19,7 @@ LAYERS = [
     "format",
     "store",
     "plan",
+    "runs",
     "loader",
     "text",
     "runs",
