@@ -32,7 +32,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def run_child(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = {"PYTHONPATH": str(TESTS), **environment}
+    paths = {"PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}", **environment}
     return subprocess.run([sys.executable, "-c", code], env={**os.environ, **paths}, capture_output=True, text=True)
 
 
