@@ -67,7 +67,7 @@ def test_memory_holds_the_latest_blocks(slots, puts):
             if key is not None:
                 out = np.zeros(BLOCK, np.uint8)
                 file, block = key >> blocks.BLOCK_BITS, key & ((1 << blocks.BLOCK_BITS) - 1)
-                assert blocks.read_blocks(header.ctypes.data, file, block * BLOCK, BLOCK, out.ctypes.data) == posix.OK
+                assert blocks.read_through(header.ctypes.data, file, block * BLOCK, BLOCK, out.ctypes.data) == posix.OK
                 assert (out == key % 251).all()
     assert arrays[blocks.LOG][0] == 0
 
@@ -119,7 +119,7 @@ def read_all(rows, wanted, out):
     status, done = posix.OK, 0
     for file, start, count in wanted:
         if count:
-            found = blocks.read_blocks(int(rows[file, posix.READER]), file, start, count, out.ctypes.data + done)
+            found = blocks.read_through(int(rows[file, posix.READER]), file, start, count, out.ctypes.data + done)
             status = found if found != posix.OK else status
         done += count
     return status, 0
