@@ -67,6 +67,8 @@ class Delivery(ABC):
     `fetch` and `deliver` are the two halves of `next`, for a stage that hands a batch on later.
     """
 
+    rank: int
+    world_size: int
     _threads = 0
     _prefetch = 0
 

@@ -118,8 +118,9 @@ def _pack_blocks(lengths: "_Lengths", width: int, writer: "_PlanWriter", progres
     first_item = 0
     for number in range(num_blocks):
         first = number * BLOCK_DOCUMENTS
-        block = Block(lengths, first, min(lengths.count, first + BLOCK_DOCUMENTS), width, first_item)
-        for done in block.run(writer):
+        block = Block(lengths.read, first, min(lengths.count, first + BLOCK_DOCUMENTS), width, first_item)
+        for done, rows, pieces in block.run(writer.num_rows):
+            writer.write(rows, pieces)
             progress(first + int(done * block.size), lengths.count)
         counts += block.counts
         first_item += int(block.counts[bestfit.ITEMS])
@@ -169,12 +170,15 @@ def _starts_of(shard: Shard, table: str) -> Part | Ints:
 
 
 class Block:
-    """Some millions of documents that are packed together. `kernels/bestfit.py` says what the arrays are."""
+    """Up to ten million documents that are packed together. `kernels/bestfit.py` explains the arrays."""
 
-    def __init__(self, lengths: _Lengths, first: int, stop: int, width: int, first_item: int) -> None:
+    def __init__(
+        self, read: Callable[[int, npt.NDArray[np.uint32]], None], first: int, stop: int, width: int, first_item: int
+    ) -> None:
+        """`read(first, out)` fills `out` with the lengths of documents from number `first` on."""
         self.size = stop - first
         self.counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
-        self._source = lengths
+        self._read_lengths = read
         self._first = first
         self._first_item = first_item
         self._width = width
@@ -183,17 +187,24 @@ class Block:
         self._following = np.empty(self.size, np.int32)
         self._tops = np.empty(0, np.int32)
 
-    def run(self, writer: "_PlanWriter") -> Iterator[float]:
-        """Pack the block; says now and then which part of it is done."""
-        yield from self._read()
-        yield from self._place()
-        yield from self._list(writer)
+    def run(self, first_row: int) -> Iterator[tuple[float, Ints, Ints]]:
+        """Pack the block in slices: (fraction done, rows, pieces) of each, valid until the next.
+
+        `rows[i]` is the first piece of row `first_row + i` among these `pieces`; a piece is (first item, a mark in the
+        upper 32 bits and the length in the lower). The first slices only prepare, and have no rows.
+        """
+        none = np.empty(0, np.int64), np.empty((0, 2), np.int64)
+        for done in self._read():
+            yield done, *none
+        for done in self._place():
+            yield done, *none
+        yield from self._list(first_row)
 
     def _read(self) -> Iterator[float]:
         item = self._first_item
         for first in range(0, self.size, _SLICE):
             stop = min(self.size, first + _SLICE)
-            self._source.read(self._first + first, self._lengths[first:stop])
+            self._read_lengths(self._first + first, self._lengths[first:stop])
             item = bestfit.add_up(self._lengths, self._width, first, stop, item, self._totals, self.counts)
             yield 0.1 * stop / self.size
 
@@ -203,7 +214,7 @@ class Block:
         for stop in range(self.size, 0, -_SLICE):
             bestfit.line_up(self._lengths, width, max(0, stop - _SLICE), stop, lines, self._following)
             yield 0.1
-        # No two rows have their items fit into one, or the later would not have been begun: so these are enough.
+        # The items of two rows never fit into one, or the later row would not have been begun: this bounds the rows.
         most_rows = min(num_pieces, 2 * int(self.counts[bestfit.PIECE_ITEMS]) // width + 2)
         self._tops, below = np.empty(most_rows, np.int32), np.empty(most_rows, np.int32)
         bits = np.zeros(num_bit_words(width), np.uint64)
@@ -214,7 +225,7 @@ class Block:
             yield 0.1 + 0.5 * placed / num_pieces
         self._tops = self._tops[: state[bestfit.NUM_ROWS]]
 
-    def _list(self, writer: "_PlanWriter") -> Iterator[float]:
+    def _list(self, row: int) -> Iterator[tuple[float, Ints, Ints]]:
         rows = np.empty(_SLICE, np.int64)
         pieces = np.empty((max(_SLICE, self._width), 2), np.int64)
         state = np.array([0, self._first_item, 0])
@@ -222,26 +233,15 @@ class Block:
         total = num_whole + self._tops.size
         listed = 0
         while listed < num_whole:
-            count = bestfit.list_whole(self._lengths, self._width, state, writer.num_rows, rows, pieces)
-            writer.write(rows[:count], pieces[:count])
+            count = bestfit.list_whole(self._lengths, self._width, state, row + listed, rows, pieces)
             listed += count
-            yield 0.6 + 0.4 * listed / total
-        first = 0
-        while first < self._tops.size:
-            num_rows, num_pieces = bestfit.list_mixed(
-                self._lengths,
-                self._totals,
-                self._width,
-                self._tops,
-                self._following,
-                first,
-                writer.num_rows,
-                rows,
-                pieces,
-            )
-            writer.write(rows[:num_rows], pieces[:num_pieces])
-            first += num_rows
-            yield 0.6 + 0.4 * (listed + first) / total
+            yield 0.6 + 0.4 * listed / total, rows[:count], pieces[:count]
+        placed = self._lengths, self._totals, self._width, self._tops, self._following
+        while listed < total:
+            first = listed - num_whole
+            num_rows, num_pieces = bestfit.list_mixed(*placed, first, row + listed, rows, pieces)
+            listed += num_rows
+            yield 0.6 + 0.4 * listed / total, rows[:num_rows], pieces[:num_pieces]
 
 
 class _PlanWriter:

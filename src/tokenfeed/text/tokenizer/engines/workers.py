@@ -1,6 +1,7 @@
-"""Texts encoded one at a time on a few threads, for engines that leave the division of work to us."""
+"""Encoding of texts one at a time on a few threads, for engines that do not divide the work themselves."""
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +13,7 @@ __all__ = ["Workers", "available_cores"]
 
 
 class Workers:
-    """Threads that are kept from call to call, the calling one among them; started anew in a forked process."""
+    """Threads that are kept between calls. A forked process starts its own."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -22,7 +23,10 @@ class Workers:
     def encode_each(
         self, encode: Callable[[str], npt.NDArray[Any]], texts: Sequence[str], threads: int
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """What `encode` gives for every text, joined. Long texts are begun first, so that threads end together."""
+        """The tokens of all texts, joined, and offsets. Long texts go first, so that all threads end together.
+
+        The calling thread is one of the `threads`.
+        """
         parts: list[Any] = [None] * len(texts)
         threads = min(threads, len(texts))
         if threads <= 1:
@@ -52,5 +56,5 @@ class Workers:
 
 
 def available_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
