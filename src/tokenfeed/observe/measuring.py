@@ -43,6 +43,10 @@ class Measurement:
     def bytes_per_second(self) -> float:
         return self.num_bytes / self.seconds if self.seconds else 0.0
 
+    def rates(self) -> dict[str, float]:
+        names = "windows_per_second", "items_per_second", "bytes_per_second"
+        return dict(zip(names, (self.windows_per_second, self.items_per_second, self.bytes_per_second), strict=True))
+
 
 def measure_store(
     open_store: Callable[..., Store], *, length: int, batch_size: int, seconds: float, threads: int, seed: int = 0

@@ -4,9 +4,9 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from tokenfeed.errors import quantity
 from tokenfeed.observe.diagnosis import diagnose
@@ -40,9 +40,6 @@ class Watched:
     def is_past(self, latest: float) -> bool:
         """Whether it stopped a minute or more before `latest`, the time of the newest snapshot of any loader."""
         return self.state != "runs" and latest - self.last.time >= _KEPT_SECONDS
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def watch(path: str | os.PathLike[str], *, seconds: float = 5.0, now: float | None = None) -> list[Watched]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
+from tokenfeed.store.describe import describe_columns, describe_table
 from tokenfeed.store.reader import Reader
 from tokenfeed.store.store import Store
 from tokenfeed.types import Ints
@@ -38,10 +39,7 @@ def describe_store(subject: Subject, query: Query) -> Json:
         "name": subject.name,
         "items": store.num_items,
         "shards": len(store.shards),
-        "columns": [
-            {"name": name, "dtype": str(column), "bytes": store.num_items * column.item_bytes}
-            for name, column in store.columns.items()
-        ],
+        "columns": describe_columns(store),
         "spans": [_describe_table(store, name) for name in store.spans],
         "splits": [{"name": name, "shards": splits[name], "items": items[name]} for name in sorted(splits) if name],
         "tokenizer": None if store.tokenizer is None else without_paths(store.tokenizer),
@@ -55,10 +53,7 @@ def _describe_table(store: Store, name: str) -> Json:
     table, items = store.spans[name], store.num_items
     payload, is_exact = _payload_bytes(store, name)
     return {
-        "name": name,
-        "codec": table.codec.name if table.codec else None,
-        "spans": len(table),
-        "mean_items": items / max(1, len(table)),
+        **describe_table(store, name),
         "index_bytes": len(table) * (16 if table.codec else 8) + 8 * (items // ANCHOR_ITEMS + 1),
         "payload_bytes": payload,
         "payload_is_exact": is_exact,
