@@ -83,7 +83,7 @@ def choose_sample(store: Store, query: Query) -> Excerpt:
     if view == "documents":
         _check(index, len(table), f"spans in table {table.name!r}")
         return Excerpt.cut(index, len(table), *table.locate(np.array([index])), offset)
-    rows = store.packed(length, table=table.name).rows
+    rows = store.packed(length, table=table.name).plan
     _check(index, len(rows), f"packed rows of {length:,} + 1 items")
     found = rows.find(np.array([index]))
     counts = np.diff(found.offsets)

@@ -23,7 +23,7 @@ def test_integers_keep_their_value_or_raise(given_dtype, column_dtype, data):
         assert fitted.tolist() == values
         assert fitted.dtype == column_dtype
     else:
-        with pytest.raises(FitError, match="which holds|cannot hold"):
+        with pytest.raises(FitError, match=r"which holds|cannot hold"):
             fit(array, Column(column_dtype), "x")
 
 
