@@ -15,6 +15,7 @@ SOURCE = Path(tokenfeed.__file__).parent
 LAYERS = [
     "version",
     "errors",
+    "types",
     "kernels",
     "storage",
     "format",
