@@ -41,6 +41,8 @@ class BatchSizes:
 
     def at(self, num_delivered: int) -> int:
         """The batch size of the step that begins after that many samples."""
+        if len(self._stages) == 1:
+            return self._stages[0][1]
         return next(size for start, size in reversed(self._stages) if start <= num_delivered)
 
     def stretches(self, num_delivered: int, world_size: int) -> list[Stretch]:
