@@ -166,7 +166,7 @@ def test_a_loop_that_computes_waits_for_nothing(store, clock):
 
 def test_reading_is_the_bottleneck_of_a_loop_that_does_nothing(store, clock, monkeypatch):
     windows = tokenfeed.open(store).windows(512)
-    slow_down(monkeypatch, type(windows), "read", clock)
+    slow_down(monkeypatch, type(windows), "load", clock)
     loader = tokenfeed.Loader(windows, 8, threads=1, rank=0, world_size=1)
     assert "waits 100% of the time: reading is the bottleneck; 1 thread is at it 100%" in observe(loader, 60)
 
@@ -183,7 +183,7 @@ def test_a_slow_collate_is_found(store, clock):
 
 def test_no_prefetch(store, clock, monkeypatch):
     windows = tokenfeed.open(store).windows(512)
-    slow_down(monkeypatch, type(windows), "read", clock)
+    slow_down(monkeypatch, type(windows), "load", clock)
     assert "prefetch is 0" in observe(tokenfeed.Loader(windows, 8, prefetch=0, rank=0, world_size=1), 10)
 
 
