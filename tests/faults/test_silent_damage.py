@@ -11,6 +11,7 @@ import pytest
 
 import tokenfeed
 from bits import PACKED, files_of, flip, is_read, read_everything, write_store
+from tiers import slow
 from tokenfeed.errors import ArgumentError, CorruptionError, TokenfeedError
 from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.storage import objects
@@ -33,7 +34,7 @@ def plan_of(path):
     return path / f".packed-documents-{PACKED}"
 
 
-READING = [{"backend": "pread"}, {"backend": "mmap"}, {"max_open_files": 0}]
+READING = [{"backend": "pread"}, *slow({"backend": "mmap"}, {"max_open_files": 0})]
 
 
 @pytest.mark.parametrize("reading", READING)
@@ -227,7 +228,7 @@ def upload(path):
     return home
 
 
-@pytest.mark.parametrize("block_bytes", [512, 4096, 65536])
+@pytest.mark.parametrize("block_bytes", [512, *slow(4096, 65536)])
 def test_a_bit_that_flipped_on_a_server(path, block_bytes):
     home = upload(path)
     truth = read_everything(tokenfeed.open(path))

@@ -68,6 +68,7 @@ def delivered(page) -> int:
     return int(re.search("in ([0-9,]+) batches", told)[1].replace(",", ""))
 
 
+@pytest.mark.slow
 def test_a_loader_is_seen_to_run_to_wait_and_to_die(training, training_server, visit):
     process, _, slow = training
     page = visit(training_server)
@@ -148,6 +149,7 @@ def test_ranks_together_and_each_by_itself(ranks_server, visit):
     assert section.get_by_role("button", name="ten minutes").get_attribute("aria-pressed") == "true"
 
 
+@pytest.mark.slow
 def test_charts_by_keys_in_light_and_dark(ranks_server, visit, tmp_path):
     light, dark = (visit(ranks_server, color_scheme=scheme) for scheme in ("light", "dark"))
     colours = {}
@@ -173,6 +175,7 @@ def test_charts_by_keys_in_light_and_dark(ranks_server, visit, tmp_path):
     assert light.outline() == dark.outline()
 
 
+@pytest.mark.slow
 def test_gpus_where_nvml_has_them(ranks_server, visit, monkeypatch):
     """NVML's place is taken by a module of its shape: there is no GPU where this runs."""
     nvml = SimpleNamespace(
@@ -197,6 +200,7 @@ def test_gpus_where_nvml_has_them(ranks_server, visit, monkeypatch):
     assert section.locator(".figure:visible h3").all_inner_texts() == FIGURES
 
 
+@pytest.mark.slow
 def test_nobody_looks_nobody_asks(stats_server, visit):
     """While the page is paused, another section is shown, or the tab is hidden, the server is left alone."""
     page = visit(stats_server)

@@ -1,9 +1,11 @@
 """The diagnosis: of counters as they might be, and of real loaders with a real bottleneck each."""
 
+import contextlib
 import json
 import shutil
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
+from clock import Clock, is_blocked
 from servers import faulty_proxy, s3_server
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.observe import Rates, diagnose
@@ -112,75 +115,127 @@ def test_any_two_looks_give_rates_within_bounds_and_a_sentence(before, now):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """4 million tokens."""
+    """400,000 tokens."""
     path = tmp_path_factory.mktemp("observe") / "store"
     with tokenfeed.Writer(path, columns={"tokens": "uint16"}, sync=False) as writer:
-        writer.append({"tokens": np.arange(4_000_000) % 60_000})
+        writer.append({"tokens": np.arange(400_000) % 60_000})
     return path
 
 
-def test_the_time_in_collate_is_counted(store):
+@pytest.fixture
+def clock(monkeypatch):
+    """In place of the real one: shares of time follow from what a test says that things take."""
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    yield clock
+    clock.stop()
+
+
+def observe(loader, steps, compute=lambda: None):
+    """The diagnosis of so many steps after the first."""
+    with contextlib.closing(loader):
+        next(loader)
+        before = loader.stats()
+        for _ in range(steps):
+            compute()
+            next(loader)
+        return diagnose(before, loader.stats(), cores=4)[0]
+
+
+def slow_down(monkeypatch, owner, method, clock):
+    """Let each call of a method take 10 ms."""
+    right = getattr(owner, method)
+
+    def slow(*arguments, **options):
+        clock.work(0.01)
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(owner, method, slow)
+
+
+def test_a_loop_that_computes_waits_for_nothing(store, clock):
+    loader = tokenfeed.Loader(tokenfeed.open(store).windows(512), 8, rank=0, world_size=1)
+
+    def compute():
+        while not loader.stats().queued:
+            time.sleep(0.001)
+        clock.advance(0.02)
+
+    assert "Nothing to gain: the loop waits 0.00%" in observe(loader, 30, compute)
+
+
+def test_reading_is_the_bottleneck_of_a_loop_that_does_nothing(store, clock, monkeypatch):
+    windows = tokenfeed.open(store).windows(512)
+    slow_down(monkeypatch, type(windows), "load", clock)
+    loader = tokenfeed.Loader(windows, 8, threads=1, rank=0, world_size=1)
+    assert "waits 100% of the time: reading is the bottleneck; 1 thread is busy 100%" in observe(loader, 60)
+
+
+def test_a_slow_collate_is_found(store, clock):
     def collate(batch):
-        time.sleep(0.01)
+        clock.work(0.01)
         return batch.inputs.sum()
 
-    with tokenfeed.Loader(tokenfeed.open(store).windows(512), 8, collate=collate, rank=0, world_size=1) as loader:
-        for _ in range(20):
-            next(loader)
-        stats = loader.stats()
-    assert 20 * 0.01 <= stats.collate_seconds <= stats.read_seconds
-
-
-def test_no_prefetch(store):
-    with tokenfeed.Loader(tokenfeed.open(store).windows(512), 8, prefetch=0, rank=0, world_size=1) as loader:
-        next(loader)
-        stats = loader.stats()
-    assert (stats.prefetch, stats.threads) == (0, 0)
-
-
-def test_a_loop_that_is_stuck_counts_as_waiting(store):
-    """Also before the batch has come."""
-    release = threading.Event()
     windows = tokenfeed.open(store).windows(512)
-    loader = tokenfeed.Loader(windows, 8, collate=lambda _: release.wait(60), prefetch=1, rank=0, world_size=1)
+    loader = tokenfeed.Loader(windows, 8, collate=collate, threads=1, rank=0, world_size=1)
+    assert "waits 100% of the time: collate is the bottleneck; it takes 100%" in observe(loader, 80)
+
+
+def test_no_prefetch(store, clock, monkeypatch):
+    windows = tokenfeed.open(store).windows(512)
+    slow_down(monkeypatch, type(windows), "load", clock)
+    assert "prefetch is 0" in observe(tokenfeed.Loader(windows, 8, prefetch=0, rank=0, world_size=1), 10)
+
+
+def test_a_loop_that_is_stuck_counts_as_waiting(store, clock):
+    """Before the batch has come, and not only then."""
+    go_on = threading.Event()
+    windows = tokenfeed.open(store).windows(512)
+    loader = tokenfeed.Loader(windows, 8, collate=lambda _: go_on.wait(), prefetch=1, rank=0, world_size=1)
     thread = threading.Thread(target=loader.fetch)
     thread.start()
-    while loader.stats().wall_seconds == 0:
-        time.sleep(0.01)
+    while not is_blocked(thread):
+        time.sleep(0.001)
+    clock.advance(0.5)
     before = loader.stats()
-    time.sleep(0.3)
+    clock.advance(0.3)
     now = loader.stats()
-    release.set()
+    go_on.set()
     thread.join()
-    assert now.wait_seconds - before.wait_seconds == pytest.approx(now.wall_seconds - before.wall_seconds, abs=0.01)
+    assert now.wait_seconds - before.wait_seconds == now.wall_seconds - before.wall_seconds == pytest.approx(0.3)
     assert "no batch was delivered" in diagnose(before, now)[0]
     loader.close()
 
 
-def test_reads_that_wait_for_a_server_are_counted(store, tmp_path, monkeypatch):
+def test_a_slow_server_is_found(store, tmp_path, monkeypatch):
+    """By the reads that had to wait for it: the first one must, as the server takes half a second."""
     shutil.copytree(store, tmp_path / "root" / "bucket" / "store")
-    with s3_server(tmp_path / "root") as server, faulty_proxy(server.url, latency=0.2) as proxy:
+    with s3_server(tmp_path / "root") as server, faulty_proxy(server.url) as proxy:
         for name, value in server.environment(proxy.url).items():
             monkeypatch.setenv(name, value)
         windows = tokenfeed.open("s3://bucket/store").windows(512)
+        proxy.latency = 0.5
         with tokenfeed.Loader(windows, 8, prefetch=2, rank=0, world_size=1) as loader:
-            for _ in range(10):
-                next(loader)
+            next(loader)
             stats = loader.stats()
-        opened = partial(tokenfeed.open, "s3://bucket/store")
-        (way,) = measure_store(opened, length=512, batch_size=8, seconds=0.5, threads=2)
+        proxy.latency = 0.0
+        (way,) = measure_store(
+            partial(tokenfeed.open, "s3://bucket/store"), length=512, batch_size=8, seconds=0.2, threads=2
+        )
         assert way.name == "loader"
-        assert way.seconds_to_first > 0.2
     assert stats.remote.waits > 0
+    told = diagnose(NOTHING, replace(stats, wall_seconds=10.0, wait_seconds=9.0))
+    assert "the server is the bottleneck" in told[0]
 
 
-def test_the_time_of_tokenising_is_counted(tmp_path):
+def test_slow_tokenising_is_found(tmp_path, clock, monkeypatch):
     tokenizer = tokenfeed.Tokenizer.train(["somewordsandothers" * 99], vocab_size=270, engine="tiktoken")
     letters = np.frombuffer(b"somewrdanthe", np.uint8)
-    drawn = np.random.default_rng(0).choice(letters, (500, 2000))
+    drawn = np.random.default_rng(0).choice(letters, (2000, 200))
     lines = "".join(json.dumps({"text": row.tobytes().decode()}) + "\n" for row in drawn)
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text(lines)
+    slow_down(monkeypatch, type(tokenizer), "encode_batch", clock)
     feed = tokenfeed.stream(
         str(tmp_path / "*.jsonl"),
         tokenizer,
@@ -192,12 +247,9 @@ def test_the_time_of_tokenising_is_counted(tmp_path):
         rank=0,
         world_size=1,
     )
-    with feed:
-        for _ in range(20):
-            next(feed)
-        stats = feed.stats()
-    assert stats.encode_seconds > 0
-    assert (stats.threads, stats.items) == (1, 20 * 16 * 512)
+    assert "tokenising is the bottleneck; 1 thread is busy" in observe(feed, 60)
+    assert feed.stats().encode_seconds > 0
+    assert feed.stats().items == 61 * 16 * 512
 
 
 def test_items_of_documents_are_their_lengths(store_path, plain):

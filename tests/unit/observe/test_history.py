@@ -1,6 +1,6 @@
 """A stats file as it grows: nothing is read twice, nothing is missed, and no run is too long to be remembered."""
 
-import time
+import os
 
 import pytest
 
@@ -135,12 +135,14 @@ def test_sources_are_bounded(tmp_path):
 
 
 def test_a_large_file_is_read_from_near_its_end(tmp_path):
+    """64 GB, most of them a hole: no memory would hold them."""
     path = tmp_path / "stats.jsonl"
     text = line(7)
-    path.write_text(f"\n{text}\n" * ((20 << 20) // len(text)) + line(9) + "\n")
+    path.touch()
+    os.truncate(path, 64 << 30)
+    with path.open("a") as file:
+        file.write(f"\n{text}\n" * ((9 << 20) // len(text)) + line(9) + "\n")
     history = History(path)
-    began = time.thread_time()
     history.update()
     assert history.loaders[("elsewhere", 1, 0)].last.stats.batches == 9
     assert len(history.loaders[("elsewhere", 1, 0)].latest) == 128
-    assert time.thread_time() - began < 5

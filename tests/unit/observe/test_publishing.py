@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
+from tiers import pick
 from tokenfeed import observe
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError, WriteError
 from tokenfeed.loader.delivery import Stats
@@ -27,7 +28,7 @@ def make_loader(path, **options):
     return tokenfeed.Loader(tokenfeed.open(path).windows(16), 4, **{"rank": 0, "world_size": 1, **options})
 
 
-def wait_for(condition, seconds=20.0):
+def wait_for(condition, seconds=100.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -117,7 +118,7 @@ for number, batch in enumerate(loader):
 def test_kill_leaves_nothing_that_hurts(store_path, tmp_path):
     """After a kill -9 the file is read, what happened is told, and the next run writes into the same file."""
     path = tmp_path / "stats.jsonl"
-    for _ in range(int(os.environ.get("KILL_ROUNDS", "2"))):
+    for _ in range(int(os.environ.get("KILL_ROUNDS", pick(1, 2)))):
         run = [sys.executable, "-c", SCRIPT, store_path, path, str(10**9)]
         with subprocess.Popen(run, stdout=subprocess.PIPE) as process:
             assert process.stdout.readline() == b"started\n"
@@ -244,17 +245,24 @@ def test_a_device_loader_is_seen_through(store_path, tmp_path):
     loader.loader.close()
 
 
-def test_it_costs_the_loop_little(tmp_path):
-    """A snapshot, 20 times as often as usual, takes less than a hundredth of the process's time."""
+def test_a_snapshot_is_one_short_write(tmp_path, monkeypatch):
+    """What it costs the loop does not grow with the run."""
     with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, sync=False) as writer:
         writer.append({"tokens": np.arange(100_000) % 1000})
     loader = make_loader(tmp_path / "store")
     publisher = observe.publish(loader, tmp_path / "stats.jsonl", every=3600)
-    took = []
+    written, write = [], os.write
+
+    def count(file, data):
+        if os.fstat(file).st_ino == (tmp_path / "stats.jsonl").stat().st_ino:
+            written.append(len(data))
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", count)
     for _ in range(50):
-        began = time.thread_time()
+        next(loader)
         publisher._write(ended=False)
-        took.append(time.thread_time() - began)
+    assert len(written) == 50
+    assert max(written) < 1000
     publisher.close()
     loader.close()
-    assert sorted(took)[25] < 0.01 / 20

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_tokenizer, golden_tokens, golden_vocabulary
+from tiers import slow
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
 from tokenfeed.kernels.ragged import NOTHING, surround
 from tokenfeed.text.tokenizer.patterns import PATTERNS
@@ -245,7 +246,7 @@ def test_several_threads_at_once(engine):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("engine", ["tiktoken", "fastokens", "gigatoken"])
+@pytest.mark.parametrize("engine", ["fastokens", *slow("tiktoken", "gigatoken")])
 def test_a_forked_process_encodes_too(engine):
     """Threads do not live on in it; fastokens would wait for them, with short texts and one of 400 kB in a batch."""
     pattern = "gpt4" if engine == "gigatoken" else "nanochat"
@@ -262,7 +263,7 @@ if not child:
     os._exit(0 if encode() == expected else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    tests = str(Path(__file__).parents[2])
+    tests = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": tests}, check=True, timeout=60)
 
 
