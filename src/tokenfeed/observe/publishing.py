@@ -119,11 +119,11 @@ class Publisher:
         # with a line break before it: the line stays whole even after the half line of a killed process.
         with self.path.open("ab", buffering=0) as file:
             if file.tell() + len(line) + 2 <= self._max_bytes:
-                file.write(f"\n{line}\n".encode())
+                os.write(file.fileno(), f"\n{line}\n".encode())
                 return
         self.path.replace(predecessor_of(self.path))
         with self.path.open("ab", buffering=0) as file:
-            file.write(f"\n{line}\n".encode())
+            os.write(file.fileno(), f"\n{line}\n".encode())
 
     def close(self) -> None:
         """Write the last line and stop."""
