@@ -18,7 +18,7 @@ import numpy as np
 from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.items import PADDING, find_segment
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import ADDRESS, BAD_INDEX, BAD_SPANS, OK, START, prefetch_line
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, prefetch_line
 from tokenfeed.kernels.spans import _grown
 
 ROWS, PIECES = range(2)
@@ -79,9 +79,9 @@ def find_pieces(indices, files, plans, width):
         if num_plans > 1:
             owners[row] = find_segment(first_rows, indices[row])
         file = owners[row] * PLAN_FILES + ROWS
-        if files[file, ADDRESS] != 0:
+        if files[file].address != 0:
             index = indices[row] - first_rows[owners[row]]
-            prefetch_line(files[file, ADDRESS] + files[file, START] - 1 + index * ROW_BYTES)
+            prefetch_line(files[file].address + files[file].start - 1 + index * ROW_BYTES)
     for row in range(rows):
         plan = owners[row]
         file = plan * PLAN_FILES + ROWS
@@ -93,8 +93,8 @@ def find_pieces(indices, files, plans, width):
         if bounds[row, 0] < 0 or bounds[row, 1] > plans[plan, NUM_PIECES] or count < 1 or count > width:
             return BAD_SPANS, file, row, entries, first_items, offsets
         file = plan * PLAN_FILES + PIECES
-        if files[file, ADDRESS] != 0:
-            prefetch_line(files[file, ADDRESS] + files[file, START] - 1 + bounds[row, 0] * PIECE_BYTES)
+        if files[file].address != 0:
+            prefetch_line(files[file].address + files[file].start - 1 + bounds[row, 0] * PIECE_BYTES)
     for row in range(rows):
         plan = owners[row]
         index = indices[row] - first_rows[plan]

@@ -20,8 +20,8 @@ import numpy as np
 
 from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.items import find_segment
-from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, MISSING, OK, SIZE, START
+from tokenfeed.kernels.jit import inlined, kernel, step
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, MISSING, OK
 
 STARTS, ANCHORS, OFFSETS, PAYLOAD = range(4)
 TABLE_FILES = 4
@@ -41,7 +41,7 @@ def _grown(array, size):
     return larger
 
 
-@inlined
+@step
 def _fetch_int64(files, file, first, count, buffer):
     return fetch(files, file, first * _INT64, count * _INT64, buffer.ctypes.data)
 
@@ -229,7 +229,7 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
         status = fetch(files, base + PAYLOAD, 0, 0, data.ctypes.data)
         if status != OK:
             return status, base + PAYLOAD, row, data, starts, stops
-        payload_bytes = files[base + PAYLOAD, SIZE] - (files[base + PAYLOAD, START] - 1)
+        payload_bytes = files[base + PAYLOAD].size - (files[base + PAYLOAD].start - 1)
         for i in range(run):
             starts[row + i] = values[i]
         for i in range(run + 1):
