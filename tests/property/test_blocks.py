@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tiers import examples
 from tokenfeed.kernels import blocks, posix
 from tokenfeed.storage import objects
 from tokenfeed.storage.disk_cache import DiskCache
@@ -80,7 +81,7 @@ READS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5000), st.integers(
     cached=st.booleans(),
     again=st.booleans(),
 )
-@settings(max_examples=max(60, settings().max_examples // 2), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_range_reads_as_it_was_written(sizes, calls, gap, memory, cached, again):
     home = f"memory://blocks-{next(numbers)}"
     contents = [np.random.default_rng(size).bytes(size) for size in sizes]
