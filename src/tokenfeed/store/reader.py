@@ -76,6 +76,7 @@ class Reader:
         self.starts = _cumulative([shard.num_items for shard in shards])
         self._span_starts: dict[str, Ints] = {}
         self._requests: dict[Any, Ints] = {}
+        self._arguments: dict[str, tuple[Ints, Array, int, int]] = {}
         # Not a method of this object: the two would refer to each other, and files would stay open until the next
         # garbage collection.
         describe = partial(_describe_file, shards, self._columns, self._tables)
@@ -209,8 +210,10 @@ class Reader:
 
     def _table_arguments(self, table: str) -> tuple[Ints, Array, int, int]:
         """The arguments by which kernels know a span table."""
-        first_file = len(self._columns) + spans.TABLE_FILES * self._tables.index(table)
-        return self.span_starts(table), self._files.rows, self._files_per_segment, first_file
+        if table not in self._arguments:
+            first_file = len(self._columns) + spans.TABLE_FILES * self._tables.index(table)
+            self._arguments[table] = self.span_starts(table), self._files.rows, self._files_per_segment, first_file
+        return self._arguments[table]
 
     def _run(self, kernel: Any, positions: Ints, *arguments: Any, table: str | None = None) -> Any:
         """Call a kernel, again whenever it needs a file opened; its answer.
