@@ -151,7 +151,9 @@ class Plan:
         if name is None:
             raise ArgumentError(f"of which source? Give source=…; there are {', '.join(names)}")
         if names == [""] and name:
-            raise ArgumentError(f"there is no source {name!r}: the run is over one view without a name; leave source out")
+            raise ArgumentError(
+                f"there is no source {name!r}: the run is over one view without a name; leave source out"
+            )
         if name not in names:
             raise ArgumentError(f"there is no source {name!r}; there are {', '.join(names)}")
         return names.index(name)
