@@ -219,13 +219,13 @@ def test_one_view_is_a_mixture_of_one_source():
 @pytest.mark.parametrize("skip", [Skip(indices=(3,), source="web"), Skip(documents=(3,), source="web", mask=True)])
 def test_a_skip_that_names_a_source_is_refused_over_one_view(skip):
     """It was ignored."""
-    with pytest.raises(ArgumentError, match="one view without a name; leave source out"):
+    with pytest.raises(ArgumentError, match="one view, without a name; leave it out"):
         plan_over(10, skips=[skip])
 
 
 def test_skips_name_a_source_that_there_is():
     two = [source("web", 10), source("code", 10)]
-    with pytest.raises(ArgumentError, match="of which source.*web, code"):
+    with pytest.raises(ArgumentError, match=r"of which source.*web, code"):
         Plan(two, skips=[Skip(indices=(3,))])
     with pytest.raises(ArgumentError, match="no source 'law'; there are web, code"):
         Plan(two, skips=[Skip(indices=(3,), source="law")])
@@ -241,15 +241,38 @@ def test_epochs_of_several_sources():
 
 def test_states_of_other_kinds_and_versions():
     plan = plan_over(10)
-    with pytest.raises(
-        StateError, match=r"kind 'stream', made by tokenfeed.stream; a Loader takes states of kind 'run'"
-    ):
+    with pytest.raises(StateError, match=r"kind 'stream', made by tokenfeed.stream; a Loader takes .* kind 'run'"):
         plan.accept({**plan.state(3), "kind": "stream"})
     for damage in ({"version": 1}, {"kind": None}, {"samples": "3"}, {"samples": -1}, {"plan": None}):
-        with pytest.raises(StateError, match="version|kind|damaged"):
+        with pytest.raises(StateError, match=r"version|kind|damaged"):
             plan.accept({**plan.state(3), **damage})
     with pytest.raises(StateError, match="not list"):
         plan.accept([])
+
+
+def test_windows_of_other_lengths_over_the_same_groups_in_a_mixture():
+    """Only the plan over one source can go on with another length; samples of a mixture are counted by its schedule."""
+
+    def mixed(length, *names):
+        view = {"kind": "windows", "length": length, "group": 64}
+        return Plan([PlanSource(name, 64 * 10 // length, f"data of {name}", view) for name in names])
+
+    assert mixed(16, "a").accept(mixed(8, "a").state(32)) == 16
+    with pytest.raises(PlanMismatchError, match="view"):
+        mixed(16, "a", "b").accept(mixed(8, "a", "b").state(32))
+    one, two = mixed(8, "a"), Plan(mixed(8, "a", "b").sources, mixed(8, "a").schedule.then(32, {"a": 1, "b": 1}))
+    for number in (0, 1, 31, 32):
+        assert two.accept(one.state(number)) == number
+    with pytest.raises(PlanMismatchError, match="mixture"):
+        two.accept(one.state(33))
+
+
+def test_rows_packed_by_another_algorithm():
+    one, other = (
+        Plan([PlanSource("", 9, "d", {"kind": "packed", "length": 8, "algorithm": number})]) for number in (1, 2)
+    )
+    with pytest.raises(PlanMismatchError, match="by algorithm 1"):
+        other.accept(one.state(3))
 
 
 def test_all_states_have_the_same_words():

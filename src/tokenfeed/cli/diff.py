@@ -28,9 +28,7 @@ def diff(first: RunPath, second: RunPath, as_json: Json = False) -> None:
 
 def _show(found: Comparison) -> None:
     if found.division_step is not None:
-        console.print(
-            Text(f"From step {found.division_step:,} on: the same samples, divided among ranks in another way.")
-        )
+        console.print(Text(f"From step {found.division_step:,} on: the same samples, divided differently among ranks."))
         _show_parts(found.division)
     if found.step is not None and found.samples is not None:
         first, second = found.samples

@@ -30,9 +30,7 @@ def trace(
     document: Annotated[int | None, typer.Option(help="Find the steps that saw the document of this number.")] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUE", help="Find the documents whose payload has this field; reads all payloads."
-        ),
+        typer.Option(metavar="FIELD=VALUE", help="Find documents by a field of their payload."),
     ] = None,
     source: Annotated[str | None, typer.Option(help="Source of the document; required in a mixture.")] = None,
     epochs: Annotated[str, typer.Option(metavar="START:STOP", help="Epochs in which to look for a document.")] = "0:1",

@@ -17,7 +17,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.locality import Shuffle, check_shuffle, locality_part, shuffle_from_json, shuffle_to_json
-from tokenfeed.plan.mixing import Mixture
+from tokenfeed.plan.mixing import Ledger, Mixture
 from tokenfeed.plan.order import Order, Orders
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.skips import Skip, first_changes, jump, jump_back, retreat
@@ -27,7 +27,7 @@ from tokenfeed.storage.local import read_bytes, replace_bytes
 from tokenfeed.store.view import View
 from tokenfeed.types import Floats, Ints
 
-__all__ = ["Ledger", "Plan", "PlanSource", "Trace"]
+__all__ = ["Plan", "PlanSource", "Trace"]
 
 _LONGEST_LABEL = 40
 """Length of a text that is written out in a state, which is then at most 300 bytes of JSON; else its checksum is."""
@@ -45,18 +45,6 @@ class Trace:
     """Its number in the view of its source."""
     source: str
     """Name of its source; empty where the run is over one view."""
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """What a source has given, and what it was to give."""
-
-    source: str
-    samples: int
-    target: float
-    """Samples due by the weights, as integers over a period: never further than one sample away."""
-    epochs: float
-    """How often the source was seen through."""
 
 
 class Plan:
@@ -151,9 +139,7 @@ class Plan:
         if name is None:
             raise ArgumentError(f"of which source? Give source=…; there are {', '.join(names)}")
         if names == [""] and name:
-            raise ArgumentError(
-                f"there is no source {name!r}: the run is over one view without a name; leave source out"
-            )
+            raise ArgumentError(f"there is no source {name!r}: the run is over one view, without a name; leave it out")
         if name not in names:
             raise ArgumentError(f"there is no source {name!r}; there are {', '.join(names)}")
         return names.index(name)
@@ -227,10 +213,10 @@ class Plan:
 
     def ledger(self, num_delivered: int) -> list[Ledger]:
         """What every source has given among the first `num_delivered` samples (those of skipped ranges not counted)."""
-        counts = self._without_skipped(num_delivered, self.schedule.counts)
-        targets = self._without_skipped(num_delivered, self.schedule.targets)
+        counts = self._without_skipped(num_delivered, self.schedule.counts).tolist()
+        targets = self._without_skipped(num_delivered, self.schedule.targets).tolist()
         return [
-            Ledger(source.name, int(count), float(target), float(count) / source.num_samples)
+            Ledger(source.name, count, target, source.num_samples, source.max_epochs)
             for source, count, target in zip(self.sources, counts, targets, strict=True)
         ]
 
@@ -244,7 +230,7 @@ class Plan:
         return total
 
     def _reached(self, num_delivered: int) -> int:
-        """Number in the schedule right after the last sample: a range that is skipped from here on changes nothing yet."""
+        """Where the schedule is after the last sample: a range that is skipped from here on changes nothing yet."""
         return int(jump(np.array([num_delivered - 1]), self._ranges)[0]) + 1 if num_delivered else 0
 
     def early_skips(self, num_delivered: int) -> list[Skip]:
@@ -261,18 +247,20 @@ class Plan:
             return dict(known)
         reached = self._reached(num_delivered)
         counts = self.schedule.counts(reached)
-        drawn = [each for each, count in zip(self.sources, counts, strict=True) if count or len(self.sources) == 1]
+        drawn = [each for each, count in zip(self.sources, counts, strict=True) if count or not each.name]
+        alone = drawn[0].spec if len(drawn) == 1 else None
+        family = None if alone is None else alone.family
         early = [skip.to_json() for skip in self.early_skips(num_delivered)]
         parts = {
             "data": _summary([[each.name, each.num_samples, each.data] for each in drawn], {e.data for e in drawn}),
-            "view": _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
+            "view": family or _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
             "mixture": self.schedule.digest(reached),
             "seed": self.seed if self.shuffle else None,
             "skips": _digest(early) if early else None,
             "locality": locality_part(self.shuffle),
-            "group": drawn[0].spec.samples_per_group if self._family else None,
+            "group": alone.samples_per_group if alone is not None and family else None,
         }
-        # They hold until the next skip or segment begins. Within the first period of a segment, sources join one by one.
+        # They hold until the next skip or segment begins. In the first period of a segment, sources join one by one.
         until = self.schedule.steady_until(reached)
         if until is not None:
             ends = [first for first in self._changes if first >= num_delivered]
@@ -318,7 +306,7 @@ class Plan:
         return num_delivered
 
     def recount(self, num_delivered: int, other: "Plan") -> int:
-        """How many samples of another plan hold what so many of this one do: it may have other windows of one family."""
+        """So many samples, in those of another plan: it may have windows of another length over the same groups."""
         if self._family is None or self._family != other._family:
             return num_delivered
         group, others = self.sources[0].spec.samples_per_group, other.sources[0].spec.samples_per_group

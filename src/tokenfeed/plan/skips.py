@@ -128,7 +128,7 @@ def jump_back(numbers: Ints, ranges: Sequence[Range]) -> Ints:
 
 
 class Removals:
-    """Number ↔ position in the endless stream of a source, where samples are removed from every epoch from some number on.
+    """Number ↔ position in the endless stream of a source that samples are removed from, from some number on.
 
     `places(epoch, indices)` tells where samples stand in an epoch. Stage i begins with the i-th removal: from number
     `starts[i]`, which has position `positions[i]`, all samples of `removed[i]` are missing.

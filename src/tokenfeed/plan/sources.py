@@ -37,8 +37,9 @@ class PlanSource:
 
     @property
     def label(self) -> str:
-        """What one sample is, as text that views of other lengths over the same groups share."""
-        return self.spec.family or str(self.spec)
+        """What one sample is, as text that differs wherever samples do."""
+        algorithm = self.view.get("algorithm")
+        return str(self.spec) if algorithm is None else f"{self.spec} by algorithm {algorithm}"
 
     def to_json(self) -> dict[str, Any]:
         fields = {"name": self.name, "samples": self.num_samples, "data": self.data, "view": dict(self.view)}

@@ -13,14 +13,14 @@ from tokenfeed.store.view import View
 __all__ = ["Origins", "Stores", "open_data"]
 
 Stores: TypeAlias = Mapping[str, Any] | Any
-"""Where the data of each source is now: a path, a `Store` or a view by name; without a name where there is one source."""
+"""Where the data is now: a path, a `Store` or a view by the name of the source, or alone where there is one source."""
 
 
 class Origins:
     """The views that a plan is over, each opened when it is first asked for, and checked against the plan."""
 
     def __init__(self, plan: Plan, paths: Paths, stores: Stores | None, opened: dict[Any, View]) -> None:
-        """`stores` take precedence over `paths`. Views opened from `paths` are kept in `opened`, which may be shared."""
+        """`stores` go before `paths`. Views opened from `paths` are kept in `opened`, which may be shared."""
         self.plan = plan
         self._paths = paths
         self._opened = opened

@@ -7,7 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from plans import plan_over, source
+import plans
+from plans import plan_over
 from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, StateError
 from tokenfeed.kernels.locality import permute_local, permute_local_run, permute_local_sources
 from tokenfeed.plan.locality import Locality, LocalPermutation
@@ -239,7 +240,7 @@ def make_plan(shuffle):
 
 
 def make_mixture(shuffle):
-    sources = [source("a", 300), source("b", 40, group=4)]
+    sources = [plans.source("a", 300), plans.source("b", 40, group=4)]
     skips = [Skip(indices=(7, 8), source="b", at=3), Skip(samples=(50, 60))]
     return Plan(sources, Schedule([Stage({"a": 2, "b": 1})], ["a", "b"]), seed=3, shuffle=shuffle, skips=skips)
 

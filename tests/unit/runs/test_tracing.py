@@ -5,8 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-from tokenfeed.loader.comparison import compare
-from tokenfeed.loader.provenance import make_view
 
 import tokenfeed
 from plain import spans_of
@@ -18,6 +16,8 @@ from tokenfeed.errors import (
     SampleIndexError,
     StateError,
 )
+from tokenfeed.runs.comparison import compare
+from tokenfeed.store.spec import ViewSpec
 
 
 def deliver(view, path, steps=3, batch_size=4, *, state=None, **options):
@@ -54,17 +54,18 @@ def path(tmp_path):
         lambda store: store.packed(50, table="concepts"),
     ],
 )
-def test_views_are_made_again_from_their_descriptions(store, path, make):
+def test_views_are_opened_again_from_the_run_file(store, path, make):
     store.pack(64)
     store.pack(50, table="concepts")
     view = make(store)
-    again = make_view(store, view.description)
-    assert again.description == view.description
-    assert len(again) == len(view)
-    np.testing.assert_array_equal(again[3].tokens, view[3].tokens)
     batches = deliver(view, path)
     run = tokenfeed.Run(path)
-    table = "concepts" if "concepts" in view.description else "documents"
+    (source,) = run.starts[0].plan.sources
+    again = store.view(ViewSpec.from_json(source.view))
+    assert again.spec.sample == view.spec.sample
+    assert len(again) == len(view)
+    np.testing.assert_array_equal(again[3].tokens, view[3].tokens)
+    table = view.spec.table
     for step, batch in enumerate(batches):
         rows = run.trace(step)
         for place, row in enumerate(rows):
@@ -74,31 +75,26 @@ def test_views_are_made_again_from_their_descriptions(store, path, make):
 
 
 @pytest.mark.parametrize(
-    "description",
-    [
-        "",
-        "windows",
-        "windows()",
-        "windows(0x10)",
-        "windows(64, extra=-1)",
-        "windows(64); x",
-        "windows(64, extra=2, x=3)",
-        "documents(documents)",
-        "documents('../x')",
-        "packed(64)",
-        "__import__('os')",
-        "windows(64)\n",
-    ],
+    "change",
+    [{"kind": "windows"}, {"kind": "rows", "length": 64}, {"kind": "windows", "length": "64"}, "windows(64)", None],
 )
-def test_descriptions_of_no_view(store, description):
-    with pytest.raises(StateError, match="cannot make"):
-        make_view(store, description)
+def test_run_files_that_describe_no_view(store, path, change):
+    deliver(store.windows(64), path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["plan"]["sources"][0]["view"] = change
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(StateError, match=r"run.jsonl, line 1.*(describes no view|field 'length')"):
+        tokenfeed.Run(path)
 
 
-def test_a_description_of_other_samples(store):
+def test_rows_that_another_algorithm_packed(store, path):
     store.pack(64)
-    with pytest.raises(PlanMismatchError, match=r"algorithm 99.*algorithm"):
-        make_view(store, "packed(64) by algorithm 99")
+    deliver(store.packed(64), path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["plan"]["sources"][0]["view"]["algorithm"] = 99
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(StateError, match="algorithm 99"):
+        _ = tokenfeed.Run(path).trace(0)[0].documents
 
 
 def test_no_token_is_read(store, store_path, path):
@@ -121,10 +117,10 @@ def test_where_the_data_was(store, store_path, path, tmp_path, monkeypatch):
     assert len(tokenfeed.Run(tmp_path / "other.jsonl").trace(2)[0].documents) > 0
 
 
-def test_a_run_file_of_before_has_no_places(store, path):
+def test_a_run_file_that_does_not_tell_where_the_data_lies(store, path):
     deliver(store.windows(64), path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    del lines[0]["stores"]
+    lines[0]["stores"] = {}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = tokenfeed.Run(path)
     rows = run.trace(0)
@@ -215,8 +211,9 @@ def test_finding_documents(store, plain, path):
     for arguments in ({}, {"document": 3, "where": {"number": 3}}):
         with pytest.raises(ArgumentError, match="which document"):
             run.find(**arguments)
-    with pytest.raises(ArgumentError, match="no source 'web'"):
+    with pytest.raises(ArgumentError, match="no source 'web': the run is over one view"):
         run.find(3, source="web")
+    assert {seen.source for seen in found} == {""}
 
 
 def test_skipped_documents_are_not_found(store, path):
