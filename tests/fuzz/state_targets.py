@@ -92,7 +92,7 @@ def stream_state(folder: Path) -> Attempt:
             folder / "*.parquet",
             tokenizer,
             batch_size=2,
-            seq_len=32,
+            length=32,
             buffer_size=20,
             refill_size=8,
             threads=1,
