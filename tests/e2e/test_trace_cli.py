@@ -72,7 +72,7 @@ def test_what_a_step_was_trained_on(web, path, delivered):
         for number in range(3):
             row = by_place[rank, number]
             assert row["sample"] == batch.samples[number]
-            assert (row["source"], row["epoch"], row["index"]) == (None, 0, batch.indices[number])
+            assert (row["source"], row["epoch"], row["index"]) == ("", 0, batch.indices[number])
             assert [tuple(place.values()) for place in row["locations"]] == view.locate(row["index"])
             spans = batch.spans["documents"][number]
             assert [(each["number"], each["start"], each["payload"]) for each in row["documents"]] == [
@@ -120,9 +120,9 @@ def test_what_cannot_be_traced(path, delivered, tmp_path):
     assert "which has 40 spans" in refused("trace", path, "--document", NUM_DOCUMENTS)
     assert "no rank 2" in refused("trace", path, "--step", 1, "--rank", 2)
     assert "no step -1" in refused("trace", path, "--step", -1)
-    assert "what is to be traced" in refused("trace", path)
-    assert "what is to be traced" in refused("trace", path, "--step", 1, "--document", 1)
-    assert "--rank is of a --step" in refused("trace", path, "--document", 1, "--rank", 1)
+    assert "give either --step" in refused("trace", path)
+    assert "give either --step" in refused("trace", path, "--step", 1, "--document", 1)
+    assert "--rank goes with --step" in refused("trace", path, "--document", 1, "--rank", 1)
     assert "which document" in refused("trace", path, "--document", 1, "--where", "id=1")
     assert "expected FIELD=VALUE" in refused("trace", path, "--where", "id")
     assert "no source 'web'" in refused("trace", path, "--document", 1, "--source", "web")
@@ -184,7 +184,7 @@ def test_how_two_runs_differ(web, path, delivered, tmp_path):
     loader.load_state_dict(state)
     next(loader)
     loader.close()
-    assert "another division among ranks" in run("diff", path, other, status=1).stdout
+    assert "divided differently among ranks" in run("diff", path, other, status=1).stdout
     found = run_json("diff", path, other, status=1)
     assert (found["same"], found["step"], found["division_step"]) == (False, None, 2)
     skipping = tmp_path / "skipping.jsonl"

@@ -85,7 +85,7 @@ def plant_stage(monkeypatch):
 
     def locate(self, samples):
         sources, numbers = right(self, samples)
-        changed = np.asarray(samples) >= (self.changes[-1].at if self.changes else 2**62)
+        changed = np.asarray(samples) >= (self.chapters[-1].at or 2**62)
         return sources, np.maximum(0, numbers - changed)
 
     monkeypatch.setattr(Schedule, "locate", locate)

@@ -45,14 +45,14 @@ def test_a_mixture(clients, made):
 
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
 def test_the_flow_is_the_stream(clients, made, packing):
-    told = clients["text"].ask("flow", packing=packing, step=2, world_size=2, batch_size=3, seq_len=64)
+    told = clients["text"].ask("flow", packing=packing, step=2, world_size=2, batch_size=3, length=64)
     texts = golden_texts()
     for rank in range(2):
         feed = tokenfeed.stream(
             made.text,
             golden_tokenizer(),
             batch_size=3,
-            seq_len=64,
+            length=64,
             split=None,
             packing=packing,
             buffer_size=64,
@@ -90,6 +90,6 @@ def test_samples_are_those_of_the_store(clients, made):
 
 
 def test_what_is_not_there_is_said(clients):
-    assert "no run" in clients["store"].ask("run", status=400)["message"]
-    assert "no folder of text" in clients["store"].ask("flow", status=400)["message"]
-    assert "no one store" in clients["mixture"].ask("store", status=400)["message"]
+    assert "not a run file" in clients["store"].ask("run", status=400)["message"]
+    assert "not a folder of text" in clients["store"].ask("flow", status=400)["message"]
+    assert "Open the store itself" in clients["mixture"].ask("store", status=400)["message"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenfeed.errors import NotAStoreError, ReadError
+from tokenfeed.errors import AddressInUseError, NotFoundError
 from tokenfeed.ui import Server, open_subject
 
 COMMAND = Path(sys.executable).parent / "tokenfeed"
@@ -44,12 +44,12 @@ def test_it_says_where_it_is_and_ends_when_told(made):
 
 
 def test_what_cannot_be_shown_is_said(tmp_path):
-    with pytest.raises(NotAStoreError, match="nothing"):
+    with pytest.raises(NotFoundError, match="nothing"):
         open_subject(str(tmp_path / "nothing"))
-    with pytest.raises(NotAStoreError, match="no file ending in"):
+    with pytest.raises(NotFoundError, match="no file ending in"):
         open_subject(str(tmp_path))
 
 
 def test_a_port_that_is_taken_is_said(made, store_server):
-    with pytest.raises(ReadError, match="--port 0"):
+    with pytest.raises(AddressInUseError, match="port 0"):
         Server(open_subject(str(made.web)), port=store_server.port)

@@ -21,7 +21,7 @@ SECTIONS = {
     "text": {"Text to batch", "Order"},
 }
 CARDS = {
-    "Overview": ["Columns", "Span tables", "How long documents are", "Shards", "Where it comes from"],
+    "Overview": ["Columns", "Span tables", "Lengths of documents", "Shards", "Origin"],
     "Samples": ["<|bos|>", "Where it lies", "Its bytes"],
     "Packing": ["Packing"],
     "Order": ["A permutation", "One index, round by round", "Steps, ranks, epochs"],
@@ -173,7 +173,7 @@ def test_order_by_hand(visit, store_server):
     assert section.locator("#walk-value").inner_text() == str(tokenfeed.Permutation(50_000, seed=12)[position])
     section.get_by_role("slider", name="ranks").fill("5")
     page.settle()
-    picture = section.get_by_role("img", name=re.compile("every rank"))
+    picture = section.get_by_role("img", name=re.compile("each rank"))
     assert picture.locator("rect").count() == 5 * 3 * 6
     assert "rank 4" in picture.text_content()
 
@@ -219,7 +219,7 @@ def test_a_document_is_looked_for(visit, run_server, mixture_server, store_serve
     """By what its payload says, in capitals or not; then it is seen when it is trained on, or shown."""
     page = visit(run_server)
     section = page.open("Run")
-    section.get_by_label("look for").fill("EXAMPLE.ORG/39")
+    section.get_by_label("search for").fill("EXAMPLE.ORG/39")
     found = section.get_by_role("group", name="Documents found").get_by_role("button")
     found.nth(10).wait_for()
     assert found.count() == 11  # 39 and 390 to 399
@@ -229,19 +229,19 @@ def test_a_document_is_looked_for(visit, run_server, mixture_server, store_serve
     assert section.get_by_label("document", exact=True).input_value() == "392"
     seen = tokenfeed.Run(made.run).find(392)
     assert f"Seen in {len(seen)} row" in section.inner_text()
-    section.get_by_label("look for").fill("nothing of the kind")
-    section.get_by_text("None.").wait_for()
+    section.get_by_label("search for").fill("nothing of the kind")
+    section.get_by_text("Not found.").wait_for()
 
     page = visit(mixture_server)
     section = page.open("Run")
-    section.get_by_label("look for").fill("example.org/7")
+    section.get_by_label("search for").fill("example.org/7")
     page.settle(500)
     section.get_by_label("source").select_option("code")
     section.get_by_text("100 of 100 documents").wait_for()
 
     page = visit(store_server)
     section = page.open("Samples")
-    section.get_by_label("look for").fill("example.org/123")
+    section.get_by_label("search for").fill("example.org/123")
     section.get_by_role("button", name="document 123").click()
     page.settle()
     assert section.get_by_label("number").input_value() == "123"

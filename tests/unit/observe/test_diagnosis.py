@@ -36,10 +36,10 @@ def after(wait, read, **others):
         (NOTHING, 8, "has not asked for a batch yet"),
         (after(0.002, 5.0), 8, "Nothing to gain: the loop waits 0.02% of the time."),
         (after(0.009, 5.0), 8, "Nothing to gain"),
-        (after(1.2, 19.0), 8, "waits 12% of the time: reading is the bottleneck; 2 threads are at it 95%"),
+        (after(1.2, 19.0), 8, "waits 12% of the time: reading is the bottleneck; 2 threads are busy 95%"),
         (after(1.2, 19.0), 8, "Try threads=4."),
         (after(1.2, 19.0), 3, "Try threads=3."),
-        (after(1.2, 19.0), 2, "All cores are taken"),
+        (after(1.2, 19.0), 2, "All cores are in use"),
         (after(1.2, 19.0, collate_seconds=15.0), 8, "collate is the bottleneck; it takes 79%"),
         (after(1.2, 19.0, collate_seconds=2.0), 8, "reading is the bottleneck"),
         (after(1.2, 2.0), 8, "Try prefetch=16"),
@@ -49,14 +49,14 @@ def after(wait, read, **others):
         (after(5.0, 9.0, encode_seconds=3.0), 8, "reading and packing text is the bottleneck"),
         (after(5.0, 19.0, remote=RemoteStats(waits=50)), 8, "the server is the bottleneck; 50 reads had to wait"),
         (after(5.0, 19.0, remote=RemoteStats(waits=50)), 8, "Remote(cache=folder)"),
-        (after(5.0, 19.0, remote=RemoteStats(waits=5, bytes_fetched=9 * 10**7)), 8, "sends 9 bytes for each one used"),
+        (after(5.0, 19.0, remote=RemoteStats(waits=5, bytes_fetched=9 * 10**7)), 8, "sends 9 bytes for each byte used"),
         (after(5.0, 19.0, remote=RemoteStats(waits=5, cache_is_full=True)), 8, "Remote(cache_bytes=…)"),
-        (after(5.0, 19.0, remote=RemoteStats(waits=5, cache_misses=9)), 8, "later epochs come from the cache"),
+        (after(5.0, 19.0, remote=RemoteStats(waits=5, cache_misses=9)), 8, "Later epochs come from the cache"),
         (after(5.0, 19.0, remote=RemoteStats()), 8, "reading is the bottleneck"),
-        (Stats(10**6, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 5 µs for a batch"),
-        (Stats(10**5, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 50 µs for a batch"),
+        (Stats(10**6, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 5 µs per batch"),
+        (Stats(10**5, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 50 µs per batch"),
         (Stats(10**5, 1, 1, 10.0, 5.0, 19.0, 3, threads=2, prefetch=8), 8, "reading is the bottleneck"),
-        (Stats(0, 0, 0, 10.0, 10.0, 0.0, 0, threads=2, prefetch=8), 8, "no batch has come for 10.0 s"),
+        (Stats(0, 0, 0, 10.0, 10.0, 0.0, 0, threads=2, prefetch=8), 8, "no batch was delivered for 10.0 s"),
     ],
 )
 def test_rules(stats, cores, words):
@@ -68,7 +68,7 @@ def test_oddities_are_told_even_where_nothing_waits():
     remote = RemoteStats(retries=1, cache_damaged=2, cache_is_full=True)
     first, *others = diagnose(NOTHING, after(0.0, 1.0, remote=remote))
     assert "Nothing to gain" in first
-    assert [others[0][:9], others[1][:8], others[2][:9]] == ["1 request", "2 blocks", "The cache"]
+    assert [others[0][:9], others[1][23:39], others[2][:9]] == ["1 request", "2 damaged blocks", "The cache"]
 
 
 def test_only_the_interval_counts():
@@ -168,7 +168,7 @@ def test_reading_is_the_bottleneck_of_a_loop_that_does_nothing(store, clock, mon
     windows = tokenfeed.open(store).windows(512)
     slow_down(monkeypatch, type(windows), "load", clock)
     loader = tokenfeed.Loader(windows, 8, threads=1, rank=0, world_size=1)
-    assert "waits 100% of the time: reading is the bottleneck; 1 thread is at it 100%" in observe(loader, 60)
+    assert "waits 100% of the time: reading is the bottleneck; 1 thread is busy 100%" in observe(loader, 60)
 
 
 def test_a_slow_collate_is_found(store, clock):
@@ -203,7 +203,7 @@ def test_a_loop_that_is_stuck_counts_as_waiting(store, clock):
     go_on.set()
     thread.join()
     assert now.wait_seconds - before.wait_seconds == now.wall_seconds - before.wall_seconds == pytest.approx(0.3)
-    assert "no batch has come for 0.3 s" in diagnose(before, now)[0]
+    assert "no batch was delivered" in diagnose(before, now)[0]
     loader.close()
 
 
@@ -240,7 +240,7 @@ def test_slow_tokenising_is_found(tmp_path, clock, monkeypatch):
         str(tmp_path / "*.jsonl"),
         tokenizer,
         batch_size=16,
-        seq_len=512,
+        length=512,
         buffer_size=64,
         refill_size=32,
         threads=1,

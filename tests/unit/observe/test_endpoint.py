@@ -12,7 +12,7 @@ import pytest
 
 import tokenfeed
 from tokenfeed import observe
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import AddressInUseError, ArgumentError
 
 
 def make_loader(path, **options):
@@ -91,7 +91,7 @@ def test_what_cannot_be(store_path):
     loader = make_loader(store_path)
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(ArgumentError, match="Port 0 takes one that is free"),
+        pytest.raises(AddressInUseError, match=r"in use by another process.*port 0"),
     ):
         observe.serve_metrics(loader, taken.getsockname()[1])
     with pytest.raises(ArgumentError, match="port 99999"):

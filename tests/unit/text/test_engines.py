@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from golden import golden_texts, golden_tokenizer, golden_tokens, golden_vocabulary
 from tiers import examples
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, DependencyError
 from tokenfeed.text.tokenizer import pieces
 from tokenfeed.text.tokenizer.engines import choose_engine, make_engine
 from tokenfeed.text.tokenizer.patterns import PATTERNS
@@ -232,14 +232,14 @@ def test_long_runs_are_looked_for_in_few_places(monkeypatch):
 
 
 def test_engines_that_cannot_be_meant(monkeypatch):
-    with pytest.raises(ArgumentError, match="no engine is called 'bpe'; there are fastokens"):
+    with pytest.raises(ArgumentError, match="there is no engine 'bpe'; choose one of fastokens"):
         choose_engine(golden_vocabulary(), "bpe")
     with pytest.raises(ArgumentError, match="gigatoken knows the patterns gpt2, gpt4 and gpt4o"):
         make_engine(golden_vocabulary(), "gigatoken")
     for engine in EXACT:
-        with pytest.raises(ArgumentError, match=r"cannot use this vocabulary and the pattern '\('"):
+        with pytest.raises(ArgumentError, match=r"cannot use this vocabulary with pattern '\('"):
             make_engine(Vocabulary(golden_vocabulary().ranks, "(", {}), engine)
     monkeypatch.setattr("tokenfeed.text.tokenizer.engines.find_spec", lambda name: None)
     assert choose_engine(golden_vocabulary()) == "tiktoken"
-    with pytest.raises(ArgumentError, match=r"pip install 'tokenfeed\[text\]'"):
+    with pytest.raises(DependencyError, match=r"pip install 'tokenfeed\[text\]'"):
         choose_engine(golden_vocabulary(), "fastokens")
