@@ -240,7 +240,7 @@ def test_slow_tokenising_is_found(tmp_path, clock, monkeypatch):
         str(tmp_path / "*.jsonl"),
         tokenizer,
         batch_size=16,
-        seq_len=512,
+        length=512,
         buffer_size=64,
         refill_size=32,
         threads=1,
