@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenfeed.errors import NotAStoreError, StateError
+from tokenfeed.errors import NotFoundError, StateError
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.state import VERSION, check_kind
 from tokenfeed.plan.steps import BatchSizes
@@ -99,7 +99,7 @@ def read_starts(path: Path) -> list[Start]:
     with reading(str(path)):
         is_there = path.is_file()
     if not is_there:
-        raise NotAStoreError(f"there is no run file {path}")
+        raise NotFoundError(f"there is no run file {path}")
     starts: list[Start] = []
     plan: Plan | None = None
     stores: Paths = {}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import tokenfeed
-from tokenfeed.errors import ArgumentError, NotAStoreError, StateError
+from tokenfeed.errors import ArgumentError, NotFoundError, StateError
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_what_is_no_run_file(tmp_path, text):
 
 
 def test_no_run_file(tmp_path):
-    with pytest.raises(NotAStoreError):
+    with pytest.raises(NotFoundError, match="there is no run file"):
         tokenfeed.Run(tmp_path / "run.jsonl")
 
 
