@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,26 +13,16 @@ import numpy as np
 from tokenfeed.errors import CorruptionError
 from tokenfeed.kernels import blocks
 from tokenfeed.kernels.jit import address_of
-from tokenfeed.storage.disk_cache import DiskCache
+from tokenfeed.storage.disk_cache import Described, DiskCache
 from tokenfeed.storage.fetcher import Fetched, Range, fetcher
 from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.storage.runtime import check_not_forked
 from tokenfeed.types import Ints
 
-__all__ = ["BlockCache", "Described"]
+__all__ = ["BlockCache"]
 
 _LANDING_THREADS = 2
 _LOG_SIZE = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A remote file, as its store describes it."""
-
-    uri: str
-    num_bytes: int
-    identity: str
-    """Name of its content, the same at any address."""
 
 
 class _Run:

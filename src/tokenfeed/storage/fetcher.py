@@ -1,8 +1,6 @@
 """`Fetcher`: reads many ranges of remote objects at once. Everything that reads remote data is built on it."""
 
 import asyncio
-import threading
-from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
 from typing import Any, NamedTuple
@@ -65,12 +63,8 @@ class Fetcher:
         if concurrency < 1:
             raise ArgumentError(f"concurrency is {concurrency}; it must be at least 1")
         self.counters = Counters()
-        self._concurrency = concurrency
         self._patience = patience
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple[Range, Patience, Future[Fetched]]] = deque()
-        self._is_called = False
-        self._num_running = 0
+        self._turns = asyncio.Semaphore(concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, wanted: Range) -> "Future[Fetched]":
@@ -85,54 +79,38 @@ class Fetcher:
         """As `submit`, for many: the loop is woken once."""
         patience = self._patience or Patience.from_environment()
         futures: list[Future[Fetched]] = []
-        entries = []
+        entries: list[tuple[Range, Future[Fetched]]] = []
         for one in wanted:
             if not 0 <= one.start <= one.stop:
                 raise ArgumentError(f"{clean(one.uri)}: bytes [{one.start}, {one.stop}) are not a range")
-            future: Future[Fetched] = Future()
-            futures.append(future)
+            futures.append(Future())
             if one.start == one.stop:
-                future.set_result(Fetched(b"", None, None))
+                futures[-1].set_result(Fetched(b"", None, None))
             else:
-                entries.append((one._replace(uri=clean(one.uri)), patience, future))
-        loop = runtime().loop
-        with self._lock:
-            self._waiting.extend(entries)
-            call = bool(self._waiting) and not self._is_called
-            self._is_called |= call
-        if call:
-            loop.call_soon_threadsafe(self._start)
+                entries.append((one._replace(uri=clean(one.uri)), futures[-1]))
+        runtime().loop.call_soon_threadsafe(self._start, entries, patience)
         return futures
 
-    def _start(self) -> None:
-        """On the loop: start waiting ranges while there is room."""
-        with self._lock:
-            self._is_called = False
-        while self._num_running < self._concurrency:
-            with self._lock:
-                if not self._waiting:
-                    return
-                wanted, patience, future = self._waiting.popleft()
-            if future.set_running_or_notify_cancel():
-                self._num_running += 1
-                task = runtime().loop.create_task(self._serve(wanted, patience, future))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+    def _start(self, entries: "list[tuple[Range, Future[Fetched]]]", patience: Patience) -> None:
+        for wanted, future in entries:
+            task = runtime().loop.create_task(self._serve(wanted, patience, future))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, wanted: Range, patience: Patience, future: "Future[Fetched]") -> None:
-        try:
+        async with self._turns:
+            if not future.set_running_or_notify_cancel():
+                return
             tries = Tries(wanted.uri, doing="read", patience=patience, counters=self.counters)
-            fetched = await persist(lambda: _get(wanted, patience), tries)
-            self.counters.add(bytes_fetched=len(fetched.data))
-            future.set_result(fetched)
-        except asyncio.CancelledError:
-            future.set_exception(CancelledError())  # the process ends while somebody waits
-            raise
-        except BaseException as error:  # noqa: BLE001 (it is raised where it is waited for)
-            future.set_exception(error)
-        finally:
-            self._num_running -= 1
-            self._start()
+            try:
+                fetched = await persist(lambda: _get(wanted, patience), tries)
+                self.counters.bytes_fetched += len(fetched.data)
+                future.set_result(fetched)
+            except asyncio.CancelledError:
+                future.set_exception(CancelledError())  # the process ends while somebody waits
+                raise
+            except BaseException as error:  # noqa: BLE001 (it is raised where it is waited for)
+                future.set_exception(error)
 
 
 def fetcher() -> Fetcher:

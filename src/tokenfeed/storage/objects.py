@@ -32,6 +32,7 @@ __all__ = [
     "RemoteFile",
     "check_can_write",
     "delete",
+    "exists",
     "fetcher",
     "head",
     "is_remote",
@@ -70,6 +71,17 @@ def head(uri: str) -> ObjectInfo:
         return _run(ask, uri, doing="look up", expected=is_refused)
     except Failed:
         return _run(ask_for_a_byte, uri, doing="look up")
+
+
+def exists(uri: str) -> bool:
+    """Whether there is such an object."""
+    try:
+        head(uri)
+    except ReadError as error:
+        if not _is_missing(error):
+            raise
+        return False
+    return True
 
 
 def read(uri: str, *, limit: int = LARGEST_READ) -> bytes:
@@ -111,7 +123,7 @@ async def _read(uri: str, limit: int, patience: Patience) -> bytes:
 
     counters = fetcher().counters
     data = await persist(ask, Tries(uri, doing="read", patience=patience, counters=counters))
-    counters.add(bytes_fetched=len(data))
+    counters.bytes_fetched += len(data)
     return data
 
 
@@ -170,7 +182,7 @@ def write(uri: str, data: bytes, *, create: bool = False) -> bool:
         return True
 
     if create:
-        if _exists(uri):
+        if exists(uri):
             return False
         try:
             return _run(put_new, uri, doing="write", expected=lambda failure: failure.kind is Kind.UNSUPPORTED)
@@ -229,16 +241,6 @@ def open_file(uri: str) -> RemoteFile:
     """A seekable file that reads an object. One request; a ReadError if there is none."""
     uri = clean(uri)
     return RemoteFile(uri, head(uri))
-
-
-def _exists(uri: str) -> bool:
-    try:
-        head(uri)
-    except ReadError as error:
-        if not _is_missing(error):
-            raise
-        return False
-    return True
 
 
 def _is_missing(error: Exception) -> bool:

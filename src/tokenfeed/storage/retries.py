@@ -6,10 +6,9 @@ worth another try, and `patience.py` how long that may go on.
 """
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from tokenfeed.errors import TokenfeedError
@@ -24,7 +23,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Counters:
-    """Counts of what was asked of servers. Threads may share it."""
+    """Counts of what was asked of servers. Only the thread of an event loop changes it."""
 
     requests: int = 0
     """All requests, tries included."""
@@ -32,14 +31,6 @@ class Counters:
     retries: int = 0
     failures: int = 0
     """Requests that were given up."""
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-
-    def add(self, *, requests: int = 0, bytes_fetched: int = 0, retries: int = 0, failures: int = 0) -> None:
-        with self._lock:
-            self.requests += requests
-            self.bytes_fetched += bytes_fetched
-            self.retries += retries
-            self.failures += failures
 
 
 class Tries:
@@ -70,7 +61,7 @@ class Tries:
 
     def begin(self) -> None:
         self._count += 1
-        self.counters.add(requests=1)
+        self.counters.requests += 1
 
     def pause_after(self, failure: Failure | None) -> float:
         """Seconds to wait before the next try; None is for a try that took too long. Raises the user's error if there
@@ -83,9 +74,9 @@ class Tries:
             and failure.may_pass(self._count, seconds, self._patience)
             and seconds + pause < self._patience.total
         ):
-            self.counters.add(retries=1)
+            self.counters.retries += 1
             return pause
-        self.counters.add(failures=failure.status != 404)  # "no such object" is an answer
+        self.counters.failures += failure.status != 404  # "no such object" is an answer
         # `from None` where it is raised: obstore's error quotes addresses and answers in full.
         raise explain(failure, self._uri, doing=self._doing, tries=self._count, patience=self._patience) from None
 
@@ -102,7 +93,7 @@ async def persist(
             async with asyncio.timeout(tries.seconds):
                 return await attempt()
         except TokenfeedError:
-            tries.counters.add(failures=1)
+            tries.counters.failures += 1
             raise
         except TimeoutError:
             pass

@@ -9,9 +9,9 @@ from typing import Any
 
 from tokenfeed.errors import CorruptionError, DownloadError
 from tokenfeed.storage.failures import Failed, Failure, Kind, classify
-from tokenfeed.storage.fetcher import fetcher, get, is_etag
+from tokenfeed.storage.fetcher import get, is_etag
 from tokenfeed.storage.patience import Patience
-from tokenfeed.storage.retries import Tries, persist
+from tokenfeed.storage.retries import Counters, Tries, persist
 from tokenfeed.storage.runtime import runtime
 from tokenfeed.text.download import hub
 from tokenfeed.text.download.datasets import RemoteFile
@@ -46,7 +46,7 @@ async def fetch(file: RemoteFile, folder: Path, patience: Patience, report: Repo
     async with claim(path, size=file.size, patience=patience.total) as partial:
         if partial is None:
             return False
-        tries = Tries(file.url, doing="download", patience=patience, counters=fetcher().counters, limited=False)
+        tries = Tries(file.url, doing="download", patience=patience, counters=Counters(), limited=False)
         if file.on_hub and file.sha256 is None:
             file = await persist(lambda: asyncio.to_thread(hub.look_up, file), tries)
         transfer = _Transfer(file, partial, patience, tries, report)
