@@ -108,9 +108,9 @@ def test_what_a_step_was_trained_on(web, path, delivered):
         for number in range(3):
             row = by_place[rank, number]
             assert row["sample"] == batch.samples[number]
-            assert (row["source"], row["epoch"], row["index"]) == (None, 0, batch.rows.indices[number])
+            assert (row["source"], row["epoch"], row["index"]) == (None, 0, batch.indices[number])
             assert [tuple(place.values()) for place in row["locations"]] == view.locate(row["index"])
-            spans = batch.rows.spans_of("documents")[number]
+            spans = batch.spans["documents"][number]
             assert [(each["number"], each["start"], each["payload"]) for each in row["documents"]] == [
                 (span.number, span.start, span.payload) for span in spans
             ]

@@ -60,7 +60,7 @@ def test_a_change_of_length_in_mid_epoch(store, first, second, groups, seed, wor
 
 def test_groups_stay_together_and_are_shuffled(store):
     loader = Loader(store.windows(6, group=GROUP), 4)
-    groups = [next(loader).rows.indices for _ in range(20)]
+    groups = [next(loader).indices for _ in range(20)]
     assert all((indices // 4 == indices[0] // 4).all() and (np.diff(indices) == 1).all() for indices in groups)
     order = [int(indices[0]) // 4 for indices in groups]
     assert sorted(order) == list(range(20))
@@ -88,10 +88,12 @@ def test_exactly_once(store, history):
 def test_a_mixture_of_groups(store):
     mixed = tokenfeed.mix({"a": (store.windows(4, group=8), 1), "b": (store.windows(4, group=8), 1)})
     loader = Loader(mixed, 2)
-    seen = np.concatenate([next(loader).rows.indices for _ in range(len(mixed.joined) // 2)])
-    assert sorted(seen.tolist()) == list(range(len(mixed.joined)))
-    own = seen[seen < len(store.windows(4, group=8))]
-    assert (own[::2] + 1 == own[1::2]).all()
+    batches = [next(loader) for _ in range(len(mixed.joined) // 2)]
+    sources, indices = (np.concatenate([getattr(each, name) for each in batches]) for name in ("sources", "indices"))
+    for source in range(2):
+        own = indices[sources == source]
+        assert sorted(own.tolist()) == list(range(len(store.windows(4, group=8))))
+        assert (own[::2] + 1 == own[1::2]).all()
     loader.close()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tokenfeed
 from oracle import Leg, check_exactly_once, run
 from tokenfeed.loader.loader import Loader
-from tokenfeed.loader.steps import BatchSizes
+from tokenfeed.plan.steps import BatchSizes
 
 LEGS = st.lists(
     st.builds(Leg, st.integers(1, 6), st.integers(1, 7), st.integers(0, 6), st.sampled_from([0, 1, 2, 5])),
@@ -81,7 +81,7 @@ def test_finite_iteration(stores, num_samples, world_size, batch_size, epochs, s
     for _ in range(2):  # a second loop begins again
         ranks = [list(loader) for loader in loaders]
         assert {len(batches) for batches in ranks} == {-(-num_samples * epochs // (world_size * batch_size))}
-        seen = np.concatenate([batch.rows.indices for batches in ranks for batch in batches])
+        seen = np.concatenate([batch.indices for batches in ranks for batch in batches])
         np.testing.assert_array_equal(np.bincount(seen, minlength=num_samples), epochs)
         for batches in ranks:
             for batch in batches:

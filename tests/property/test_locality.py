@@ -15,9 +15,9 @@ from randomness import all_p_values, chi_square_p
 from tokenfeed.errors import PlanMismatchError
 from tokenfeed.kernels import locality as kernels
 from tokenfeed.kernels.locality import permute_local_run
-from tokenfeed.loader.comparison import compare
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.locality import Locality, LocalPermutation
+from tokenfeed.runs.comparison import compare
 
 words = st.integers(0, 2**63 - 1)
 localities = st.builds(
@@ -186,12 +186,12 @@ def test_runs_are_traced_and_documents_found_offline(store, tmp_path, is_mixed):
     for step, batch in enumerate(batches):
         traced = told.trace(step=step)
         assert [row.sample for row in traced] == batch.samples.tolist()
-        assert [row.content.tokens.tolist() for row in traced] == [batch.rows[row].tokens.tolist() for row in range(6)]
+        assert [row.content.tokens.tolist() for row in traced] == [batch[row].tokens.tolist() for row in range(6)]
     delivered = {}
     for step, batch in enumerate(batches):
         for row in range(6):
-            for span in batch.rows.spans_of("documents")[row]:
-                source = "a" if batch.rows.indices[row] < len(view) else "b"
+            for span in batch.spans["documents"][row]:
+                source = batch.source_names[batch.sources[row]] or "a"
                 delivered.setdefault((source, span.payload["number"]), set()).add((step, row))
     for document in (0, 7, 23, 49):
         found = told.find(document, source="a" if is_mixed else None, epochs=range(5))

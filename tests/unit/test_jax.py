@@ -71,7 +71,7 @@ def check(array, expected):
         np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
 
 def rows(*samples):
-    _, indices = tokenfeed.Plan.of(view, seed=0).locate(np.array(samples))
+    _, _, indices = tokenfeed.Plan.of(view, seed=0).locate(np.array(samples))
     return view.read(indices)
 
 # Rows are divided among processes: row j of rank r is k = K + 2j + r, and row 4r + j.

@@ -20,6 +20,7 @@ LAYERS = [
     "format",
     "store",
     "plan",
+    "runs",
     "loader",
     "text",
     "torch",

@@ -151,7 +151,7 @@ def _resume(windows: Windows) -> None:
         for _ in range(steps):
             for loader in ranks:
                 batch = next(loader)
-                seen += batch.rows.indices[batch.epochs == 0].tolist()  # type: ignore[attr-defined]
+                seen += batch.indices[batch.epochs == 0].tolist()
                 state = batch.state
         for loader in ranks:
             loader.close()

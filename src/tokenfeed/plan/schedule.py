@@ -1,9 +1,9 @@
 """`Schedule`: which source the k-th sample of a run is drawn from, and which of that source's own samples it is.
 
 Stages are cut into *segments*. A segment repeats one period, a table of sources with whole counts, from its start to
-its stop. A stage is one segment of whole periods, and where its length is no multiple of the period, a second one for
-the tail, a period of its own. What rounding leaves a source owed or ahead at a segment's end (to 2**-32 of a sample)
-counts in the next rounding, so that nothing adds up from stage to stage.
+its stop. A stage is one segment of whole periods, and where its length is no multiple of the period, a second segment
+for the tail, with a period of its own. Rounding leaves a source owed or ahead at the end of a segment (to 2**-32 of a
+sample); the next rounding takes that into account, so errors do not add up from stage to stage.
 
     Stage({"web": 0.7, "code": 0.3}, 25), Stage({"web": 0.5, "code": 0.5}):
 
@@ -20,7 +20,7 @@ How close a run stays to its weights, where n sources are drawn:
 * to the cumulated weights at the end of a stage: within 1, and 1.04 in the worst of some 1,000 random schedules whose
   sources came and went (a tail is rounded without knowing what comes later, so that stages can be appended);
 * except where a source is owed less than one sample of a stage (or period), and gets one; and where no period up to
-  2**20 holds the weights of a longer stage: they are then off by at most 2**-20. `report` tells.
+  2**20 holds the weights of a longer stage: they are then off by at most 2**-20. `report` shows by how much.
 """
 
 import json
@@ -29,18 +29,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError
 from tokenfeed.kernels import mixture as kernels
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.rounding import LONGEST_PERIOD, Floats, cut_stage, divide, normalise, rationalise, some
+from tokenfeed.plan.rounding import LONGEST_PERIOD, cut_stage, divide, normalise, rationalise, some
 from tokenfeed.plan.segments import Segment
-from tokenfeed.plan.skips import Ints
+from tokenfeed.types import Bools, Floats, Ints
 
 __all__ = ["Change", "Schedule", "Share", "Stage", "rationalise"]
 
-VERSION = 1
 RAMP_STEPS = 256
 END = (1 << 63) - 1  # where stages without end are cut off: no run gets there
 
@@ -51,10 +49,10 @@ class Stage:
 
     weights: Mapping[str, float]
     samples: int | None = None
-    """How long it lasts. Only the last stage may do without, and has no end."""
+    """Length of the stage. Only the last stage may leave it out, and then has no end."""
     ramp: bool = False
-    """Go from the weights of the stage before to these linearly: min(256, samples) steps, each with the weights at its
-    middle."""
+    """Whether weights change linearly from those of the stage before to these: in min(256, samples) steps, each with
+    the weights at its middle."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.weights, Mapping):
@@ -69,7 +67,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Change:
-    """What replaces all that a schedule would have done from sample `at` on."""
+    """Stages that replace everything a schedule would have done from sample `at` on."""
 
     at: int
     stages: tuple[Stage, ...]
@@ -77,7 +75,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one source gets of a run. Weights are normalised, one for each stage that begins within the budget."""
+    """The share of one source in a run. Weights are normalised, one for each stage that begins within the budget."""
 
     name: str
     samples: int
@@ -192,7 +190,7 @@ class Schedule:
         return self._segments[self._before(num_samples)].count(num_samples)
 
     def targets(self, num_samples: int) -> Floats:
-        """The rationalised due of each source after `num_samples` samples; `counts` is less than one from it."""
+        """Samples due from each source after `num_samples`, by rationalised weights; `counts` is within one of them."""
         segment = self._segments[self._before(num_samples)]
         periods, places = divmod(num_samples - segment.start, segment.period)
         targets = segment.bases.astype(np.float64)
@@ -200,7 +198,7 @@ class Schedule:
         return targets
 
     def report(self, num_samples: int) -> list[Share]:
-        """What each source gets of a run of `num_samples` samples, and what became of the weights asked for."""
+        """The share of each source in a run of `num_samples` samples, by the weights asked for and as rationalised."""
         counts = self.counts(num_samples).tolist()
         begun = [(asked, got) for start, asked, got in self._stages if start < max(num_samples, 1)]
         return [
@@ -211,9 +209,9 @@ class Schedule:
     def then(self, at: int, *stages: Stage | Mapping[str, float]) -> "Schedule":
         """The same for all k < at, then other stages; weights alone are a stage without end. Every source goes on.
 
-        They name every source there was (weight 0 to draw it no more), and may name new ones, which are numbered after
-        them. What the old stages still owed is forgotten. `at` may not lie before an earlier change. A ramp begins at
-        the weights that k = at − 1 was drawn with.
+        The stages name every source there was (weight 0 to stop drawing it), and may name new ones, which are numbered
+        after them. Samples that the old stages still owed are forgotten. `at` may not lie before an earlier change. A
+        ramp begins at the weights that k = at − 1 was drawn with.
         """
         given = tuple(stage if isinstance(stage, Stage) else Stage(stage) for stage in stages)
         return Schedule(self.stages, self._first_names, changes=[*self.changes, Change(at, given)])
@@ -221,8 +219,8 @@ class Schedule:
     def digest(self, num_samples: int) -> str:
         """A checksum of what determines the first `num_samples` samples, and of nothing else: 16 hex digits.
 
-        Of each segment that begins before: its start, its counts in the order of the sources, and the names of those
-        drawn. Where the last one ends, and what comes then, does not matter. O(sources); the first time, of all before.
+        It covers every segment that begins before: its start, its counts in the order of the sources, and the names of
+        those drawn. Where the last one ends, and what follows, does not matter. O(sources); the first time O(segments).
         """
         if num_samples == 0:
             return checksum(b"")
@@ -238,7 +236,12 @@ class Schedule:
             self._digests[last, drawn] = self._extend(before, last, num_samples)
         return self._digests[last, drawn]
 
-    def _drawn(self, j: int, stop: int) -> npt.NDArray[np.bool_]:
+    def steady_until(self, num_samples: int) -> int | None:
+        """The number of samples up to which `digest` stays what it is; None where it may change at the next sample."""
+        segment = self._segments[self._before(num_samples)]
+        return segment.stop if num_samples - segment.start >= segment.period else None
+
+    def _drawn(self, j: int, stop: int) -> Bools:
         segment = self._segments[j]
         if stop - segment.start >= segment.period:
             return np.ones(segment.active.size, np.bool_)
@@ -251,7 +254,7 @@ class Schedule:
         return checksum(json.dumps([before, segment.start, segment.counts.tolist(), names]).encode())
 
     def _segments_of(self, limits: Ints, numbers: Ints) -> list[int]:
-        """The segments that any of the numbers lie in, where segment j begins with limits[j]."""
+        """The segments that the numbers lie in, where segment j begins with limits[j]."""
         if not numbers.size:
             return []
         ends = np.searchsorted(limits, [numbers.min(), numbers.max()], side="right") - 1
@@ -283,13 +286,11 @@ class Schedule:
             names += new
             stages_then = [_stage_to_json(stage, names) for stage in change.stages]
             changes.append({"at": change.at, "names": new, "stages": stages_then})
-        return {"version": VERSION, "names": list(self._first_names), "stages": stages, "changes": changes}
+        return {"names": list(self._first_names), "stages": stages, "changes": changes}
 
     @classmethod
     def from_json(cls, value: Any) -> "Schedule":
         try:
-            if value["version"] != VERSION:
-                raise StateError(f"the schedule has version {value['version']!r}; this tokenfeed reads {VERSION}")
             names = list(value["names"])
             stages = [_stage_from_json(stage, names) for stage in value["stages"]]
             changes = []
@@ -298,9 +299,7 @@ class Schedule:
                 changes.append(Change(change["at"], tuple(_stage_from_json(each, names) for each in change["stages"])))
             return cls(stages, value["names"], changes=changes)
         except (TypeError, KeyError, ValueError) as error:
-            if isinstance(error, StateError):
-                raise
-            raise StateError(f"{value!r} describes no schedule ({error})") from error
+            raise StateError(f"{str(value)[:200]} describes no schedule ({error})") from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schedule) and self.to_json() == other.to_json()

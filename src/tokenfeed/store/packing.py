@@ -22,7 +22,6 @@ from tokenfeed.storage.files import FileTable, Part
 from tokenfeed.storage.local import replace_bytes, sync_folder, writing
 from tokenfeed.store.data import Data
 from tokenfeed.store.packing_plan import (
-    ALGORITHM,
     PIECE_DTYPE,
     PIECES,
     RECORD,
@@ -33,9 +32,10 @@ from tokenfeed.store.packing_plan import (
     Wanted,
     plan_folders,
 )
-from tokenfeed.store.reader import Ints
 from tokenfeed.store.shard_writer import NpyFile, write_sums
 from tokenfeed.store.shards import Shard
+from tokenfeed.store.spec import PACKING_ALGORITHM
+from tokenfeed.types import Ints
 
 __all__ = ["Block", "PackReport", "Progress", "pack"]
 
@@ -105,7 +105,7 @@ def pack(
         sync_folder(folder)
         documents, cut = int(counts[bestfit.DOCUMENTS]), int(counts[bestfit.CUT_DOCUMENTS])
         totals = documents, cut, items, writer.num_rows, writer.num_pieces
-        record = PackRecord(ALGORITHM, *wanted[:3], BLOCK_DOCUMENTS, *totals, *checksums)
+        record = PackRecord(PACKING_ALGORITHM, *wanted[:3], BLOCK_DOCUMENTS, *totals, *checksums)
         replace_bytes(folder / RECORD, record.to_json().encode())
     used = items / (writer.num_rows * (length + 1)) if writer.num_rows else 1.0
     return PackReport(folder, writer.num_rows, used, documents, cut, items, time.perf_counter() - began)

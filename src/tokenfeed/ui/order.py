@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenfeed.kernels import permutation as kernels
-from tokenfeed.loader.steps import rows_of
 from tokenfeed.plan.permutation import Permutation
-from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.plan import Plan, PlanSource
+from tokenfeed.plan.steps import rows_of
+from tokenfeed.store.spec import WindowsSpec
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
 from tokenfeed.ui.telling import Json
@@ -159,7 +160,8 @@ def _halves(left: int, right: int, left_bits: int, right_bits: int) -> Json:
 
 def show_steps(subject: Subject, query: Query) -> Json:
     """Which samples the steps from `resume` samples on deal to each rank, by the plan itself."""
-    plan = Plan(query.whole("n", 1000, least=1, most=_LARGEST), data="", view="", seed=query.whole("seed", 0))
+    source = PlanSource("", query.whole("n", 1000, least=1, most=_LARGEST), "", WindowsSpec(1).to_json())
+    plan = Plan([source], seed=query.whole("seed", 0))
     world_size = query.whole("world_size", 4, least=1, most=64)
     batch_size = query.whole("batch_size", 2, least=1, most=64)
     resume = query.whole("resume", 0, most=1 << 60)
@@ -169,8 +171,8 @@ def show_steps(subject: Subject, query: Query) -> Json:
         ranks = []
         for rank in range(world_size):
             samples = rows_of(start, batch_size, rank, world_size)
-            epochs, indices = plan.locate(samples)
+            _, epochs, indices = plan.locate(samples)
             rows = zip(samples.tolist(), epochs.tolist(), indices.tolist(), strict=True)
             ranks.append([[k, epoch, index] for k, epoch, index in rows])
         steps.append({"start": start, "ranks": ranks})
-    return {"n": plan.num_samples, "world_size": world_size, "batch_size": batch_size, "steps": steps}
+    return {"n": source.num_samples, "world_size": world_size, "batch_size": batch_size, "steps": steps}

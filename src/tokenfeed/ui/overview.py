@@ -6,9 +6,10 @@ import numpy as np
 
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
-from tokenfeed.store.reader import Ints, Reader
+from tokenfeed.store.reader import Reader
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.store import Store
+from tokenfeed.types import Ints
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
 from tokenfeed.ui.telling import Json, plain, without_paths

@@ -10,8 +10,8 @@ import numpy as np
 
 from tokenfeed.kernels import bestfit
 from tokenfeed.store.packing import Block
-from tokenfeed.store.reader import Ints
 from tokenfeed.store.store import Store
+from tokenfeed.types import Ints
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
 from tokenfeed.ui.telling import Json

@@ -3,9 +3,10 @@
 from typing import Any
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.provenance import RowTrace
-from tokenfeed.loader.run import AnyPlan, Leg, Run, Start
-from tokenfeed.plan.mixture import MixturePlan
+from tokenfeed.plan.plan import Plan
+from tokenfeed.runs.history import Leg, Start
+from tokenfeed.runs.rows import RowTrace
+from tokenfeed.runs.run import Run
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
 from tokenfeed.ui.telling import Json, plain, without_paths
@@ -36,14 +37,12 @@ def describe_run(subject: Subject, query: Query) -> Json:
     }
 
 
-def _describe_plan(plan: AnyPlan) -> Json:
+def _describe_plan(plan: Plan) -> Json:
     return {"told": without_paths(repr(plan)), "seed": plan.seed, "skips": len(plan.skips)}
 
 
-def _describe_sources(plan: AnyPlan) -> list[Json]:
-    if isinstance(plan, MixturePlan):
-        return [{"name": each.name, "samples": each.num_samples, "view": each.view} for each in plan.sources]
-    return [{"name": "", "samples": plan.num_samples, "view": plan.view}]
+def _describe_sources(plan: Plan) -> list[Json]:
+    return [{"name": each.name, "samples": each.num_samples, "view": str(each.spec)} for each in plan.sources]
 
 
 def _describe_start(start: Start, legs: list[Leg]) -> Json:
@@ -68,17 +67,15 @@ def _describe_leg(leg: Leg) -> Json:
     }
 
 
-def _last_plan(run: Run) -> AnyPlan:
+def _last_plan(run: Run) -> Plan:
     if not run.starts:
         raise ArgumentError("nothing was started in this run")
     return run.starts[-1].plan
 
 
 def show_ledger(subject: Subject, query: Query) -> Json:
-    """What every source of the mixture has given among the first `samples` samples, and what it was to give."""
+    """What every source has given among the first `samples` samples, and what it was to give."""
     plan = _last_plan(subject.run)
-    if not isinstance(plan, MixturePlan):
-        return {"sources": [], "samples": 0, "end": None}
     most = (1 << 53) if plan.end is None else plan.end
     samples = query.whole("samples", min(most, max(10_000, subject.run.starts[-1].samples)), most=most)
     sources = [

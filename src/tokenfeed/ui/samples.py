@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import SampleIndexError
-from tokenfeed.store.data import Array
-from tokenfeed.store.reader import Ints
 from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.types import Array, Ints
 from tokenfeed.ui.overview import reader_of
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
@@ -86,7 +85,7 @@ def choose_sample(store: Store, query: Query) -> Pieces:
     if view == "documents":
         _check(index, len(table), f"spans of {table.name!r}")
         return Pieces.cut(index, len(table), *table.locate(np.array([index])), offset)
-    rows = store.packed(length, table=table.name).rows
+    rows = store.packed(length, table=table.name).plan
     _check(index, len(rows), f"packed rows of {length:,} + 1")
     found = rows.find(np.array([index]))
     counts = np.diff(found.offsets)

@@ -9,11 +9,9 @@ from typing import Any, Literal
 
 from tokenfeed.errors import MissingError, TokenfeedError
 from tokenfeed.format.layout import MANIFEST
-from tokenfeed.loader.provenance import open_data
-from tokenfeed.loader.run import Run
 from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
-from tokenfeed.plan.mixture import MixturePlan
-from tokenfeed.plan.plan import Plan
+from tokenfeed.runs.origins import open_data
+from tokenfeed.runs.run import Run
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.text.sources.files import ENDINGS, TextFiles
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -54,10 +52,10 @@ class Subject:
             return self.store
         if source not in self._opened:
             plan, paths = self.run.starts[-1].plan, list(self.run.starts[-1].stores.get(source, ()))
-            if not isinstance(plan, MixturePlan) or not paths:
+            if not paths:
                 raise MissingError(f"where the data of source {source!r} lies is not known")
             data = plan.sources[plan.source_number(source)].data
-            self._opened[source] = open_data(paths if len(paths) > 1 else paths[0], data, f"the data of {source!r}")
+            self._opened[source] = open_data(paths, data, f"the data of {source!r}")
         return self._opened[source]
 
     @property
@@ -159,9 +157,8 @@ def _is_text(path: str) -> bool:
 def _store_of(run: Run) -> Store | None:
     """The store that a run over one view reads, if it is still where it was."""
     last = run.starts[-1] if run.starts else None
-    if last is None or not isinstance(last.plan, Plan) or not last.stores.get(""):
+    if last is None or not last.stores.get(""):
         return None
-    paths = list(last.stores[""])
     with contextlib.suppress(TokenfeedError):
-        return open_data(paths if len(paths) > 1 else paths[0], last.plan.data, "the data")
+        return open_data(list(last.stores[""]), last.plan.sources[0].data, "the data")
     return None

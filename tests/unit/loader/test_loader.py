@@ -76,7 +76,7 @@ def test_memory_is_used_again(windows):
 def test_spans_are_read_ahead_with_the_batch(store, plain):
     loader = tokenfeed.Loader(store.windows(64, spans=["documents"]), batch_size=2, prefetch=4)
     for batch in (next(loader) for _ in range(9)):
-        for row, index in enumerate(batch.rows.indices):
+        for row, index in enumerate(batch.indices):
             spans = [(span.number, span.payload) for span in batch.spans["documents"][row]]
             expected = plain.touched("documents", index * 64, index * 64 + 65)
             assert spans == [(number, payload) for number, _, _, payload in expected]
@@ -87,7 +87,7 @@ def test_documents(store, plain, prefetch):
     loader = tokenfeed.Loader(store.documents(columns=["frame"]), batch_size=5, epochs=1, prefetch=prefetch)
     seen = []
     for batch in loader:
-        for document in batch:
+        for document in (batch[row] for row in range(len(batch))):
             np.testing.assert_array_equal(document.tokens, plain.documents[document.index].tokens)
             assert document.column("frame").shape == (len(document.tokens), 2, 3)
             assert document.payload == plain.documents[document.index].payload
@@ -245,7 +245,7 @@ def test_tiny_data(tmp_path):
     with tokenfeed.Writer(tmp_path, columns={"tokens": "u1"}) as writer:
         writer.append({"tokens": range(10)})
     store = tokenfeed.open(tmp_path)
-    with pytest.raises(ArgumentError, match="no samples"):
+    with pytest.raises(ArgumentError, match="0 samples"):
         tokenfeed.Loader(store.windows(10), 2)
     one = next(tokenfeed.Loader(store.windows(9), 5))  # a batch larger than the data
     assert one.inputs[:, 0].tolist() == [0] * 5
@@ -286,7 +286,7 @@ def test_bad_skips(arguments):
 def test_all_skipped(windows):
     with pytest.raises(ArgumentError, match="all"):
         tokenfeed.Loader(windows, 2, skips=[tokenfeed.Skip(indices=range(len(windows)))])
-    with pytest.raises(ArgumentError, match="outside"):
+    with pytest.raises(ArgumentError, match="the view has"):
         tokenfeed.Loader(windows, 2, skips=[tokenfeed.Skip(indices=[len(windows)])])
 
 

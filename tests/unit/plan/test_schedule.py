@@ -290,7 +290,6 @@ def test_json_is_compact_and_complete():
     schedule = schedule.then(7, {"c": 1, "a": 1, "b": np.float32(2), "d": 0})
     value = json.loads(json.dumps(schedule.to_json()))
     assert value == {
-        "version": 1,
         "names": ["a", "b"],
         "stages": [[[2.0, 1.0], 5, False], [[1.0, 0.0], 9, True]],
         "changes": [{"at": 7, "names": ["c", "d"], "stages": [[[1.0, 2.0, 1.0, 0.0], None, False]]}],
@@ -306,7 +305,7 @@ def test_json_is_compact_and_complete():
 
 @pytest.mark.parametrize(
     "value",
-    [None, {}, {"version": 2}, {"version": 1, "names": ["a"], "stages": [[[1, 2], None, False]], "changes": []}],
+    [None, {}, [], {"names": ["a"], "stages": [[[1, 2], None, False]], "changes": []}],
 )
 def test_json_that_describes_no_schedule(value):
     with pytest.raises(StateError, match="schedule"):

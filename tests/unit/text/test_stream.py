@@ -315,11 +315,11 @@ def test_rows_carry_their_documents(folder):
             piece = [tokenizer.bos_id, *whole[done + 1 :]][: span.stop - span.start]
             assert batch.tokens[in_row, span.start : span.stop].tolist() == piece
             assert span.payload is None
-        bounds = spans.cu_seqlens(16)
+        bounds = spans.cu_seqlens()
         assert bounds.dtype == np.int32
         assert bounds[0] == 0
         assert bounds[-1] == 48
-        positions, numbers = spans.position_ids(16), spans.document_ids(16)
+        positions, numbers = spans.position_ids(), spans.document_ids()
         starts = batch.inputs == tokenizer.bos_id
         assert ((positions == 0) == starts).all()
         assert (np.diff(numbers.reshape(-1)) == starts.reshape(-1)[1:]).all()

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.types import Ints
 
 __all__ = ["BatchSizes", "rows_of"]
 
@@ -76,7 +76,7 @@ class BatchSizes:
         return str(self._stages[0][1]) if len(self._stages) == 1 else repr(dict(self._stages))
 
 
-def rows_of(start: int, batch_size: int, rank: int, world_size: int) -> npt.NDArray[np.int64]:
+def rows_of(start: int, batch_size: int, rank: int, world_size: int) -> Ints:
     """The samples of one rank in the step that begins at `start`: row j is start + j·world_size + rank.
 
     >>> rows_of(100, 3, 1, 4).tolist()
