@@ -64,16 +64,18 @@ def test_remote_data_in_a_forked_child_is_an_error_that_names_the_way_out(store_
         child = os.fork()
         if child == 0:
             signal.alarm(60)
-            acts = [partial(next, loader) for loader in loaders]
-            acts += [lambda: view[0], lambda: view[500], lambda: tokenfeed.open(server.url(""))]
             refused = 0
-            for act in acts:
-                try:
-                    act()
-                except ForkError as error:
-                    refused += "spawn" in str(error) and "after the fork" in str(error)
-            local = make(store_path, prefetch=2)
-            os._exit(refused if content(next(local)) == expected[0] else 99)
+            try:
+                acts = [partial(next, loader) for loader in loaders]
+                acts += [lambda: view[0], lambda: view[-1], lambda: tokenfeed.open(server.url(""))]
+                for act in acts:
+                    try:
+                        act()
+                    except ForkError as error:
+                        refused += "spawn" in str(error) and "after the fork" in str(error)
+                refused *= content(next(make(store_path, prefetch=2))) == expected[0]
+            finally:
+                os._exit(refused)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
         assert [content(next(loader)) for loader in loaders] == [expected[1]] * 2
         batches = DataLoader(Opened(server.url("")), num_workers=1, multiprocessing_context="spawn", sampler=range(3))

@@ -122,7 +122,7 @@ def test_a_stall_and_a_trickle_are_given_up(server, tmp_path):
         (Status(200, {}, b""), "not a parquet file"),
         (Status(200, {}, b"PAR1PAR1"), "not a whole parquet file: it has 8 bytes"),
         (Status(200, {}, make_file(0)[:-1]), "not a whole parquet file: it has 199,999 bytes"),
-        (Status(200, {"Content-Encoding": "gzip"}, make_file(0)), "encoded, as 'gzip'"),
+        (Status(200, {"Content-Encoding": "gzip"}, make_file(0)), "sends it encoded"),
         (Status(403), "403.*HF_TOKEN"),
         (Status(301, {"Location": "/shard_0.parquet"}), "redirects without end"),
         (Status(302, {"Location": "http://[bad"}), "302"),

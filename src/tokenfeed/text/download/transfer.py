@@ -137,11 +137,8 @@ class _Transfer:
                 f"{self._file.url}: got a web page instead of a file. Open the address in a browser to see why; it may "
                 "ask for a login"
             )
-        encoding = attributes.get("Content-Encoding", "identity").lower()
-        if encoding not in ("", "identity"):
-            raise DownloadError(
-                f"{self._file.url}: the server sends it encoded, as {encoding[:20]!r}, though nobody asked for that"
-            )
+        if attributes.get("Content-Encoding", "identity").lower() not in ("", "identity"):
+            raise DownloadError(f"{self._file.url}: the server sends it encoded (gzip or the like), unasked")
 
     def _version(self, meta: Any) -> Version:
         """What the server says it has; DownloadError if that is not what the list of files says."""
