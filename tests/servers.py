@@ -160,7 +160,7 @@ def running(
     """A server process that answers. With `kill` it is not asked to end."""
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while True:
             assert process.poll() is None, f"{command[0]} has ended with {process.returncode}"
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

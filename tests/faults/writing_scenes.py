@@ -127,7 +127,7 @@ def combine(path: Path) -> None:
     try:
         tokenfeed.combine([path / split for split in PARTS], path / "both")
     except ArgumentError as error:
-        assert "holds a store already" in str(error), error
+        assert "already holds a store" in str(error), error
 
 
 def both_are_there(path: Path) -> None:

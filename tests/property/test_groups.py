@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from oracle import Leg, check_exactly_once, run
+from tiers import examples
 from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.loader.loader import Loader
 
@@ -32,7 +33,7 @@ def store():
     seed=st.integers(0, 3),
     world_size=st.integers(1, 3),
 )
-@settings(max_examples=max(150, settings().max_examples))
+@settings(max_examples=examples(150))
 def test_a_change_of_length_in_mid_epoch(store, first, second, groups, seed, world_size):
     """After whole groups of one length, windows of another: every item of the epoch exactly once."""
     per_group = GROUP // first
@@ -77,7 +78,7 @@ def test_groups_stay_together_and_are_shuffled(store):
         max_size=3,
     )
 )
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_exactly_once(store, history):
     view = store.windows(4, group=GROUP)
     rows = run(history, lambda **options: Loader(view, **options))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from oracle import Leg, check_exactly_once, run
+from tiers import examples
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.steps import BatchSizes
 
@@ -38,7 +39,7 @@ def stores():
 
 
 @given(num_samples=st.sampled_from([1, 2, 3, 7, 16, 33, 60]), history=LEGS, seed=st.integers(0, 5))
-@settings(max_examples=max(300, settings().max_examples))
+@settings(max_examples=examples(300))
 def test_any_history_delivers_every_sample_once_per_epoch(stores, num_samples, history, seed):
     view = stores[num_samples]
     rows = run(history, lambda **options: Loader(view, seed=seed, **options))

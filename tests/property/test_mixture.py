@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from oracle import Leg, run
+from tiers import examples
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.loader.loader import Loader
 
@@ -73,7 +74,7 @@ def check_sources(seen):
 
 
 @given(weights=WEIGHTS, history=LEGS, seed=st.integers(0, 3))
-@settings(max_examples=max(100, settings().max_examples))
+@settings(max_examples=examples(100))
 def test_any_history_of_a_mixture(views, weights, history, seed):
     mixed = mixture(views, weights)
     rows = run(history, lambda **options: Loader(mixed, seed=seed, **options))
@@ -89,7 +90,7 @@ def test_any_history_of_a_mixture(views, weights, history, seed):
 
 
 @given(first=WEIGHTS, second=WEIGHTS, at=st.integers(0, 60), checkpoint=st.integers(0, 60), seed=st.integers(0, 2))
-@settings(max_examples=max(100, settings().max_examples))
+@settings(max_examples=examples(100))
 def test_weights_changed_on_resume_repeat_nothing(views, first, second, at, checkpoint, seed):
     names = list(views)
     before = mixture(views, first)

@@ -26,6 +26,7 @@ from simulation.player import play
 from simulation.reference import Order, Turns
 from simulation.reference import Stage as PlainStage
 from simulation.shrinking import shrink
+from tiers import pick
 from tokenfeed.errors import PlanMismatchError
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.locality import Locality, LocalPermutation
@@ -33,7 +34,7 @@ from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Schedule
 
-HISTORIES = int(os.environ.get("HISTORIES", "150"))
+HISTORIES = int(os.environ.get("HISTORIES", pick(60, 150)))
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -84,7 +85,7 @@ def plant_stage(monkeypatch):
 
     def locate(self, samples):
         sources, numbers = right(self, samples)
-        changed = np.asarray(samples) >= (self.changes[-1].at if self.changes else 2**62)
+        changed = np.asarray(samples) >= (self.chapters[-1].at or 2**62)
         return sources, np.maximum(0, numbers - changed)
 
     monkeypatch.setattr(Schedule, "locate", locate)
@@ -131,11 +132,11 @@ def plant_epoch(monkeypatch):
     ("plant", "most"),
     [
         (plant_rows, 2),
-        (plant_stage, 3),
         (plant_resume, 4),
         (plant_prefetched, 3),
-        (plant_acceptance, 7),
-        (plant_epoch, 2),
+        pytest.param(plant_stage, 3, marks=pytest.mark.slow),
+        pytest.param(plant_acceptance, 7, marks=pytest.mark.slow),
+        pytest.param(plant_epoch, 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_fault_is_found_and_shrunk(monkeypatch, plant, most):

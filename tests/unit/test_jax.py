@@ -5,6 +5,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
@@ -120,6 +122,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_two_processes(store_path):
     with socket.socket() as found:
         found.bind(("localhost", 0))

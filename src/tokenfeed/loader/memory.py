@@ -1,6 +1,5 @@
 """Memory for batches, used again when nobody holds it any more."""
 
-import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -22,21 +21,26 @@ class _Memory:
 
 
 class _Lease:
-    """Memory that is in use: the base of every array of a batch. When the last of them goes, so does this object.
+    """Memory that is in use: the base of every array of a batch. When the last of them goes, the memory is free again.
 
-    It is no array: NumPy lets a view refer to the array that owns its memory, and skips arrays in between.
+    It is no array: NumPy lets a view refer to the array that owns its memory, and skips arrays in between. It has a
+    `__del__` because that takes 0.2 µs where `weakref.finalize` takes 1.5; it needs nothing but the deque.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__", "_memory")
+    __slots__ = ("__array_interface__", "_free", "_memory")
 
-    def __init__(self, memory: _Memory, num_bytes: int) -> None:
+    def __init__(self, memory: _Memory, num_bytes: int, free: deque[_Memory]) -> None:
         self._memory = memory
+        self._free = free
         self.__array_interface__ = {
             "shape": (num_bytes,),
             "typestr": "|u1",
             "data": (memory.address, False),
             "version": 3,
         }
+
+    def __del__(self) -> None:
+        self._free.append(self._memory)
 
 
 class Buffers:
@@ -53,10 +57,7 @@ class Buffers:
 
     def take(self, num_bytes: int) -> Bytes:
         """A buffer of that many bytes, in memory that is free and large enough, or new."""
-        memory = self._find(num_bytes)
-        lease = _Lease(memory, num_bytes)
-        weakref.finalize(lease, self._free.append, memory).atexit = False
-        return np.asarray(lease)
+        return np.asarray(_Lease(self._find(num_bytes), num_bytes, self._free))
 
     def _find(self, num_bytes: int) -> _Memory:
         while self._free:

@@ -9,26 +9,33 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.store.view import View
 
-__all__ = ["Budget", "Mixture", "mix"]
+__all__ = ["Ledger", "Mixture", "mix"]
 
 Part: TypeAlias = "View | Mixture"
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What a number of samples means for one source."""
+class Ledger:
+    """What one source gives among the first samples of a run."""
 
     source: str
-    available: int
-    """Number of samples that the source has."""
     samples: int
-    """Number of samples that the run would draw from it."""
-    epochs: float
-    max_epochs: int | None
+    """Number of samples that it gives."""
+    target: float
+    """Samples due by the weights, as integers over a period: never further than one sample away."""
+    available: int
+    """Number of samples that it has."""
+    max_epochs: int | None = None
+    """Limit on how often its samples are seen."""
+
+    @property
+    def epochs(self) -> float:
+        """How often the source is seen through."""
+        return self.samples / self.available
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether the run would see it in more epochs than allowed."""
+        """Whether the source would be seen in more epochs than allowed."""
         return self.max_epochs is not None and self.samples > self.available * self.max_epochs
 
 
@@ -159,12 +166,12 @@ class Mixture:
         first, *others = self.views.values()
         return first.join(others) if others else first
 
-    def budget(self, samples: int) -> list[Budget]:
+    def budget(self, samples: int) -> list[Ledger]:
         """How many samples, and epochs, of each source a run of `samples` samples draws."""
-        counts = self.schedule.counts(samples).tolist()
+        counts, targets = self.schedule.counts(samples).tolist(), self.schedule.targets(samples).tolist()
         return [
-            Budget(name, len(view), count, count / len(view), self.max_epochs.get(name))
-            for (name, view), count in zip(self.views.items(), counts, strict=True)
+            Ledger(name, count, target, len(view), self.max_epochs.get(name))
+            for (name, view), count, target in zip(self.views.items(), counts, targets, strict=True)
         ]
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.locality import Shuffle, check_shuffle, locality_part, shuffle_from_json, shuffle_to_json
-from tokenfeed.plan.mixing import Mixture
+from tokenfeed.plan.mixing import Ledger, Mixture
 from tokenfeed.plan.order import Order, Orders
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.skips import Skip, first_changes, jump, jump_back, retreat
@@ -27,7 +27,7 @@ from tokenfeed.storage.local import read_bytes, replace_bytes
 from tokenfeed.store.view import View
 from tokenfeed.types import Floats, Ints
 
-__all__ = ["Ledger", "Plan", "PlanSource", "Trace"]
+__all__ = ["Plan", "PlanSource", "Trace"]
 
 _LONGEST_LABEL = 40
 """Length of a text that is written out in a state, which is then at most 300 bytes of JSON; else its checksum is."""
@@ -45,18 +45,6 @@ class Trace:
     """Its number in the view of its source."""
     source: str
     """Name of its source; empty where the run is over one view."""
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """What a source has given, and what it was to give."""
-
-    source: str
-    samples: int
-    target: float
-    """Samples due by the weights, as integers over a period: never further than one sample away."""
-    epochs: float
-    """How often the source was seen through."""
 
 
 class Plan:
@@ -225,10 +213,10 @@ class Plan:
 
     def ledger(self, num_delivered: int) -> list[Ledger]:
         """What every source has given among the first `num_delivered` samples (those of skipped ranges not counted)."""
-        counts = self._without_skipped(num_delivered, self.schedule.counts)
-        targets = self._without_skipped(num_delivered, self.schedule.targets)
+        counts = self._without_skipped(num_delivered, self.schedule.counts).tolist()
+        targets = self._without_skipped(num_delivered, self.schedule.targets).tolist()
         return [
-            Ledger(source.name, int(count), float(target), float(count) / source.num_samples)
+            Ledger(source.name, count, target, source.num_samples, source.max_epochs)
             for source, count, target in zip(self.sources, counts, targets, strict=True)
         ]
 

@@ -64,6 +64,14 @@ class Stage:
         if self.ramp and self.samples is None:
             raise ArgumentError("a ramp needs to know over how many samples: Stage(weights, samples, ramp=True)")
 
+    def to_json(self, names: Sequence[str]) -> list[Any]:
+        return [[float(self.weights[name]) for name in names], self.samples, self.ramp]
+
+    @classmethod
+    def from_json(cls, value: Any, names: Sequence[str]) -> "Stage":
+        weights, samples, ramp = value
+        return cls(dict(zip(names, weights, strict=True)), samples, ramp)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -94,17 +102,14 @@ class Schedule:
 
     def __init__(self, stages: Sequence[Stage], names: Sequence[str], *, changes: Sequence[Change] = ()) -> None:
         """`changes` in the order in which they were made; see `then`."""
-        self.stages = tuple(stages)
-        self.changes = tuple(changes)
+        self.chapters = (Change(0, tuple(stages)), *changes)
         self._first_names = tuple(names)
-        chapters = [Change(0, self.stages), *self.changes]
-        self.names = _collect_names(self._first_names, chapters)
+        self.names = _collect_names(self._first_names, self.chapters)
         self._stages: list[tuple[int, Floats, Floats]] = []  # start, weights asked, weights rationalised
         self._segments: list[Segment] = []
         realised = np.zeros(len(self.names), np.int64)
         stop = 0
-        for number, chapter in enumerate(chapters):
-            cut = chapters[number + 1].at if number + 1 < len(chapters) else END
+        for chapter, cut in zip(self.chapters, [*(each.at for each in changes), END], strict=True):
             stop = self._append(chapter, cut, realised)
             if stop < cut < END:
                 raise ArgumentError(f"a change at sample {cut:,} leaves a gap: the schedule before it ends at {stop:,}")
@@ -214,7 +219,8 @@ class Schedule:
         ramp begins at the weights that k = at − 1 was drawn with.
         """
         given = tuple(stage if isinstance(stage, Stage) else Stage(stage) for stage in stages)
-        return Schedule(self.stages, self._first_names, changes=[*self.changes, Change(at, given)])
+        first, *changes = self.chapters
+        return Schedule(first.stages, self._first_names, changes=[*changes, Change(at, given)])
 
     def digest(self, num_samples: int) -> str:
         """A checksum of what determines the first `num_samples` samples, and of nothing else: 16 hex digits.
@@ -276,29 +282,29 @@ class Schedule:
             end = "has no end" if self.total is None else f"ends after {self.total:,}; give its last stage no length"
             raise SampleIndexError(f"sample {sample} is outside the schedule, which begins with 0 and {end}")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> list[dict[str, Any]]:
         """Stages and changes as they were given. Weights are lists, in the order of the names known by then."""
-        names = list(self._first_names)
-        stages = [_stage_to_json(stage, names) for stage in self.stages]
-        changes = []
-        for change in self.changes:
-            new = [name for name in change.stages[0].weights if name not in names]
+        names: list[str] = []
+        chapters = []
+        for number, chapter in enumerate(self.chapters):
+            known = chapter.stages[0].weights if number else self._first_names
+            new = [name for name in known if name not in names]
             names += new
-            stages_then = [_stage_to_json(stage, names) for stage in change.stages]
-            changes.append({"at": change.at, "names": new, "stages": stages_then})
-        return {"names": list(self._first_names), "stages": stages, "changes": changes}
+            stages = [stage.to_json(names) for stage in chapter.stages]
+            chapters.append({"at": chapter.at, "names": new, "stages": stages})
+        return chapters
 
     @classmethod
     def from_json(cls, value: Any) -> "Schedule":
         try:
-            names = list(value["names"])
-            stages = [_stage_from_json(stage, names) for stage in value["stages"]]
-            changes = []
-            for change in value["changes"]:
-                names = names + list(change["names"])
-                changes.append(Change(change["at"], tuple(_stage_from_json(each, names) for each in change["stages"])))
-            return cls(stages, value["names"], changes=changes)
-        except (TypeError, KeyError, ValueError) as error:
+            names: list[str] = []
+            chapters = []
+            for chapter in value:
+                names = [*names, *chapter["names"]]
+                stages = tuple(Stage.from_json(each, names) for each in chapter["stages"])
+                chapters.append(Change(chapter["at"], stages))
+            return cls(chapters[0].stages, value[0]["names"], changes=chapters[1:])
+        except (TypeError, KeyError, ValueError, IndexError) as error:
             raise StateError(f"{str(value)[:200]} describes no schedule ({error})") from error
 
     def __eq__(self, other: object) -> bool:
@@ -309,7 +315,8 @@ class Schedule:
 
     def __repr__(self) -> str:
         length = "no end" if self.total is None else f"{self.total:,} samples"
-        return f"Schedule({len(self.names)} sources, {len(self._stages)} stages, {length}, {len(self.changes)} changes)"
+        changes = len(self.chapters) - 1
+        return f"Schedule({len(self.names)} sources, {len(self._stages)} stages, {length}, {changes} changes)"
 
 
 def _steps(stage: Stage, before: Floats | None, asked: Floats) -> Iterator[tuple[int | None, Floats]]:
@@ -359,12 +366,3 @@ def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[st
         if length >= END:
             raise ArgumentError(f"{where}the stages have {length:,} samples; the most is 2**63 - 2")
     return tuple(names)
-
-
-def _stage_to_json(stage: Stage, names: Sequence[str]) -> list[Any]:
-    return [[float(stage.weights[name]) for name in names], stage.samples, stage.ramp]
-
-
-def _stage_from_json(value: Any, names: Sequence[str]) -> Stage:
-    weights, samples, ramp = value
-    return Stage(dict(zip(names, weights, strict=True)), samples, ramp)

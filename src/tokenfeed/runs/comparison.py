@@ -1,5 +1,6 @@
 """Where two runs part, and why, from their run files alone."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -152,25 +153,11 @@ def _first_difference(ones: _Progress, others: _Progress, count: int, notes: lis
 def _agree_until(plan: Plan, other: Plan, begin: int, count: int) -> int:
     """The largest i for which the parts that the first begin + i samples depend on are equal; 0 where none are.
 
-    What is different once is different for good, so that it can be searched by bisection.
+    Parts that differ once differ for good, so bisection finds it.
     """
-    if plan.parts(begin) != other.parts(begin):
-        return 0
-    low, high, leap = 0, count, 1
-    while low + leap < count:
-        if plan.parts(begin + low + leap) != other.parts(begin + low + leap):
-            high = low + leap
-            break
-        low, leap = low + leap, 2 * leap
-    if high == count and plan.parts(begin + count) == other.parts(begin + count):
-        return count
-    while high - low > 1:
-        middle = (low + high) // 2
-        if plan.parts(begin + middle) == other.parts(begin + middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    offsets = range(count + 1)
+    first = bisect_left(offsets, True, key=lambda offset: plan.parts(begin + offset) != other.parts(begin + offset))
+    return max(0, first - 1)
 
 
 def _content(plan: Plan, samples: Ints, ids: dict[Any, int]) -> Ints:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.steps import BatchSizes
+from tokenfeed.plan.steps import BatchSizes, Stretch
 from tokenfeed.types import Bools, Ints
 
-__all__ = ["Leg", "Paths", "Start", "StepRow", "Stretch", "find_legs", "find_step"]
+__all__ = ["Leg", "Paths", "Start", "StepRow", "find_legs", "find_step"]
 
 Paths = Mapping[str, Sequence[str]]
 """Where the data of each source lay when the run began; the source of a run over one view has an empty name."""
@@ -42,14 +42,6 @@ class StepRow(NamedTuple):
     """Row in the batch of that rank."""
 
 
-class Stretch(NamedTuple):
-    """Steps of one batch size: from `step` on, after `samples` samples, every step has so many rows on each rank."""
-
-    step: int
-    samples: int
-    batch_size: int
-
-
 class Leg:
     """Steps [first_step, stop_step) of a run, as they were finally run: by one start that no later one overrides."""
 
@@ -71,16 +63,8 @@ class Leg:
     @cached_property
     def stretches(self) -> list[Stretch]:
         """Its parts of equal batch size. O(stages of the batch size)."""
-        world_size, stages = self.start.world_size, self.start.batch_sizes.to_json()
-        step, samples = self.start.step, self.start.samples
-        found = []
-        for (_, size), (change, _) in zip(stages, [*stages[1:], (None, None)], strict=True):
-            if change is not None and samples >= change:
-                continue
-            found.append(Stretch(step, samples, size))
-            if change is not None:
-                steps = -(-(change - samples) // (size * world_size))
-                step, samples = step + steps, samples + steps * size * world_size
+        found = self.start.batch_sizes.stretches(self.start.samples, self.start.world_size)
+        found = [each._replace(step=self.first_step + each.step) for each in found]
         return [each for each in found if self.stop_step is None or each.step < self.stop_step]
 
     def holds(self, samples: Ints) -> Bools:

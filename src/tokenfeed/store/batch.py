@@ -24,13 +24,11 @@ class Rows(ABC):
     indices: Ints
     """Number of each row in the view; on the streaming road, in the run."""
 
+    length: int | None
+    """Inputs in a row; None where rows have lengths of their own."""
+
     def __len__(self) -> int:
         return self.indices.size
-
-    @property
-    @abstractmethod
-    def length(self) -> int | None:
-        """Inputs in a row; None where rows have lengths of their own."""
 
     @property
     @abstractmethod
@@ -370,7 +368,8 @@ class HostBatch(Batch):
     @property
     def num_items(self) -> int:
         """Number of inputs of all rows; of ragged documents, of all items."""
-        return len(self) * self.rows.length if self.rows.length is not None else int(self.offsets[-1])
+        length = self.rows.length
+        return (self._stop - self._start) * length if length is not None else int(self.offsets[-1])
 
     @property
     def samples(self) -> Ints:

@@ -24,14 +24,11 @@ class Documents(View):
 
     def __init__(self, data: Data, spec: DocumentsSpec) -> None:
         super().__init__(data, spec)
+        self.length = None
         self._table = self.documents_table
 
     def __len__(self) -> int:
         return len(self._table)
-
-    @property
-    def length(self) -> None:
-        return None
 
     def rows(self, numbers: Ints) -> "_DocumentRows":
         first_items, lengths = self._table.locate(numbers)

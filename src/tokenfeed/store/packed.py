@@ -22,9 +22,11 @@ class Packed(View):
     """
 
     spec: PackedSpec
+    length: int
 
     def __init__(self, data: Data, spec: PackedSpec, plan: PackedPieces) -> None:
         super().__init__(data, spec)
+        self.length = spec.length
         self.plan = plan
         """What each row is made of."""
         self.request = data.reader.request(self.column_set.forms)
@@ -32,10 +34,6 @@ class Packed(View):
 
     def __len__(self) -> int:
         return len(self.plan)
-
-    @property
-    def length(self) -> int:
-        return self.spec.length
 
     def rows(self, numbers: Ints) -> "_PackedRows":
         return _PackedRows(self, numbers, self.plan.find(numbers))

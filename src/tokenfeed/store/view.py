@@ -26,6 +26,9 @@ class View(ABC):
     A view pickles by its spec and the paths of its store.
     """
 
+    length: int | None
+    """Inputs in a row; None for documents, which have lengths of their own."""
+
     def __init__(self, data: Data, spec: ViewSpec) -> None:
         self.data = data.delivered_as(spec.dtype)
         """Content of the store."""
@@ -42,11 +45,6 @@ class View(ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def length(self) -> int | None:
-        """Inputs in a row; None for documents, which have lengths of their own."""
 
     @abstractmethod
     def rows(self, numbers: Ints) -> "StoreRows":
@@ -98,8 +96,9 @@ class View(ABC):
         """The rows of `read`, for whoever makes several batches of them."""
         rows = self.rows(numbers)
         rows.load(allocate)
-        for table in self._payloads_of:
-            rows.spans(table).read_payloads()
+        if self._payloads_of:
+            for table in self._payloads_of:
+                rows.spans(table).read_payloads()
         return rows
 
     def unread(self, indices: Sequence[int] | Array) -> HostBatch:
@@ -175,6 +174,7 @@ class StoreRows(Rows):
 
     def __init__(self, view: View, indices: Ints) -> None:
         self.view = view
+        self.length = view.length
         self.indices = indices
         self._arrays: dict[str, Array] = {}
         self._spans: dict[str, BatchSpans] = {}
@@ -190,10 +190,6 @@ class StoreRows(Rows):
 
     @abstractmethod
     def _find_spans(self, table: SpanTable) -> BatchSpans: ...
-
-    @property
-    def length(self) -> int | None:
-        return self.view.length
 
     @property
     def extra(self) -> int:
@@ -227,12 +223,9 @@ class StoreRows(Rows):
 
     def load(self, allocate: Callable[[int], Bytes]) -> None:
         """Read the columns of the view, all in one call, into memory of `allocate(bytes)`."""
-        self._buffer = self._load(self.view.column_set, allocate)
-
-    def _load(self, columns: ColumnSet, allocate: Callable[[int], Bytes]) -> Bytes:
-        buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))
+        columns = self.view.column_set
+        self._buffer = buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))
         self.read_into(columns, buffer)
-        return buffer
 
     def column(self, name: str) -> Array:
         array = self._arrays.get(name)
@@ -240,7 +233,8 @@ class StoreRows(Rows):
             columns, buffer = self.view.column_set, self._buffer
             if buffer is None or name not in columns.names:
                 columns = self.view.data.one_column(name)
-                buffer = self._load(columns, new_bytes)
+                buffer = new_bytes(columns.buffer_bytes(math.prod(self.shape)))
+                self.read_into(columns, buffer)
             array = self._arrays[name] = columns.array(name, self.shape, buffer)
         return array
 

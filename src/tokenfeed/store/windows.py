@@ -30,6 +30,7 @@ class Windows(View):
     """
 
     spec: WindowsSpec
+    length: int
 
     def __init__(self, data: Data, spec: WindowsSpec, *, part_items: Sequence[int] = ()) -> None:
         """`part_items` are the items of every store that was joined."""
@@ -48,6 +49,7 @@ class Windows(View):
         self._reader = self.data.reader
         self._stride = spec.length
         self._width = spec.length + spec.extra
+        self.length = spec.length
         self._request = self._request_for(self.column_set)
 
     def _request_for(self, columns: ColumnSet) -> Any:
@@ -58,10 +60,6 @@ class Windows(View):
 
     def __len__(self) -> int:
         return self._num_samples
-
-    @property
-    def length(self) -> int:
-        return self._stride
 
     @property
     def extra(self) -> int:
@@ -164,6 +162,7 @@ class _WindowRows(StoreRows):
 
     def __init__(self, view: Windows, indices: Ints) -> None:
         self.view = view  # as StoreRows does, without the call
+        self.length = view.length
         self.indices = indices
         self._arrays = {}
         self._spans = {}

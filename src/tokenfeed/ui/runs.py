@@ -1,4 +1,4 @@
-"""A run: its history, its mixture, what a step was trained on, and when a document is seen."""
+"""A run: its history, its mixture, the samples of a step, and the steps that see a document."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _MOST_EPOCHS = 64
 
 
 def describe_run(subject: Subject, query: Query) -> Json:
-    """Its plan, its starts, and the legs that remain of them: which steps were run, on how many ranks."""
+    """Its plan, its starts, and its legs: a leg is the steps of one start that no later start rolled back."""
     run = subject.run
     if not run.starts:
         return {"name": subject.name, "starts": [], "legs": [], "plan": None, "sources": []}
@@ -74,7 +74,7 @@ def _last_plan(run: Run) -> Plan:
 
 
 def show_ledger(subject: Subject, query: Query) -> Json:
-    """What every source has given among the first `samples` samples, and what it was to give."""
+    """Samples that each source gave among the first `samples` of the run, and its target."""
     plan = _last_plan(subject.run)
     most = (1 << 53) if plan.end is None else plan.end
     samples = query.whole("samples", min(most, max(10_000, subject.run.starts[-1].samples)), most=most)
@@ -86,7 +86,7 @@ def show_ledger(subject: Subject, query: Query) -> Json:
 
 
 def trace_step(subject: Subject, query: Query) -> Json:
-    """The rows of a step: sample, epoch, index, where they lie and which documents are in them."""
+    """The rows of a step: sample, epoch, index, place on disk, and documents of each."""
     step = query.whole("step", 0)
     run = subject.run
     num_rows = len(run.samples(step))
@@ -113,7 +113,7 @@ def _describe_row(row: RowTrace) -> Json:
 
 
 def find_document(subject: Subject, query: Query) -> Json:
-    """Every row in which a document is delivered, in the first `epochs` epochs."""
+    """Every row of the first `epochs` epochs that holds a part of a document."""
     document = query.whole("document", 0)
     epochs = range(query.whole("epochs", 1, least=1, most=_MOST_EPOCHS))
     seen = subject.run.find(document, source=query.text("source"), epochs=epochs)

@@ -242,6 +242,7 @@ http {{
         process.wait()
 
 
+@pytest.mark.slow
 def test_nginx_and_kill_minus_nine(nginx, tmp_path):
     """Four at a time, killed in mid-file; the second process asks for the rest alone."""
     address, root = nginx

@@ -26,14 +26,11 @@ class StreamRows(Rows):
         `store.packed`. `learned` says which tokens are to be learned at all.
         """
         self.tokens = tokens
+        self.length: int = tokens.shape[1] - 1
         self.indices = samples
         self._pieces = pieces
         self._crosses_documents = crosses_documents
         self._learned = learned
-
-    @property
-    def length(self) -> int:
-        return int(self.tokens.shape[1]) - 1
 
     @property
     def extra(self) -> int:
