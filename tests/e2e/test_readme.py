@@ -25,12 +25,3 @@ def test_the_tree_names_every_package():
     packages |= {f"{path.name}/" for path in ROOT.iterdir() if path.name in ("tests", "bench", "docs", "examples")}
     named = set(re.findall(r"([a-z]+/)", tree)) - {"src/", "tokenfeed/", "peers/"}
     assert named == packages
-
-
-def tracked(part):
-    """Files and folders of a part of the repository, but for what benchmarks and Python keep there."""
-    for path in (ROOT / part).iterdir():
-        if not path.name.startswith((".", "__pycache__")):
-            yield path
-            if path.is_dir():
-                yield from tracked(path.relative_to(ROOT))
