@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,7 +58,7 @@ def trace(
     fields = None if where is None else _Fields(where)
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
-        print(json.dumps({"run": str(path), "epochs": epochs, "rows": [each._asdict() for each in seen]}))
+        print(json.dumps({"run": str(path), "epochs": epochs, "rows": [asdict(each) for each in seen]}))
     else:
         _show_seen(seen, epochs)
 
@@ -150,7 +151,8 @@ def _show_seen(seen: Sequence[Seen], epochs: str) -> None:
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
     table = Table(*told)
     for each in seen[:_MOST_ROWS]:
-        table.add_row(*(str(getattr(each, name)) for name in told))
+        fields = asdict(each)
+        table.add_row(*(str(fields[name]) for name in told))
     console.print(table)
     if len(seen) > _MOST_ROWS:
         console.print(Text(f"and {len(seen) - _MOST_ROWS:,} rows more; --json shows all", style="dim"))

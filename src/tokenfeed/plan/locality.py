@@ -13,7 +13,6 @@ __all__ = [
     "Locality",
     "Shuffle",
     "check_shuffle",
-    "locality_part",
     "shuffle_from_json",
     "shuffle_to_json",
 ]
@@ -77,12 +76,6 @@ def check_shuffle(shuffle: Any) -> Shuffle:
 
 def shuffle_to_json(shuffle: Shuffle) -> Any:
     return [shuffle.block, shuffle.tile] if isinstance(shuffle, Locality) else shuffle
-
-
-def locality_part(shuffle: Shuffle) -> Any:
-    """What a checkpoint carries of it beside the seed: [block, tile], or None. Always there, because
-    `torch.distributed.checkpoint` loads those keys alone that the new state has too."""
-    return shuffle_to_json(shuffle) if isinstance(shuffle, Locality) else None
 
 
 def shuffle_from_json(value: Any) -> Shuffle:

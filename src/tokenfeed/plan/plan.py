@@ -16,7 +16,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.locality import Shuffle, check_shuffle, locality_part, shuffle_from_json, shuffle_to_json
+from tokenfeed.plan.locality import Shuffle, check_shuffle, shuffle_from_json, shuffle_to_json
 from tokenfeed.plan.mixing import Ledger, Mixture
 from tokenfeed.plan.order import INT64, Order, Orders
 from tokenfeed.plan.schedule import Schedule, Stage
@@ -257,7 +257,7 @@ class Plan:
             "mixture": self.schedule.digest(reached),
             "seed": self.seed if self.shuffle else None,
             "skips": _digest(early) if early else None,
-            "locality": locality_part(self.shuffle),
+            "locality": None if isinstance(self.shuffle, bool) else shuffle_to_json(self.shuffle),
             "group": alone.samples_per_group if alone is not None and family else None,
         }
         # They hold until the next skip or segment begins. In the first period of a segment, sources join one by one.

@@ -97,7 +97,7 @@ class Schedule:
     """k → (source, its own sample number) and back, O(1) each. A source's numbers run 0, 1, 2, … through all stages.
 
     Making one costs about 60 µs a segment, 0.5 ms with 1,000 sources. The table of a period is built when it is first
-    needed, at 0.1 µs and 12 bytes a place (12 MiB at most), and the 64 MiB of tables used last are kept. Sources are
+    needed, at 0.1 µs and 12 bytes a place (12 MiB at most), and the five tables used last are kept. Sources are
     numbered as in `names`.
     """
 

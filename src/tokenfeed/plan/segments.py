@@ -1,9 +1,7 @@
 """`Segment`: a part of a run that repeats one period, and the tables that periods are looked up in."""
 
-import os
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -36,7 +34,7 @@ class Segment:
 
     @property
     def table(self) -> "Table":
-        return _TABLES.get(self.counts)
+        return _find_table(self.counts.tobytes())
 
     def locate(self, samples: Ints, sources: Ints, numbers: Ints) -> int:
         """Set the source, and the number in it, of those samples that lie in the segment. Returns how many do."""
@@ -67,34 +65,7 @@ class Table:
         kernels.index_table(self.sources, self.offsets, self.ranks, self.positions)
 
 
-class _TableCache:
-    """The tables used last, shared by all schedules: a table depends on nothing but its counts."""
-
-    def __init__(self, num_places: int) -> None:
-        self._most = num_places
-        self._num_places = 0
-        self._kept: OrderedDict[bytes, Table] = OrderedDict()
-        self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._renew_lock)
-
-    def _renew_lock(self) -> None:
-        self._lock = threading.Lock()
-
-    def get(self, counts: Ints) -> Table:
-        key = counts.tobytes()
-        with self._lock:
-            table = self._kept.get(key)
-            if table is not None:
-                self._kept.move_to_end(key)
-                return table
-        table = Table(counts)
-        with self._lock:
-            if key not in self._kept:  # else another thread was faster
-                self._kept[key] = table
-                self._num_places += table.sources.size
-            while self._num_places > self._most:
-                self._num_places -= self._kept.popitem(last=False)[1].sources.size
-        return table
-
-
-_TABLES = _TableCache((64 << 20) // 12)  # 64 MiB of them
+@lru_cache(5)  # at most 60 MiB of them; small ones are soon built again
+def _find_table(counts: bytes) -> Table:
+    """The table of a period, which depends on nothing but its counts: all schedules share those used last."""
+    return Table(np.frombuffer(counts, np.int64).copy())  # Numba takes a read-only array for another type

@@ -1,6 +1,6 @@
 """Where two runs part, and why, from their run files alone."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ import numpy as np
 
 from tokenfeed.errors import StateError
 from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.steps import Stretch
 from tokenfeed.runs.history import Leg
 from tokenfeed.runs.run import Run
 from tokenfeed.types import Ints
@@ -99,29 +100,20 @@ def _join(notes: list[str]) -> str | None:
 
 
 def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Progress, _Progress]]:
-    """(first step, end, and what each run does there) of the steps in which neither changes its layout or plan."""
-    runs = []
+    """(first step, end, and how far each run is there) of the steps in which neither changes its layout or plan."""
     for run in (first, second):
         if not run.legs:
             raise StateError(f"{run.path} has no start: nothing was run, and nothing can be compared")
-        runs.append([(part.step, leg, part) for leg in run.legs for part in leg.stretches])
-    places = [0, 0]
-    step = 0
-    while True:
-        now = []
-        for parts, place in zip(runs, places, strict=True):
-            begun, leg, part = parts[place]
-            wide = part.batch_size * leg.start.world_size
-            now.append(_Progress(leg, part.samples + (step - begun) * wide, part.batch_size))
-        coming = [parts[place + 1][0] for parts, place in zip(runs, places, strict=True) if place + 1 < len(parts)]
-        stop_step = min(coming, default=None)
-        yield step, stop_step, now[0], now[1]
-        if stop_step is None:
-            return
-        step = stop_step
-        for number, parts in enumerate(runs):
-            if places[number] + 1 < len(parts) and parts[places[number] + 1][0] == step:
-                places[number] += 1
+    parts = [[(leg, part) for leg in run.legs for part in leg.stretches] for run in (first, second)]
+    steps = sorted({0, *(part.step for each in parts for _, part in each)})
+    for step, stop_step in zip(steps, [*steps[1:], None], strict=True):
+        yield step, stop_step, _progress(parts[0], step), _progress(parts[1], step)
+
+
+def _progress(parts: list[tuple[Leg, Stretch]], step: int) -> _Progress:
+    leg, part = parts[max(0, bisect_right(parts, step, key=lambda each: each[1].step) - 1)]
+    wide = part.batch_size * leg.start.world_size
+    return _Progress(leg, part.samples + (step - part.step) * wide, part.batch_size)
 
 
 def _first_difference(ones: _Progress, others: _Progress, count: int, notes: list[str]) -> int | None:

@@ -1,7 +1,8 @@
 """Documents, and the rows of a run that deliver them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,8 @@ Where = Callable[[Any], bool] | Mapping[str, Any]
 _SLICE = 4096  # payloads that are read together: some MB, and Ctrl-C is heard between
 
 
-class Seen(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Seen:
     """A row that delivers a document."""
 
     sample: int
@@ -31,7 +33,7 @@ class Seen(NamedTuple):
     """Row in the batch of that rank."""
     epoch: int
     """Epoch of its source."""
-    index: int  # type: ignore[assignment]  # tuples have a method of that name; it is not missed
+    index: int
     """Its number in the view of its source."""
     document: int
     source: str
@@ -52,13 +54,11 @@ class Sightings(Sequence[Seen]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return Sightings(self._columns[:, place], self._names)
-        *fields, source = self._columns[:, place].tolist()
-        return Seen._make([*fields, self._names[source]])
+        sample, step, rank, row, epoch, index, document, source = self._columns[:, place].tolist()
+        return Seen(sample, step, rank, row, epoch, index, document, self._names[source])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"[{', '.join(map(repr, self[:4]))}{', …' if len(self) > 4 else ''}] ({len(self):,} rows)"

@@ -1,5 +1,6 @@
 """A run: its history, its mixture, the samples of a step, and the steps that see a document."""
 
+from dataclasses import asdict
 from typing import Any
 
 from tokenfeed.errors import ArgumentError
@@ -121,5 +122,5 @@ def find_document(subject: Subject, query: Query) -> Json:
         "document": document,
         "epochs": len(epochs),
         "total": len(seen),
-        "seen": [each._asdict() for each in seen[:_MOST_SEEN]],
+        "seen": [asdict(each) for each in seen[:_MOST_SEEN]],
     }

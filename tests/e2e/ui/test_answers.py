@@ -1,5 +1,7 @@
 """What a run and a folder of text are told to be, against the run and the stream themselves."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,7 @@ def test_a_step(clients, made, step):
 def test_a_document(clients, made):
     told = clients["run"].ask("find", document=7, epochs=2)
     seen = tokenfeed.Run(made.run).find(7, epochs=range(2))
-    assert told["seen"] == [each._asdict() for each in seen]
+    assert told["seen"] == [asdict(each) for each in seen]
     assert told["total"] == len(seen) > 1
 
 

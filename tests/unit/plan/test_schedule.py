@@ -224,18 +224,17 @@ def test_a_ramp_goes_from_one_to_the_other():
     assert 0.04 < share < 0.06  # from 0.1 down to 0
 
 
-def test_many_stages_cost_little_until_they_are_reached(monkeypatch):
-    monkeypatch.setattr(segments, "_TABLES", segments._TableCache(4_000_000))
+def test_many_stages_cost_little_until_they_are_reached():
+    segments._find_table.cache_clear()
     names = [f"source {i}" for i in range(1000)]
     rng = np.random.default_rng(0)
     ends = [dict(zip(names, rng.random(1000).tolist(), strict=True)) for _ in range(2)]
     schedule = Schedule([Stage(ends[0], 10**9), Stage(ends[1], 10**12, ramp=True), Stage(ends[1])], names)
-    assert not segments._TABLES._kept
+    assert segments._find_table.cache_info().misses == 0
     schedule.locate(np.array([0, 2**62]))
-    assert len(segments._TABLES._kept) == 2
+    assert segments._find_table.cache_info().currsize == 2
     schedule.locate(np.arange(10**9, 10**12, 10**11))
-    assert segments._TABLES._num_places == sum(table.sources.size for table in segments._TABLES._kept.values())
-    assert segments._TABLES._num_places <= 4_000_000
+    assert segments._find_table.cache_info().currsize == 5
 
 
 def test_report():
