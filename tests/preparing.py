@@ -70,7 +70,7 @@ def contents(store, *, split=None):
     """(tokens, payload) of every document, in the order of the store."""
     opened = tokenfeed.open(store, split=split)
     documents = opened.documents()
-    return [(one.tokens.tolist(), one.payload) for one in documents.read(np.arange(len(documents)))]
+    return [(one.tokens.tolist(), one.payload) for one in documents]
 
 
 def expected_tokens(documents, tokenizer=None):

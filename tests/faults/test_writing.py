@@ -33,7 +33,7 @@ def check(path):
     report = verify(path)
     assert report.ok, report.problems
     documents = tokenfeed.open(path).documents()
-    for document in documents.read(np.arange(len(documents))):
+    for document in documents:
         number, length = document.payload
         np.testing.assert_array_equal(document.tokens, np.arange(length) + number)
     return len(documents)

@@ -237,7 +237,7 @@ def check_whole(path, folder):
     store = tokenfeed.open(copy)
     assert store.identity == opened.identity
     documents = store.documents()
-    for document in documents.read(range(len(documents))):
+    for document in documents:
         number, length = document.payload
         assert document.tokens.tolist() == list(range(number, number + length))
     shutil.rmtree(copy)

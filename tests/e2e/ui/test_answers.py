@@ -6,8 +6,6 @@ import pytest
 import tokenfeed
 from golden import golden_texts, golden_tokenizer
 
-pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not once for each worker
-
 
 def test_history(clients, made):
     told, run = clients["run"].ask("run"), tokenfeed.Run(made.run)

@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not once for each worker
-
 ASSETS = ["/", "/app.js", "/dom.js", "/style.css", "/icon.svg"]
 QUESTIONS = {
     "store": [
