@@ -181,11 +181,11 @@ class FileTable:
                 if place in tried:
                     return answer
                 tried.add(place)
-                cache.reload(self._ranges_behind(*place))
+                cache.reload(self._ranges_of_block(*place))
             else:
                 return answer
 
-    def _ranges_behind(self, number: int, block: int) -> list[tuple[int, int, int]]:
+    def _ranges_of_block(self, number: int, block: int) -> list[tuple[int, int, int]]:
         """(file, first byte, end) of the bytes that a block of a remote file is checked by: its own, and its sum."""
         check, size = self._checks[number][0], checked.CHECKED_BYTES
         stop = min((block + 1) * size, int(self.rows["size"][number]))
