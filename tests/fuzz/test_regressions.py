@@ -25,7 +25,7 @@ from tokenfeed.plan.plan import Plan
 from tokenfeed.storage import objects
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.listing import read_listing
-from tokenfeed.text.streaming.state import StreamState
+from tokenfeed.text.streaming.state import SavedStream
 
 DEEP = b"[" * 100_000
 
@@ -116,7 +116,7 @@ def test_references_beyond_64_bits(stream):
     state = json.loads(json.dumps(feed.state_dict()))
     state["lanes"]["0"]["documents"][0] = 2**64
     with pytest.raises(StateError):
-        StreamState.from_json(state)
+        SavedStream.from_json(state)
 
 
 def test_one_lane_far_ahead_of_another(stream):
