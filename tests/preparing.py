@@ -4,7 +4,6 @@ import json
 import random
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -70,7 +69,7 @@ def contents(store, *, split=None):
     """(tokens, payload) of every document, in the order of the store."""
     opened = tokenfeed.open(store, split=split)
     documents = opened.documents()
-    return [(one.tokens.tolist(), one.payload) for one in documents.read(np.arange(len(documents)))]
+    return [(one.tokens.tolist(), one.payload) for one in documents]
 
 
 def expected_tokens(documents, tokenizer=None):

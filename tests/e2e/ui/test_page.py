@@ -13,8 +13,6 @@ from tiers import slow
 from tokenfeed.format.manifest import Manifest
 from tokenfeed.ui import Server, open_subject
 
-pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not once for each worker
-
 SECTIONS = {
     "store": {"Overview", "Samples", "Packing", "Order"},
     "run": {"Run", "Live", "Overview", "Samples", "Packing", "Order"},
@@ -283,6 +281,7 @@ def test_ten_thousand_shards_are_asked_for_as_they_are_shown(visit, tmp_path):
     thread.start()
     try:
         page = visit(server)
+        page.settle()
         answers = []
         page.page.on("response", lambda answer: answers.append(answer))
         page.page.reload()

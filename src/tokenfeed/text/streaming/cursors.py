@@ -1,0 +1,173 @@
+"""Cursors: where each lane reads, which row groups belong to which lane, and how lanes go on after a stop.
+
+A lane is one independent stream of rows. It passes over the row groups of all files in order and takes every L-th one,
+starting with its own number:
+
+    files        0: 3 row groups      1: 4 row groups           sharding="global", L = 2
+    lane 0       0,0       0,2        1,1       1,3             lane l takes l, l + L, … counted over all files
+    lane 1            0,1        1,0       1,2                  ("per_file" starts with l in every file)
+
+Nothing but the number of row groups of the files passed is needed, so files may still be arriving.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, StateError
+from tokenfeed.plan.permutation import Permutation
+from tokenfeed.types import Ints
+
+__all__ = ["NO_DOCUMENTS", "GroupCounts", "GroupOrder", "LaneCursor", "Restart", "Stride", "deal"]
+
+Restart = Literal["part", "epoch", "never"]
+
+NO_DOCUMENTS: Ints = np.empty((0, 4), np.int64)
+NO_DOCUMENTS.setflags(write=False)
+_MOST_EPOCHS = 1000
+"""Limit on the epochs between two lanes; a state with more is damaged."""
+
+
+class GroupCounts(Protocol):
+    """Files, as far as an order asks: how many there are, and how many row groups each has."""
+
+    def __len__(self) -> int: ...
+
+    def has_group(self, file: int, group: int) -> bool: ...
+
+    def num_groups(self, file: int) -> int: ...
+
+
+@dataclass(frozen=True)
+class LaneCursor:
+    """Where a lane goes on: first `pending` documents, then the `rest` of row groups, then new row groups in order."""
+
+    epoch: int
+    part: int
+    """Part of the order: as a rule, a file."""
+    group: int
+    skip: int
+    """Number of row groups from `group` on that belong to other lanes."""
+    rest: tuple[tuple[int, int, int], ...] = ()
+    """(file, row group, first row) of row groups that were begun, or dealt out."""
+    pending: Ints = field(default_factory=lambda: NO_DOCUMENTS)
+    """(file, row group, row, tokens done) of documents dealt out."""
+
+    @property
+    def reached(self) -> tuple[int, int, int]:
+        """(epoch, part, group) of the first row group that this lane has not passed."""
+        return self.epoch, self.part, self.group
+
+
+class GroupOrder:
+    """The row groups of an epoch in the order in which lanes pass over them, in parts of a known number.
+
+    Without a seed, a part is a file. With one, all row groups of all files are one part, in a new random order in every
+    epoch; every file must be there.
+    """
+
+    def __init__(self, files: GroupCounts, seed: int | None = None) -> None:
+        self._files = files
+        self._seed = seed
+        self.num_parts = len(files) if seed is None else 1
+
+    @cached_property
+    def _starts(self) -> Ints:
+        """Number of the first row group of every file, and the end."""
+        return np.concatenate([[0], np.cumsum([self._files.num_groups(file) for file in range(len(self._files))])])
+
+    def num_groups(self, part: int) -> int:
+        return self._files.num_groups(part) if self._seed is None else int(self._starts[-1])
+
+    def has_group(self, part: int, group: int) -> bool:
+        return self._files.has_group(part, group) if self._seed is None else group < self.num_groups(part)
+
+    def locate(self, epoch: int, part: int, group: int) -> tuple[int, int]:
+        """(file, row group) of a group of a part."""
+        if self._seed is None:
+            return part, group
+        number = int(Permutation(self.num_groups(part), seed=self._seed, epoch=epoch)[group])
+        file = int(np.searchsorted(self._starts, number, side="right")) - 1
+        return file, number - int(self._starts[file])
+
+
+class Stride:
+    """Which row groups belong to which of a number of lanes."""
+
+    def __init__(self, order: GroupOrder, num_lanes: int, restart: Restart = "epoch") -> None:
+        """Lanes begin to count again in every part of the order, in every epoch, or never."""
+        self._order = order
+        self.num_lanes = num_lanes
+        self._restart = restart
+
+    def check(self) -> None:
+        """Raise where a lane would never find a row group. Looks at no more files than it needs."""
+        found = 0
+        for part in range(self._order.num_parts):
+            count = self._order.num_groups(part)
+            found = max(found, count) if self._restart == "part" else found + count
+            if found >= self.num_lanes:
+                return
+        where = "the largest file has" if self._restart == "part" else "there are"
+        raise ArgumentError(
+            f"{self.num_lanes} lanes, but {where} only {found} row groups: some lanes would have nothing to read. "
+            "Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
+        )
+
+    def start(self, lane: int) -> LaneCursor:
+        """Where a lane begins."""
+        return LaneCursor(0, 0, 0, lane)
+
+    def advance(self, cursor: LaneCursor, lane: int) -> tuple[tuple[int, int, int], LaneCursor]:
+        """((epoch, part, group) of the next row group that the lane takes from the order, the cursor after it)."""
+        epoch, part, group = cursor.reached
+        skip = cursor.skip
+        while not self._order.has_group(part, group + skip):
+            skip = lane if self._restart == "part" else group + skip - self._order.num_groups(part)
+            part, group = part + 1, 0
+            if part == self._order.num_parts:
+                epoch, part = epoch + 1, 0
+                skip = skip if self._restart == "never" else lane
+        group += skip
+        after = replace(cursor, epoch=epoch, part=part, group=group + 1, skip=self.num_lanes - 1)
+        return (epoch, part, group), after
+
+    def take(self, cursor: LaneCursor, lane: int) -> LaneCursor:
+        """The cursor once the lane has opened its next row group: that row group is the rest to be read."""
+        (epoch, part, group), after = self.advance(cursor, lane)
+        return replace(after, rest=((*self._order.locate(epoch, part, group), 0),))
+
+    def take_all(self, cursor: LaneCursor, lane: int, stop: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+        """The row groups that the lane would take before (epoch, part, group)."""
+        taken: list[tuple[int, int, int]] = []
+        while True:
+            (epoch, part, group), cursor = self.advance(cursor, lane)
+            if (epoch, part, group) >= stop:
+                return taken
+            taken.append((*self._order.locate(epoch, part, group), 0))
+
+
+def deal(cursors: Sequence[LaneCursor], waiting: Sequence[Ints], old: Stride, new: Stride) -> list[LaneCursor]:
+    """Deal the remaining documents of the old lanes out to new ones: every document once.
+
+    Beyond what any old lane had reached, the new lanes take row groups as from a start. The row groups before that are
+    dealt out one by one, and waiting documents in runs, so that few row groups are read for them.
+    """
+    reached = max(cursor.reached for cursor in cursors)
+    if reached[0] - min(cursor.epoch for cursor in cursors) > _MOST_EPOCHS:
+        raise StateError(f"one lane is more than {_MOST_EPOCHS:,} epochs ahead of another; the state is damaged")
+    rest, documents = [], [NO_DOCUMENTS]
+    for lane, cursor in enumerate(cursors):
+        rest += [*cursor.rest, *old.take_all(cursor, lane, reached)]
+        documents += [waiting[lane], cursor.pending]
+    pending = np.concatenate(documents)
+    pending = pending[np.lexsort(pending.T[2::-1])]
+    shares = np.array_split(pending, new.num_lanes)
+    rest.sort()
+    return [
+        LaneCursor(*reached, skip=lane, rest=tuple(rest[lane :: new.num_lanes]), pending=shares[lane])
+        for lane in range(new.num_lanes)
+    ]
