@@ -15,7 +15,6 @@ from tokenfeed.storage.runtime import runtime
 __all__ = ["client_for"]
 
 _MOST_CLIENTS = 256
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 def client_for(uri: str, patience: Patience, *, retries: bool = False) -> tuple[Any, Address]:
@@ -26,13 +25,13 @@ def client_for(uri: str, patience: Patience, *, retries: bool = False) -> tuple[
         name: tuple[object, ...] = ("memory", address.host)
         return kept.get(name) or kept.setdefault(name, runtime().obstore.store.MemoryStore()), address
     secret = secret_of(uri) if address.is_http else Secret()
-    state: tuple[object, ...] = tuple(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
+    state: tuple[object, ...] = ()
     if address.scheme in ("s3", "s3a"):
-        state += credentials.s3_state()
+        state = credentials.s3_state()
     elif address.scheme == "gs":
-        state += credentials.gcs_state()
+        state = credentials.gcs_state()
     elif not address.is_http:
-        state += tuple(map(os.environ.get, credentials.AZURE_VARIABLES))
+        state = tuple(map(os.environ.get, credentials.AZURE_VARIABLES))
     name = ("client", address.scheme, address.host, secret, state, patience, retries)
     client = kept.get(name)
     if client is None:

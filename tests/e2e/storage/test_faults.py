@@ -211,6 +211,10 @@ def test_writing_is_tried_again_and_fails_in_words(road, tmp_path):
     road.proxy.script(".new.bin", Status(503, body=BODY), reset, method="PUT")
     assert objects.write(uri, DATA, create=True)
     assert objects.read(uri) == DATA
+    road.proxy.script(".both.bin", Status(409, body=BODY), method="PUT")  # two write at once, and neither has yet
+    assert objects.write(f"{road.uri}.both.bin", DATA, create=True)
+    assert not objects.write(f"{road.uri}.both.bin", b"other", create=True)
+    assert objects.read(f"{road.uri}.both.bin") == DATA
     road.proxy.script(".new.bin", Status(403, body=BODY), ..., method="PUT")
     with pytest.raises(WriteError, match="AWS_ACCESS_KEY_ID") as caught:
         objects.write(uri, b"")
