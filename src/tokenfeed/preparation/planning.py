@@ -1,4 +1,4 @@
-"""Whether a run goes on with what is in a store: the same recipe, the same inputs, perhaps more of them."""
+"""Whether a run can continue a store: the same recipe, the same inputs, perhaps more of them."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -38,14 +38,14 @@ def check_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = Fals
         more = f" and {len(changed) - _NAMED:,} more" if len(changed) > _NAMED else ""
         raise ArgumentError(
             f"inputs have changed since {workplace.folder} was prepared from them: {'; '.join(shown)}{more}. Give "
-            "those that were there, in the same order, and new ones at the end; or make anew what is of those that "
-            "changed, with replace_changed (--replace-changed)."
+            "the same inputs in the same order, and new ones at the end; or redo the inputs that changed, with "
+            "replace_changed (--replace-changed)."
         )
     return changed
 
 
 def agree_on_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = False) -> None:
-    """Put the plan into the store, or see that it fits the one that is there. New inputs are added to it."""
+    """Put the plan into the store, or check that it fits the one that is there. New inputs are added to it."""
     check_plan(workplace, plan, replace_changed=replace_changed)
     workplace.make()
     if not workplace.exists and workplace.create_plan(plan):
@@ -57,7 +57,7 @@ def agree_on_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = F
 
 
 def find_leftovers(workplace: Workplace, wanted: Collection[str]) -> list[str]:
-    """Shards that were made by runs of `prepare` but belong to no slice that is done."""
+    """Shards that runs of `prepare` made but that belong to no finished slice."""
     shards = list_shards(workplace.folder)
     names = (*shards.committed, *shards.unfinished)
     return [name for name in names if _OURS.fullmatch(name) and name not in wanted]

@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     for number, name in enumerate(["b.parquet", "a.jsonl", "c.jsonl.zst"]):
         write(folder / name, [[f"{number}"]])
-    for name in ["d.parquet.tmp", "d.parquet.tmp.json", ".e.parquet", "notes.txt", "README.md", "x.json", "parquet"]:
+    for name in ["d.parquet.tmp", "d.parquet.tmp.json", ".e.parquet", "notes.csv", "README.md", "x.json", "parquet"]:
         (folder / name).write_bytes(b"?")
     (folder / "sub.parquet").mkdir()
     write(folder / "sub.parquet" / "f.parquet", [["sub"]])
@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder_is_its_known_files_by_name(folder):
     files = TextFiles.find(folder)
     assert files.names == ("a.jsonl", "b.parquet", "c.jsonl.zst")
-    assert files.paths == tuple(folder / name for name in files.names)
+    assert files.paths == tuple(str(folder / name) for name in files.names)
     assert files.text_column == "text"
     assert len(files) == 3
     assert everything(files) == [[["1"]], [["0"]], [["2"]]]
@@ -146,12 +146,14 @@ def test_nothing_there_is_said(folder, tmp_path):
         TextFiles.find(f"{folder}/*.arrow")
     with pytest.raises(NotAStoreError, match=r"there is no file or folder .*nothing\.parquet"):
         TextFiles.find(folder / "nothing.parquet")
-    with pytest.raises(ArgumentError, match=r"notes\.txt cannot be read as text; its name must end in"):
-        TextFiles.find(folder / "notes.txt")
+    with pytest.raises(ArgumentError, match=r"notes\.csv cannot be read as text; its name must end in"):
+        TextFiles.find(folder / "notes.csv")
     with pytest.raises(ArgumentError, match="empty list"):
         TextFiles.find([])
-    with pytest.raises(ArgumentError, match="s3:// cannot be read"):
-        TextFiles.find("s3://bucket/a.parquet")
+    with pytest.raises(ArgumentError, match="known are s3://"):
+        TextFiles.find("ftp://server/a.parquet")
+    with pytest.raises(ArgumentError, match="local files and remote ones, such as s3://bucket/a.parquet"):
+        TextFiles.find([folder, "s3://bucket/a.parquet"])
     with pytest.raises(ArgumentError, match="wait_seconds"):
         TextFiles.find(folder, wait_seconds=-1)
 

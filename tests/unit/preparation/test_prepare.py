@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, NotAStoreError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotAStoreError
 from tokenfeed.preparation.recipe import Recipe, choose_slice_bytes, choose_split
 from tokenfeed.store.verify import verify
 
@@ -262,10 +262,10 @@ def test_parts_make_the_same_store(inputs, tmp_path):
 def test_malformed_lines(tmp_path):
     lines = jsonl(make_documents(5)).splitlines(keepends=True)
     (tmp_path / "text.jsonl").write_bytes(b"".join([*lines[:2], b'{"text": \n', *lines[2:], b'{"url": "x"}\n']))
-    with pytest.raises(CorruptionError, match=r"text\.jsonl.*line 3"):
+    with pytest.raises(FormatError, match=r"text\.jsonl, line 3: the line is not JSON"):
         prepare(tmp_path / "text.jsonl", tmp_path / "store")
     report = prepare(tmp_path / "text.jsonl", tmp_path / "store", on_error="skip")
-    assert (report.total.documents, report.total.malformed, report.total.null) == (5, 1, 1)
+    assert (report.total.documents, report.total.malformed, report.total.null) == (5, 2, 0)
     assert report.left_out == 2
     assert any("line 3" in problem for problem in report.problems)
     assert prepare(tmp_path / "text.jsonl", tmp_path / "store").problems == report.problems
