@@ -17,7 +17,7 @@ from tokenfeed.preparation.mapping import MapFunction, MapOrigin, check_declared
 from tokenfeed.preparation.planning import agree_on_plan, check_plan, find_leftovers
 from tokenfeed.preparation.recipe import SHARD_BYTES, Recipe, choose_slice_bytes
 from tokenfeed.preparation.records import Plan, slice_name
-from tokenfeed.preparation.report import Board, Progress, Report
+from tokenfeed.preparation.report import Board, Report
 from tokenfeed.preparation.slices import Task, WorkerSetup
 from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.sealing import load_manifest, seal, unseal
@@ -54,7 +54,7 @@ def prepare(
     dry_run: bool = False,
     slice_bytes: int | None = None,
     shard_bytes: int = SHARD_BYTES,
-    progress: Callable[[Progress], object] | None = None,
+    progress: Callable[[Report], object] | None = None,
 ) -> Report:
     """Turn text into a store: Parquet, JSONL and plain text, compressed or not, local or remote.
 
@@ -75,8 +75,8 @@ def prepare(
     `part=(i, n)` does every n-th slice from the i-th on; the run that does the last one seals the store. A worker takes
     less than 400 MB, most of it Numba's and the tokenizer's, whatever the size of files and documents.
 
-    `progress` is called about ten times a second. `dry_run` only reports what there is to do. `slice_bytes` of input
-    are one task, by default 8 to 256 MiB, by how much there is.
+    `progress` is called with a report about ten times a second. `dry_run` only reports what there is to do.
+    `slice_bytes` of input are one task, by default 8 to 256 MiB, by how much there is.
     """
     refuse_while_loading()
     _check_part(part, replace_changed)
@@ -114,7 +114,7 @@ class _Run:
         setup: WorkerSetup,
         function: MapFunction | None,
         part: tuple[int, int] | None,
-        progress: Callable[[Progress], object] | None,
+        progress: Callable[[Report], object] | None,
     ) -> None:
         self._plan = plan
         self._setup = setup
@@ -122,13 +122,13 @@ class _Run:
         self._part = part
         self._workplace = Workplace(setup.out)
         self._tasks = _cut_all(plan)
-        self._board = Board(plan.inputs, self._tasks, progress)
+        self._board = Board(str(self._workplace.folder), plan.inputs, self._tasks, progress)
 
     def run(self, engine: Engine, *, dry_run: bool, replace_changed: bool) -> Report:
         if dry_run:
             changed = check_plan(self._workplace, self._plan, replace_changed=replace_changed)
             self._find_done([task for task in self._tasks if task.slice.file not in changed])
-            return self._board.report(str(self._workplace.folder), is_complete=self._is_done and self._is_sealed())
+            return self._board.report(is_complete=self._is_done and self._is_sealed())
         check_plan(self._workplace, self._plan, replace_changed=replace_changed)  # before anything is made
         self._workplace.make()
         with hold(self._workplace.lock, exclusive=self._part is None) as held:
@@ -160,7 +160,7 @@ class _Run:
             self._find_done([task for task in self._tasks if task not in self._board.records])
         if self._is_done and not self._is_sealed():
             seal(self._workplace.folder)
-        return self._board.report(str(self._workplace.folder), is_complete=self._is_done)
+        return self._board.report(is_complete=self._is_done)
 
     def _find_done(self, tasks: Sequence[Task]) -> None:
         records = self._workplace.load_records() if tasks else {}

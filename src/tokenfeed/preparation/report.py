@@ -11,31 +11,10 @@ from tokenfeed.preparation.inputs import InputFile
 from tokenfeed.preparation.records import Counts, Record
 from tokenfeed.preparation.slices import Task
 
-__all__ = ["Board", "Progress", "Report", "SourceCounts"]
+__all__ = ["Board", "Report", "SourceCounts"]
 
 _LISTED_PROBLEMS = 20
 _TELL_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run has come, slices that were done before it included."""
-
-    slices: int
-    num_slices: int
-    files: int
-    """Files with all slices done."""
-    num_files: int
-    documents: int
-    tokens: int
-    input_bytes: int
-    num_bytes: int
-    """Bytes of all files as they are stored."""
-    new_bytes: int
-    """Bytes that this run has read."""
-    retries: int
-    """Slices begun again because their worker died."""
-    seconds: float
 
 
 @dataclass
@@ -50,27 +29,32 @@ class SourceCounts:
 
 @dataclass
 class Report:
-    """What is in the store, by folder and in all, and what this run did."""
+    """What is in the store, by folder and in all, and what this run did: at the end, or so far."""
 
     path: str
     is_complete: bool
     """Whether all slices are done, and the store is sealed: True once the last part is done."""
-    sources: list[SourceCounts]
     total: Counts
     num_bytes: int
     """Bytes of all input files as they are stored, done or not."""
-    shards: int
+    files: int
+    """Files with all slices done."""
+    num_files: int
     slices: int
     """Slices that are done."""
     num_slices: int
     made: int
     """Slices that this run made."""
     made_counts: Counts
+    """Counts of this run. While it works, slices under way are part of these and of the total."""
     retries: int
     """Slices begun again because their worker died."""
-    problems: list[str]
-    """Lines and rows that were left out, in words: the first 20."""
     seconds: float
+    shards: int = 0
+    sources: list[SourceCounts] = field(default_factory=list)
+    """Counts by folder, in the order of the inputs; at the end only, like the shards and the problems."""
+    problems: list[str] = field(default_factory=list)
+    """Lines and rows that were left out, in words: the first 20."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -100,9 +84,14 @@ class Board:
     """Adds up records and the counts of slices under way, and reports them about ten times a second."""
 
     def __init__(
-        self, files: Sequence[InputFile], tasks: Sequence[Task], progress: Callable[[Progress], object] | None
+        self,
+        path: str,
+        files: Sequence[InputFile],
+        tasks: Sequence[Task],
+        progress: Callable[[Report], object] | None,
     ) -> None:
         self.records: dict[Task, Record] = {}
+        self._path = path
         self._files = files
         self._tasks = {task.slice: task for task in tasks}
         self._left_of_file = Counter(task.slice.file for task in tasks)
@@ -137,26 +126,13 @@ class Board:
             self._under_way[task] = counts
         self._show(is_last=False)
 
-    def report(self, path: str, *, is_complete: bool) -> Report:
+    def report(self, *, is_complete: bool) -> Report:
+        """The report at the end."""
         records = sorted(self.records.values(), key=lambda record: (record.slice.file, record.slice.number))
-        return Report(
-            path=path,
-            is_complete=is_complete,
-            sources=self._sum_up(records),
-            total=self._total,
-            num_bytes=self._num_bytes,
-            shards=sum(len(record.shards) for record in records),
-            slices=len(records),
-            num_slices=len(self._tasks),
-            made=self._made,
-            made_counts=self._made_counts,
-            retries=self._retries,
-            problems=[problem for record in records for problem in record.problems][:_LISTED_PROBLEMS],
-            seconds=time.monotonic() - self._began,
-        )
-
-    def _sum_up(self, records: Sequence[Record]) -> list[SourceCounts]:
-        """Counts by folder, in the order of the inputs."""
+        report = self._so_far()
+        report.is_complete = is_complete
+        report.shards = sum(len(record.shards) for record in records)
+        report.problems = [problem for record in records for problem in record.problems][:_LISTED_PROBLEMS]
         sources: dict[str, SourceCounts] = {}
         of_file = []
         for file in self._files:
@@ -165,28 +141,33 @@ class Board:
             of_file[-1].files += 1
         for record in records:
             of_file[record.slice.file].counts.add(record.counts)
-        return list(sources.values())
+        report.sources = list(sources.values())
+        return report
+
+    def _so_far(self) -> Report:
+        total, made_counts = Counts(), Counts()
+        total.add(self._total)
+        made_counts.add(self._made_counts)
+        for counts in self._under_way.values():
+            total.add(counts)
+            made_counts.add(counts)
+        return Report(
+            path=self._path,
+            is_complete=False,
+            total=total,
+            num_bytes=self._num_bytes,
+            files=sum(self._left_of_file[file] == 0 for file in range(len(self._files))),
+            num_files=len(self._files),
+            slices=len(self.records),
+            num_slices=len(self._tasks),
+            made=self._made,
+            made_counts=made_counts,
+            retries=self._retries,
+            seconds=time.monotonic() - self._began,
+        )
 
     def _show(self, *, is_last: bool) -> None:
         now = time.monotonic()
-        if self._progress is None or (now - self._told < _TELL_SECONDS and not is_last):
-            return
-        self._told = now
-        under_way = Counts()
-        for counts in self._under_way.values():
-            under_way.add(counts)
-        self._progress(
-            Progress(
-                slices=len(self.records),
-                num_slices=len(self._tasks),
-                files=sum(self._left_of_file[file] == 0 for file in range(len(self._files))),
-                num_files=len(self._files),
-                documents=self._total.documents + under_way.documents,
-                tokens=self._total.tokens + under_way.tokens,
-                input_bytes=self._total.input_bytes + under_way.input_bytes,
-                num_bytes=self._num_bytes,
-                new_bytes=self._made_counts.input_bytes + under_way.input_bytes,
-                retries=self._retries,
-                seconds=now - self._began,
-            )
-        )
+        if self._progress is not None and (is_last or now - self._told >= _TELL_SECONDS):
+            self._told = now
+            self._progress(self._so_far())

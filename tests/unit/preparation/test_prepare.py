@@ -344,6 +344,7 @@ def test_progress_adds_up(inputs, tmp_path):
     folder, documents = inputs
     seen = []
     report = prepare(folder, tmp_path / "store", slice_bytes=5_000, progress=seen.append)
-    assert seen[-1].documents == len(documents)
-    assert (seen[-1].files, seen[-1].slices, seen[-1].input_bytes) == (3, report.num_slices, report.num_bytes)
-    assert all(before.documents <= after.documents for before, after in itertools.pairwise(seen))
+    assert seen[-1].total == report.total
+    assert seen[-1].total.documents == len(documents)
+    assert (seen[-1].files, seen[-1].slices, seen[-1].total.input_bytes) == (3, report.num_slices, report.num_bytes)
+    assert all(before.total.documents <= after.total.documents for before, after in itertools.pairwise(seen))

@@ -61,7 +61,7 @@ def parse_object(line: bytes, column: str, keep: Sequence[str] = ()) -> dict[str
             fields = _fast_loads(line)
             if type(fields) is dict and (not keep or all(_is_exact(fields.get(name)) for name in keep)):
                 return fields
-        except ValueError:
+        except (ValueError, RecursionError):
             pass  # `json` says whether anything is wrong, and what
     try:
         fields = json.loads(str(line, "utf-8"))
@@ -77,9 +77,11 @@ def parse_object(line: bytes, column: str, keep: Sequence[str] = ()) -> dict[str
 
 
 def _is_exact(value: object) -> bool:
-    if isinstance(value, float):
-        return abs(value) < _LARGEST_EXACT
-    return not isinstance(value, list | dict)
+    if isinstance(value, dict):
+        return all(map(_is_exact, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_exact, value))
+    return not isinstance(value, float) or abs(value) < _LARGEST_EXACT
 
 
 def _check_characters(value: object) -> None:

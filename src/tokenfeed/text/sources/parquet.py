@@ -8,7 +8,6 @@ compressed column chunk first (132 MB for a row group of 300 MB of text); read t
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import IO, Any
@@ -24,29 +23,27 @@ __all__ = ["ParquetText", "RowGroup"]
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8  # the length of the footer, and the magic
 _BUFFER_BYTES = 1 << 20
-_MAX_IDLE = 4
 _DECODED_ROWS = 128, 1024  # at least and at most, of one step of Arrow
 
 
 class ParquetText:
     """The text column of one Parquet file. Any number of threads may read at once.
 
-    Each has a descriptor of its own while it reads. At most 4 are kept for the next reads; `close` lets go of them, and
-    reading opens again (40 to 100 µs).
+    The footer is parsed once; each read opens the file for itself (40 to 100 µs), and nothing stays open.
     """
 
     def __init__(self, file: StoredFile, column: str) -> None:
         self.name = file.name
         self.column = column
         self._file = file
-        self._lock = threading.Lock()
-        self._idle: list[Any] = []
-        self._times_closed = 0
-        self._num_rows: list[int] | None = None
+        self._metadata: Any = None
 
     def num_groups(self) -> int:
         """How many row groups the footer lists."""
-        return len(self._count_rows())
+        if self._metadata is None:
+            self._open().close(force=True)
+        count: int = self._metadata.num_row_groups
+        return count
 
     def has_group(self, group: int) -> bool:
         return group < self.num_groups()
@@ -56,11 +53,9 @@ class ParquetText:
 
         Rows before `start` are decoded and dropped, at about 600 MB/s.
         """
-        num_rows = self._count_rows()
-        if group >= len(num_rows):
+        if not self.has_group(group):
             return None
-        file, lent = self._take()
-        return RowGroup(self, file, lent, group, num_rows[group], start)
+        return RowGroup(self, self._open(), group, self._metadata.row_group(group).num_rows, start)
 
     def cut(self, slice_bytes: int) -> list[int]:
         """Bounds of runs of row groups of at most `slice_bytes`, uncompressed, or of one row group. Reads the footer.
@@ -68,11 +63,7 @@ class ParquetText:
         Row groups of 30, 30, 50 and 10 bytes, slices of 60: 0, 2, 4.
         """
         bounds, in_run = [0], 0
-        file = self._open(self._columns(()))
-        try:
-            sizes = _group_bytes(file.metadata)
-        finally:
-            file.close(force=True)
+        sizes = [self._metadata.row_group(group).total_byte_size for group in range(self.num_groups())]
         for group, size in enumerate(sizes):
             if group > bounds[-1] and in_run + size > slice_bytes:
                 bounds.append(group)
@@ -82,10 +73,10 @@ class ParquetText:
 
     def read_slice(self, start: int, stop: int, rules: TextRules) -> Iterator[Portion]:
         """The documents of the row groups [start, stop)."""
-        file = self._open(self._columns(rules.keep))
+        file = self._open(rules.keep)
         try:
             tally, size = Tally(rules), self._file.stamp()[0]
-            sizes = _group_bytes(file.metadata)
+            sizes = [self._metadata.row_group(group).total_byte_size for group in range(self.num_groups())]
             ends = [0, *accumulate(sizes)] if any(sizes) else range(len(sizes) + 1)
             shares = [size * end // ends[-1] - size * ends[start] // ends[-1] for end in ends[start : stop + 1]]
             for group in range(start, stop):
@@ -99,16 +90,11 @@ class ParquetText:
         return self._file.digest(self._read_footer)
 
     def close(self) -> None:
-        """Close what nobody uses now; what is in use is closed when it is given back."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-            self._times_closed += 1
-        for file in idle:
-            file.close(force=True)
+        """Nothing stays open."""
 
     def decode(self, file: Any, group: int, columns: Sequence[str], rows_at_once: int) -> Iterator[tuple[int, Any]]:
         """(first row, record batch) of a row group. Batches may be shorter than asked for."""
-        row, num_rows = 0, file.metadata.row_group(group).num_rows if self._num_rows is None else self._num_rows[group]
+        row, num_rows = 0, self._metadata.row_group(group).num_rows
         with self.explaining(f"row group {group}"):
             batches = file.iter_batches(rows_at_once, row_groups=[group], columns=list(columns), use_threads=False)
         while True:
@@ -121,18 +107,10 @@ class ParquetText:
         if row != num_rows:
             raise CorruptionError(f"{self.name}, row group {group} has {row:,} rows; its footer says {num_rows:,}")
 
-    def give_back(self, file: Any, lent: int) -> None:
-        """Take back the descriptor that a row group was read by."""
-        with self._lock:
-            if lent == self._times_closed and len(self._idle) < _MAX_IDLE:
-                self._idle.append(file)
-                return
-        file.close(force=True)
-
     def _read_group(
         self, file: Any, group: int, tally: Tally, rules: TextRules, reached: int, group_share: int
     ) -> Iterator[Portion]:
-        metadata = file.metadata.row_group(group)
+        metadata = self._metadata.row_group(group)
         columns = (metadata.column(number) for number in range(metadata.num_columns))
         text_bytes = sum(each.total_uncompressed_size for each in columns if each.path_in_schema == self.column)
         rows_at_once = rules.portion_bytes * metadata.num_rows // max(1, text_bytes)
@@ -157,28 +135,8 @@ class ParquetText:
             if tally.is_full:
                 yield tally.portion(so_far)
 
-    def _count_rows(self) -> list[int]:
-        if self._num_rows is None:
-            file, lent = self._take()
-            with self.explaining("its footer"):
-                self._num_rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            self.give_back(file, lent)
-        return self._num_rows
-
-    def _columns(self, keep: Sequence[str]) -> dict[str, str]:
-        """The columns that are read, and the options that name them."""
-        return {self.column: "text_column=…", **dict.fromkeys(keep, "keep=…")}
-
-    def _take(self) -> tuple[Any, int]:
-        """A ParquetFile that nobody else uses, and what `give_back` must know."""
-        with self._lock:
-            lent = self._times_closed
-            if self._idle:
-                return self._idle.pop(), lent
-        return self._open(self._columns(())), lent
-
-    def _open(self, columns: dict[str, str]) -> Any:
-        """A new ParquetFile that has these columns, for the caller to close."""
+    def _open(self, keep: Sequence[str] = ()) -> Any:
+        """A ParquetFile that has the text column and those to keep, for the caller to close."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -187,24 +145,26 @@ class ParquetText:
             source = pa.OSFile(os.fsencode(self._file.path)) if is_local else pa.PythonFile(self._file.open(), "r")
         try:
             try:
-                file = pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+                file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False, buffer_size=_BUFFER_BYTES)
             except (pa.ArrowException, OSError, ValueError, LookupError) as error:
                 if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
                     raise
                 raise self._not_parquet(str(error)) from error
-            for name, option in columns.items():
-                self._check_column(file, name, option)
+            for name in (self.column, *keep):
+                self._check_column(file, name)
+            self._metadata = file.metadata
         except BaseException:
             source.close()
             raise
         return file
 
-    def _check_column(self, file: Any, name: str, option: str) -> None:
+    def _check_column(self, file: Any, name: str) -> None:
         with self.explaining("its schema"):
             schema = file.schema_arrow
         places = schema.get_all_field_indices(name)
         if len(places) != 1:
             what = "no column" if not places else f"{len(places)} columns"
+            option = "text_column=…" if name == self.column else "keep=…"
             raise MissingError(
                 f"{self.name} has {what} {name!r}; its columns are {', '.join(schema.names) or 'none'}. Name one that "
                 f"is there: {option}"
@@ -273,12 +233,11 @@ class ParquetText:
 class RowGroup:
     """One row group, open for one pass over its texts. One thread at a time may use it."""
 
-    def __init__(self, parent: ParquetText, file: Any, lent: int, group: int, num_rows: int, start: int) -> None:
+    def __init__(self, parent: ParquetText, file: Any, group: int, num_rows: int, start: int) -> None:
         self.num_rows = num_rows
         """Rows of the whole row group, those before `start` included."""
         self._parent = parent
         self._file = file
-        self._lent = lent
         self._group = group
         self._start = start
 
@@ -297,7 +256,7 @@ class RowGroup:
             if self._start < self.num_rows:
                 yield from self._slices(file, size)
         finally:
-            self._parent.give_back(file, self._lent)
+            file.close(force=True)
 
     def _slices(self, file: Any, size: int) -> Iterator[tuple[int, list[str | None]]]:
         least, most = _DECODED_ROWS
@@ -326,10 +285,6 @@ class RowGroup:
             what = _not_utf8(self._parent.column, error)
             raise FormatError(f"{self._parent.name}, {where}, row {first_row + row}: {what}") from error
         return strings
-
-
-def _group_bytes(metadata: Any) -> list[int]:
-    return [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
 
 
 def _column(batch: Any, name: str) -> Any:

@@ -152,7 +152,7 @@ def test_nothing_there_is_said(folder, tmp_path):
         TextFiles.find([])
     with pytest.raises(ArgumentError, match="known are s3://"):
         TextFiles.find("ftp://server/a.parquet")
-    with pytest.raises(ArgumentError, match="local files and remote ones, such as s3://bucket/a.parquet"):
+    with pytest.raises(ArgumentError, match=r"local files and remote ones, such as s3://bucket/a\.parquet"):
         TextFiles.find([folder, "s3://bucket/a.parquet"])
     with pytest.raises(ArgumentError, match="wait_seconds"):
         TextFiles.find(folder, wait_seconds=-1)
