@@ -5,9 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, and each would compile the package anew
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, and each would compile the package again
 
-.PHONY: help setup demo test faults simulate fuzz bounds audit lint types check docs bench bench-peers clean
+.PHONY: help setup demo test test-all faults simulate fuzz bounds audit lint types check docs bench bench-peers clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -25,11 +25,16 @@ demo: setup      ## text to a trained model in a minute; then by way of a store,
 	rm -rf demo-store
 	$(BIN)/tokenfeed demo --keep demo-store
 
-test: setup      ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test: setup      ## run the tests that every change waits for: at most six minutes on two cores
+	$(PYTEST)
+
+test-all: setup  ## run all tests at full length: about twelve minutes
+	$(PYTEST) -m ""
 
 faults: setup    ## the long form: a fault at every system call, 50 rounds of all that is killed; about an hour
-	FAULT_POINTS=all KILL_ROUNDS=50 $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 3000 tests/faults tests/e2e/storage tests/e2e/test_prepare_ray.py
+	FAULT_POINTS=all KILL_ROUNDS=50 $(PYTEST) -m "" --timeout 3000 tests/faults tests/e2e/storage tests/e2e/test_prepare_ray.py
 
 simulate: setup  ## thousands of random cluster histories against a plain reference
 	$(BIN)/python tests/simulation/run.py --histories 5000 --seed 0
@@ -40,8 +45,8 @@ fuzz: setup      ## damaged inputs of every kind for FUZZ_SECONDS; what is found
 
 # Numba's cache does not tell code with bounds checks from code without: each has a folder of its own.
 BOUNDS_TESTS ?= tests
-bounds: setup    ## the tests with every index of every array checked in the kernels
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/bounds $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 1200 $(BOUNDS_TESTS)
+bounds: setup    ## all tests with every index of every array checked in the kernels
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/bounds $(PYTEST) -m "" --timeout 1200 $(BOUNDS_TESTS)
 
 audit: setup     ## dependencies, licences, imports and what a wheel would hold; asks no network
 	$(BIN)/python tests/fuzz/audit.py
@@ -70,6 +75,7 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/verify.py
 	$(BIN)/python bench/ablation.py
 	$(BIN)/python bench/growth.py
+	$(BIN)/python bench/page.py
 
 bench-peers: setup  ## measure beside other loaders, each installed into an environment of its own; writes docs/benchmarks/peers.md
 	$(BIN)/python bench/peers/run.py

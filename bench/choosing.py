@@ -104,7 +104,7 @@ def rows(text: Path, tokenizer: tokenfeed.Tokenizer, repetitions: int) -> None:
     starts = np.cumsum(lengths) - lengths
     broken = float(np.mean(starts // LENGTH != (starts + lengths - 1) // LENGTH))
     longer = float(np.mean(lengths > LENGTH))
-    order = loaders["padded"].plan.locate(np.arange(len(lengths)))[1]
+    order = loaders["padded"].plan.locate(np.arange(len(lengths)))[2]
     whole, short = padding(lengths[order]), padding(np.minimum(lengths, LENGTH)[order])
     cropped = {how: crop(text, tokenizer, how, store.num_items) for how in ("split", "crop")}
 
@@ -173,7 +173,7 @@ def ranks(repetitions: int) -> None:
     counts = np.array([len(view) for view in views])
     ends = np.cumsum(counts)
     batches = [next(loaders["dealt out"]).samples for _ in range(200)]
-    shards = [np.searchsorted(ends, loaders["dealt out"].plan.locate(batch)[1], side="right") for batch in batches]
+    shards = [np.searchsorted(ends, loaders["dealt out"].plan.locate(batch)[2], side="right") for batch in batches]
     show(
         f"dealt out or a shard each, {RANKS} ranks",
         ("", "dealt out", "a shard for each rank"),

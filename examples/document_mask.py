@@ -76,7 +76,7 @@ def main() -> None:
     spans = batch.spans["documents"]
     inputs, targets = map(torch.from_numpy, batch)
     positions, document_ids = (torch.from_numpy(f(LENGTH)) for f in (spans.position_ids, spans.document_ids))
-    mask = torch.from_numpy(batch.rows.loss_mask)
+    mask = torch.from_numpy(batch.loss_mask)
 
     alone = torch.zeros(*inputs.shape, VOCABULARY)
     for row in range(len(batch)):
@@ -85,7 +85,7 @@ def main() -> None:
             document, first = inputs[row : row + 1, place], positions[row : row + 1, place]
             attend = lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True)  # noqa: E731
             alone[row, place] = model(document, first, attend)[0]
-    is_item = torch.from_numpy(batch.rows.span_numbers("documents")[:, :-1] >= 0)
+    is_item = torch.from_numpy(batch.span_numbers("documents")[:, :-1] >= 0)
     for name, attend in (("FlexAttention", by_flex(document_ids)), ("SDPA with a mask", by_mask(document_ids))):
         logits = model(inputs, positions, attend)
         difference = (logits - alone)[is_item].abs().max().item()

@@ -129,7 +129,7 @@ def main() -> None:
         is_update = step % options.accumulate == 0
         is_checkpoint = step % options.every == 0 or step == options.steps
         if trace:  # before the ranks meet in `backward`: what a checkpoint contains, all of them have noted
-            line = {"step": step, "samples": batch.samples.tolist(), "indices": batch.host.rows.indices.tolist()}
+            line = {"step": step, "samples": batch.samples.tolist(), "indices": batch.host.indices.tolist()}
             trace.write(json.dumps(line) + "\n")
 
         # Gradients are averaged over ranks when they are used, and when they are saved: then those of rank 0 are

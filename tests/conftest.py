@@ -7,16 +7,23 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import tiers
 from plain import PlainStore, make_documents
 
 settings.register_profile(
-    "default", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    "full", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-settings.register_profile("long", parent=settings.get_profile("default"), max_examples=3000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+settings.register_profile("fast", parent=settings.get_profile("full"), max_examples=15)
+settings.register_profile("long", parent=settings.get_profile("full"), max_examples=3000)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs that a shell runs in the background; children would
     signal.signal(signal.SIGINT, signal.default_int_handler)  # inherit it, and tests that interrupt them would wait
+
+
+def pytest_configure(config):
+    """Slow tests are deselected by default (pyproject.toml); where they are not, everything is tried at full length."""
+    tiers.select(full=config.getoption("markexpr") != "not slow")
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", tiers.pick("fast", "full")))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -56,7 +56,7 @@ def start(address, folder):
     return subprocess.Popen([sys.executable, "-W", "error", "-c", CHILD, address, str(folder)], stderr=subprocess.PIPE)
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition, seconds=100.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

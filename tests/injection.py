@@ -72,7 +72,7 @@ def build_library() -> Path:
 
 def injected_environment(**settings: str) -> dict[str, str]:
     """That of a process which has the library."""
-    paths = os.pathsep.join([str(_TESTS), str(_TESTS / "faults")])
+    paths = os.pathsep.join([str(_TESTS), str(_TESTS / "faults"), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "LD_PRELOAD": str(build_library()), "PYTHONPATH": paths, **settings}
 
 

@@ -97,7 +97,7 @@ def running(command: list[str], port: int, environment: Mapping[str, str] | None
     """A server process, from when it answers."""
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while True:
             assert process.poll() is None, f"{command[0]} has ended with {process.returncode}"
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

@@ -9,14 +9,14 @@ batch = store.windows(2048).read([5, 3, 8])
 
 from tokenfeed import errors
 from tokenfeed.loader.loader import Loader
-from tokenfeed.loader.mixture import mix
-from tokenfeed.loader.run import Run
 from tokenfeed.plan.locality import Locality
+from tokenfeed.plan.mixing import mix
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
 from tokenfeed.preparation import prepare
+from tokenfeed.runs.run import Run
 from tokenfeed.storage.remote import Remote
 from tokenfeed.store.combining import combine
 from tokenfeed.store.sealing import seal

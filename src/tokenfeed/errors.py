@@ -140,3 +140,8 @@ def describe_errno(number: int) -> str:
     import errno
 
     return f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
+
+
+def quantity(number: int, noun: str, plural: str = "") -> str:
+    """`"1 shard"` or `"2,000 shards"`; `plural` for nouns that do not just add an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

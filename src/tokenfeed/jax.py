@@ -6,7 +6,7 @@ K the number of samples before the step, and groups are counted along the axis. 
 side by side, they are still in that order.)
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,77 +14,86 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.batch import LoadedBatch
-from tokenfeed.loader.loader import Loader
-from tokenfeed.text.streaming.feed import TextFeed
+from tokenfeed.loader.delivery import Delivery
+from tokenfeed.loader.placing import PlacedBatch, PlacedLoader
+from tokenfeed.store.batch import HostBatch
+from tokenfeed.types import Array, Ints
 
-__all__ = ["ArrayBatch", "data_parallel", "to_arrays"]
+__all__ = ["ArrayBatch", "ArrayLoader", "data_parallel", "to_arrays"]
 
 
-class ArrayBatch:
-    """A batch as global arrays. `inputs, targets = batch`.
+class ArrayBatch(PlacedBatch):
+    """A batch as global arrays, inputs and targets of int32 unless `dtypes` says otherwise.
 
-    Every array has batch size times world size rows. Where a finite loader has fewer left, rows of zeros fill it up.
+    Every array has batch size times world size rows. Where a finite loader has fewer left, rows of zeros fill it up,
+    and `loss_mask` leaves them out; so there always is a mask. `samples` and the like are those of this process.
     """
 
     def __init__(
         self,
-        host: LoadedBatch,
+        host: HostBatch,
         sharding: Any,
         dtypes: Mapping[str, npt.DTypeLike],
         *,
         batch_size: int,
         world_size: int,
     ) -> None:
-        self.host = host
-        """This process's rows."""
+        super().__init__(host)
         self._sharding = sharding
         self._dtypes = dtypes
         self._batch_size = batch_size
         self._world_size = world_size
         self._arrays: dict[str, Any] = {}
+        self.data = host.data
 
-    def _array(self, name: str, local: npt.NDArray[Any]) -> Any:
+    def _global(self, local: Array, dtype: npt.DTypeLike) -> Any:
+        local = np.ascontiguousarray(local, dtype)
+        if len(local) < self._batch_size:
+            local = np.pad(local, [(0, self._batch_size - len(local)), *[(0, 0)] * (local.ndim - 1)])
+        shape = (self._world_size * self._batch_size, *local.shape[1:])
+        return jax.make_array_from_process_local_data(self._sharding, local, shape)
+
+    def _kept(self, name: str, local: Array) -> Any:
         if name not in self._arrays:
-            local = np.ascontiguousarray(local, self._dtypes.get(name, local.dtype))
-            if len(local) < self._batch_size:
-                local = np.pad(local, [(0, self._batch_size - len(local)), *[(0, 0)] * (local.ndim - 1)])
-            shape = (self._world_size * self._batch_size, *local.shape[1:])
-            self._arrays[name] = jax.make_array_from_process_local_data(self._sharding, local, shape)
+            self._arrays[name] = self._global(local, self._dtypes[name])
         return self._arrays[name]
 
     @property
     def inputs(self) -> Any:
-        return self._array("inputs", self.host.inputs)
+        return self._kept("inputs", self._host.inputs)
 
     @property
     def targets(self) -> Any:
-        return self._array("targets", self.host.targets)
+        return self._kept("targets", self._host.targets)
 
     @property
     def loss_mask(self) -> Any:
-        """Which targets count: (rows, length). None does in rows that only fill up."""
-        mask = self.host.loss_mask
-        return self._array("loss_mask", np.ones(self.host.targets.shape, np.bool_) if mask is None else mask)
+        mask = self._host.loss_mask
+        return self._kept("loss_mask", np.ones(self._host.targets.shape, np.bool_) if mask is None else mask)
 
-    def column(self, name: str) -> Any:
-        return self._array(name, self.host.column(name))
+    def _place_column(self, name: str) -> Any:
+        local = self._host.column(name)
+        return self._global(local, self._dtypes.get(name, local.dtype))
 
-    @property
-    def state(self) -> dict[str, Any]:
-        return self.host.state
-
-    def __len__(self) -> int:
-        return len(self.host)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.inputs
-        yield self.targets
+    def _as_array(self, numbers: Ints) -> Any:
+        return np.ascontiguousarray(numbers)
 
 
-def to_arrays(
-    loader: Loader | TextFeed, sharding: Any, *, dtypes: Mapping[str, npt.DTypeLike] | None = None
-) -> Iterator[ArrayBatch]:
+class ArrayLoader(PlacedLoader[ArrayBatch]):
+    """The batches of a loader as global arrays. Made by `to_arrays`."""
+
+    def __init__(self, loader: Delivery, sharding: Any, dtypes: Mapping[str, npt.DTypeLike]) -> None:
+        super().__init__(loader)
+        self._sharding = sharding
+        self._dtypes = dtypes
+
+    def __next__(self) -> ArrayBatch:
+        size = self.loader.next_batch_size
+        world_size = self.loader.world_size
+        return ArrayBatch(next(self.loader), self._sharding, self._dtypes, batch_size=size, world_size=world_size)
+
+
+def to_arrays(loader: Delivery, sharding: Any, *, dtypes: Mapping[str, npt.DTypeLike] | None = None) -> ArrayLoader:
     """The batches of a loader as global arrays under a sharding. The state stays the loader's.
 
     The loader must have been made with `**data_parallel(sharding)`. `dtypes` gives the dtype of "inputs" and "targets"
@@ -96,24 +105,9 @@ def to_arrays(
             f"the loader is rank {loader.rank} of {loader.world_size}, but the sharding makes this process rank "
             f"{place['rank']} of {place['world_size']}; make it with **tokenfeed.jax.data_parallel(sharding)"
         )
-    return _arrays(loader, sharding, {"inputs": np.int32, "targets": np.int32, **(dtypes or {})})
-
-
-def _arrays(loader: Loader | TextFeed, sharding: Any, dtypes: Mapping[str, npt.DTypeLike]) -> Iterator[ArrayBatch]:
-    batches = iter(loader)
-    while True:
-        batch_size = _next_batch_size(loader)
-        batch = next(batches, None)
-        if batch is None:
-            return
-        yield ArrayBatch(batch, sharding, dtypes, batch_size=batch_size, world_size=loader.world_size)
-
-
-def _next_batch_size(loader: Loader | TextFeed) -> int:
-    """Rows of the next batch, if there are as many left."""
-    if isinstance(loader, TextFeed):
-        return loader.batch_size
-    return loader.batch_sizes.at(loader.state_dict()["samples"])
+    return ArrayLoader(
+        loader, sharding, {"inputs": np.int32, "targets": np.int32, "loss_mask": np.bool_, **(dtypes or {})}
+    )
 
 
 def data_parallel(sharding: Any = None) -> dict[str, int]:

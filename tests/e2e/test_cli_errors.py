@@ -1,28 +1,14 @@
 """What all commands have in common: help with an example, errors in one block, completion."""
 
-import os
-import subprocess
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
+from command_line import run, run_process
 from tokenfeed.cli import app
 
-COMMAND = Path(sys.executable).parent / "tokenfeed"
 COMMANDS = sorted(get_command(app).commands)
-
-
-def run(*arguments, **environment):
-    return subprocess.run(
-        [COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
 
 
 def invoke(*arguments):
@@ -55,7 +41,7 @@ def test_help_names_every_command():
 
 
 def test_version():
-    done = run("--version")
+    done = run_process("--version")
     assert (done.returncode, done.stdout) == (0, f"tokenfeed {version('tokenfeed')}\n")
 
 
@@ -87,7 +73,7 @@ def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path):
     (tmp_path / "ways" / "pyarrow.py").write_text(BROKEN)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     arguments = ("train-tokenizer", tmp_path / "a.jsonl", "-o", tmp_path / "out")
-    done = run(*arguments, PYTHONPATH=str(tmp_path / "ways"))
+    done = run_process(*arguments, PYTHONPATH=str(tmp_path / "ways"))
     assert done.returncode == 3, done.stderr
     assert "RuntimeError, which tokenfeed did not expect" in done.stderr
     assert "it broke at https://…host/a?… today" in done.stderr
@@ -95,7 +81,7 @@ def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path):
     assert "Traceback" not in done.stderr
     for secret in ("pass-word", "abcdef"):
         assert secret not in done.stderr + done.stdout
-    assert "Traceback" in run(*arguments, "--debug", PYTHONPATH=str(tmp_path / "ways")).stderr
+    assert "Traceback" in run_process(*arguments, "--debug", PYTHONPATH=str(tmp_path / "ways")).stderr
 
 
 def test_usage_errors_name_the_option():
@@ -106,7 +92,7 @@ def test_usage_errors_name_the_option():
 
 
 def test_commands_are_completed():
-    done = run(_TOKENFEED_COMPLETE="complete_bash", COMP_WORDS="tokenfeed in", COMP_CWORD="1")
+    done = run_process(_TOKENFEED_COMPLETE="complete_bash", COMP_WORDS="tokenfeed in", COMP_CWORD="1")
     assert done.stdout.split() == ["inspect"]
-    done = run(_TOKENFEED_COMPLETE="complete_bash", COMP_WORDS="tokenfeed bench --len", COMP_CWORD="2")
+    done = run_process(_TOKENFEED_COMPLETE="complete_bash", COMP_WORDS="tokenfeed bench --len", COMP_CWORD="2")
     assert done.stdout.split() == ["--length"]

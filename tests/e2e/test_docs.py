@@ -25,8 +25,10 @@ def name_of(page):
 
 
 def with_group(page):
-    """Pages that start Ray stay with the tests that do, so that no two clusters run at once."""
-    marks = [pytest.mark.xdist_group("ray")] if any("ray.init" in step.code for step in pages.parse(page)) else []
+    """One worker runs all pages, so that there is one fork server; those that start Ray stay with the tests that do."""
+    marks = [pytest.mark.xdist_group("torchrun")]
+    if any("ray.init" in step.code for step in pages.parse(page)):
+        marks = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
     return pytest.param(page, id=name_of(page), marks=marks)
 
 

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "document_mask.py"
 
 
+@pytest.mark.slow
 def test_document_mask(tmp_path):
     done = subprocess.run([sys.executable, EXAMPLE], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -80,6 +80,7 @@ def assert_close(losses, expected):
     assert all(after - before > 1e-4 for before, after in itertools.pairwise(in_order)), in_order
 
 
+@pytest.mark.slow
 def test_train_ddp_from_the_command_line(store, tmp_path):
     """That it survives being killed is shown in test_train_ddp.py."""
     options = (
@@ -100,6 +101,7 @@ def test_train_ddp_from_the_command_line(store, tmp_path):
     assert all(len((tmp_path / "trace" / f"rank-{rank}.jsonl").read_text().splitlines()) == 8 for rank in range(2))
 
 
+@pytest.mark.slow
 def test_train_fsdp_resumes_on_other_numbers_of_ranks(store, tmp_path):
     script, options = EXAMPLES / "train_fsdp.py", ("--layers", 1, "--batch-size", 8, "--every", 4, *SIZES)
     expected = run_command_line(2, script, store, "--checkpoint", tmp_path / "2", "--steps", 8, *options)
@@ -124,6 +126,7 @@ def assert_same_validation(output, expected):
     assert math.isclose(float(found[0][0]), float(there[0][0]), abs_tol=2e-5)
 
 
+@pytest.mark.slow
 def test_train_tensor_parallel_gives_a_group_the_same_rows(store, tmp_path):
     script, options = EXAMPLES / "train_tensor_parallel.py", ("--layers", 1, "--batch-size", 4, "--steps", 3, *SIZES)
     alone = run_command_line(2, script, store, "--tensor-parallel", 2, *options)
@@ -158,6 +161,7 @@ def test_stream_checkpoint_fits_any_number_of_ranks(tmp_path):
     assert {**run(2, "resumed", 3), **run(4, "resumed", 6), **run(1, "resumed", 9)} == expected
 
 
+@pytest.mark.slow
 def test_train_jax_on_one_process_and_on_two(store, tmp_path):
     script = EXAMPLES / "train_jax.py"
     options = ("--batch-size", 8, "--steps", 6, "--every", 3, *SIZES)
@@ -181,6 +185,7 @@ def test_train_jax_on_one_process_and_on_two(store, tmp_path):
     assert samples == [list(range(24, 48, 2)), list(range(25, 48, 2))]
 
 
+@pytest.mark.slow
 def test_train_stream_learns(tmp_path):
     script = EXAMPLES / "train_stream.py"
     output = subprocess.run(

@@ -64,6 +64,7 @@ def assert_same(weights, expected):
         torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_lightning(store, tmp_path):
     """Stopped within what Lightning calls an epoch, and gone on beyond it."""
     script = EXAMPLES / "train_lightning.py"
@@ -90,6 +91,7 @@ def test_lightning(store, tmp_path):
     assert flat(read_trace(tmp_path / "one-trace")) == list(range(first, first + 3 * BATCH_SIZE))
 
 
+@pytest.mark.slow
 def test_accelerate(store, tmp_path):
     """Two batches per update; on as many processes, and on one."""
     from safetensors.torch import load_file

@@ -1,23 +1,13 @@
 """`tokenfeed pack`, as a user types it."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import tokenfeed
-
-COMMAND = Path(sys.executable).parent / "tokenfeed"
-
-
-def run(*arguments, **environment):
-    environment = {**os.environ, "COLUMNS": "200", **environment}
-    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, env=environment)
+from command_line import run, run_process
 
 
 def test_pack(store_path, plain, tmp_path):
-    done = run("pack", store_path, "--length", 64)
+    done = run_process("pack", store_path, "--length", 64)
     assert done.returncode == 0, done.stderr
     view = tokenfeed.open(store_path).packed(64)
     assert f"{len(view):,} rows of 64 + 1 items" in done.stdout

@@ -1,15 +1,13 @@
 """`tokenfeed prepare`, as a user types it; to S3 and from there."""
 
 import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import tokenfeed
+from command_line import COMMAND, run, run_process
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs
 from servers import SECRET, s3_server
@@ -17,18 +15,6 @@ from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, NotAStoreError
 from tokenfeed.storage import objects
 from tokenfeed.store.verify import verify
-
-COMMAND = Path(sys.executable).parent / "tokenfeed"
-
-
-def run(*arguments, cwd=None, **environment):
-    return subprocess.run(
-        [COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "160", **environment},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +35,7 @@ def test_the_command(text, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "3 slices" in done.stdout
     assert not store.exists()
-    done = run(*arguments)
+    done = run_process(*arguments)
     assert done.returncode == 0, done.stderr
     assert "complete and sealed" in done.stdout
     assert f"{len(documents):,}" in done.stdout

@@ -78,6 +78,7 @@ def annotate(text, kept, tokens):
 """
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_of_workers(text, cluster, tmp_path):
     """In mid-slice. Ray begins the slice again, on another worker."""
     (tmp_path / "slow.py").write_text(SLOW)
@@ -124,6 +125,7 @@ def annotate(text, kept, tokens):
 """
 
 
+@pytest.mark.slow
 def test_functions_travel_and_their_deeds_come_back(text, cluster, tmp_path):
     function = tmp_path / "mine.py"
     function.write_text(FILE.replace("DEED", "pass"))

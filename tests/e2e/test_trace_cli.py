@@ -1,54 +1,18 @@
 """`tokenfeed trace` and `tokenfeed diff`, as a user types them after a small run."""
 
-import contextlib
-import io
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
 import numpy as np
 import pytest
 
+import command_line
 import tokenfeed
-from tokenfeed.cli import console as printing
-from tokenfeed.cli import main
 
-COMMAND = Path(sys.executable).parent / "tokenfeed"
 NUM_DOCUMENTS = 40
 
 
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run_in_process(*arguments):
-    """The command without the second that a new process takes to import everything."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with (
-        contextlib.redirect_stdout(stdout),
-        contextlib.redirect_stderr(stderr),
-        mock.patch.object(sys, "argv", ["tokenfeed", *arguments]),
-        mock.patch.object(printing.console, "_width", 200),  # COLUMNS is looked at when a console is made
-        mock.patch.object(printing._errors, "_width", 200),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    return Done(ended.value.code or 0, stdout.getvalue(), stderr.getvalue())
-
-
-def run_process(*arguments):
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, env=environment)
-
-
-def run(*arguments, status=0, how=run_in_process):
+def run(*arguments, status=0, how=command_line.run):
     done = how(*map(str, arguments))
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -108,9 +72,9 @@ def test_what_a_step_was_trained_on(web, path, delivered):
         for number in range(3):
             row = by_place[rank, number]
             assert row["sample"] == batch.samples[number]
-            assert (row["source"], row["epoch"], row["index"]) == (None, 0, batch.rows.indices[number])
+            assert (row["source"], row["epoch"], row["index"]) == ("", 0, batch.indices[number])
             assert [tuple(place.values()) for place in row["locations"]] == view.locate(row["index"])
-            spans = batch.rows.spans_of("documents")[number]
+            spans = batch.spans["documents"][number]
             assert [(each["number"], each["start"], each["payload"]) for each in row["documents"]] == [
                 (span.number, span.start, span.payload) for span in spans
             ]
@@ -128,7 +92,7 @@ def test_what_a_step_was_trained_on(web, path, delivered):
 
 def test_in_a_process_of_its_own(path, delivered):
     for arguments, status in ((("trace", path, "--step", 2), 0), (("diff", path, path), 0), (("trace", path), 2)):
-        done = run(*arguments, status=status, how=run_process)
+        done = run(*arguments, status=status, how=command_line.run_process)
         assert (done.stdout, done.stderr) == run(*arguments, status=status)[1:]
 
 
@@ -156,8 +120,8 @@ def test_what_cannot_be_traced(path, delivered, tmp_path):
     assert "which has 40 spans" in refused("trace", path, "--document", NUM_DOCUMENTS)
     assert "no rank 2" in refused("trace", path, "--step", 1, "--rank", 2)
     assert "no step -1" in refused("trace", path, "--step", -1)
-    assert "what is to be traced" in refused("trace", path)
-    assert "what is to be traced" in refused("trace", path, "--step", 1, "--document", 1)
+    assert "nothing to trace" in refused("trace", path)
+    assert "nothing to trace" in refused("trace", path, "--step", 1, "--document", 1)
     assert "--rank is of a --step" in refused("trace", path, "--document", 1, "--rank", 1)
     assert "which document" in refused("trace", path, "--document", 1, "--where", "id=1")
     assert "expected FIELD=VALUE" in refused("trace", path, "--where", "id")
@@ -220,7 +184,7 @@ def test_how_two_runs_differ(web, path, delivered, tmp_path):
     loader.load_state_dict(state)
     next(loader)
     loader.close()
-    assert "another division among ranks" in run("diff", path, other, status=1).stdout
+    assert "divided differently among ranks" in run("diff", path, other, status=1).stdout
     found = run_json("diff", path, other, status=1)
     assert (found["same"], found["step"], found["division_step"]) == (False, None, 2)
     skipping = tmp_path / "skipping.jsonl"

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_ddp.py"
 LENGTH, VOCABULARY, WIDTH, LAYERS = 16, 64, 16, 1
 BATCH_SIZE, ACCUMULATE, EVERY = 2, 4, 5  # of four checkpoints in a row, three are between micro-steps
-NUM_WINDOWS = 300
+NUM_WINDOWS = 120
 MORE_THAN_IT_WILL_GET_TO = 20_000  # steps; but finite, should nobody be there to kill it
 PATIENCE_SECONDS = 240
 
@@ -160,7 +160,7 @@ def test_two_ranks_then_one_then_three(store, tmp_path):
     assert sorted(indices[:NUM_WINDOWS]) == list(range(NUM_WINDOWS))
 
     plan = tokenfeed.Plan.of(tokenfeed.open(store).windows(LENGTH), seed=0)
-    assert indices == plan.locate(np.arange(len(samples)))[1].tolist()
+    assert indices == plan.locate(np.arange(len(samples)))[2].tolist()
     record = tokenfeed.Run(run.checkpoints / "run.jsonl")
     assert [start.world_size for start in record.starts] == [2, 1, 3]
     traced = [row for step in range(len(run.steps)) for row in record.trace(step)]
@@ -171,6 +171,7 @@ def test_two_ranks_then_one_then_three(store, tmp_path):
     assert (reached - end).norm() < 1e-4 * (end - start).norm()
 
 
+@pytest.mark.slow
 def test_between_micro_steps_to_the_bit(store, tmp_path):
     """Killed and resumed on as many ranks: the samples and weights, bit for bit, of a run that nobody disturbed.
 

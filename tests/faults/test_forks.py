@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 import tokenfeed
 import tokenfeed.torch
+from tiers import slow
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 
@@ -92,7 +93,7 @@ def test_a_worker_of_a_data_loader_by_fork(store_path, expected, before):
     assert seen == [samples for samples, _ in expected[before:]]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", *slow("spawn")])
 def test_the_views_of_a_map_style_dataset(store_path, method):
     """Any worker may read a view: it has no state."""
     view = tokenfeed.open(store_path).windows(64)

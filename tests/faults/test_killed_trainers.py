@@ -13,10 +13,11 @@ import time
 import numpy as np
 
 import tokenfeed
+from tiers import pick
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.observe.snapshots import read_snapshots
 
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", pick(2, 4)))
 LENGTH = 50
 
 CODE = f"""

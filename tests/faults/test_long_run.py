@@ -14,6 +14,7 @@ SCRIPT = Path(__file__).parents[1] / "simulation" / "long_run.py"
 SECONDS = float(os.environ.get("LONG_SECONDS", "8"))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 120)
 def test_memory_descriptors_and_threads_stay_flat():
     every = max(0.25, min(60, SECONDS / 24))

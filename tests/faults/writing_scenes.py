@@ -19,9 +19,9 @@ from plain import PlainStore, frames_of, make_documents
 from preparing import make_documents as make_texts
 from preparing import picture, write_jsonl
 from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError
-from tokenfeed.loader.run import Run
 from tokenfeed.observe.publishing import publish
 from tokenfeed.observe.snapshots import read_snapshots
+from tokenfeed.runs.run import Run
 from tokenfeed.store.verify import verify
 
 COLUMNS = {"tokens": "uint16", "frame": ("uint8", (2, 3))}
@@ -127,7 +127,7 @@ def combine(path: Path) -> None:
     try:
         tokenfeed.combine([path / split for split in PARTS], path / "both")
     except ArgumentError as error:
-        assert "holds a store already" in str(error), error
+        assert "already holds a store" in str(error), error
 
 
 def both_are_there(path: Path) -> None:

@@ -174,7 +174,7 @@ def plan_file(folder: Path) -> Attempt:
         plan = tokenfeed.Plan.load(path)
         str(plan), hash(plan)
         for trace in plan.trace([0, 1, 10**6]):
-            check(0 <= trace.index < plan.num_samples, "index")
+            check(0 <= trace.index < plan.sources[0].num_samples, "index")
             check(trace.sample in plan.find(trace.index, epochs=[trace.epoch]), "inverse")
 
     return attempt

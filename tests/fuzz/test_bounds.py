@@ -31,7 +31,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def run_child(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = {"PYTHONPATH": str(TESTS), **environment}
+    paths = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]), **environment}
     return subprocess.run([sys.executable, "-c", code], env={**os.environ, **paths}, capture_output=True, text=True)
 
 
@@ -119,10 +119,10 @@ def test_blocks_stay_in_their_slots():
         keys = np.arange(first, first + 3)
         blocks.put_blocks(header, keys, guarded(data[first * size : (first + 3) * size].tobytes()))
         out = guarded(bytes(size + 300))
-        assert blocks.read_blocks(header.ctypes.data, 0, first * size + 100, out.size, out.ctypes.data) == posix.OK
+        assert blocks.read_through(header.ctypes.data, 0, first * size + 100, out.size, out.ctypes.data) == posix.OK
         np.testing.assert_array_equal(out, data[first * size + 100 :][: out.size])
     out = guarded(bytes(8 * size))  # more is missing than the log can take
-    assert blocks.read_blocks(header.ctypes.data, 0, 0, out.size, out.ctypes.data) == posix.MISSING
+    assert blocks.read_through(header.ctypes.data, 0, 0, out.size, out.ctypes.data) == posix.MISSING
     assert arrays[blocks.LOG].view(np.int64)[0] == 3
 
 

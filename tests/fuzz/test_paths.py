@@ -40,9 +40,9 @@ def test_names_in_a_manifest(store_path, kind, name):
         for shard in manifest["shards"]:
             shard["spans"][name] = shard["spans"].pop("concepts")
     path.write_text(json.dumps(manifest))
-    with pytest.raises(FormatError, match="is no name for a"):
+    with pytest.raises(FormatError, match="is not a valid name for a"):
         tokenfeed.open(store_path)
-    with pytest.raises(FormatError, match="is no name for a"):
+    with pytest.raises(FormatError, match="is not a valid name for a"):
         tokenfeed.seal(store_path)
 
 

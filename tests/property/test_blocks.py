@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tiers import examples
 from tokenfeed.kernels import blocks, posix
 from tokenfeed.storage import objects
 from tokenfeed.storage.disk_cache import DiskCache
@@ -66,7 +67,7 @@ def test_memory_holds_the_latest_blocks(slots, puts):
             if key is not None:
                 out = np.zeros(BLOCK, np.uint8)
                 file, block = key >> blocks.BLOCK_BITS, key & ((1 << blocks.BLOCK_BITS) - 1)
-                assert blocks.read_blocks(header.ctypes.data, file, block * BLOCK, BLOCK, out.ctypes.data) == posix.OK
+                assert blocks.read_through(header.ctypes.data, file, block * BLOCK, BLOCK, out.ctypes.data) == posix.OK
                 assert (out == key % 251).all()
     assert arrays[blocks.LOG][0] == 0
 
@@ -83,7 +84,7 @@ READS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5000), st.integers(
     cached=st.booleans(),
     again=st.booleans(),
 )
-@settings(max_examples=max(60, settings().max_examples // 2), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_range_reads_as_it_was_written(sizes, calls, gap, memory, cached, again):
     home = f"memory://blocks-{next(numbers)}"
     contents = [np.random.default_rng(size).bytes(size) for size in sizes]
@@ -118,7 +119,7 @@ def read_all(rows, wanted, out):
     status, done = posix.OK, 0
     for file, start, count in wanted:
         if count:
-            found = blocks.read_blocks(int(rows[file, posix.READER]), file, start, count, out.ctypes.data + done)
+            found = blocks.read_through(int(rows[file, posix.READER]), file, start, count, out.ctypes.data + done)
             status = found if found != posix.OK else status
         done += count
     return status, 0

@@ -64,7 +64,7 @@ def test_every_view(stored, wide, shape, lengths, length, reading, data):
         for narrow, view in zip(
             views_of(store, length, cache), views_of(store, length, cache, dtype=wide), strict=True
         ):
-            assert view.description == narrow.description  # so each takes the other's checkpoints
+            assert view.spec.sample == narrow.spec.sample  # so each takes the other's checkpoints
             assert view.identity == narrow.identity
             indices = data.draw(st.lists(st.integers(0, len(view) - 1), max_size=12)) if len(view) else []
             batch, expected = view.read(indices), narrow.read(indices)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from oracle import Leg, check_exactly_once, run
+from tiers import examples
 from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.loader.loader import Loader
 
@@ -32,7 +33,7 @@ def store():
     seed=st.integers(0, 3),
     world_size=st.integers(1, 3),
 )
-@settings(max_examples=max(150, settings().max_examples))
+@settings(max_examples=examples(150))
 def test_a_change_of_length_in_mid_epoch(store, first, second, groups, seed, world_size):
     """After whole groups of one length, windows of another: every item of the epoch exactly once."""
     per_group = GROUP // first
@@ -60,7 +61,7 @@ def test_a_change_of_length_in_mid_epoch(store, first, second, groups, seed, wor
 
 def test_groups_stay_together_and_are_shuffled(store):
     loader = Loader(store.windows(6, group=GROUP), 4)
-    groups = [next(loader).rows.indices for _ in range(20)]
+    groups = [next(loader).indices for _ in range(20)]
     assert all((indices // 4 == indices[0] // 4).all() and (np.diff(indices) == 1).all() for indices in groups)
     order = [int(indices[0]) // 4 for indices in groups]
     assert sorted(order) == list(range(20))
@@ -77,7 +78,7 @@ def test_groups_stay_together_and_are_shuffled(store):
         max_size=3,
     )
 )
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_exactly_once(store, history):
     view = store.windows(4, group=GROUP)
     rows = run(history, lambda **options: Loader(view, **options))
@@ -88,10 +89,12 @@ def test_exactly_once(store, history):
 def test_a_mixture_of_groups(store):
     mixed = tokenfeed.mix({"a": (store.windows(4, group=8), 1), "b": (store.windows(4, group=8), 1)})
     loader = Loader(mixed, 2)
-    seen = np.concatenate([next(loader).rows.indices for _ in range(len(mixed.joined) // 2)])
-    assert sorted(seen.tolist()) == list(range(len(mixed.joined)))
-    own = seen[seen < len(store.windows(4, group=8))]
-    assert (own[::2] + 1 == own[1::2]).all()
+    batches = [next(loader) for _ in range(len(mixed.joined) // 2)]
+    sources, indices = (np.concatenate([getattr(each, name) for each in batches]) for name in ("sources", "indices"))
+    for source in range(2):
+        own = indices[sources == source]
+        assert sorted(own.tolist()) == list(range(len(store.windows(4, group=8))))
+        assert (own[::2] + 1 == own[1::2]).all()
     loader.close()
 
 

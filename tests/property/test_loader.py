@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from oracle import Leg, check_exactly_once, run
+from tiers import examples
 from tokenfeed.loader.loader import Loader
-from tokenfeed.loader.steps import BatchSizes
+from tokenfeed.plan.steps import BatchSizes
 
 LEGS = st.lists(
     st.builds(Leg, st.integers(1, 6), st.integers(1, 7), st.integers(0, 6), st.sampled_from([0, 1, 2, 5])),
@@ -38,7 +39,7 @@ def stores():
 
 
 @given(num_samples=st.sampled_from([1, 2, 3, 7, 16, 33, 60]), history=LEGS, seed=st.integers(0, 5))
-@settings(max_examples=max(300, settings().max_examples))
+@settings(max_examples=examples(300))
 def test_any_history_delivers_every_sample_once_per_epoch(stores, num_samples, history, seed):
     view = stores[num_samples]
     rows = run(history, lambda **options: Loader(view, seed=seed, **options))
@@ -81,7 +82,7 @@ def test_finite_iteration(stores, num_samples, world_size, batch_size, epochs, s
     for _ in range(2):  # a second loop begins again
         ranks = [list(loader) for loader in loaders]
         assert {len(batches) for batches in ranks} == {-(-num_samples * epochs // (world_size * batch_size))}
-        seen = np.concatenate([batch.rows.indices for batches in ranks for batch in batches])
+        seen = np.concatenate([batch.indices for batches in ranks for batch in batches])
         np.testing.assert_array_equal(np.bincount(seen, minlength=num_samples), epochs)
         for batches in ranks:
             for batch in batches:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 import tokenfeed
 from oracle import Leg, check_exactly_once, run
 from randomness import all_p_values, chi_square_p
+from tiers import examples
 from tokenfeed.errors import PlanMismatchError
 from tokenfeed.kernels import locality as kernels
 from tokenfeed.kernels.locality import permute_local_run
-from tokenfeed.loader.comparison import compare
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.locality import Locality, LocalPermutation
+from tokenfeed.runs.comparison import compare
 
 words = st.integers(0, 2**63 - 1)
 localities = st.builds(
@@ -32,7 +33,7 @@ large_n = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(large_n, localities, words, words, st.lists(words, max_size=50))
 def test_the_inverse_undoes_it(n, locality, seed, epoch, numbers):
     order = LocalPermutation(n, seed, epoch, locality)
@@ -46,7 +47,7 @@ def test_the_inverse_undoes_it(n, locality, seed, epoch, numbers):
     assert np.array_equal(order(order.inverse(positions)), positions)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 40), st.integers(1, 30), words)
 def test_reads_stay_within_two_tiles(n, block, tile, seed):
     """A block is done after 2 T positions, and any T positions (less a block) come from at most 3 · tile blocks."""
@@ -65,7 +66,7 @@ def test_reads_stay_within_two_tiles(n, block, tile, seed):
             assert np.unique(blocks[start : start + size]).size <= 2 * tile
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 300), localities, words, st.integers(0, 2**40), st.data())
 def test_a_run_is_the_orders_of_its_epochs(n, locality, seed, first, data):
     steps = data.draw(st.lists(st.integers(-3, 2 * n), min_size=1, max_size=60))
@@ -151,7 +152,7 @@ def store():
     group=st.sampled_from([None, 4, 12]),
     seed=st.integers(0, 3),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_history_is_exactly_once(store, history, shuffle, group, seed):
     view = store.windows(4, group=group)
     rows = run(history, lambda **options: Loader(view, shuffle=shuffle, seed=seed, **options))
@@ -186,12 +187,12 @@ def test_runs_are_traced_and_documents_found_offline(store, tmp_path, is_mixed):
     for step, batch in enumerate(batches):
         traced = told.trace(step=step)
         assert [row.sample for row in traced] == batch.samples.tolist()
-        assert [row.content.tokens.tolist() for row in traced] == [batch.rows[row].tokens.tolist() for row in range(6)]
+        assert [row.content.tokens.tolist() for row in traced] == [batch[row].tokens.tolist() for row in range(6)]
     delivered = {}
     for step, batch in enumerate(batches):
         for row in range(6):
-            for span in batch.rows.spans_of("documents")[row]:
-                source = "a" if batch.rows.indices[row] < len(view) else "b"
+            for span in batch.spans["documents"][row]:
+                source = batch.source_names[batch.sources[row]] or "a"
                 delivered.setdefault((source, span.payload["number"]), set()).add((step, row))
     for document in (0, 7, 23, 49):
         found = told.find(document, source="a" if is_mixed else None, epochs=range(5))

@@ -12,6 +12,7 @@ import tokenfeed
 from oracle import Leg, run
 from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.loader.loader import Loader
+from tokenfeed.plan.mixing import Mixture
 
 LENGTHS = [5, 3, 0, 1, 9, 4, 4, 14, 2, 6, 1, 8]
 HISTORY = st.lists(
@@ -51,12 +52,14 @@ def view_of(stores, kind):
 )
 def test_no_target_of_a_masked_document_counts(stores, kind, documents, at, history):
     view = view_of(stores, kind)
+    mixture = Mixture.of(view)
+    joined, starts = mixture.joined, np.cumsum([0, *map(len, mixture.views.values())])
     skip = tokenfeed.Skip(documents=documents, at=at, mask=True, source="b" if "mixture" in kind else None)
 
     def see(batch):
         masked = np.isin(batch.targets, 1000 + np.array(documents)) & (batch.samples >= at)[:, None]
-        plain = getattr(batch.rows, "loss_mask", np.ones(batch.targets.shape, bool))
-        assert (batch.loss_mask == (plain & ~masked)).all()
+        plain = joined.read(batch.indices + starts[batch.sources]).loss_mask
+        assert (batch.loss_mask == (~masked if plain is None else plain & ~masked)).all()
 
     rows = run(history, lambda **options: Loader(view, skips=[skip], **options), see=see)
     assert rows == run(history, lambda **options: Loader(view, **options))
@@ -80,6 +83,6 @@ def test_masks_that_cannot_be(stores):
         Loader(stores[0].documents(), 4, skips=[tokenfeed.Skip(documents=[1], mask=True)])
     with pytest.raises(ArgumentError, match="no sample touches"):
         Loader(stores[0].windows(4), 4, skips=[tokenfeed.Skip(documents=[2], mask=True)])
-    mixture = tokenfeed.mix({"a": (stores[0].windows(4), 1)})
+    mixture = tokenfeed.mix({"a": (stores[0].windows(4), 1), "b": (stores[0].windows(4), 1)})
     with pytest.raises(ArgumentError, match="of which source"):
         Loader(mixture, 4, skips=[tokenfeed.Skip(documents=[1], mask=True)])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tiers import examples
 from tokenfeed.errors import FitError
 from tokenfeed.text.streaming.packer import Packer, Packing
 
@@ -76,7 +77,7 @@ def adder(packer, source):
     buffer_size=st.integers(1, 15),
     rows_at_once=st.integers(1, 4),
 )
-@settings(max_examples=max(400, settings().max_examples), deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_best_fit_is_what_lists_give(rule, width, lengths, per_chunk, buffer_size, rows_at_once):
     if rule == "pad":
         lengths = [min(length, width) for length in lengths]

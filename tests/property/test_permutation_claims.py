@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from randomness import Ints, all_p_values, chi_square_p, count_cycles, split
+from tiers import examples
 from tokenfeed.kernels.permutation import permute_run
 from tokenfeed.plan.permutation import Permutation
 
@@ -56,7 +57,7 @@ large_n = st.one_of(
 words = st.integers(0, 2**63 - 1)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(large_n, words, words, st.lists(words, max_size=50))
 def test_the_inverse_undoes_it(n: int, seed: int, epoch: int, numbers: list[int]) -> None:
     permutation = Permutation(n, seed, epoch)
@@ -70,7 +71,7 @@ def test_the_inverse_undoes_it(n: int, seed: int, epoch: int, numbers: list[int]
     assert np.array_equal(permutation(permutation.inverse(positions)), positions)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 300), words, st.integers(0, 2**40), st.data())
 def test_a_run_is_the_permutations_of_its_epochs(n: int, seed: int, first: int, data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.integers(-3, 2 * n), min_size=1, max_size=60))
@@ -95,7 +96,10 @@ RUNS = [
     for n, count in ((64, 20_000), (100, 20_000), (1000, 2000), (4095, 200), (4096, 200), (65_537, 20))
     for name, keys in (("epochs", EPOCHS), ("seeds", SEEDS))
 ]
-RUNS += [pytest.param(n, STAIRS[:count], id=f"{n}-both") for n, count in ((10**6, 5), (10**7, 3))]
+RUNS += [
+    pytest.param(10**6, STAIRS[:5], id="1000000-both"),
+    pytest.param(10**7, STAIRS[:3], id="10000000-both", marks=pytest.mark.slow),
+]
 
 
 def failures(p_values: dict[str, float]) -> dict[str, float]:

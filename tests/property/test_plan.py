@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenfeed.errors import ArgumentError, PlanMismatchError
+from plans import plan_over, source
+from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.plan.locality import Locality, LocalPermutation
 from tokenfeed.plan.permutation import Permutation
-from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.plan import Plan, PlanSource
+from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.skips import Skip
 
 
@@ -67,16 +69,17 @@ def plans(draw):
     local = st.builds(Locality, st.integers(1, 12), st.integers(1, 6))
     seed, shuffle = draw(st.integers(0, 2**63 - 1)), draw(st.one_of(st.booleans(), local))
     try:
-        return Plan(num_samples, data="d", view="v", seed=seed, shuffle=shuffle, skips=skips)
+        return plan_over(num_samples, seed=seed, shuffle=shuffle, skips=skips)
     except ArgumentError as error:
         assert "all" in str(error)
-        return Plan(num_samples, data="d", view="v", seed=seed, shuffle=shuffle)
+        return plan_over(num_samples, seed=seed, shuffle=shuffle)
 
 
 @given(plans(), st.integers(1, 200))
 def test_locate_is_the_plain_walk(plan, count):
-    expected = walk(plan.num_samples, plan.seed, plan.shuffle, plan.skips, count)
-    epochs, indices = plan.locate(np.arange(count))
+    expected = walk(plan.sources[0].num_samples, plan.seed, plan.shuffle, plan.skips, count)
+    sources, epochs, indices = plan.locate(np.arange(count))
+    assert not sources.any()
     assert list(zip(epochs.tolist(), indices.tolist(), strict=True)) == expected
     assert [(trace.epoch, trace.index) for trace in plan.trace([count - 1, 0])] == [expected[-1], expected[0]]
 
@@ -84,12 +87,16 @@ def test_locate_is_the_plain_walk(plan, count):
 @given(plans(), st.integers(1, 3))
 def test_find_is_the_inverse_of_locate(plan, num_epochs):
     count = plan.count(num_epochs)
-    epochs, indices = plan.locate(np.arange(count + 5))
+    _, epochs, indices = plan.locate(np.arange(count + 5))
     assert (epochs[:count] < num_epochs).all()
     assert (epochs[count:] >= num_epochs).all()
-    for index in range(plan.num_samples):
+    for index in range(plan.sources[0].num_samples):
         expected = np.flatnonzero((indices == index) & (epochs < num_epochs)).tolist()
         assert sorted(plan.find(index, epochs=range(num_epochs)).tolist()) == expected
+    for epoch in range(num_epochs):
+        found = plan.find_all(np.arange(plan.sources[0].num_samples), epoch)
+        expected = [np.flatnonzero((indices == index) & (epochs == epoch)) for index in range(found.size)]
+        assert found.tolist() == [int(each[0]) if each.size else -1 for each in expected]
 
 
 @given(plans(), plans(), st.integers(0, 120))
@@ -101,7 +108,7 @@ def test_a_state_is_accepted_if_the_first_samples_are_the_same(one, other, deliv
         accepted = other.accept(state) == delivered
     except PlanMismatchError:
         accepted = False
-    if accepted and one.num_samples == other.num_samples:
+    if accepted and one.sources == other.sources:
         samples = np.arange(delivered)
         for mine, theirs in zip(one.locate(samples), other.locate(samples), strict=True):
             np.testing.assert_array_equal(mine, theirs)
@@ -109,14 +116,8 @@ def test_a_state_is_accepted_if_the_first_samples_are_the_same(one, other, deliv
 
 @given(plans(), st.integers(0, 120), st.integers(1, 30))
 def test_skips_added_later_are_accepted_and_change_nothing_before(plan, delivered, length):
-    more = Plan(
-        plan.num_samples,
-        data="d",
-        view="v",
-        seed=plan.seed,
-        shuffle=plan.shuffle,
-        skips=[*plan.skips, Skip(samples=(delivered, delivered + length))],
-    )
+    skips = [*plan.skips, Skip(samples=(delivered, delivered + length))]
+    more = Plan(plan.sources, plan.schedule, seed=plan.seed, shuffle=plan.shuffle, skips=skips)
     earlier = [skip for skip in plan.skips if skip.begins >= delivered]
     if not earlier:
         assert more.accept(plan.state(delivered)) == delivered
@@ -130,8 +131,169 @@ def test_plans_survive_being_saved(plan):
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
-@pytest.mark.parametrize("delivered", [0, 2**40])
-def test_a_state_is_small(delivered):
-    skips = [Skip(samples=(5, 9)), Skip(indices=tuple(range(1000)), at=7)]
-    plan = Plan(10**9, data="0123456789abcdef", view="windows(1048576, extra=1)", seed=2**63 - 1, skips=skips)
+@st.composite
+def mixtures(draw):
+    """Plans over several sources with stages, a change, groups, limits and skips of all kinds."""
+    names = ["a", "b", "c"][: draw(st.integers(1, 3))]
+    sources = []
+    for name in names:
+        group = draw(st.sampled_from([1, 1, 3]))
+        count = group * draw(st.integers(1, 9))
+        sources.append(source(name, count, group=group, max_epochs=draw(st.sampled_from([None, None, 40]))))
+    weights = st.fixed_dictionaries({name: st.integers(1, 5) for name in names})
+    stages = [Stage(draw(weights), draw(st.integers(3, 40))) for _ in range(draw(st.integers(0, 2)))]
+    schedule = Schedule([*stages, Stage(draw(weights), draw(st.sampled_from([None, None, 300])))], names)
+    if draw(st.booleans()):
+        schedule = schedule.then(draw(st.integers(0, 30)), draw(weights))
+    skips, earliest = [], 0
+    for _ in range(draw(st.integers(0, 3))):
+        earliest += draw(st.integers(0, 30))
+        if draw(st.booleans()):
+            skips.append(Skip(samples=(earliest, earliest + draw(st.integers(1, 20)))))
+        else:
+            chosen = draw(st.sampled_from(sources))
+            skips.append(Skip(indices=(draw(st.integers(0, chosen.num_samples - 1)),), at=earliest, source=chosen.name))
+    options = {"seed": draw(st.integers(0, 9)), "shuffle": draw(st.sampled_from([True, False, Locality(3, 2)]))}
+    try:
+        return Plan(sources, schedule, skips=skips, **options)
+    except ArgumentError as error:
+        assert "would be skipped" in str(error) or "order in which" in str(error)
+        return Plan(sources, schedule, **options)
+
+
+@given(st.one_of(plans(), mixtures()))
+def test_the_inverse_of_any_plan_is_what_a_search_finds(plan):
+    end = 250 if plan.end is None else min(plan.end, 250)
+    sources, epochs, indices = plan.locate(np.arange(end))
+    for number, each in enumerate(plan.sources):
+        for epoch in range(int(epochs.max(initial=0)) + 1):
+            found = plan.find_all(np.arange(each.num_samples), epoch, source=each.name)
+            for index in range(each.num_samples):
+                here = (sources == number) & (epochs == epoch) & (indices == index)
+                assert np.flatnonzero(here).tolist() == [k for k in [found[index]] if 0 <= k < end]
+
+
+@given(st.one_of(plans(), mixtures()), st.lists(st.integers(0, 200), min_size=1, max_size=8))
+def test_parts_are_remembered_only_as_long_as_they_hold(plan, numbers):
+    """`state` remembers the parts of the last k; a plan that was asked nothing before says the same."""
+    last = 200 if plan.schedule.total is None else plan.schedule.total - sum(b - a for a, b in _ranges(plan))
+    for number in numbers:
+        number = min(number, max(0, last))
+        assert plan.state(number) == Plan.from_json(plan.to_json()).state(number)
+
+
+def _ranges(plan):
+    return [skip.samples for skip in plan.skips if skip.samples is not None]
+
+
+@given(mixtures())
+def test_mixtures_survive_being_saved(plan):
+    again = Plan.from_json(json.loads(json.dumps(plan.to_json())))
+    assert again == plan
+    assert again.end == plan.end
+
+
+def test_one_view_is_a_mixture_of_one_source():
+    """The source without a name has the seed of the run; a named one has its own, and else the same rules."""
+    plan = plan_over(1000, seed=5)
+    order = [Permutation(1000, 5, epoch) for epoch in range(3)]
+    sources, epochs, indices = plan.locate(np.arange(3000))
+    assert sources.tolist() == [0] * 3000
+    assert epochs.tolist() == [k // 1000 for k in range(3000)]
+    assert indices.tolist() == [order[k // 1000][k % 1000] for k in range(3000)]
+    assert plan.starts.tolist() == [0, 1000]
+    assert plan.end is None
+    assert plan.count(2) == 2000
+    assert [each.source for each in plan.trace([0, 7])] == ["", ""]
+    (entry,) = plan.ledger(1500)
+    assert (entry.source, entry.samples, entry.epochs) == ("", 1500, 1.5)
+    named = Plan([source("web", 1000)], seed=5)
+    assert not np.array_equal(named.locate(np.arange(1000))[2], indices[:1000])
+    limited = Plan([source("", 1000, max_epochs=2)], seed=5)
+    assert limited.end == limited.count(9) == 2000
+    assert limited.accept(plan.state(7)) == 7
+    with pytest.raises(ArgumentError, match="the run ends with sample 1,999"):
+        limited.trace([2000])
+
+
+@pytest.mark.parametrize("skip", [Skip(indices=(3,), source="web"), Skip(documents=(3,), source="web", mask=True)])
+def test_a_skip_that_names_a_source_is_refused_over_one_view(skip):
+    """It was ignored."""
+    with pytest.raises(ArgumentError, match="one view, without a name; leave it out"):
+        plan_over(10, skips=[skip])
+
+
+def test_skips_name_a_source_that_there_is():
+    two = [source("web", 10), source("code", 10)]
+    with pytest.raises(ArgumentError, match=r"of which source.*web, code"):
+        Plan(two, skips=[Skip(indices=(3,))])
+    with pytest.raises(ArgumentError, match="no source 'law'; there are web, code"):
+        Plan(two, skips=[Skip(indices=(3,), source="law")])
+    with pytest.raises(ArgumentError, match="stands alone"):
+        Skip(samples=(3, 5), source="web")
+    assert 3 not in Plan([source("web", 10)], skips=[Skip(indices=(3,))]).locate(np.arange(50))[2]
+
+
+def test_epochs_of_several_sources():
+    with pytest.raises(ArgumentError, match="epochs of their own"):
+        Plan([source("web", 10), source("code", 10)]).count(1)
+
+
+def test_states_of_other_kinds_and_versions():
+    plan = plan_over(10)
+    with pytest.raises(StateError, match=r"kind 'stream', made by tokenfeed.stream; a Loader takes .* kind 'run'"):
+        plan.accept({**plan.state(3), "kind": "stream"})
+    for damage in ({"version": 1}, {"kind": None}, {"samples": "3"}, {"samples": -1}, {"plan": None}):
+        with pytest.raises(StateError, match=r"version|kind|damaged"):
+            plan.accept({**plan.state(3), **damage})
+    with pytest.raises(StateError, match="not list"):
+        plan.accept([])
+
+
+def test_windows_of_other_lengths_over_the_same_groups_in_a_mixture():
+    """Only the plan over one source can go on with another length; samples of a mixture are counted by its schedule."""
+
+    def mixed(length, *names):
+        view = {"kind": "windows", "length": length, "group": 64}
+        return Plan([PlanSource(name, 64 * 10 // length, f"data of {name}", view) for name in names])
+
+    assert mixed(16, "a").accept(mixed(8, "a").state(32)) == 16
+    with pytest.raises(PlanMismatchError, match="view"):
+        mixed(16, "a", "b").accept(mixed(8, "a", "b").state(32))
+    one, two = mixed(8, "a"), Plan(mixed(8, "a", "b").sources, mixed(8, "a").schedule.then(32, {"a": 1, "b": 1}))
+    for number in (0, 1, 31, 32):
+        assert two.accept(one.state(number)) == number
+    with pytest.raises(PlanMismatchError, match="mixture"):
+        two.accept(one.state(33))
+
+
+def test_rows_packed_by_another_algorithm():
+    one, other = (
+        Plan([PlanSource("", 9, "d", {"kind": "packed", "length": 8, "algorithm": number})]) for number in (1, 2)
+    )
+    with pytest.raises(PlanMismatchError, match="by algorithm 1"):
+        other.accept(one.state(3))
+
+
+def test_all_states_have_the_same_words():
+    two = [source("web", 10), source("code", 12, group=2)]
+    plans = [plan_over(10), plan_over(12, group=3), Plan(two), Plan(two, shuffle=Locality(3, 2))]
+    words = [list(plan.state(number)["plan"]) for plan in plans for number in (0, 1, 50)]
+    assert words == [["data", "view", "mixture", "seed", "skips", "locality", "group"]] * 12
+    assert {tuple(plan.state(3)) for plan in plans} == {("kind", "version", "samples", "plan")}
+
+
+@pytest.mark.parametrize("delivered", [0, 1, 2**62 - 1])
+@pytest.mark.parametrize(
+    "view",
+    [
+        {"kind": "windows", "length": 2**20, "extra": 12345, "group": 2**40},
+        {"kind": "documents", "table": "a" * 200},
+    ],
+)
+@pytest.mark.parametrize("names", [("",), ("web", "code")])
+def test_a_state_is_small(delivered, view, names):
+    skips = [Skip(samples=(5, 9)), Skip(indices=tuple(range(1000)), at=7, source=names[0])]
+    sources = [PlanSource(name, 2**40, "0123456789abcdef", view) for name in names]
+    plan = Plan(sources, seed=2**63 - 1, skips=skips, shuffle=Locality(2**31 - 1, 2**31 - 1))
     assert len(json.dumps(plan.state(delivered))) <= 300

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
-from tokenfeed.loader.comparison import compare
 from tokenfeed.loader.loader import Loader
+from tokenfeed.runs.comparison import compare
 
 LENGTHS = [5, 3, 0, 1, 9, 4, 4, 14, 2, 6, 1, 8]
 VIEWS = ["windows", "windows in groups", "documents", "packed", "mixture", "packed mixture"]
@@ -110,10 +110,10 @@ def deliver(view, history, path, seed):
                 step = tokenfeed.Run(path).starts[-1].step
                 delivered = {place: row for place, row in delivered.items() if place[0] < step}
             for rank, batch in enumerate(batches):
-                spans = batch.rows.spans_of("documents")
+                spans = batch.spans["documents"]
                 for row, (sample, epoch) in enumerate(zip(batch.samples.tolist(), batch.epochs.tolist(), strict=True)):
                     payloads = [span.payload for span in spans[row]]
-                    content = np.ascontiguousarray(batch.rows[row].tokens).tobytes()
+                    content = np.ascontiguousarray(batch[row].tokens).tobytes()
                     delivered[step + number, rank, row] = Row(sample, epoch, content, payloads)
             num_delivered = batches[0].state["samples"]
             checkpoints.append((batches[0].state, num_delivered, skips))
@@ -195,7 +195,7 @@ def test_runs_are_compared_exactly(views, folder, kind, together, suffixes, alik
         assert divided is None or found.division_step == divided
     if found.step is not None:
         assert found.why
-        rows = [run._governing(found.step).plan.trace([k])[0] for run, k in zip(runs, found.samples, strict=True)]
+        rows = [run.start_of(found.step).plan.trace([k])[0] for run, k in zip(runs, found.samples, strict=True)]
         short = [k not in run.samples(found.step) for run, k in zip(runs, found.samples, strict=True)]
         assert any(short) or content(rows[0]) != content(rows[1])
 

@@ -43,7 +43,7 @@ def walk(schedule, count):
 def pieces(schedule):
     """(samples, exact normalised weights) of what a schedule without changes was asked for, ramps in their steps."""
     before = None
-    for stage in schedule.stages:
+    for stage in schedule.chapters[0].stages:
         given = [Fraction(stage.weights[name]) for name in schedule.names]
         asked = [weight / sum(given) for weight in given]
         steps = min(RAMP_STEPS, stage.samples) if stage.ramp else 1
@@ -172,7 +172,7 @@ def test_counts_stay_near_the_weights_asked_for(given_):
 
 @given(schedules(), st.data())
 def test_a_change_leaves_what_was_before_and_every_source_goes_on(schedule, data):
-    last = schedule.changes[-1].at if schedule.changes else 0
+    last = schedule.chapters[-1].at
     at = data.draw(st.integers(last, min(last + 400, schedule.total or 1000)))
     weights = {name: data.draw(st.integers(0, 5)) for name in (*schedule.names, "newest")} | {"newest": 1}
     changed = schedule.then(at, weights)
@@ -201,10 +201,11 @@ def test_equal_digests_mean_equal_samples(one, other, k):
 @given(schedules(), st.integers(1, 300))
 def test_digests_tell_another_past(schedule, k):
     k = min(k, reach(schedule))
-    if not schedule.changes:
+    if len(schedule.chapters) == 1:
         renamed = [name.upper() for name in schedule.names]
         stages = [
-            Stage(dict(zip(renamed, s.weights.values(), strict=True)), s.samples, s.ramp) for s in schedule.stages
+            Stage(dict(zip(renamed, each.weights.values(), strict=True)), each.samples, each.ramp)
+            for each in schedule.chapters[0].stages
         ]
         assert Schedule(stages, renamed).digest(k) != schedule.digest(k)
         assert schedule.then(k - 1, {**dict.fromkeys(schedule.names, 0), "z": 1}).digest(k) != schedule.digest(k)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from golden import golden_tokenizer
 from oracle import Leg, run
+from tiers import examples
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.feed import stream
 from tokenfeed.text.streaming.rowgroups import RowGroups
@@ -154,7 +155,7 @@ LEGS = st.lists(
     refill_size=st.integers(1, 6),
     seed=st.sampled_from([None, 3]),
 )
-@settings(max_examples=max(120, settings().max_examples))
+@settings(max_examples=examples(120))
 def test_any_history_delivers_every_token_once_an_epoch(
     layout, history, packing, seq_len, buffer_size, refill_size, seed
 ):
@@ -192,7 +193,7 @@ def test_any_history_delivers_every_token_once_an_epoch(
     sharding=st.sampled_from(["global", "per_file"]),
     buffer_size=st.integers(1, 12),
 )
-@settings(max_examples=max(80, settings().max_examples))
+@settings(max_examples=examples(80))
 def test_ranks_that_divide_the_lanes_deliver_the_same_rows(layout, lanes, legs, packing, sharding, buffer_size):
     how, overflow = packing
 

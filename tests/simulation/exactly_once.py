@@ -14,8 +14,7 @@ import numba
 import numpy as np
 
 from tokenfeed.plan.locality import Locality
-from tokenfeed.plan.mixture import MixturePlan, Source
-from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.plan import Plan, PlanSource
 from tokenfeed.plan.schedule import Schedule, Stage
 
 SLICE = 1 << 20
@@ -53,14 +52,20 @@ def _count(bits: Any) -> int:
 
 def orders(n: int) -> Iterator[tuple[str, Callable[[Any], Any], int]]:
     """(name, samples of the run → samples of the data, first sample of the run)."""
-    pure = Plan(n, data="", view="", seed=7)
-    yield "pure order, epoch 3", lambda samples: pure.locate(samples)[1], 3 * n
-    local = Plan(n, data="", view="", seed=7, shuffle=Locality(1024, 64))
-    yield "Locality(1024, 64)", lambda samples: local.locate(samples)[1], 0
+    view = {"kind": "windows", "length": 1}
+    pure = Plan([PlanSource("", n, "", view)], seed=7)
+    yield "pure order, epoch 3", lambda samples: pure.locate(samples)[2], 3 * n
+    local = Plan([PlanSource("", n, "", view)], seed=7, shuffle=Locality(1024, 64))
+    yield "Locality(1024, 64)", lambda samples: local.locate(samples)[2], 0
     sizes = {name: n * share // 10 for name, share in SHARES.items()}
-    sources = [Source(name, size, "", "") for name, size in sizes.items()]
-    mixed = MixturePlan(Schedule([Stage(SHARES)], list(SHARES)), sources, seed=7)
-    yield "mixture of three sources", lambda samples: mixed.locate(samples)[1], 0
+    sources = [PlanSource(name, size, "", view) for name, size in sizes.items()]
+    mixed = Plan(sources, Schedule([Stage(SHARES)], list(SHARES)), seed=7)
+
+    def joined(samples: Any) -> Any:
+        number, _, indices = mixed.locate(samples)
+        return indices + mixed.starts[number]
+
+    yield "mixture of three sources", joined, 0
 
 
 def check(n: int) -> bool:

@@ -47,7 +47,7 @@ def write_store(path: Path) -> None:
 
 def check(batch: Any, view: Any) -> None:
     """A batch is what it says it is."""
-    first = batch.rows.indices[0] * LENGTH
+    first = batch.indices[0] * LENGTH
     expected = (np.arange(first, first + LENGTH + 1) % 65_521).astype(np.uint16)
     if not np.array_equal(batch.tokens[0], expected):
         raise SystemExit(f"sample {batch.samples[0]} of {view} is wrong")

@@ -260,7 +260,7 @@ class Player:
         demand(batch.epochs.tolist() == epochs, "epochs", batch.epochs, "not", epochs)
         masked = self._masked(settings)
         for number, row in enumerate(expected):
-            tokens = np.asarray(batch.rows[number].tokens)
+            tokens = np.asarray(batch[number].tokens)
             wanted = self.data.content(row.drawn, settings)
             demand(tokens.tobytes() == wanted.tobytes(), "sample", row, "is", tokens, "not", wanted)
         if masked:
@@ -406,7 +406,7 @@ class Player:
         passes = [list(loader) for loader in loaders]
         steps = -(-size * event.epochs // (event.world_size * event.batch_size))
         demand({len(batches) for batches in passes} == {steps}, "ranks take other numbers of steps than", steps)
-        seen = [int(index) for batches in passes for batch in batches for index in batch.rows.indices]
+        seen = [int(index) for batches in passes for batch in batches for index in batch.indices]
         demand(sorted(seen) == sorted([*range(size)] * event.epochs), "not every sample once:", sorted(seen))
         for loader in loaders:
             loader.close()
@@ -460,7 +460,7 @@ class Player:
         ranks = [rank for at, rank in self.rows if at == step]
         for rank in ranks if self.world.kind != WIDE else ranks[:2]:
             for trace, row in zip(run.trace(step, rank=rank), self.rows[step, rank], strict=True):
-                source = NAMES[row.drawn.source] if self.data.is_mixed else None
+                source = NAMES[row.drawn.source] if self.data.is_mixed else ""
                 told = (trace.sample, trace.source, trace.epoch, trace.index)
                 demand(told == (row.sample, source, *row.drawn[1:]), "step", step, "is traced as", trace, "was", row)
                 self.figures.traced += 1

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tokenfeed.loader.loader
-import tokenfeed.loader.work
+import tokenfeed.loader.reading
+from plans import plan_over
 from simulation.command import find_violation, play_many
 from simulation.history import (
     WIDE,
@@ -25,6 +26,7 @@ from simulation.player import play
 from simulation.reference import Order, Turns
 from simulation.reference import Stage as PlainStage
 from simulation.shrinking import shrink
+from tiers import pick
 from tokenfeed.errors import PlanMismatchError
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.locality import Locality, LocalPermutation
@@ -32,7 +34,7 @@ from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Schedule
 
-HISTORIES = int(os.environ.get("HISTORIES", "150"))
+HISTORIES = int(os.environ.get("HISTORIES", pick(60, 150)))
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -69,9 +71,9 @@ def test_the_same_seed_is_the_same_history():
 
 def plant_rows(monkeypatch):
     """The last rank takes the samples of the one before it."""
-    right = tokenfeed.loader.work.rows_of
+    right = tokenfeed.loader.reading.rows_of
     monkeypatch.setattr(
-        tokenfeed.loader.work,
+        tokenfeed.loader.reading,
         "rows_of",
         lambda start, size, rank, world: right(start, size, max(0, rank - (rank + 1 == world)), world),
     )
@@ -83,7 +85,7 @@ def plant_stage(monkeypatch):
 
     def locate(self, samples):
         sources, numbers = right(self, samples)
-        changed = np.asarray(samples) >= (self.changes[-1].at if self.changes else 2**62)
+        changed = np.asarray(samples) >= (self.chapters[-1].at or 2**62)
         return sources, np.maximum(0, numbers - changed)
 
     monkeypatch.setattr(Schedule, "locate", locate)
@@ -118,8 +120,10 @@ def plant_epoch(monkeypatch):
     right = Plan.locate
 
     def locate(self, samples):
-        epochs, indices = right(self, samples)
-        return epochs, right(self, samples % self.num_samples)[1] if not self.skips else indices
+        sources, epochs, indices = right(self, samples)
+        if len(self.sources) == 1 and not self.skips:
+            indices = right(self, samples % self.sources[0].num_samples)[2]
+        return sources, epochs, indices
 
     monkeypatch.setattr(Plan, "locate", locate)
 
@@ -128,11 +132,11 @@ def plant_epoch(monkeypatch):
     ("plant", "most"),
     [
         (plant_rows, 2),
-        (plant_stage, 3),
         (plant_resume, 4),
         (plant_prefetched, 3),
-        (plant_acceptance, 7),
-        (plant_epoch, 2),
+        pytest.param(plant_stage, 3, marks=pytest.mark.slow),
+        pytest.param(plant_acceptance, 7, marks=pytest.mark.slow),
+        pytest.param(plant_epoch, 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_fault_is_found_and_shrunk(monkeypatch, plant, most):
@@ -162,7 +166,7 @@ def test_skips_in_any_order_and_changes_behind_them():
 def test_a_skip_that_a_later_one_brings_closer_is_part_of_the_past(delivered):
     """Samples (50, 60), then (10, 15): the first begins at 45 now, and a checkpoint behind that tells so."""
     first, second = tokenfeed.Skip(samples=(50, 60)), tokenfeed.Skip(samples=(10, 15))
-    both, one = (Plan(1000, data="d", view="v", skips=skips) for skips in ([first, second], [second]))
+    both, one = (plan_over(1000, skips=skips) for skips in ([first, second], [second]))
     samples = np.arange(delivered)
     are_same = np.array_equal(both.locate(samples), one.locate(samples))
     assert are_same == (delivered <= 45)

@@ -5,6 +5,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
@@ -71,7 +73,7 @@ def check(array, expected):
         np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
 
 def rows(*samples):
-    _, indices = tokenfeed.Plan.of(view, seed=0).locate(np.array(samples))
+    _, _, indices = tokenfeed.Plan.of(view, seed=0).locate(np.array(samples))
     return view.read(indices)
 
 # Rows are divided among processes: row j of rank r is k = K + 2j + r, and row 4r + j.
@@ -120,6 +122,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_two_processes(store_path):
     with socket.socket() as found:
         found.bind(("localhost", 0))

@@ -31,8 +31,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Feeds language-model training: from text, tokenised and packed on the way, or from stores of tokens.",
-    epilog="tokenfeed demo shows it in a minute; tokenfeed --install-completion completes commands in the shell.",
+    help="Feeds language-model training from text, tokenised and packed on the fly, or from stores of tokens.",
+    epilog="Start with `tokenfeed demo`. `tokenfeed --install-completion` sets up completion in your shell.",
 )
 
 _COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
@@ -66,16 +66,16 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks; behind the command as well."),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks. May also follow the command."),
     version: bool = typer.Option(False, "--version", help="Show the version.", callback=_show_version, is_eager=True),
 ) -> None:
-    """Both are seen to before: `main` takes out --debug."""
+    """Both options are handled before this runs: `main` removes --debug."""
 
 
 def main() -> None:
-    """Run the command line. Errors are shown in one block: exit status 2 for those raised on purpose, 3 for others.
+    """Run the command line. Prints errors as one block and exits: status 2 for errors raised on purpose, else 3.
 
-    `--debug`, wherever it stands, shows their tracebacks instead.
+    `--debug`, anywhere on the command line, shows tracebacks instead.
     """
     arguments = sys.argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)

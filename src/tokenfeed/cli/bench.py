@@ -1,6 +1,5 @@
-"""`tokenfeed bench PATH`: how fast your store can be read on your machine."""
+"""`tokenfeed bench PATH`: measures how fast this machine reads a store."""
 
-import json
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tokenfeed.cli.console import console, show_bytes, show_count
+from tokenfeed.cli.console import console, print_json, show_bytes, show_count
 from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath
+from tokenfeed.errors import quantity
 
 if TYPE_CHECKING:
     from tokenfeed.observe.measuring import Measurement
@@ -22,41 +22,34 @@ _WAYS = {"pread": "view.read, positional", "mmap": "view.read, mapped", "loader"
 
 def bench(
     path: StorePath,
-    length: Annotated[int, typer.Option(help="Items of a window.", min=1)] = 2048,
-    batch_size: Annotated[int, typer.Option("-b", "--batch-size", "--batch", help="Windows of a batch.", min=1)] = 32,
-    seconds: Annotated[float, typer.Option(help="How long to measure, in all.", min=0.1)] = 9.0,
-    threads: Annotated[int, typer.Option(help="Of the loader.", min=1)] = 2,
+    length: Annotated[int, typer.Option(help="Items per window.", min=1)] = 2048,
+    batch_size: Annotated[int, typer.Option("-b", "--batch-size", "--batch", help="Windows per batch.", min=1)] = 32,
+    seconds: Annotated[float, typer.Option(help="Measuring time in all.", min=0.1)] = 9.0,
+    threads: Annotated[int, typer.Option(help="Threads of the loader.", min=1)] = 2,
     split: Split = None,
     dtype: Dtype = None,
     eos: Eos = None,
     as_json: Json = False,
 ) -> None:
-    """Measure shuffled windows of a store: read positionally, mapped, and by a loader; and the time to a batch."""
+    """Measure how fast shuffled windows are read: by positional reads, from mapped files, and by a loader."""
     from tokenfeed.observe.measuring import measure_store
     from tokenfeed.store.store import open_store
 
     opened = partial(open_store, path, split=split, dtype=dtype, eos=eos)
     ways = measure_store(opened, length=length, batch_size=batch_size, seconds=seconds, threads=threads)
     if as_json:
+        rates = [asdict(way) | {name: round(rate, 1) for name, rate in way.rates().items()} for way in ways]
+        print_json({"path": path, "length": length, "batch_size": batch_size, "ways": rates})
+        return
+    with console.status("measuring"):
         measured = list(ways)
-    else:
-        with console.status("measuring"):
-            measured = list(ways)
-    if as_json:
-        rates = [{**asdict(way), **_rates(way)} for way in measured]
-        print(json.dumps({"path": path, "length": length, "batch_size": batch_size, "ways": rates}, indent=2))
-    else:
-        _show(path, length, batch_size, measured)
-
-
-def _rates(way: "Measurement") -> dict[str, float]:
-    names = ("windows_per_second", "items_per_second", "bytes_per_second")
-    return {name: round(getattr(way, name), 1) for name in names}
+    _show(path, length, batch_size, measured)
 
 
 def _show(path: str, length: int, batch_size: int, measured: "list[Measurement]") -> None:
-    table = Table("way", title=f"{path}: {batch_size} windows of {length:,} + 1 items, shuffled", title_justify="left")
-    for name in ("windows/s", "tokens/s", "bytes/s", "a batch", "first batch"):
+    title = f"{path}: shuffled batches of {quantity(batch_size, 'window')} of {length:,} + 1 items"
+    table = Table("way", title=title, title_justify="left")
+    for name in ("windows/s", "tokens/s", "bytes/s", "per batch", "first batch"):
         table.add_column(name, justify="right")
     for way in measured:
         table.add_row(
@@ -68,7 +61,5 @@ def _show(path: str, length: int, batch_size: int, measured: "list[Measurement]"
             f"{1e3 * way.seconds_to_first:,.1f} ms",
         )
     console.print(table)
-    told = (
-        "The first batch of the loader is that of a new process: open, load kernels, read. A batch of the loader is the"
-    )
-    console.print(Text(f"{told} time that a loop doing nothing else waits for it.", style="dim"))
+    first = "The loader's first batch includes opening the store and loading the kernels in a new process."
+    console.print(Text(f"{first} Its time per batch is what a loop that does nothing else waits.", style="dim"))

@@ -1,4 +1,4 @@
-"""`tokenfeed demo`: from text to a trained model, and a page that shows all of it."""
+"""`tokenfeed demo`: turns text into a trained model, and shows it all in the browser."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from tokenfeed.cli.console import console
 from tokenfeed.cli.demo_model import TinyModel
 from tokenfeed.cli.inspect import inspect
 from tokenfeed.cli.serve import import_page, run_until_interrupted
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, DependencyError, quantity
 from tokenfeed.loader.loader import Loader
 from tokenfeed.observe.diagnosis import diagnose
 from tokenfeed.observe.publishing import publish
@@ -43,21 +43,21 @@ _EVALUATED = 16
 
 
 def demo(
-    keep: Annotated[Path | None, typer.Option(help="Make everything in this folder, and leave it there.")] = None,
-    documents: Annotated[int, typer.Option(help="How many to take, at most.", min=100)] = 1_000,
-    batches: Annotated[int, typer.Option(help="How many to load, for the rate.", min=1)] = 1_000,
-    seconds: Annotated[float, typer.Option(help="To train for.", min=0.1, envvar="DEMO_SECONDS")] = 15.0,
+    keep: Annotated[Path | None, typer.Option(help="Work in this new folder, and keep it.")] = None,
+    documents: Annotated[int, typer.Option(help="Most documents to use.", min=100)] = 1_000,
+    batches: Annotated[int, typer.Option(help="Batches to load when measuring speed.", min=1)] = 1_000,
+    seconds: Annotated[float, typer.Option(help="Training time.", min=0.1, envvar="DEMO_SECONDS")] = 15.0,
 ) -> None:
-    """Text to a store, the store to shuffled batches, these to a tiny model; and a page to look at all of it.
+    """Turn text into a store, the store into shuffled batches, train a tiny model on them, and show it in the browser.
 
-    In a terminal the page stays until Ctrl-C; elsewhere it is seen to answer, and that is all.
+    In a terminal the page stays open until Ctrl-C; elsewhere the demo only checks that it answers.
     """
     if keep is not None and keep.exists():
-        raise ArgumentError(f"{keep} is there already; --keep makes a new folder. Give another name.")
+        raise ArgumentError(f"{keep} exists already; --keep needs a new folder. Choose another name")
     with tempfile.TemporaryDirectory(prefix="tokenfeed-demo-") as temporary:
         folder = keep or Path(temporary)
         tokenizer = _prepare(folder, documents)
-        _chapter("What is in it: tokenfeed inspect")
+        _chapter("Contents of the store: tokenfeed inspect")
         inspect(str(folder / "store"))
         windows = open_store(folder / "store", split="train").windows(_LENGTH)
         _load(windows, batches)
@@ -77,7 +77,7 @@ def _tell(text: str, style: str = "") -> None:
 def _prepare(folder: Path, num_documents: int) -> Tokenizer:
     _chapter("Text to a store: tokenfeed.Tokenizer, tokenfeed.prepare")
     texts = _write_text(folder / "text", num_documents)
-    _tell(f"{len(texts):,} documents, {sum(map(len, texts)) / 1e6:.1f} million characters: Python's own library")
+    _tell(f"{len(texts):,} documents, {sum(map(len, texts)) / 1e6:.1f} million characters: Python's standard library")
     began = time.perf_counter()
     tokenizer = _make_tokenizer(texts)
     tokenizer.save(folder / "tokenizer")
@@ -91,12 +91,12 @@ def _prepare(folder: Path, num_documents: int) -> Tokenizer:
         workers=0,
         shard_bytes=1 << 20,
     )
-    _tell(f"{report.total.tokens:,} tokens in {report.shards} shards")
+    _tell(f"{report.total.tokens:,} tokens in {quantity(report.shards, 'shard')}")
     return tokenizer
 
 
 def _write_text(folder: Path, num_documents: int) -> list[str]:
-    """What every Python brings along, the sources of its standard library, as Parquet files."""
+    """The sources of Python's standard library, which every machine has, as Parquet files."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -112,7 +112,7 @@ def _write_text(folder: Path, num_documents: int) -> list[str]:
 
 
 def _make_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """Trained, where rustbpe is there to do it; else every byte is a token."""
+    """A trained tokenizer if rustbpe is installed; else one in which every byte is a token."""
     if find_spec("rustbpe"):
         return Tokenizer.train(texts, _VOCABULARY)
     ranks = {bytes([byte]): byte for byte in range(256)}
@@ -137,7 +137,7 @@ def _load(windows: Windows, num_batches: int) -> None:
 
 
 def _resume(windows: Windows) -> None:
-    """An epoch: half on four ranks, the rest on three."""
+    """Deliver one epoch: half of it to four ranks, the rest to three."""
     _chapter("Resume on other ranks: state_dict, load_state_dict")
     seen: list[int] = []
     state = None
@@ -151,7 +151,7 @@ def _resume(windows: Windows) -> None:
         for _ in range(steps):
             for loader in ranks:
                 batch = next(loader)
-                seen += batch.rows.indices[batch.epochs == 0].tolist()  # type: ignore[attr-defined]
+                seen += batch.indices[batch.epochs == 0].tolist()
                 state = batch.state
         for loader in ranks:
             loader.close()
@@ -159,19 +159,19 @@ def _resume(windows: Windows) -> None:
     console.print(
         Text.assemble(
             ("✓ ", "green") if len(seen) == len(set(seen)) == len(windows) else ("✗ ", "red"),
-            f"of {len(windows):,} samples, an epoch delivered {len(seen):,}, {len(set(seen)):,} of them different",
+            f"an epoch of {len(windows):,} samples delivered {len(seen):,}, {len(set(seen)):,} of them different",
         )
     )
 
 
 def _train(folder: Path, windows: Windows, tokenizer: Tokenizer, seconds: float) -> None:
-    _chapter("A tiny model, trained: run.jsonl, observe.publish")
+    _chapter("Training a tiny model: run.jsonl, observe.publish")
     model = TinyModel(tokenizer.vocab_size)
     unseen = open_store(folder / "store", split="val").windows(_LENGTH)
     rows = unseen.read(range(min(_EVALUATED, len(unseen))))
     held_out = rows.inputs, rows.targets
     before = model.bits_per_byte(*held_out, tokenizer.token_bytes)
-    _tell(f"{model.size:,} numbers guess a token from the eight before it")
+    _tell(f"the model has {model.size:,} parameters and predicts a token from the eight before it")
     loader = Loader(windows, _TRAINED_ROWS, rank=0, world_size=1, run=folder / "run.jsonl")
     with publish(loader, folder / "run.stats.jsonl"):
         began = shown = time.perf_counter()
@@ -189,23 +189,23 @@ def _train(folder: Path, windows: Windows, tokenizer: Tokenizer, seconds: float)
     for sentence in diagnose(NO_STATS, loader.stats()):
         _tell(sentence, "dim")
     after = model.bits_per_byte(*held_out, tokenizer.token_bytes)
-    _tell(f"documents it has not seen take {after:.3f} bits per byte; {before:.3f} before it was trained")
+    _tell(f"validation documents: {after:.3f} bits per byte, {before:.3f} before training")
 
 
 def _show_page(folder: Path, *, is_kept: bool) -> None:
-    """Serve it until Ctrl-C in a terminal; elsewhere only as long as it takes to see that it answers."""
-    _chapter("To look at: tokenfeed serve")
+    """Serve the page until Ctrl-C; if this is no terminal, only until one request is answered."""
+    _chapter("In the browser: tokenfeed serve")
     if is_kept:
-        _tell(f"again: tokenfeed serve {folder / 'run.jsonl'} --tokenizer {folder / 'tokenizer'}")
+        _tell(f"to see it again: tokenfeed serve {folder / 'run.jsonl'} --tokenizer {folder / 'tokenizer'}")
     try:
         ui = import_page()
-    except ArgumentError as error:
-        _tell(f"not shown: {error}", "yellow")
+    except DependencyError as error:
+        _tell(f"skipped: {error}", "yellow")
         return
     server = ui.Server(ui.open_subject(str(folder / "run.jsonl"), tokenizer=str(folder / "tokenizer")))
     console.print(Text(server.address), soft_wrap=True)
     if sys.stdout.isatty():
-        _tell("Whoever has this address sees the data. Ctrl-C ends it.", "dim")
+        _tell("Anyone on this machine who has this address can see the data. Ctrl-C stops.", "dim")
         run_until_interrupted(server)
         return
     thread = threading.Thread(target=server.run)
@@ -218,7 +218,7 @@ def _show_page(folder: Path, *, is_kept: bool) -> None:
     finally:
         server.stop()
         thread.join()
-    _tell(f"the page answers, and knows of {loader['batches']:,} batches; in a terminal it would stay until Ctrl-C")
+    _tell(f"the page answers and shows {loader['batches']:,} batches; in a terminal it stays open until Ctrl-C")
 
 
 def _ms(began: float) -> str:

@@ -1,4 +1,4 @@
-"""The model that `tokenfeed demo` trains: a token is guessed from the eight before it. NumPy is all it needs."""
+"""The model that `tokenfeed demo` trains: predicts a token from the eight before it. Needs only NumPy."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 __all__ = ["TinyModel"]
 
-Floats = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.integer[Any]]
 
 _CONTEXT = 8
@@ -18,12 +18,12 @@ _DECAYS = 0.9, 0.99
 
 
 class TinyModel:
-    """Embeddings of the context, one hidden layer, a distribution over the vocabulary; trained with Adam."""
+    """Embeddings of the context, one hidden layer, a softmax over the vocabulary; trained with Adam."""
 
     def __init__(self, vocab_size: int, *, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
 
-        def normal(*shape: int) -> Floats:
+        def normal(*shape: int) -> Weights:
             return (rng.standard_normal(shape) / math.sqrt(shape[0])).astype(np.float32)
 
         self.parameters = [
@@ -39,7 +39,7 @@ class TinyModel:
         return sum(each.size for each in self.parameters)
 
     def train(self, inputs: Tokens, targets: Tokens, *, rate: float = 1e-2) -> float:
-        """One step; the loss before it, in nats per token."""
+        """Train one step. Returns the loss before it, in nats per token."""
         embed, first, second = self.parameters
         contexts, wanted = _contexts(inputs), targets.reshape(-1).astype(np.intp)
         rows = np.arange(wanted.size)
@@ -52,7 +52,7 @@ class TinyModel:
         self._descend([to_embed, seen.T @ back, hidden.T @ guess], rate)
         return loss
 
-    def _run(self, contexts: npt.NDArray[np.intp]) -> tuple[Floats, Floats, Floats]:
+    def _run(self, contexts: npt.NDArray[np.intp]) -> tuple[Weights, Weights, Weights]:
         """(embedded contexts, hidden layer, distribution)."""
         embed, first, second = self.parameters
         seen = embed[contexts].reshape(len(contexts), -1)
@@ -63,7 +63,7 @@ class TinyModel:
         guess /= guess.sum(axis=1, keepdims=True)
         return seen, hidden, guess
 
-    def _descend(self, gradients: list[Floats], rate: float) -> None:
+    def _descend(self, gradients: list[Weights], rate: float) -> None:
         self._steps += 1
         slow, slower = _DECAYS
         for each, gradient, (mean, square) in zip(self.parameters, gradients, self._moments, strict=True):
@@ -73,7 +73,7 @@ class TinyModel:
             each -= rate * step / (np.sqrt(square / (1 - slower**self._steps)) + 1e-8)
 
     def bits_per_byte(self, inputs: Tokens, targets: Tokens, token_bytes: npt.NDArray[Any]) -> float:
-        """Targets that stand for no bytes do not count."""
+        """Bits per byte of text; targets that stand for no bytes do not count."""
         wanted = targets.reshape(-1).astype(np.intp)
         guess = self._run(_contexts(inputs))[2][np.arange(wanted.size), wanted]
         counts = token_bytes[wanted] > 0
@@ -82,12 +82,12 @@ class TinyModel:
 
 
 def _contexts(inputs: Tokens) -> npt.NDArray[np.intp]:
-    """Of every token of (rows, length), itself and the seven before it; before the first there is token 0."""
+    """Each token of (rows, length) with the seven before it; token 0 stands for tokens before the first."""
     padded = np.pad(inputs.astype(np.intp), ((0, 0), (_CONTEXT - 1, 0)))
     return np.lib.stride_tricks.sliding_window_view(padded, _CONTEXT, axis=1).reshape(-1, _CONTEXT)
 
 
-def _add_up(tokens: npt.NDArray[np.intp], rows: Floats, vocab_size: int) -> Floats:
-    """For each token of the vocabulary the sum of its rows. A column at a time, ten times as fast as `np.add.at`."""
+def _add_up(tokens: npt.NDArray[np.intp], rows: Weights, vocab_size: int) -> Weights:
+    """Sum of the rows of each token of the vocabulary, by columns: ten times as fast as `np.add.at`."""
     sums = [np.bincount(tokens, column, vocab_size) for column in rows.T]
     return np.stack(sums, axis=1).astype(np.float32)

@@ -10,14 +10,14 @@ from rich.text import Text
 from tokenfeed.cli.console import console
 from tokenfeed.cli.options import Json
 from tokenfeed.cli.trace import RunPath
-from tokenfeed.loader.comparison import Comparison, Difference, compare
-from tokenfeed.loader.run import Run
+from tokenfeed.runs.comparison import Comparison, Difference, compare
+from tokenfeed.runs.run import Run
 
 __all__ = ["diff"]
 
 
 def diff(first: RunPath, second: RunPath, as_json: Json = False) -> None:
-    """Tell from which step on two runs deliver other samples, and why. Exit status 0 if never, 1 if they differ."""
+    """Show from which step on two runs deliver other samples, and why. Exit status: 0 if they never differ, else 1."""
     found = compare(Run(first), Run(second))
     if as_json:
         print(json.dumps({"runs": [str(first), str(second)], "same": found.same, **asdict(found)}, indent=2))
@@ -28,7 +28,7 @@ def diff(first: RunPath, second: RunPath, as_json: Json = False) -> None:
 
 def _show(found: Comparison) -> None:
     if found.division_step is not None:
-        console.print(Text(f"From step {found.division_step:,} on: the same samples in another division among ranks."))
+        console.print(Text(f"From step {found.division_step:,} on: the same samples, divided differently among ranks."))
         _show_parts(found.division)
     if found.step is not None and found.samples is not None:
         first, second = found.samples

@@ -1,13 +1,12 @@
-"""`tokenfeed doctor`: what this machine has, and lacks."""
+"""`tokenfeed doctor`: checks whether tokenfeed works on this machine, and what is missing."""
 
-import json
 from dataclasses import asdict
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from tokenfeed.cli.console import console
+from tokenfeed.cli.console import console, print_json
 from tokenfeed.cli.options import Json
 
 __all__ = ["doctor"]
@@ -16,15 +15,15 @@ _MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "problem": ("✗", "
 
 
 def doctor(as_json: Json = False) -> None:
-    """Look at Python, kernels, limits, disks, packages, GPUs and credentials. Exit status 1 if it cannot work."""
-    # Imported here: other commands need not wait for it.
+    """Check Python, kernels, limits, disks, packages, GPUs and credentials. Exit status: 1 if tokenfeed cannot work."""
+    # Imported here because it is slow, and other commands do not need it.
     from tokenfeed.observe.checks import check_machine
     from tokenfeed.observe.packages import check_credentials, check_packages
 
     checks = [*check_machine(), *check_packages(), *check_credentials()]
     problems = [check for check in checks if check.status == "problem"]
     if as_json:
-        print(json.dumps({"ok": not problems, "checks": [asdict(check) for check in checks]}, indent=2))
+        print_json({"ok": not problems, "checks": [asdict(check) for check in checks]})
         raise typer.Exit(1 if problems else 0)
     table = Table.grid(padding=(0, 1))
     for check in checks:

@@ -1,15 +1,14 @@
-"""`tokenfeed inspect PATH`: what is in it."""
+"""`tokenfeed inspect PATH`: shows the contents of a store."""
 
-import json
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from tokenfeed.cli.console import console, show_bytes
-from tokenfeed.cli.options import Dtype, Eos, Json, StorePath
-from tokenfeed.store.describe import Description, describe
+from tokenfeed.cli.console import console, print_json, show_bytes
+from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath
+from tokenfeed.store.describe import describe
 from tokenfeed.store.store import open_store
 
 __all__ = ["inspect"]
@@ -17,47 +16,46 @@ __all__ = ["inspect"]
 
 def inspect(
     path: StorePath,
-    split: Annotated[str | None, typer.Option(help="Only the shards of this split.")] = None,
+    split: Split = None,
     dtype: Dtype = None,
     eos: Eos = None,
-    sample: Annotated[int, typer.Option(help="Which window and document to show.", min=0)] = 0,
+    sample: Annotated[int, typer.Option(help="Number of the window and document to show.", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
-    """Show what a store holds: shards, columns, spans, sizes, and a decoded sample."""
+    """Show the contents of a store: shards, columns, spans, sizes, and a decoded sample."""
     description = describe(open_store(path, split=split, dtype=dtype, eos=eos), sample=sample)
     if as_json:
-        print(json.dumps({"path": path, **description.to_json()}, indent=2, default=str, ensure_ascii=False))
+        print_json({"path": path, **description})
     else:
         _show(path, description)
 
 
-def _show(path: str, described: Description) -> None:
+def _show(path: str, described: dict[str, Any]) -> None:
     facts = Table.grid(padding=(0, 2))
     for name, value in (
         ("path", path),
-        ("items", f"{described.num_items:,}"),
-        ("shards", f"{described.num_shards:,}"),
-        ("splits", ", ".join(described.splits) or "none"),
-        ("size", show_bytes(described.num_bytes)),
-        ("tokenizer", described.tokenizer or "not recorded"),
-        ("identity", described.identity),
+        ("items", f"{described['num_items']:,}"),
+        ("shards", f"{described['num_shards']:,}"),
+        ("splits", ", ".join(described["splits"]) or "none"),
+        ("size", show_bytes(described["num_bytes"])),
+        ("tokenizer", described["tokenizer"] or "not recorded"),
+        ("identity", described["identity"]),
     ):
         facts.add_row(Text(name, style="dim"), Text(value))
     console.print(facts)
 
     columns = Table("column", "dtype", "size", title="Columns", title_justify="left", title_style="bold")
-    for column in described.columns:
+    for column in described["columns"]:
         columns.add_row(column["name"], column["dtype"], show_bytes(column["bytes"]))
     console.print(columns)
 
-    if described.spans:
+    if described["spans"]:
         spans = Table("table", "codec", "spans", "mean items", title="Spans", title_justify="left", title_style="bold")
-        for table in described.spans:
-            spans.add_row(
-                table["name"], table["codec"] or "no payloads", f"{table['spans']:,}", f"{table['mean_items']:,.1f}"
-            )
+        for table in described["spans"]:
+            codec = table["codec"] or "no payloads"
+            spans.add_row(table["name"], codec, f"{table['spans']:,}", f"{table['mean_items']:,.1f}")
         console.print(spans)
-    for title, lines in described.samples.items():
+    for title, lines in described["samples"].items():
         console.print(Text(title, style="bold"))
         for name, value in lines.items():
             console.print(Text.assemble((f"  {name}  ", "dim"), _clip(value)))

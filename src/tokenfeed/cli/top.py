@@ -1,6 +1,5 @@
-"""`tokenfeed top RUN`: a running loader, live."""
+"""`tokenfeed top RUN`: shows a running loader, live."""
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tokenfeed.cli.console import console, show_bytes, show_count
+from tokenfeed.cli.console import console, print_json, show_bytes, show_count
 from tokenfeed.cli.options import Json
 
 if TYPE_CHECKING:
@@ -26,20 +25,20 @@ _HISTORY = 40
 
 def top(
     path: Annotated[
-        Path, typer.Argument(metavar="STATS_OR_RUN", help="What observe.publish writes, or the run file beside it.")
+        Path, typer.Argument(metavar="STATS_OR_RUN", help="File written by observe.publish, or the run file beside it.")
     ],
-    every: Annotated[float, typer.Option(help="Seconds between looks.", min=0.1)] = 1.0,
-    span: Annotated[float, typer.Option(help="Seconds that rates are averaged over.", min=0.1)] = 5.0,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between updates.", min=0.1)] = 1.0,
+    span: Annotated[float, typer.Option(help="Seconds over which rates are averaged.", min=0.1)] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Watch a run: tokens a second, what the loop waits for, queue, processor, memory, GPUs. Ctrl-C ends it."""
+    """Watch a run: tokens per second, what the loop waits for, queue, CPU, memory, GPUs. Ctrl-C stops."""
     from tokenfeed.observe.machine import find_gpus
     from tokenfeed.observe.watching import watch
 
     if as_json:
-        watched = [each.to_json() for each in watch(path, seconds=span)]
-        print(json.dumps({"loaders": watched, "gpus": [asdict(gpu) for gpu in find_gpus()]}, indent=2))
+        watched = [asdict(each) for each in watch(path, seconds=span)]
+        print_json({"loaders": watched, "gpus": [asdict(gpu) for gpu in find_gpus()]})
         return
     if once or not console.is_terminal:
         console.print(_draw(watch(path, seconds=span), find_gpus()))
@@ -99,7 +98,7 @@ def _describe_remote(each: "Watched") -> Text:
 
 
 def _spark(values: list[float]) -> str:
-    """The last values as bars, the highest being the tallest."""
+    """The last values as bars; the highest value is the tallest."""
     shown = values[-_HISTORY:]
     most = max(shown, default=0.0)
     if most <= 0:

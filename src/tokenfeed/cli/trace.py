@@ -12,9 +12,9 @@ from rich.text import Text
 from tokenfeed.cli.console import console
 from tokenfeed.cli.options import Json
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.provenance import RowTrace, Seen
-from tokenfeed.loader.run import Run
-from tokenfeed.plan.mixture import MixturePlan
+from tokenfeed.runs.rows import RowTrace
+from tokenfeed.runs.run import Run
+from tokenfeed.runs.sightings import Seen
 
 __all__ = ["RunPath", "trace"]
 
@@ -25,14 +25,15 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")]
 
 def trace(
     path: RunPath,
-    step: Annotated[int | None, typer.Option(help="What did this step train on?")] = None,
-    rank: Annotated[int | None, typer.Option(help="Of a step, only the rows of this rank.")] = None,
-    document: Annotated[int | None, typer.Option(help="Which steps saw the document of this number?")] = None,
+    step: Annotated[int | None, typer.Option(help="Show what this step was trained on.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Show only the rows of this rank; with --step.")] = None,
+    document: Annotated[int | None, typer.Option(help="Find the steps that saw the document of this number.")] = None,
     where: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD=VALUE", help="The document whose payload has it; reads all.")
+        list[str] | None,
+        typer.Option(metavar="FIELD=VALUE", help="Find documents by a field of their payload."),
     ] = None,
-    source: Annotated[str | None, typer.Option(help="Of a mixture, the source of the document.")] = None,
-    epochs: Annotated[str, typer.Option(metavar="START:STOP", help="Epochs to look for a document in.")] = "0:1",
+    source: Annotated[str | None, typer.Option(help="Source of the document; required in a mixture.")] = None,
+    epochs: Annotated[str, typer.Option(metavar="START:STOP", help="Epochs in which to look for a document.")] = "0:1",
     store: Annotated[
         list[str] | None, typer.Option(metavar="[SOURCE=]PATH", help="Where the data is now, if it was moved.")
     ] = None,
@@ -42,7 +43,7 @@ def trace(
     run = Run(path)
     stores = dict(_parse_store(text, run) for text in store or ())
     if (step is None) == (document is None and where is None):
-        raise ArgumentError("what is to be traced? Give --step, or --document or --where")
+        raise ArgumentError("nothing to trace; give --step, or --document or --where")
     if step is not None:
         rows = run.trace(step, rank=rank, stores=stores)
         described = [_describe(row) for row in rows]
@@ -52,7 +53,7 @@ def trace(
             _show_step(step, described)
         return
     if rank is not None:
-        raise ArgumentError("--rank is of a --step; a document may be seen by any")
+        raise ArgumentError("--rank goes with --step; a document may be seen by any rank")
     fields = None if where is None else _Fields(where)
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
@@ -84,13 +85,12 @@ def _split_field(field: str) -> tuple[str, list[Any]]:
 
 
 def _parse_store(text: str, run: Run) -> tuple[str, str]:
-    """(name of the source, path). What stands before `=` is a name only if a source is called so."""
-    plans = [start.plan for start in run.starts]
-    names = {source.name for plan in plans if isinstance(plan, MixturePlan) for source in plan.sources}
+    """(name of the source, path). The part before `=` is a name only if there is such a source."""
+    names = {source.name for start in run.starts for source in start.plan.sources}
     name, _, path = text.partition("=")
     if name in names and path:
         return name, path
-    if names:
+    if names > {""} or "" not in names:
         raise ArgumentError(f"--store is {text!r}; of which source? Expected NAME=PATH with {', '.join(sorted(names))}")
     return "", text
 
@@ -153,4 +153,4 @@ def _show_seen(seen: Sequence[Seen], epochs: str) -> None:
         table.add_row(*(str(getattr(each, name)) for name in told))
     console.print(table)
     if len(seen) > _MOST_ROWS:
-        console.print(Text(f"and {len(seen) - _MOST_ROWS:,} rows more; --json tells all", style="dim"))
+        console.print(Text(f"and {len(seen) - _MOST_ROWS:,} rows more; --json shows all", style="dim"))

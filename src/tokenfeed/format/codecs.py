@@ -1,14 +1,14 @@
-"""Codecs: how a span's payload becomes bytes, and comes back.
+"""Codecs: convert the payload of a span to bytes and back.
 
-A codec is any object with a name, `encode(object) -> bytes` and `decode(memoryview) -> object`. A store records the
-name alone, so opening a store never runs code that the store brought along, and pickle is not among the codecs.
+A codec is any object with a name, `encode(object) -> bytes` and `decode(memoryview) -> object`. A store records only
+the name, so opening a store never runs code from the store. There is no pickle codec.
 """
 
 import io
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,22 +18,23 @@ from tokenfeed.format.npy import parse_header
 __all__ = ["SHIPPED", "Codec", "find_codec", "resolve_codec"]
 
 
+@runtime_checkable
 class Codec(Protocol):
-    """What a span table's payloads are made with."""
+    """Converts the payloads of a span table to bytes and back."""
 
     @property
     def name(self) -> str:
-        """How a store refers to the codec."""
+        """Name that a store records."""
 
     def encode(self, value: Any, /) -> bytes:
         """The bytes that `decode` turns back into `value`."""
 
     def decode(self, data: memoryview, /) -> Any:
-        """The value. `data` may be kept: it is never overwritten."""
+        """The value. The codec may keep `data`: it is never overwritten."""
 
 
-class Bytes:
-    """Bytes as they are."""
+class BytesCodec:
+    """Bytes, unchanged."""
 
     name = "bytes"
 
@@ -44,8 +45,8 @@ class Bytes:
         return bytes(data)
 
 
-class Utf8:
-    """Text."""
+class Utf8Codec:
+    """Text as UTF-8."""
 
     name = "utf8"
 
@@ -56,8 +57,8 @@ class Utf8:
         return str(data, "utf8")
 
 
-class Json:
-    """Whatever JSON can hold. Compact, and not escaped to ASCII."""
+class JsonCodec:
+    """Any JSON value, compact and not escaped to ASCII."""
 
     name = "json"
 
@@ -68,8 +69,8 @@ class Json:
         return json.loads(bytes(data))
 
 
-class Msgpack:
-    """Whatever MessagePack can hold."""
+class MsgpackCodec:
+    """Any MessagePack value."""
 
     name = "msgpack"
 
@@ -85,8 +86,8 @@ class Msgpack:
         return msgpack.unpackb(data, strict_map_key=False)
 
 
-class Numpy:
-    """One array, as the bytes of a `.npy` file; arrays of Python objects are refused both ways."""
+class NumpyCodec:
+    """One array, as the bytes of a `.npy` file. Arrays of Python objects are refused in both directions."""
 
     name = "numpy"
 
@@ -98,44 +99,46 @@ class Numpy:
     def decode(self, data: memoryview) -> Any:
         file = io.BytesIO(data)
         dtype, shape, byte_start = parse_header(file, "the payload", any_order=True)
-        if byte_start + dtype.itemsize * math.prod(shape) != len(data):  # before NumPy allocates what a header claims
-            raise CorruptionError(f"{len(data):,} bytes are no array of {dtype} with shape {shape}")
+        if byte_start + dtype.itemsize * math.prod(shape) != len(data):  # before NumPy allocates what the header says
+            raise CorruptionError(f"the payload has {len(data):,} bytes, which is not an array of {dtype}, {shape}")
         file.seek(0)
         return np.load(file, allow_pickle=False)
 
 
-class Unknown:
-    """Stands for a codec that this process does not know: payloads are given as bytes, and none can be written."""
+class UnknownCodec:
+    """Stands for a codec that this process does not know: payloads are read as bytes, and cannot be written."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def encode(self, value: Any) -> bytes:
-        raise ArgumentError(f"codec {self.name!r} is not known here; pass the codec itself to the writer")
+        raise ArgumentError(f"codec {self.name!r} is not known; pass the codec object itself to the writer")
 
     def decode(self, data: memoryview) -> bytes:
         return bytes(data)
 
 
-SHIPPED: Mapping[str, Codec] = {codec.name: codec for codec in (Bytes(), Utf8(), Json(), Msgpack(), Numpy())}
+SHIPPED: Mapping[str, Codec] = {
+    codec.name: codec for codec in (BytesCodec(), Utf8Codec(), JsonCodec(), MsgpackCodec(), NumpyCodec())
+}
 
 
 def resolve_codec(codec: str | Codec, *, what: str) -> Codec:
-    """The codec that a writer was given, by name or itself."""
+    """The codec given to a writer, by name or as an object."""
     if isinstance(codec, str):
         if codec not in SHIPPED:
             raise ArgumentError(
-                f"{what}: no codec is called {codec!r}; there are {', '.join(SHIPPED)}, or pass your own"
+                f"{what}: there is no codec {codec!r}; use one of {', '.join(SHIPPED)}, or pass a codec object"
             )
         return SHIPPED[codec]
-    if not all(hasattr(codec, attribute) for attribute in ("name", "encode", "decode")):
-        raise ArgumentError(f"{what}: a codec has a name, encode and decode; {codec!r} does not")
+    if not isinstance(codec, Codec):
+        raise ArgumentError(f"{what}: a codec needs a name, encode and decode; {codec!r} lacks at least one")
     return codec
 
 
 def find_codec(name: str, codecs: Iterable[Codec]) -> Codec:
-    """The codec of that name: one of the caller's, a shipped one, or `Unknown`."""
+    """The codec of that name: the caller's, a shipped one, or `UnknownCodec`."""
     for codec in codecs:
         if codec.name == name:
             return codec
-    return SHIPPED.get(name) or Unknown(name)
+    return SHIPPED.get(name) or UnknownCodec(name)

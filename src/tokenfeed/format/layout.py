@@ -1,4 +1,4 @@
-"""Where everything lies in a store: the only place that knows a file name. `docs/format.md` is its prose."""
+"""File names in a store: the only module that knows them. `docs/format.md` describes the layout."""
 
 import re
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _NAMES = {
 
 
 class SpanFiles(NamedTuple):
-    """The file names of one span table, in the order in which kernels number them."""
+    """File names of one span table, in the order of the kernels' numbers."""
 
     starts: str
     anchors: str
@@ -51,9 +51,9 @@ class SpanFiles(NamedTuple):
 
 
 def check_name(kind: str, name: object, *, where: str) -> str:
-    """`name`, if it is a plain one: no separators, no leading dot, nothing that could point outside the store."""
+    """Return `name` if it is plain: no separators, no leading dot, nothing that could point outside the store."""
     if not isinstance(name, str) or not _NAMES[kind].fullmatch(name):
-        raise FormatError(f"{where}: {name!r} is no name for a {kind}; docs/format.md says which are")
+        raise FormatError(f"{where}: {name!r} is not a valid name for a {kind}; expected {_NAMES[kind].pattern}")
     return name
 
 
@@ -66,7 +66,7 @@ def span_files(table: str) -> SpanFiles:
 
 
 def shard_files(columns: Mapping[str, object], spans: Mapping[str, str | None]) -> list[str]:
-    """The files of data that a shard has, sorted. `spans` gives the codecs; a table without has no payloads."""
+    """Names of the data files of a shard, sorted. `spans` gives the codecs; a table without one has no payloads."""
     names = [column_file(column) for column in columns]
     for table, codec in spans.items():
         names += span_files(table) if codec is not None else span_files(table)[:2]
@@ -74,9 +74,9 @@ def shard_files(columns: Mapping[str, object], spans: Mapping[str, str | None]) 
 
 
 def first_sums(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Where in a file of block checksums those of each file begin, given the sizes of all; and how many there are.
+    """Position of each file's first block checksum in the file of them all, given all sizes; and the number of all.
 
-    They follow each other in the order of the names:  a 5000 bytes, b 0, c 4096   →   a 0, b 2, c 2; 3 in all
+    Files are in the order of their names:  a 5000 bytes, b 0, c 4096   →   a 0, b 2, c 2; 3 in all
     """
     firsts, total = {}, 0
     for name in sorted(sizes):

@@ -1,11 +1,11 @@
-"""`manifest.json` and `shard.json`: what they hold, how they are written, and what is checked when they are read."""
+"""`manifest.json` and `shard.json`: their contents, how they are written, and the checks when they are read."""
 
 import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ VERSION = 1
 _LARGEST = 1 << 62
 _LARGEST_ITEM = 1 << 31
 _CHECKSUM = re.compile("[0-9a-f]{16}")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class SpanCount:
-    """The spans that one shard has in one table."""
+    """Size of one span table in one shard."""
 
     spans: int
     payload_bytes: int
@@ -58,7 +59,7 @@ class SpanCount:
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """A shard as the manifest lists it. `checksum` is that of its `shard.json`, which holds those of its files."""
+    """A shard in the manifest. `checksum` is that of its `shard.json`, which holds the checksums of its files."""
 
     name: str
     items: int
@@ -69,19 +70,19 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Another store that a combined store consists of."""
+    """One of the stores that a combined store consists of."""
 
     uri: str
-    """Relative to the folder of the combined store, or absolute."""
+    """Path relative to the folder of the combined store, or absolute."""
     identity: str
     dtype: str | None = None
-    """For a file of another system that does not say."""
+    """Dtype of a file of another system that does not record it."""
     eos: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a store is. `shards` is None as long as it is not sealed, `stores` is None unless it is combined."""
+    """Description of a store. `shards` is None until it is sealed, `stores` is None unless it is combined."""
 
     columns: Mapping[str, Column]
     spans: Mapping[str, str | None]
@@ -122,13 +123,11 @@ class Manifest:
             dtype = descr_from_json(described.any("dtype"), what=described.where)
             column = columns[check_name("column", name, where=path)] = Column(dtype, shape)
             if column.item_bytes > _LARGEST_ITEM:
-                raise FormatError(f"{described.where}: an item has {column.item_bytes:,} bytes, of at most 2**31")
-        spans = {
-            check_name("span table", name, where=path): Fields(value, f"{path}: span table {name!r}").text_or_none(
-                "codec"
-            )
-            for name, value in fields.mapping("spans").items()
-        }
+                raise FormatError(f"{described.where}: an item has {column.item_bytes:,} bytes; the limit is 2**31")
+        spans = {}
+        for name, value in fields.mapping("spans").items():
+            described = Fields(value, f"{path}: span table {name!r}")
+            spans[check_name("span table", name, where=path)] = described.text_or_none("codec")
         shards = stores = None
         if fields.has("shards"):
             where = f"{path}: shard"
@@ -138,13 +137,13 @@ class Manifest:
         if fields.has("stores"):
             stores = tuple(_reference_from_json(value, path) for value in fields.list("stores"))
         if shards is not None and stores is not None:
-            raise FormatError(f"{path} has both shards and stores; a store has either")
+            raise FormatError(f"{path} has both shards and stores; expected one of them")
         return cls(columns, spans, fields.text_or_none("tokenizer"), fields.mapping("provenance"), shards, stores)
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Size of a file, and XXH3-64 of its bytes: those behind the header, where it is a `.npy` file."""
+    """Size of a file, and XXH3-64 of its bytes (for a `.npy` file, of the bytes after the header)."""
 
     bytes: int
     checksum: str
@@ -152,7 +151,7 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """What `shard.json` says. A shard exists once this does."""
+    """Content of `shard.json`. A shard exists once this file does."""
 
     items: int
     spans: Mapping[str, SpanCount]
@@ -166,7 +165,7 @@ class ShardRecord:
             "items": self.items,
             "split": self.split,
             "spans": {name: [count.spans, count.payload_bytes] for name, count in self.spans.items()},
-            "files": {name: {"bytes": file.bytes, "checksum": file.checksum} for name, file in self.files.items()},
+            "files": {name: asdict(file) for name, file in self.files.items()},
         }
         return sign(fields)
 
@@ -181,19 +180,19 @@ class ShardRecord:
 
 
 def sign(fields: Mapping[str, Any]) -> str:
-    """A JSON object, one line for each entry of its lists and objects; the last line is the checksum of all before."""
+    """A JSON object with one line per entry of its lists and objects; the last line is the checksum of the others."""
     text = "{\n" + "".join(f'"{key}": {_by_line(value)},\n' for key, value in fields.items())
     return text + _signature(text.encode())
 
 
 def check_signature(data: bytes, path: str) -> None:
-    """Raise a CorruptionError unless every byte of a file is as `sign` made it."""
+    """Raise CorruptionError unless every byte of a file is as `sign` wrote it."""
     length = len(_signature(b""))
     expected = _signature(data[:-length]).encode()
     if data[-length:] != expected:
         raise CorruptionError(
-            f"{path} is not what was written: it ends in {data[-length:]!r}, and by what is before that it should be "
-            f"{expected!r}. If it was changed on purpose, tokenfeed.seal(path) signs the manifest of a store anew."
+            f"{path} has changed since it was written: it ends in {data[-length:]!r}, but its content requires "
+            f"{expected!r}. If it was changed on purpose, tokenfeed.seal(path) signs the manifest of a store again"
         )
 
 
@@ -202,7 +201,7 @@ def _signature(data: bytes) -> str:
 
 
 class Fields:
-    """A JSON object whose fields are checked as they are taken; errors name the file and the field."""
+    """A JSON object whose fields are checked when they are read; errors name the file and the field."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
@@ -222,8 +221,8 @@ class Fields:
             raise FormatError(f"{path}: field 'format' is {_short(fields.any('format'))}, expected {kind!r}")
         if type(fields.any("version")) is not int or fields.any("version") != VERSION:
             raise FormatError(
-                f"{path} has format version {_short(fields.any('version'))}; this tokenfeed reads version {VERSION}. "
-                "A newer tokenfeed wrote it: upgrade."
+                f"{path} has format version {_short(fields.any('version'))}; this version of tokenfeed reads version "
+                f"{VERSION}. A newer one wrote it: upgrade tokenfeed"
             )
         return fields
 
@@ -235,37 +234,36 @@ class Fields:
             raise FormatError(f"{self.where}: field {key!r} is missing")
         return self._value[key]
 
-    def _typed(self, key: str, kind: type, what: str) -> Any:
+    def _wrong(self, key: str, what: str) -> FormatError:
+        return FormatError(f"{self.where}: field {key!r} is {_short(self.any(key))}, expected {what}")
+
+    def _typed(self, key: str, kind: type[_Value], what: str) -> _Value:
         value = self.any(key)
         if not isinstance(value, kind):
-            raise FormatError(f"{self.where}: field {key!r} is {_short(value)}, expected {what}")
+            raise self._wrong(key, what)
         return value
 
     def mapping(self, key: str) -> dict[str, Any]:
-        return self._typed(key, dict, "a JSON object")  # type: ignore[no-any-return]
+        return self._typed(key, dict, "a JSON object")
 
     def list(self, key: str) -> list[Any]:
-        return self._typed(key, list, "a list")  # type: ignore[no-any-return]
+        return self._typed(key, list, "a list")
 
     def text(self, key: str) -> str:
-        return self._typed(key, str, "a string")  # type: ignore[no-any-return]
+        return self._typed(key, str, "a string")
 
     def text_or_none(self, key: str) -> str | None:
         return None if self.any(key) is None else self.text(key)
 
     def checksum(self, key: str) -> str:
-        value = self.text(key)
-        if not _CHECKSUM.fullmatch(value):
-            raise FormatError(f"{self.where}: field {key!r} is {_short(value)}, expected 16 hexadecimal digits")
-        return value
+        if not _CHECKSUM.fullmatch(self.text(key)):
+            raise self._wrong(key, "16 hexadecimal digits")
+        return self.text(key)
 
     def count(self, key: str) -> int:
-        value = self.any(key)
-        if not _is_count(value):
-            raise FormatError(
-                f"{self.where}: field {key!r} is {_short(value)}, expected a whole number from 0 to 2**62"
-            )
-        return int(value)
+        if not _is_count(self.any(key)):
+            raise self._wrong(key, "a whole number from 0 to 2**62")
+        return int(self.any(key))
 
     def split(self) -> str | None:
         name = self.text_or_none("split")
@@ -282,10 +280,10 @@ def _span_counts(fields: Fields, tables: Mapping[str, Any]) -> dict[str, SpanCou
     for name, value in fields.mapping("spans").items():
         if not isinstance(value, list) or len(value) != 2 or not all(map(_is_count, value)):
             where = f"{fields.where}: spans of {name!r}"
-            raise FormatError(f"{where} are {_short(value)}, expected [number of spans, payload bytes], whole numbers")
+            raise FormatError(f"{where} are {_short(value)}, expected two whole numbers, [spans, payload bytes]")
         counts[name] = SpanCount(value[0], value[1])
     if counts.keys() != tables.keys():
-        raise CorruptionError(f"{fields.where} has the span tables {sorted(counts)}; the store has {sorted(tables)}")
+        raise CorruptionError(f"{fields.where} has span tables {sorted(counts)}; the store has {sorted(tables)}")
     return counts
 
 
@@ -309,7 +307,7 @@ def _reference_from_json(value: Any, path: str) -> Reference:
 
 
 def _by_line(value: Any) -> str:
-    """JSON with each element of the outermost list or object on a line of its own."""
+    """JSON with each element of the outermost list or object on its own line."""
     if isinstance(value, Mapping) and value:
         return "{\n" + ",\n".join(f"  {json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()) + "\n}"
     if isinstance(value, list) and value:

@@ -75,8 +75,11 @@ def _forget(key, keys, index):
 
 
 @kernel
-def read_blocks(cache_address, file, offset, size, address):
-    """Copy bytes [offset, offset + size) of a file to `address`; or note what is missing, and return MISSING."""
+def read_through(cache_address, file, offset, size, address):
+    """Copy bytes [offset, offset + size) of a file to `address`; or note what is missing, and return MISSING.
+
+    For `posix.read_by`.
+    """
     cache = _words(cache_address, CACHE_FIELDS)
     block_bytes = cache[BLOCK_BYTES]
     keys = _words(cache[KEYS], cache[NUM_SLOTS])
@@ -98,11 +101,6 @@ def read_blocks(cache_address, file, offset, size, address):
             c_memcpy(address + done, cache[SLOTS] + slot * block_bytes + within, count)
         done += count
     return status
-
-
-def read_through(cache_address, file, offset, size, address):
-    """`read_blocks`, for `posix.read_by`."""
-    return read_blocks(cache_address, file, offset, size, address)
 
 
 @kernel

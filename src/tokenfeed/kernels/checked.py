@@ -48,6 +48,7 @@ CHECK_FIELDS = 7
 _MOST_BLOCKS = 32
 
 
+@kernel
 def read_checked(description, file, offset, size, address):
     """Copy bytes [offset, offset + size) of a file to `address` if all their blocks are what was written.
 

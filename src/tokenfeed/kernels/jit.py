@@ -1,32 +1,36 @@
-"""How every kernel is compiled: without the GIL, and cached on disk.
+"""How every kernel is compiled and loaded: without the GIL, cached on disk, and nothing imported for it.
 
-Compilation happens at the first call, never at import. Numba keeps the machine code beside the source file, or in
-the user's cache folder where the package folder is read-only. Where neither can be written it refuses to decorate
-at all; then the kernel is compiled anew in every process, which costs seconds but works.
+Compilation happens at the first call, never at import. Numba keeps the machine code beside the source file, or in the
+user's cache folder where the package folder is read-only. Where neither can be written, Numba refuses to enable its
+cache; every process then compiles its kernels again, which costs seconds but works.
 
-Numba takes machine code from its cache as long as the file of the kernel is as it was. But what a kernel calls is a
-part of it, and may come from another file; so all files of this folder are a part of the key.
+Numba takes machine code from its cache as long as the kernel's own file is unchanged. A kernel also contains the
+functions it calls, which may come from other files, so all files of this folder are part of the cache key.
+
+Before Numba loads cached code it sets up its compiler: it imports SciPy if it is installed, every package that extends
+Numba, and 200 modules of its own, 0.5 s in all. Finished machine code needs none of that. `_Kernel` and `_Cache` leave
+it out; a kernel that has to be compiled, and any other Numba code in the process, still gets all of it.
 """
 
 import importlib
 from collections.abc import Callable
-from functools import cache, update_wrapper
+from functools import update_wrapper
 from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
 
 import numba
+from numba.core.caching import FunctionCache
+from numba.core.registry import CPUDispatcher
+from numba.core.runtime import rtsys
 
 from tokenfeed.errors import InterpreterError
 
 __all__ = ["address_of", "inlined", "kernel"]
 
-_BY_ADDRESS = numba.types.int64(*[numba.types.int64] * 5)
-_kept_alive: list[Any] = []
-
 
 def _refuse_subinterpreters() -> None:
-    """Numba compiles in the main interpreter alone: in another one, the first call of a kernel never returns."""
+    """Numba compiles in the main interpreter only: in another one, the first call of a kernel never returns."""
     for name in ("_interpreters", "_xxsubinterpreters"):  # since Python 3.13, and before
         try:
             interpreters = importlib.import_module(name)
@@ -48,24 +52,44 @@ _SOURCES = tuple(
 )
 
 
+class _Cache(FunctionCache):
+    """Numba's cache on disk, read without setting up the compiler first."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The code compiled for the argument types `sig`, or None. Costs 10 ms, and 40 ms once in a process."""
+        try:
+            load = self._load_overload
+        except AttributeError:  # a Numba that works differently inside: take the slow way
+            return super().load_overload(sig, target_context)
+        rtsys.initialize(target_context)  # what machine code calls to allocate and free arrays
+        return load(sig, target_context)
+
+
+class _Kernel(CPUDispatcher):
+    """A compiled function as `numba.njit` makes it, except for how it gets ready for its first call."""
+
+    def _compilation_chain_init_hook(self) -> None:
+        """Load no Numba extensions to find the types of arguments. The compiler loads them if it has to run."""
+
+    def enable_caching(self) -> None:
+        self._cache = _Cache(self.py_func)
+
+
 def _with_sources(function: Callable[..., Any]) -> Any:
-    """The same function, with all sources as a closure that it does not look at: Numba's key contains closures."""
+    """The same function, with all sources in a closure that it never reads: Numba's key contains closures."""
     code = function.__code__.replace(co_freevars=("_sources",))
     same = FunctionType(code, function.__globals__, closure=(CellType(_SOURCES),))
     return update_wrapper(same, function)
 
 
-def _compile(function: Callable[..., Any], **options: Any) -> Any:
-    function = _with_sources(function)
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # "cannot cache function …: no locator available for file …"
-        return numba.njit(**options)(function)
-
-
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` for calls from Python: arrays and scalars in, no GIL, cached."""
-    return _compile(function, nogil=True)
+    dispatcher = _Kernel(_with_sources(function), targetoptions={"nopython": True, "nogil": True, "boundscheck": None})
+    try:
+        dispatcher.enable_caching()
+    except RuntimeError:  # "cannot cache function …: no locator available for file …"
+        pass
+    return dispatcher
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -76,16 +100,12 @@ def inlined(function: Callable[..., Any]) -> Any:
     return numba.njit(nogil=True)(function)
 
 
-@cache
-def address_of(function: Callable[..., Any]) -> int:
-    """The address of `function`, which takes five numbers and gives one, compiled for `posix.read_by`.
+def address_of(reader: Any) -> int:
+    """The address of a kernel that takes five numbers and returns one, for `posix.read_by`.
 
-    It is no part of the kernels that call it, so they load no slower for it; it is loaded where it is asked for.
+    Kernels that call it by address contain none of it, so they load faster; it is loaded where it is needed.
     """
-    function = _with_sources(function)
-    try:
-        compiled = numba.cfunc(_BY_ADDRESS, cache=True)(function)
-    except RuntimeError:  # as above
-        compiled = numba.cfunc(_BY_ADDRESS)(function)
-    _kept_alive.append(compiled)
-    return int(compiled.address)
+    arguments = (numba.types.int64,) * 5
+    reader.compile(arguments)
+    compiled = reader.overloads[arguments]
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name))

@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.store.batch import Batch
-from tokenfeed.store.data import Array
-from tokenfeed.store.documents import DocumentBatch
+from tokenfeed.store.batch import HostBatch
+from tokenfeed.types import Array
 
 __all__ = ["Padded", "Truncate", "pad"]
 
@@ -26,7 +25,7 @@ class Padded(NamedTuple):
 
 def pad(
     *, multiple_of: int = 1, max_length: int | None = None, truncate: Truncate = "end", value: int = 0
-) -> Callable[[Batch], Padded]:
+) -> Callable[[HostBatch], Padded]:
     """A collate function: rows as wide as the longest document of the batch, rounded up to a multiple.
 
     A document longer than `max_length` loses its end, or its start, or is an error. `value` fills what is left.
@@ -34,8 +33,8 @@ def pad(
     if multiple_of < 1 or (max_length is not None and max_length < 1) or truncate not in ("end", "start", "error"):
         raise ArgumentError(f"pad(multiple_of={multiple_of}, max_length={max_length}, truncate={truncate!r}) cannot be")
 
-    def collate(batch: Batch) -> Padded:
-        if not isinstance(batch, DocumentBatch):
+    def collate(batch: HostBatch) -> Padded:
+        if batch.rows.length is not None:
             raise ArgumentError("only documents are padded; windows have one length")
         kept = batch.lengths
         if max_length is not None:
@@ -49,8 +48,7 @@ def pad(
         # Item j of row i of the result is item offsets[i] + cut[i] + j of the batch.
         sources = ((batch.offsets[:-1] + cut)[:, None] + np.arange(width))[mask]
         columns = {}
-        for name in batch.column_names:
-            column = batch.column(name)
+        for name, column in batch.columns.items():
             rows = np.full((len(batch), width, *column.shape[1:]), value, column.dtype)
             rows[mask] = column[sources]
             columns[name] = rows

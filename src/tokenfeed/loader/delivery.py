@@ -1,4 +1,4 @@
-"""`Delivery`: what both roads do alike. Batches are made ahead, and counted when the training loop has them."""
+"""`Delivery`: what `Loader` and `stream` share. Batches are made ahead, and counted when the training loop has them."""
 
 import os
 import time
@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tokenfeed.loader.batch import LoadedBatch
-from tokenfeed.loader.feed import Buffers, Feed
+from tokenfeed.loader.feed import Feed
+from tokenfeed.loader.memory import Buffers
 from tokenfeed.storage.remote import RemoteStats
-from tokenfeed.store.data import Bytes
+from tokenfeed.store.batch import HostBatch
+from tokenfeed.types import Bytes
 
 __all__ = ["Delivery", "Stats"]
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What a loader has done since it was made."""
+    """Counters of a loader since it was made."""
 
     batches: int
     samples: int
@@ -28,19 +29,19 @@ class Stats:
     wall_seconds: float
     """Since the first batch was asked for."""
     wait_seconds: float
-    """That the training loop spent in `next`."""
+    """Time that the training loop spent in `next`."""
     read_seconds: float
-    """That was spent making them."""
+    """Time spent making batches."""
     queued: int
-    """Batches that are ready now."""
+    """Number of batches that are ready now."""
     remote: RemoteStats | None = None
-    """What fetching took, where data lies elsewhere."""
+    """Counters of the network, where data is remote."""
     items: int = 0
     """Items (tokens) of the rows delivered: of windows and packed rows their inputs, of documents all."""
     collate_seconds: float = 0.0
-    """Of `read_seconds`, spent in the collate function."""
+    """Part of `read_seconds` spent in the collate function."""
     encode_seconds: float | None = None
-    """That threads spent tokenising, where text is."""
+    """Time that threads spent tokenising; None where there is no text."""
     threads: int = 0
     """Threads that work ahead: they read, or tokenise where text is; 0 where nothing is made ahead."""
     prefetch: int = 0
@@ -67,12 +68,14 @@ class Delivery(ABC):
     `fetch` and `deliver` are the two halves of `next`, for a stage that hands a batch on later.
     """
 
+    rank: int
+    world_size: int
     _threads = 0
     _prefetch = 0
 
     def __init__(self) -> None:
         self._generation = 0
-        self._batches: Iterator[LoadedBatch] | None = None
+        self._batches: Iterator[HostBatch] | None = None
         self._finalizer: Callable[[], object] | None = None
         self._process = os.getpid()
         self._num_batches = 0
@@ -83,12 +86,22 @@ class Delivery(ABC):
         self._began: float | None = None
 
     @abstractmethod
-    def _start(self) -> tuple[Iterator[LoadedBatch], Callable[[], object]]:
-        """Batches from behind the last one delivered, and what ends the making of them."""
+    def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
+        """Batches after the last one delivered, and a call that stops making them."""
 
     @abstractmethod
-    def _note(self, batch: LoadedBatch) -> None:
+    def _note(self, batch: HostBatch) -> None:
         """The batch has been delivered."""
+
+    @property
+    @abstractmethod
+    def num_steps(self) -> int | None:
+        """Number of steps from the beginning to the end; None without end."""
+
+    @property
+    @abstractmethod
+    def next_batch_size(self) -> int:
+        """Rows of the next batch, if as many are left."""
 
     @abstractmethod
     def _use_buffers(self, buffers: Buffers) -> None: ...
@@ -96,16 +109,16 @@ class Delivery(ABC):
     @property
     @abstractmethod
     def _work_done(self) -> tuple[int, float]:
-        """Bytes read, and seconds spent, by the background."""
+        """Bytes read and seconds spent making batches."""
 
     @property
     def _collate_seconds(self) -> float:
-        """Of the seconds of the background, those of the collate function."""
+        """Seconds spent in the collate function."""
         return 0.0
 
     @property
     def _encode_seconds(self) -> float | None:
-        """Seconds spent tokenising, where text is."""
+        """Seconds spent tokenising; None where there is no text."""
         return None
 
     @property
@@ -116,17 +129,25 @@ class Delivery(ABC):
     def __iter__(self) -> Self:
         return self
 
+    def __len__(self) -> int:
+        if self.num_steps is None:
+            raise TypeError("this loader has no end, and so no length; epochs=1 makes it finite")
+        return self.num_steps
+
+    def __bool__(self) -> bool:
+        return True
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __next__(self) -> LoadedBatch:
+    def __next__(self) -> HostBatch:
         """The next batch. Where making it failed, the error is raised here; the next call tries again."""
         return self.deliver(self.fetch())
 
-    def fetch(self) -> LoadedBatch:
+    def fetch(self) -> HostBatch:
         """The next batch, for a stage that hands it on later: it is not in the state before `deliver`."""
         began = time.perf_counter()
         waited = self._waited[0]
@@ -138,7 +159,7 @@ class Delivery(ABC):
         batch.generation = self._generation
         return batch
 
-    def _fetch(self, began: float) -> LoadedBatch:
+    def _fetch(self, began: float) -> HostBatch:
         if self._process != os.getpid():
             self._leave_threads_behind()
         if self._batches is None:
@@ -156,16 +177,16 @@ class Delivery(ABC):
             raise
 
     def _leave_threads_behind(self) -> None:
-        """This process was forked: it has none of the threads, and of the locks what they left. Begin anew."""
+        """This process was forked: it has no threads, and locks may be held for ever. Begin again."""
         self.close()
         self._use_buffers(Buffers())
         self._process = os.getpid()
 
-    def is_current(self, batch: LoadedBatch) -> bool:
+    def is_current(self, batch: HostBatch) -> bool:
         """Whether a batch that was fetched is still the one to deliver: this was not closed or sent elsewhere."""
         return batch.generation == self._generation
 
-    def deliver(self, batch: LoadedBatch) -> LoadedBatch:
+    def deliver(self, batch: HostBatch) -> HostBatch:
         """Count a batch as delivered to the training loop."""
         self._note(batch)
         self._num_batches += 1
@@ -178,7 +199,7 @@ class Delivery(ABC):
         return isinstance(self._batches, Feed) and self._batches.queued > 0
 
     def use_memory(self, allocate: Callable[[int], Bytes]) -> None:
-        """Put batches into memory that `allocate` makes, such as pinned memory, from here on."""
+        """Put later batches into memory that `allocate` makes, such as pinned memory."""
         self.close()
         self._use_buffers(Buffers(allocate))
 
@@ -188,7 +209,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Any) -> None:
-        """Go on behind a checkpoint."""
+        """Go on after a checkpoint."""
 
     def close(self) -> None:
         """Stop working ahead, and forget what was fetched but not delivered. Iterating goes on where it was."""

@@ -1,20 +1,15 @@
-"""Background threads that keep a queue filled, in order; and buffers that are used again when nobody holds them."""
+"""Background threads that keep a queue filled, in order."""
 
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-__all__ = ["Buffers", "Feed"]
+__all__ = ["Feed"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-Bytes = npt.NDArray[np.uint8]
 
 _PATIENCE_SECONDS = 5
 
@@ -127,28 +122,3 @@ class Feed(Iterator[Result], Generic[Job, Result]):
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
-
-
-class Buffers:
-    """Memory for batches. A buffer is given out again once nothing refers to it: no batch, no array that views it.
-
-    So a batch that is held never changes, and memory grows with what is held alone.
-    """
-
-    _NOT_HELD = 3  # this list, the loop variable, and the argument of getrefcount
-
-    def __init__(self, allocate: Callable[[int], Bytes] | None = None) -> None:
-        self._allocate = allocate or (lambda num_bytes: np.empty(num_bytes, np.uint8))
-        self._buffers: list[Bytes] = []
-        self._lock = threading.Lock()
-
-    def take(self, num_bytes: int) -> Bytes:
-        """A buffer of that many bytes."""
-        with self._lock:
-            for buffer in self._buffers:
-                if buffer.size == num_bytes and sys.getrefcount(buffer) <= self._NOT_HELD:
-                    return buffer
-            made = self._allocate(num_bytes)
-            # Those of another size are from before the batch size changed; who holds one keeps it alive.
-            self._buffers = [*(buffer for buffer in self._buffers if buffer.size == num_bytes), made]
-            return made

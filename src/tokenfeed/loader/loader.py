@@ -1,24 +1,25 @@
-"""`Loader`: the samples of a plan as batches, read ahead by a background thread, with a state that is one number."""
+"""`Loader`: batches of a run over stored data."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.batch import LoadedBatch
 from tokenfeed.loader.delivery import Delivery
-from tokenfeed.loader.feed import Buffers, Feed
+from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.masking import find_masks
-from tokenfeed.loader.mixture import Mixture
-from tokenfeed.loader.run import AnyPlan, RunFile
-from tokenfeed.loader.steps import BatchSizes
-from tokenfeed.loader.work import ReadableView, Work, announced, make_jobs
+from tokenfeed.loader.memory import Buffers
+from tokenfeed.loader.reading import StepReader, announced, make_steps
 from tokenfeed.plan.locality import Shuffle
+from tokenfeed.plan.mixing import Mixture
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
+from tokenfeed.plan.steps import BatchSizes
+from tokenfeed.runs.file import RunFile
 from tokenfeed.storage.remote import RemoteStats
-from tokenfeed.store.batch import Batch
+from tokenfeed.store.batch import HostBatch
+from tokenfeed.store.view import View
 
 __all__ = ["Loader"]
 
@@ -29,19 +30,19 @@ _PREFETCH_BYTES = 64 << 20
 
 
 class Loader(Delivery):
-    """Endless batches over a view, in a globally shuffled order that every epoch has anew.
+    """Endless batches over a view, in a globally shuffled order that differs in every epoch.
 
     Step after step, rank r of W takes the samples K + r, K + W + r, … of the run, and K grows by W times the batch
     size. Nothing else is state: a checkpoint fits any world size, any batch size and any `prefetch`.
 
     A second `for` loop goes on where the first one stopped. `epochs` makes a loader finite: every sample exactly once
-    per epoch over all ranks, and equally many steps on every rank, of which the last may have short or empty batches;
-    a `for` loop over a finite loader that has ended begins again.
+    per epoch over all ranks, and equally many steps on every rank, of which the last may have short or empty batches.
+    `len(loader)` is then its number of steps, and a `for` loop over a finite loader that has ended begins again.
     """
 
     def __init__(
         self,
-        view: ReadableView | Mixture,
+        view: View | Mixture,
         batch_size: int | Mapping[int, int],
         *,
         seed: int = 0,
@@ -52,16 +53,16 @@ class Loader(Delivery):
         threads: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
-        collate: Callable[[Batch], Any] | None = None,
+        collate: Callable[[HostBatch], Any] | None = None,
         run: str | Path | None = None,
     ) -> None:
         """`batch_size` is that of one rank, or a ramp {samples delivered: batch size}. `prefetch` batches are read
-        ahead: 0 for none, and no thread; unless given, 32, or what fits 64 MiB. `rank` and `world_size` come from the
-        launcher unless given. `threads` read, without the interpreter lock, whatever their number in the same order.
-        A `Locality` as `shuffle` mixes less, where reading single samples from all over the data is too slow.
+        ahead: 0 for none, and no thread; by default 32, or what fits 64 MiB. `rank` and `world_size` come from the
+        launcher unless given. `threads` read without the interpreter lock; their number does not change the order. A
+        `Locality` as `shuffle` mixes less, where reading single samples from all over the data is too slow.
 
-        `collate` is called with every batch, in the background; what it returns is `batch.data`. `run` is a file in
-        which rank 0 notes what was run from where, for `Run`.
+        `collate` is called with every batch, in the background; its result is `batch.data`. `run` is a file in which
+        rank 0 notes what was run from where, for `Run`.
         """
         super().__init__()
         if (prefetch is not None and prefetch < 0) or threads < 1:
@@ -70,16 +71,40 @@ class Loader(Delivery):
             raise ArgumentError(f"epochs is {epochs}; it must be at least 1, or None for a loader without end")
         self.rank, self.world_size = find_rank(rank, world_size)
         self.batch_sizes = BatchSizes(batch_size)
-        self.plan, self._stop = _make_plan(view, epochs, seed=seed, shuffle=shuffle, skips=skips)
-        self._reader = view.reader
-        self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, view.sample_bytes))
+        mixture = Mixture.of(view)
+        self.plan = Plan.of(mixture, seed=seed, shuffle=shuffle, skips=skips)
+        self._stop = self.plan.end if epochs is None else self.plan.count(epochs)
+        self._paths = {name: each.paths for name, each in mixture.views.items()}
+        joined = mixture.joined
+        self._reader = joined.reader
+        self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, joined.sample_bytes))
         self._prefetch = self._choose_prefetch() if prefetch is None else prefetch
         self._threads = threads
-        masks = find_masks(view, skips)
-        self._work = Work(self.plan, view, self.rank, self.world_size, self._stop, Buffers(), collate, masks)
+        self._steps = StepReader(
+            self.plan,
+            joined,
+            find_masks(self.plan, list(mixture.views.values())),
+            rank=self.rank,
+            world_size=self.world_size,
+            stop=self._stop,
+            collate=collate,
+        )
         self._run = None if run is None or self.rank != 0 else RunFile(run)
-        self._stores = _find_paths(view)
         self._next = 0
+        self._arguments = {
+            "view": view,
+            "batch_size": batch_size,
+            "seed": seed,
+            "shuffle": shuffle,
+            "epochs": epochs,
+            "skips": skips,
+            "prefetch": prefetch,
+            "threads": threads,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "collate": collate,
+            "run": run,
+        }
 
     def _choose_prefetch(self) -> int:
         return min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
@@ -90,42 +115,50 @@ class Loader(Delivery):
             self._next = 0
         return self
 
-    def _note(self, batch: LoadedBatch) -> None:
+    @property
+    def num_steps(self) -> int | None:
+        return None if self._stop is None else self.batch_sizes.steps_between(0, self._stop, self.world_size)
+
+    @property
+    def next_batch_size(self) -> int:
+        return self.batch_sizes.at(self._next)
+
+    def _note(self, batch: HostBatch) -> None:
         self._next = batch.num_delivered
 
     def _use_buffers(self, buffers: Buffers) -> None:
-        self._work.use_buffers(buffers)
+        self._steps.use_buffers(buffers)
 
     @property
     def _work_done(self) -> tuple[int, float]:
-        return self._work.num_bytes, self._work.seconds
+        return self._steps.num_bytes, self._steps.seconds
 
     @property
     def _collate_seconds(self) -> float:
-        return self._work.collate_seconds
+        return self._steps.collate_seconds
 
     @property
     def _remote(self) -> RemoteStats | None:
         return self._reader.stats()
 
-    def _start(self) -> tuple[Iterator[LoadedBatch], Callable[[], object]]:
+    def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         if self._run is not None:
-            where = self._stores
+            where = self._paths
             self._run.begin(self.plan, self._next, self.world_size, self.batch_sizes, self._stop, stores=where)
         # Several steps are read by one call: handing over batches one by one would cost more than reading them. Not so
-        # where they come from a server, and then the first must not wait for those behind it.
-        per_job = max(1, self._prefetch // 2) if self._reader.remote is None else 1
-        jobs = make_jobs(self._next, self._stop, self.batch_sizes, self.world_size, per_job)
+        # for remote data, where the first must not wait for those after it.
+        together = max(1, self._prefetch // 2) if self._reader.remote is None else 1
+        coming = make_steps(self._next, self._stop, self.batch_sizes, self.world_size, together)
         if self._prefetch == 0:
-            work = self._work
-            return (batch for job in jobs for batch in work(job)), jobs.close
-        coming = jobs if self._reader.remote is None else announced(jobs, self._work.announce, self._announced)
-        feed = Feed(coming, self._work, depth=self._prefetch, per_job=per_job, threads=self._threads)
+            read = self._steps
+            return (batch for steps in coming for batch in read(steps)), coming.close
+        ahead = coming if self._reader.remote is None else announced(coming, self._steps.announce, self._announced)
+        feed = Feed(ahead, self._steps, depth=self._prefetch, per_job=together, threads=self._threads)
         return feed, feed.close
 
     @property
     def _announced(self) -> int:
-        """How many steps ahead data is asked for that lies elsewhere: what a quarter of its memory holds."""
+        """Number of steps that remote data is asked for in advance: what a quarter of its memory holds."""
         assert self._reader.remote is not None
         return max(1, min(self._prefetch, self._reader.remote.memory_bytes // 4 // self._batch_bytes))
 
@@ -134,31 +167,19 @@ class Loader(Delivery):
         return self.plan.state(self._next)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on behind a checkpoint, made on any number of ranks with any batch size."""
+        """Go on after a checkpoint, made on any number of ranks with any batch size."""
         num_delivered = self.plan.accept(state)
         self.close()
         self._next = num_delivered
+
+    def __reduce__(self) -> Any:
+        return _open_again, (self._arguments, self.state_dict())
 
     def __repr__(self) -> str:
         return f"Loader({self.plan}, batch_size={self.batch_sizes}, rank {self.rank} of {self.world_size})"
 
 
-def _make_plan(
-    view: ReadableView | Mixture, epochs: int | None, *, seed: int, shuffle: Shuffle, skips: Sequence[Skip]
-) -> tuple[AnyPlan, int | None]:
-    """The plan, and where it ends."""
-    if isinstance(view, Mixture):
-        if epochs is not None:
-            raise ArgumentError(
-                "sources of a mixture have epochs of their own; give the last stage a length, or mix(…, max_epochs=…)"
-            )
-        plan = view.plan(seed=seed, shuffle=shuffle, skips=skips)
-        return plan, plan.end
-    single = Plan.of(view, seed=seed, shuffle=shuffle, skips=skips)
-    return single, None if epochs is None else single.count(epochs)
-
-
-def _find_paths(view: ReadableView | Mixture) -> dict[str, list[str]]:
-    """Where the data of each source lies, as far as views tell; the source of a single view has no name."""
-    views = view.views if isinstance(view, Mixture) else {"": view}
-    return {name: list(getattr(getattr(each, "_data", None), "paths", ())) for name, each in views.items()}
+def _open_again(arguments: dict[str, Any], state: dict[str, Any]) -> Loader:
+    loader = Loader(**arguments)
+    loader.load_state_dict(state)
+    return loader

@@ -1,66 +1,67 @@
-"""Documents that are not to be learned from: their samples are delivered, and `loss_mask` leaves them out."""
+"""Documents that must not be learned from: their samples are delivered, and `loss_mask` leaves them out."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.mixture import Mixture
-from tokenfeed.plan.skips import Ints, Skip
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.skips import Skip
+from tokenfeed.store.batch import Rows
+from tokenfeed.store.view import View
+from tokenfeed.types import Bools, Ints
 
 __all__ = ["Masks", "find_masks"]
-
-TABLE = "documents"
 
 
 class _Mask(NamedTuple):
     at: int
-    """From this sample of the run on."""
+    """First sample of the run that the mask applies to."""
     indices: Ints
-    """The samples of the view that touch the documents, sorted."""
+    """Samples that touch the documents, sorted; numbered through all sources."""
     documents: Ints
+    """Documents, numbered through all sources."""
 
 
 class Masks:
     """Which targets of a batch count. Threads may share it."""
 
-    def __init__(self, masks: Sequence[_Mask]) -> None:
+    def __init__(self, masks: Sequence[_Mask], table: str) -> None:
+        """`table` is the span table that documents are numbered in."""
         self._masks = list(masks)
+        self._table = table
 
-    def of(self, rows: Any, samples: Ints) -> npt.NDArray[np.bool_]:
-        """(rows, length): False where the target is of a document that is masked. Spans are read only where one is."""
-        mask = np.ones((len(rows), rows.length), np.bool_)
+    def of(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
+        """(rows, length): False where the target is in a masked document.
+
+        Spans are looked up only where a sample touches a masked document.
+        """
+        length = rows.input_length(start, stop)
+        mask = np.ones((stop - start, length), np.bool_)
         for at, indices, documents in self._masks:
-            touched = (samples >= at) & np.isin(rows.indices, indices)
+            touched = (samples[start:stop] >= at) & np.isin(rows.indices[start:stop], indices)
             if touched.any():
-                targets = rows.span_numbers(TABLE)[touched, 1 : rows.length + 1]
-                mask[touched] &= ~np.isin(targets, documents)
+                spans = rows.spans(self._table).part(start, stop, length=length)
+                offsets = rows.offsets[start : stop + 1] - rows.offsets[start]
+                targets = spans.span_numbers(offsets).reshape(stop - start, -1)[:, 1 : length + 1]
+                mask[touched] &= ~np.isin(targets[touched], documents)
         return mask
 
 
-def find_masks(view: Any, skips: Sequence[Skip]) -> Masks | None:
-    """Of these skips, those that mask; None where there is none."""
-    masks = [_find(view, skip) for skip in skips if skip.mask]
-    return Masks(masks) if masks else None
+def find_masks(plan: Plan, views: Sequence[View]) -> Masks | None:
+    """The skips of a plan that mask; None where there is none. `views` are those of its sources."""
+    masks = [_find(views, plan.source_number(skip.source), skip) for skip in plan.skips if skip.mask]
+    return Masks(masks, views[0].spec.table) if masks else None
 
 
-def _find(view: Any, skip: Skip) -> _Mask:
-    """In the numbers of the view, or of all sources of a mixture one behind the other."""
-    first_index = first_document = 0
-    if isinstance(view, Mixture):
-        if skip.source not in view.views:
-            raise ArgumentError(f"{skip}: of which source? There are {', '.join(view.views)}")
-        for name in view.schedule.names:
-            if name == skip.source:
-                break
-            first_index += len(view.views[name])
-            first_document += len(view.views[name]._data.spans[TABLE])
-        view = view.views[skip.source]
-    if not hasattr(view, "length"):
+def _find(views: Sequence[View], number: int, skip: Skip) -> _Mask:
+    view, earlier = views[number], views[:number]
+    if view.length is None:
         raise ArgumentError(f"{skip}: samples of {view} are whole documents; skip them without mask=True")
     touched = view.samples_touching(skip.documents)
     if touched.size == 0:
         raise ArgumentError(f"{skip}: no sample touches these documents")
+    first_index = sum(len(each) for each in earlier)
+    first_document = sum(len(each.documents_table) for each in earlier)
     return _Mask(skip.at, first_index + touched, first_document + np.array(skip.documents))

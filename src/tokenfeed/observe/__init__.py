@@ -1,4 +1,4 @@
-"""A loader, seen from outside: counters for dashboards, a diagnosis in words, a file that `tokenfeed top` shows live.
+"""Observing a loader: counters for dashboards, a diagnosis in words, and a file that `tokenfeed top` shows live.
 
 observe.publish(loader, "run.stats.jsonl")          # tokenfeed top run.stats.jsonl
 writer.log(observe.to_dict(loader.stats()))         # TensorBoard, W&B

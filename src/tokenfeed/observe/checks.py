@@ -1,10 +1,11 @@
-"""What this machine has, and lacks, for tokenfeed: one `Check` after the other."""
+"""Checks of this machine: Python, kernels, cores, limits, disks."""
 
 import errno
 import os
 import platform
 import resource
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +19,9 @@ import numpy as np
 
 from tokenfeed.kernels import items
 from tokenfeed.loader.loader import Loader
-from tokenfeed.observe.diagnosis import count_cores
 from tokenfeed.store.store import open_store
 from tokenfeed.store.writer import Writer
+from tokenfeed.text.tokenizer.engines.workers import available_cores
 
 __all__ = ["Check", "check_machine"]
 
@@ -30,18 +31,18 @@ _LITTLE_DISK = 5 << 30
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: Literal["ok", "note", "problem"]
     """A problem stops tokenfeed from working here; a note does not."""
     found: str
     advice: str = ""
-    """What to do, where there is something to do."""
+    """What to do; empty if nothing needs doing."""
 
 
 def check_machine() -> Iterator[Check]:
-    """Look at Python, kernels, processor, limits and disks. Takes half a second, or ten where kernels are compiled."""
+    """Run the checks. Takes half a second, or ten if the kernels must be compiled."""
     yield Check("system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
     yield Check("python", "ok", f"{platform.python_version()} ({platform.python_implementation()})")
     for name in ("tokenfeed", "numpy", "numba"):
@@ -57,12 +58,12 @@ def check_machine() -> Iterator[Check]:
     for name, look in looks.items():
         try:
             yield look()
-        except Exception as error:  # noqa: BLE001 — a check that cannot be made must not hide the others
-            yield Check(name, "note", f"cannot be told: {type(error).__name__}")
+        except Exception as error:  # noqa: BLE001 — one failing check must not hide the others
+            yield Check(name, "note", f"the check failed: {type(error).__name__}")
 
 
 def _check_kernels() -> Check:
-    """Write a small store, read it back through a loader, and see where the machine code came from."""
+    """Write a small store, read it back through a loader, and report where the machine code came from."""
     began = time.perf_counter()
     tokens = np.arange(3000, dtype="<u2")
     try:
@@ -73,46 +74,32 @@ def _check_kernels() -> Check:
             read = next(loader).inputs
             loader.close()
         right = np.array_equal(np.asarray(read).reshape(-1), tokens[:2900])
-    except Exception as error:  # noqa: BLE001 — whatever it is, it is what the user must know
-        return Check(
-            "kernels",
-            "problem",
-            f"a small store could not be written and read: {type(error).__name__}: {error}",
-            "Run `tokenfeed --debug doctor`; is the folder for temporary files ($TMPDIR) writable, and Numba sound?",
-        )
+    except Exception as error:  # noqa: BLE001 — any error here is what the user must know
+        found = f"a small store could not be written and read: {type(error).__name__}: {error}"
+        advice = "Check that $TMPDIR is writable and that Numba works: `tokenfeed --debug doctor` shows the traceback."
+        return Check("kernels", "problem", found, advice)
     if not right:
-        return Check(
-            "kernels", "problem", "a small store did not read back as it was written", "Reinstall numba and tokenfeed."
-        )
+        found = "a small store did not read back as it was written"
+        return Check("kernels", "problem", found, "Reinstall numba and tokenfeed.")
     seconds = f"{time.perf_counter() - began:.1f} s for a first store and batch"
     stats: Any = items.read_windows.stats
     if stats.cache_path is None:
-        return Check(
-            "kernels",
-            "note",
-            f"compiled in every process, {seconds}",
-            "Set NUMBA_CACHE_DIR to a folder that can be written to, and they are compiled once.",
-        )
+        advice = "Set NUMBA_CACHE_DIR to a writable folder, so that they are compiled only once."
+        return Check("kernels", "note", f"compiled in every process, {seconds}", advice)
     if sum(stats.cache_hits.values()):
-        return Check("kernels", "ok", f"compiled before, kept in {stats.cache_path}; {seconds}")
-    return Check("kernels", "ok", f"compiled now, kept in {stats.cache_path} for the next process; {seconds}")
+        return Check("kernels", "ok", f"loaded from {stats.cache_path}; {seconds}")
+    return Check("kernels", "ok", f"compiled now and kept in {stats.cache_path} for the next process; {seconds}")
 
 
 def _check_cores() -> Check:
-    usable, there = count_cores(), os.cpu_count() or 1
+    usable, there = available_cores(), os.cpu_count() or 1
     quota = _cgroup_cores()
     found = f"{usable} usable of {there}"
     if quota is not None and quota < usable:
-        return Check(
-            "cores",
-            "note",
-            f"{found}, limited to the time of {quota:g}",
-            "More threads than that take time from each other: keep threads, and workers of prepare, below it.",
-        )
+        advice = "More threads than that only slow each other down: limit threads=, and the workers of prepare."
+        return Check("cores", "note", f"{found}, limited by a quota to {quota:g}", advice)
     if usable == 1:
-        return Check(
-            "cores", "note", found, "Reading ahead shares it with the training loop; give the job two or more."
-        )
+        return Check("cores", "note", found, "Loader and training loop share this core; give the job two or more.")
     return Check("cores", "ok", found)
 
 
@@ -129,9 +116,8 @@ def _check_descriptors() -> Check:
     told = ["no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}" for limit in (soft, hard)]
     found = f"{told[0]} (may be raised to {told[1]})"
     if soft != resource.RLIM_INFINITY and soft < _FEW_FILES:
-        return Check(
-            "open files", "note", found, f"`ulimit -n {_FEW_FILES * 8}` lets stores of many shards keep them open."
-        )
+        advice = f"`ulimit -n {_FEW_FILES * 8}` allows stores of many shards to keep their files open."
+        return Check("open files", "note", found, advice)
     return Check("open files", "ok", found)
 
 
@@ -141,11 +127,11 @@ def _check_pages() -> Check:
 
 
 def _check_nowait() -> Check:
-    """Whether a read can ask for what is in memory alone; then reads that must wait are overlapped."""
+    """Whether RWF_NOWAIT works: the kernels use it to find the reads that must wait, and overlap those."""
     name = "reads in flight"
-    without = 'Random reads from a slow disk are made one after the other; backend="mmap" may be faster.'
-    if not hasattr(os, "RWF_NOWAIT"):
-        return Check(name, "note", "this system cannot tell whether a read would wait", without)
+    without = 'Random reads from a slow disk happen one after the other; backend="mmap" may be faster.'
+    if sys.platform != "linux":
+        return Check(name, "note", "this system cannot say whether a read would wait", without)
     with tempfile.TemporaryFile() as file:
         file.write(bytes(4096))
         file.flush()
@@ -153,10 +139,9 @@ def _check_nowait() -> Check:
             os.preadv(file.fileno(), [bytearray(4096)], 0, os.RWF_NOWAIT)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EWOULDBLOCK):
-                where = (
-                    f"preadv2 with RWF_NOWAIT does not work in {tempfile.gettempdir()}: {os.strerror(error.errno or 0)}"
-                )
-                return Check(name, "note", where, f"Where stores lie on such a file system: {without}")
+                why = os.strerror(error.errno or 0)
+                found = f"preadv2 with RWF_NOWAIT does not work in {tempfile.gettempdir()}: {why}"
+                return Check(name, "note", found, f"If your stores are on such a file system: {without}")
     return Check(name, "ok", "preadv2 with RWF_NOWAIT works")
 
 
@@ -175,9 +160,7 @@ def _check_disk(name: str, folder: Path) -> Check:
     free = shutil.disk_usage(there).free
     found = f"{free / 1e9:,.1f} GB free for {folder}"
     if not os.access(there, os.W_OK | os.X_OK):
-        return Check(
-            name, "note", f"{there} cannot be written to", "Set TOKENFEED_CACHE, or TMPDIR, to a folder that can."
-        )
+        return Check(name, "note", f"{there} is not writable", "Set TOKENFEED_CACHE or TMPDIR to a writable folder.")
     if free < _LITTLE_DISK:
-        return Check(name, "note", found, "Downloads and caches of remote data may not fit.")
+        return Check(name, "note", found, "Downloads and the cache of remote data may not fit.")
     return Check(name, "ok", found)

@@ -1,42 +1,51 @@
-"""`serve_metrics(loader)`: what Prometheus asks for, on loopback, from a thread of the training process."""
+"""`serve_metrics(loader)`: metrics for Prometheus on a loopback port, served by a thread of the training process."""
 
+import errno
 import threading
 import weakref
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import AddressInUseError, ArgumentError, TokenfeedError
 from tokenfeed.observe.metrics import CONTENT_TYPE, to_openmetrics
 from tokenfeed.observe.publishing import find_loader
 from tokenfeed.observe.rates import NO_STATS
 
-__all__ = ["MetricsServer", "serve_metrics"]
+__all__ = ["MetricsServer", "explain_port", "serve_metrics"]
 
 _PATIENCE_SECONDS = 5
 
 
 def serve_metrics(loader: Any, port: int = 0, *, labels: Mapping[str, str] | None = None) -> "MetricsServer":
-    """Answer `GET http://127.0.0.1:<port>/metrics` with the loader's counters; port 0 takes one that is free.
+    """Answer `GET http://127.0.0.1:<port>/metrics` with the loader's counters. Port 0 takes any free port.
 
-    `labels` are `{"rank": …}` unless given. Only this machine can ask. The thread ends with the loader, with the
-    process, or by `close`. A port that is taken is an error.
+    `labels` defaults to `{"rank": …}`. Only this machine can connect. The server stops with the loader, with the
+    process, or on `close`. A port that is in use raises AddressInUseError.
     """
     found = find_loader(loader)
-    given = {"rank": str(getattr(found, "rank", 0))} if labels is None else dict(labels)
-    to_openmetrics(NO_STATS, given)  # a label that cannot be is told here, not to Prometheus
+    given = {"rank": str(found.rank)} if labels is None else dict(labels)
+    to_openmetrics(NO_STATS, given)  # reject an invalid label here, not when Prometheus asks
     try:
         server = MetricsServer(weakref.ref(found), port, given)
     except (OSError, OverflowError) as error:
-        raise ArgumentError(
-            f"metrics cannot be served on port {port}: {error}. Port 0 takes one that is free."
-        ) from None
+        raise explain_port(port, error) from error
     weakref.finalize(found, server.close)
     return server
 
 
+def explain_port(port: int, error: Exception) -> TokenfeedError:
+    """The error to raise where listening on a port of 127.0.0.1 failed."""
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return AddressInUseError(
+            f"port {port} of 127.0.0.1 is in use by another process. Stop that process, choose another port, or use "
+            "port 0, which takes any free one"
+        )
+    return ArgumentError(f"cannot listen on port {port} of 127.0.0.1: {error}. Port 0 takes any free one")
+
+
 class MetricsServer:
-    """A server that runs. It need not be kept."""
+    """A running server. The caller need not keep it."""
 
     def __init__(self, loader: "weakref.ref[Any]", port: int, labels: Mapping[str, str]) -> None:
         handler = type("Handler", (_Handler,), {"loader": staticmethod(loader), "labels": dict(labels)})
@@ -51,17 +60,17 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it listens, on loopback."""
+        """Port it listens on."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
-        """What to give Prometheus."""
+        """Address for Prometheus to scrape."""
         return f"http://127.0.0.1:{self.port}/metrics"
 
     def close(self) -> None:
-        """Stop answering. It can be called again."""
-        # A loader may be collected in any thread, at any moment: nothing here may wait for what this thread holds.
+        """Stop answering. May be called more than once."""
+        # The finalizer of a loader may run in any thread, this server's included, which must not wait for itself.
         if self._closed.acquire(blocking=False):
             if threading.current_thread() is self._thread:
                 threading.Thread(target=self._stop, daemon=True).start()
@@ -100,4 +109,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Training scripts have logs of their own."""
+        """Log nothing: the training script owns the log."""

@@ -1,40 +1,38 @@
-"""`History`: a stats file as it grows. What is new is read, what is old is thinned; memory is bounded."""
+"""`History`: a stats file as it grows. New lines are read, old points are thinned out, so memory is bounded."""
 
 import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from tokenfeed.observe.snapshots import Snapshot, find_stats_file, parse_snapshots, predecessor_of
-from tokenfeed.storage.local import reading
+from tokenfeed.observe.snapshots import Snapshot, StatsFile
 
-__all__ = ["History", "Point", "Series", "Source"]
+__all__ = ["History", "LoaderHistory", "Point", "Series"]
 
 _MOST_BYTES = 8 << 20
-"""Read at once: what a stats file and its predecessor have together, unless the publisher was told otherwise."""
-_MOST_SOURCES = 64
+"""Bytes read at once: twice the default size limit of a stats file."""
+_MOST_LOADERS = 64
 _LATEST = 128
 _MOST_POINTS = 1500
 _FULL_SECONDS = 600
 _SPACING = 0.9
-"""Snapshots are a second apart; closer ones make no better chart."""
+"""Least seconds between two points of a chart. Snapshots are a second apart by default."""
 
 
 class Point(NamedTuple):
-    """Values at a moment."""
+    """Values at one moment."""
 
     number: int
-    """Points of all series are numbered in the order in which they came, from 1."""
+    """Number of the point, from 1, counted over all series in the order of arrival."""
     time: float
     values: tuple[float, ...]
 
 
 class Series:
-    """Points in time. Those of the last ten minutes are all there, older ones ever further apart.
+    """Points in time: all of the last ten minutes, and fewer the older they are.
 
-    Counters are kept, not rates: whatever is left out, the rate between two points that remain is exact.
+    The values are counters, not rates, so the rate between any two remaining points is exact.
     """
 
     def __init__(self) -> None:
@@ -42,7 +40,7 @@ class Series:
         self._spacing = _SPACING
 
     def add(self, point: Point) -> bool:
-        """Whether it was taken: not if it is too close to the last one."""
+        """Add a point. Returns False, and leaves it out, if it is too close to the last one."""
         if self.points and point.time - self.points[-1].time < _SPACING:
             return False
         self.points.append(point)
@@ -61,16 +59,16 @@ class Series:
         self.points = kept
 
     def after(self, number: int) -> Sequence[Point]:
-        """Those with a greater number."""
+        """The points with greater numbers."""
         return self.points[bisect_right(self.points, number, key=lambda point: point.number) :]
 
 
-class Source:
-    """One loader of a stats file: its latest snapshots, and the counters that charts are made of."""
+class LoaderHistory:
+    """One loader of a stats file: its latest snapshots, and the counters that its charts show."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        """Sources are numbered as they appear."""
+        """Number of the loader, in order of appearance."""
         self.latest: deque[Snapshot] = deque(maxlen=_LATEST)
         self.series = Series()
 
@@ -80,79 +78,35 @@ class Source:
 
 
 class History:
-    """All that a stats file has told so far. Not for several threads at once."""
+    """Everything a stats file has said so far about its latest 64 loaders. Not thread-safe."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """It need not be there yet."""
-        self._path = path
-        self._inode = 0
-        self._offset = 0
-        self._num_sources = 0
-        self.sources: dict[tuple[str, int, int], Source] = {}
+        """The file may be created later."""
+        self._file = StatsFile(path, _MOST_BYTES)
+        self._num_loaders = 0
+        self.loaders: dict[tuple[str, int, int], LoaderHistory] = {}
         self.number = 0
-        """Of the last point."""
+        """Number of the last point."""
 
     def update(self) -> None:
-        """Read what was appended since the last time: at most 8 MiB, the latest. No file is NotAStoreError."""
-        path = find_stats_file(self._path)
-        for snapshot in parse_snapshots(self._read_new(path)):
+        """Read what was appended since the last call, at most the last 8 MiB. Raises NotFoundError without a file."""
+        for snapshot in self._file.read():
             self._add(snapshot)
 
-    def _read_new(self, path: Path) -> bytes:
-        """Whole lines from where the last call ended; a file that was set aside in between is read to its end."""
-        with reading(str(path)):
-            try:
-                with path.open("rb") as file:
-                    before = b""
-                    inode = os.fstat(file.fileno()).st_ino
-                    if inode != self._inode:
-                        before = self._read_rest(predecessor_of(path))
-                        self._inode, self._offset = inode, 0
-                    return before + self._read_lines(file.fileno())
-            except FileNotFoundError:
-                return b""
-
-    def _read_rest(self, path: Path) -> bytes:
-        """What was not read yet of the file that was set aside: all of it, if it is not the one that was read."""
-        try:
-            with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_ino != self._inode:
-                    self._offset = 0
-                return self._read_lines(file.fileno())
-        except FileNotFoundError:
-            return b""
-
-    def _read_lines(self, file: int) -> bytes:
-        size = os.fstat(file).st_size
-        if size < self._offset:
-            self._offset = 0
-        self._offset = max(self._offset, size - _MOST_BYTES)
-        data = os.pread(file, size - self._offset, self._offset)
-        data = data[: data.rfind(b"\n") + 1]  # what follows is half a line, which may become whole
-        self._offset += len(data)
-        return data
-
     def _add(self, snapshot: Snapshot) -> None:
-        source = self.sources.get(snapshot.source)
-        if source is None:
-            if len(self.sources) == _MOST_SOURCES:
-                oldest = min(self.sources.values(), key=lambda each: each.last.time)
-                del self.sources[oldest.last.source]
-            source = self.sources[snapshot.source] = Source(self._num_sources)
-            self._num_sources += 1
-        source.latest.append(snapshot)
+        loader = self.loaders.get(snapshot.key)
+        if loader is None:
+            if len(self.loaders) == _MOST_LOADERS:
+                oldest = min(self.loaders.values(), key=lambda each: each.last.time)
+                del self.loaders[oldest.last.key]
+            loader = self.loaders[snapshot.key] = LoaderHistory(self._num_loaders)
+            self._num_loaders += 1
+        loader.latest.append(snapshot)
         stats = snapshot.stats
-        values = (
-            stats.items,
-            stats.wall_seconds,
-            stats.wait_seconds,
-            stats.queued,
-            snapshot.cpu_seconds,
-            snapshot.memory_bytes,
-        )
-        self.add_point(source.series, snapshot.time, values)
+        of_loader = stats.items, stats.wall_seconds, stats.wait_seconds, stats.queued
+        self.add_point(loader.series, snapshot.time, (*of_loader, snapshot.cpu_seconds, snapshot.memory_bytes))
 
     def add_point(self, series: Series, time: float, values: tuple[float, ...]) -> None:
-        """Number a point, and add it to a series: one of a source, or one that somebody else keeps beside them."""
+        """Number a point and add it to a series, of a loader here or of anything else on the same charts."""
         if series.add(Point(self.number + 1, time, values)):
             self.number += 1

@@ -1,36 +1,30 @@
-"""What this process, and the graphics processors of this machine, are doing. Nothing here is ever an error."""
+"""Memory of this process, and the GPUs of this machine. Nothing here raises."""
 
 import os
 import resource
 import sys
-import time
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Gpu", "find_gpus", "look_for_gpus", "measure_cpu_seconds", "measure_memory"]
+__all__ = ["Gpu", "find_gpus", "look_for_gpus", "measure_memory"]
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A graphics processor as NVML sees it."""
+    """A GPU as NVML reports it."""
 
     index: int
     name: str
     busy: float
-    """Share of the last moments in which it ran something."""
+    """Fraction of the last moments in which it ran something."""
     used_bytes: int
     total_bytes: int
 
 
-def measure_cpu_seconds() -> float:
-    """Of all threads of this process."""
-    return time.process_time()
-
-
 def measure_memory() -> int:
-    """Bytes of memory that this process has now; where nothing tells, the most it ever had."""
+    """Resident bytes of this process now; on systems with neither /proc nor psutil, the maximum so far."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -44,12 +38,12 @@ def measure_memory() -> int:
 
 
 def find_gpus() -> list[Gpu]:
-    """Those of this machine, if `pynvml` (the package nvidia-ml-py) is installed; else none."""
+    """The GPUs of this machine; none if `pynvml` (the package nvidia-ml-py) is not installed."""
     return look_for_gpus()[0]
 
 
 def look_for_gpus() -> tuple[list[Gpu], str]:
-    """(those of this machine, why there are none)."""
+    """(GPUs of this machine, reason if there are none)."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -61,7 +55,7 @@ def look_for_gpus() -> tuple[list[Gpu], str]:
     try:
         found = [_describe_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError as error:
-        return [], f"NVML says {error}"
+        return [], f"NVML reports: {error}"
     finally:
         nvml.nvmlShutdown()
     return found, "" if found else "this machine has no NVIDIA GPU"

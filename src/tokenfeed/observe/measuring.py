@@ -1,4 +1,4 @@
-"""How fast a store can be read on this machine: what `tokenfeed bench` shows."""
+"""Measures how fast this machine reads a store: the work of `tokenfeed bench`."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,17 +19,17 @@ _WARM_BATCHES = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """One way of reading."""
+    """The speed of one way of reading."""
 
     name: str
     seconds: float
-    """That were measured."""
+    """Measured time."""
     batches: int
     windows: int
     items: int
     num_bytes: int
     seconds_to_first: float
-    """From nothing to the first batch."""
+    """Time from opening the store to the first batch."""
 
     @property
     def windows_per_second(self) -> float:
@@ -43,24 +43,28 @@ class Measurement:
     def bytes_per_second(self) -> float:
         return self.num_bytes / self.seconds if self.seconds else 0.0
 
+    def rates(self) -> dict[str, float]:
+        names = "windows_per_second", "items_per_second", "bytes_per_second"
+        return dict(zip(names, (self.windows_per_second, self.items_per_second, self.bytes_per_second), strict=True))
+
 
 def measure_store(
     open_store: Callable[..., Store], *, length: int, batch_size: int, seconds: float, threads: int, seed: int = 0
 ) -> Iterator[Measurement]:
-    """Read shuffled windows for so many seconds in all, in three ways: positionally, mapped, and by a loader.
+    """Read shuffled windows for `seconds` in all, in three ways: positional reads, mapped files, and a loader.
 
-    `open_store(backend=…)` opens the store anew for each. A store that lies elsewhere is read by a loader alone. What
-    the page cache holds, before or by then, is read from there: it is the machine as it is. Ends by Ctrl-C at once.
+    `open_store(backend=…)` opens the store again for each way. A remote store is read by a loader only. The page cache
+    stays as it is and fills while measuring. Ctrl-C stops at once.
     """
     began = time.perf_counter()
     windows = open_store(backend="pread").windows(length)
     if len(windows) == 0:
-        raise ArgumentError(f"the store has no window of {length:,} + 1 items; give a smaller --length")
+        raise ArgumentError(f"the store has no window of {length:,} + 1 items; choose a smaller length")
     ways: list[Literal["pread", "mmap"]] = [] if windows.reader.remote is not None else ["pread", "mmap"]
     share = seconds / (len(ways) + 1)
     loader = Loader(windows, batch_size, seed=seed, threads=threads, rank=0, world_size=1)
     next(loader)
-    first = time.perf_counter() - began  # with all that a new process must load
+    first = time.perf_counter() - began  # includes loading the kernels in a new process
     for backend in ways:
         yield _measure_reads(backend, open_store, length, batch_size, share, seed)
     for _ in range(_WARM_BATCHES):

@@ -1,4 +1,4 @@
-"""What is installed beside tokenfeed, and which credentials are at hand: names and versions, never values."""
+"""Checks of installed packages and of credentials. They report names and versions, never secrets."""
 
 import os
 from collections.abc import Iterator
@@ -21,18 +21,19 @@ _NEEDED = {
     "tiktoken": "tokenises",
     "obstore": "reads object stores",
     "urllib3": "downloads",
-    "msgpack": "one codec of payloads",
+    "msgpack": "the msgpack codec for payloads",
 }
 _OPTIONAL = {
     "torch": ("'tokenfeed[torch]'", "batches as tensors"),
     "jax": ("'tokenfeed[jax]'", "batches as global arrays"),
     "ray": ("'tokenfeed[ray]'", "prepare on a cluster"),
+    "starlette": ("'tokenfeed[ui]'", "the page of `tokenfeed serve`"),
     "fastokens": ("'tokenfeed[text]'", "tokenises 3 to 6 times as fast as tiktoken"),
     "rustbpe": ("'tokenfeed[text]'", "trains vocabularies"),
     "tokenizers": ("tokenizers", "not needed to load a tokenizer.json"),
-    "gigatoken": ("gigatoken", "another tokenizer engine, by name only"),
+    "gigatoken": ("gigatoken", "another tokenizer engine, used only if named"),
     "psutil": ("psutil", "memory of the process on systems without /proc"),
-    "pynvml": ("nvidia-ml-py", "GPU use in `tokenfeed top`"),
+    "pynvml": ("nvidia-ml-py", "GPU load in `tokenfeed top`"),
 }
 _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
 _VARIABLES = (
@@ -59,17 +60,17 @@ _FILES = (".aws/credentials", ".aws/config", ".config/gcloud/application_default
 
 
 def check_packages() -> Iterator[Check]:
-    """Versions, CUDA devices, and whether each tokenizer engine works. Imports torch where there is one: seconds."""
+    """Check versions, CUDA devices, and that each tokenizer engine works. Importing torch may take seconds."""
     for name, what in _NEEDED.items():
         if find_spec(name):
             yield Check(name, "ok", _version(name))
         else:
-            yield Check(name, "problem", f"not installed ({what})", f"pip install {name}, or tokenfeed anew.")
+            yield Check(name, "problem", f"not installed ({what})", f"pip install {name}, or reinstall tokenfeed.")
     for name, (install, what) in _OPTIONAL.items():
         if find_spec(name):
             yield _check_torch() if name == "torch" else Check(name, "ok", _version(name))
         else:
-            yield Check(name, "note", f"not installed ({what})", f"pip install {install}, if you want it.")
+            yield Check(name, "note", f"not installed ({what})", f"pip install {install}, if you need it.")
     for gpu in find_gpus():
         memory = f"{gpu.used_bytes / 1e9:.1f} of {gpu.total_bytes / 1e9:.1f} GB used"
         yield Check(f"GPU {gpu.index}", "ok", f"{gpu.name}, {memory}, busy {gpu.busy:.0%}")
@@ -80,7 +81,7 @@ def _version(name: str) -> str:
     try:
         return metadata.version(_DISTRIBUTIONS.get(name, name))
     except metadata.PackageNotFoundError:
-        return "of unknown version"
+        return "unknown version"
 
 
 def _check_torch() -> Check:
@@ -122,11 +123,11 @@ def _check_engines() -> Iterator[Check]:
 
 
 def check_credentials() -> Iterator[Check]:
-    """Which are at hand for object stores and the Hugging Face hub. Nothing is asked of any server."""
+    """List credentials found for object stores and the Hugging Face hub. Contacts no server."""
     files = [f"~/{name}" for name in _FILES if (Path.home() / name).exists()]
     found = [*filter(os.environ.get, _VARIABLES), *files]
     if not found:
-        yield Check("credentials", "ok", "none found: public data alone can be read from elsewhere")
+        yield Check("credentials", "ok", "none found: only public remote data can be read")
         return
     try:
         signs = "access_key_id" in s3_config()

@@ -1,4 +1,4 @@
-"""`publish(loader, path)`: a thread writes what the loader has counted, once a second, for `tokenfeed top`."""
+"""`publish(loader, path)`: a thread writes the loader's counters to a file once a second, for `tokenfeed top`."""
 
 import contextlib
 import os
@@ -8,15 +8,15 @@ import time
 import weakref
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.delivery import Delivery, Stats
-from tokenfeed.observe.diagnosis import count_cores
-from tokenfeed.observe.machine import measure_cpu_seconds, measure_memory
+from tokenfeed.observe.machine import measure_memory
 from tokenfeed.observe.rates import NO_STATS
-from tokenfeed.observe.snapshots import Snapshot
+from tokenfeed.observe.snapshots import Snapshot, predecessor_of
 from tokenfeed.storage.local import writing
+from tokenfeed.text.tokenizer.engines.workers import available_cores
 
 __all__ = ["Publisher", "find_loader", "publish"]
 
@@ -24,43 +24,50 @@ _numbers = count()
 
 
 def publish(loader: Any, path: str | os.PathLike[str], *, every: float = 1.0, max_bytes: int = 4 << 20) -> "Publisher":
-    """Write the loader's counters to a file, now and `every` so many seconds, until the loader or the process is gone.
+    """Write the loader's counters to a file, now and `every` that many seconds, until the loader or the process ends.
 
-    The ranks of one machine may share a file. It never grows beyond `max_bytes`, plus as much in `<path>.1`, its
-    predecessor. A write takes about 0.1 ms of a background thread; that it fails (the disk is full) hurts nobody but
-    who looks at the file. Only the first, made before this returns, raises.
+    The ranks of one machine may share a file. The file is limited to `max_bytes`, and so is its predecessor
+    `<path>.1`. A write takes about 0.1 ms in a background thread. The first write happens before this function returns,
+    and raises if it fails; later failures (such as a full disk) only leave a gap in the file.
 
-    Called `run.stats.jsonl` beside the run file `run.jsonl`, it is found by `tokenfeed top run.jsonl` too.
+    Name it `run.stats.jsonl`, beside the run file `run.jsonl`, and `tokenfeed top run.jsonl` finds it too.
     """
-    if not 0.01 <= every <= 3600 or max_bytes < 4096:
-        raise ArgumentError(
-            f"every is {every}, max_bytes is {max_bytes}; they must be from 0.01 to 3,600 seconds, and 4,096 or more"
-        )
+    if not 0.01 <= every <= 3600:
+        raise ArgumentError(f"every is {every}; expected 0.01 to 3,600 seconds")
+    if max_bytes < 4096:
+        raise ArgumentError(f"max_bytes is {max_bytes}; expected 4,096 or more")
     publisher = Publisher(find_loader(loader), Path(path), every=every, max_bytes=max_bytes)
     publisher._start()
     return publisher
 
 
+@runtime_checkable
+class _Stage(Protocol):
+    """An iterator that passes on the batches of a loader, such as the one `to_device` returns."""
+
+    loader: Any
+
+
 def find_loader(loader: Any) -> Delivery:
-    """The loader itself, or the one that a `DeviceLoader` takes its batches from."""
-    found = loader if isinstance(loader, Delivery) else getattr(loader, "loader", None)
+    """The loader itself, or the loader whose batches `to_device` or `to_arrays` passes on."""
+    found = loader.loader if isinstance(loader, _Stage) else loader
     if not isinstance(found, Delivery):
         raise ArgumentError(
-            f"{type(loader).__name__} is no loader: a Loader, a stream, or to_device of one is expected"
+            f"expected a Loader, a stream, or what to_device or to_arrays makes of one; got {type(loader).__name__}"
         )
     return found
 
 
 class Publisher:
-    """Writes until it is closed, or its loader is gone. It need not be kept."""
+    """Writes until it is closed or its loader is collected. The caller need not keep it."""
 
     def __init__(self, loader: Delivery, path: Path, *, every: float, max_bytes: int) -> None:
         self.path = path
         self._loader = weakref.ref(loader)
         self._last = NO_STATS
         self._max_bytes = max_bytes
-        # A loader may be collected in any thread, at any moment, and `close` is called then. Releasing a lock is safe
-        # there; an Event is not, if it was the thread that waits for it.
+        # The finalizer of a loader calls `close` in any thread at any moment. Releasing a lock is safe there; setting
+        # an Event is not, if that thread is the one waiting for it.
         self._wake = threading.Lock()
         self._wake.acquire()
         self._closed = threading.Lock()
@@ -68,7 +75,7 @@ class Publisher:
         self._every = every
         self._number = next(_numbers)
         self._host = socket.gethostname()
-        self._rank, self._world_size = getattr(loader, "rank", 0), getattr(loader, "world_size", 1)
+        self._rank, self._world_size = loader.rank, loader.world_size
 
     def _start(self) -> None:
         with writing(self.path):
@@ -76,7 +83,7 @@ class Publisher:
             self._write(ended=False)
         loader = self._loader()
         if loader is not None:
-            weakref.finalize(loader, self.close)  # at exit too, so that a run that ended is told from one that died
+            weakref.finalize(loader, self.close)  # at exit too, to distinguish a run that ended from one that died
         threading.Thread(target=self._run, name="tokenfeed-publish", daemon=True).start()
 
     def _run(self) -> None:
@@ -102,26 +109,24 @@ class Publisher:
             rank=self._rank,
             world_size=self._world_size,
             every=self._every,
-            cores=count_cores(),
-            cpu_seconds=round(measure_cpu_seconds(), 3),
+            cores=available_cores(),
+            cpu_seconds=round(time.process_time(), 3),
             memory_bytes=measure_memory(),
             ended=ended,
             stats=stats,
         ).to_json()
-        # Opened for every line, so that one rank may set the file aside while others go on writing. One call writes
-        # the line, behind a line break of its own: it stays whole, whatever a kill left before it.
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            if os.fstat(file).st_size + len(line) + 2 > self._max_bytes:
-                self.path.replace(self.path.with_name(f"{self.path.name}.1"))
-                os.close(file)
-                file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            os.write(file, f"\n{line}\n".encode())
-        finally:
-            os.close(file)
+        # The file is opened for every line, so that one rank may rename it while others write. Each line is one write,
+        # with a line break before it: the line stays whole even after the half line of a killed process.
+        with self.path.open("ab", buffering=0) as file:
+            if file.tell() + len(line) + 2 <= self._max_bytes:
+                file.write(f"\n{line}\n".encode())
+                return
+        self.path.replace(predecessor_of(self.path))
+        with self.path.open("ab", buffering=0) as file:
+            file.write(f"\n{line}\n".encode())
 
     def close(self) -> None:
-        """Write the last line, and no more."""
+        """Write the last line and stop."""
         if os.getpid() == self._pid and self._closed.acquire(blocking=False):
             self._wake.release()
             with contextlib.suppress(OSError):

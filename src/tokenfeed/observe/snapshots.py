@@ -1,9 +1,10 @@
-"""The stats file: one JSON object a line, each what one loader had counted at a moment, and who it was.
+"""The stats file: one JSON object per line, each a snapshot of one loader's counters.
 
-Lines are appended whole; the last may have been cut short by a kill, and is passed over. When the file has grown to its
-limit it becomes `<name>.1`, in place of the one before, and a new one begins: there are never more than two.
+Lines are appended whole; a line cut short by a kill is ignored. When the file reaches its size limit it is renamed to
+`<name>.1`, which replaces the previous one, and a new file begins: there are never more than two.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +12,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from tokenfeed.errors import NotAStoreError, StateError
+from tokenfeed.errors import NotFoundError, StateError
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.storage.local import reading
 from tokenfeed.storage.remote import RemoteStats
 
-__all__ = ["SUFFIX", "Snapshot", "find_stats_file", "parse_snapshots", "predecessor_of", "read_snapshots"]
+__all__ = ["SUFFIX", "Snapshot", "StatsFile", "find_stats_file", "predecessor_of", "read_snapshots"]
 
 SUFFIX = ".stats.jsonl"
 _TAIL_BYTES = 1 << 20
@@ -25,29 +26,29 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A loader at a moment."""
+    """The counters of one loader at one moment."""
 
     time: float
-    """Of the clock on the wall."""
+    """Wall-clock time, in seconds since 1970."""
     host: str
     pid: int
     loader: int
-    """Which of the loaders that this process has published, from 0."""
+    """Number of the loader among those this process has published, from 0."""
     rank: int
     world_size: int
     every: float
-    """Seconds until the next one."""
+    """Seconds until the next snapshot."""
     cores: int
-    """That the process may use."""
+    """Cores the process may use."""
     cpu_seconds: float
     memory_bytes: int
     ended: bool
-    """Whether it is the last, because the loader is gone or the process ended in peace."""
+    """True in the last snapshot of a loader that was closed or collected, or whose process exited normally."""
     stats: Stats
 
     @property
-    def source(self) -> tuple[str, int, int]:
-        """Which loader of which process it is of."""
+    def key(self) -> tuple[str, int, int]:
+        """Identity of the loader: host, process, number in the process."""
         return self.host, self.pid, self.loader
 
     def to_json(self) -> str:
@@ -55,36 +56,29 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Snapshot":
-        """Raises ValueError for what is no snapshot. Fields that are not known here are passed over."""
+        """Raises ValueError if the line is not a snapshot. Unknown fields are ignored."""
         try:
             value = json.loads(line)
         except RecursionError as error:
             raise ValueError("nested too deep") from error
         if not isinstance(value, Mapping) or not isinstance(value.get("stats"), Mapping):
-            raise ValueError("no snapshot")
+            raise ValueError("not a snapshot")
         stats = dict(value["stats"])
         remote = stats.pop("remote", None)
         try:
-            return cls(
-                **{
-                    **_known(cls, {name: each for name, each in value.items() if name != "stats"}),
-                    "stats": Stats(
-                        **_known(Stats, stats),
-                        remote=None if remote is None else RemoteStats(**_known(RemoteStats, remote)),
-                    ),
-                }
-            )
+            counted = None if remote is None else RemoteStats(**_known(RemoteStats, remote))
+            return cls(**_known(cls, value), stats=Stats(**_known(Stats, stats), remote=counted))
         except (TypeError, AttributeError) as error:
             raise ValueError(str(error)) from None
 
 
 def _known(kind: Any, value: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `kind` has; ValueError where one cannot be what it should."""
-    found = {field.name: (value[field.name], field.type) for field in fields(kind) if field.name in value}
-    for name, (each, wanted) in found.items():
-        if not _fits(each, get_args(wanted) or (wanted,)):
-            raise ValueError(f"{name} is {str(each)[:80]}")
-    return {name: each for name, (each, _) in found.items()}
+    """The fields that `kind` has, except `stats`; ValueError if one has the wrong type."""
+    kinds = {field.name: field.type for field in fields(kind) if field.name in value and field.name != "stats"}
+    for name, wanted in kinds.items():
+        if not _fits(value[name], get_args(wanted) or (wanted,)):
+            raise ValueError(f"{name} is {str(value[name])[:80]}")
+    return {name: value[name] for name in kinds}
 
 
 def _fits(value: object, kinds: Sequence[Any]) -> bool:
@@ -94,54 +88,86 @@ def _fits(value: object, kinds: Sequence[Any]) -> bool:
 
 
 def find_stats_file(path: str | os.PathLike[str]) -> Path:
-    """The stats file itself; of a run file `run.jsonl`, the `run.stats.jsonl` beside it."""
+    """The stats file at `path`, or beside the run file at `path`: `run.stats.jsonl` for `run.jsonl`."""
     given = Path(path)
     if not given.name.endswith(SUFFIX):
         beside = given.with_name(given.stem + SUFFIX)
         if beside.exists():
             return beside
-    if not given.is_file() and not predecessor_of(given).is_file():  # between the two there may be none for a moment
-        raise NotAStoreError(
-            f"there is no stats file {given}. A loader writes one if the training script says: from tokenfeed import "
-            f'observe; observe.publish(loader, "{given.stem.removesuffix(".stats") or "run"}{SUFFIX}")'
+    if not given.is_file() and not predecessor_of(given).is_file():  # while it is renamed there may be no file
+        raise NotFoundError(
+            f"there is no stats file {given}. A loader writes one if the training script calls "
+            f'observe.publish(loader, "{given.stem.removesuffix(".stats") or "run"}{SUFFIX}") (from tokenfeed import '
+            "observe)"
         )
     return given
 
 
-def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
-    """The latest snapshots, in the order in which they were written: those in the last MiB of the file, or of two."""
-    file = find_stats_file(path)
-    tail = _read_tail(file, _TAIL_BYTES)
-    if len(tail) < _TAIL_BYTES:
-        tail = _read_tail(predecessor_of(file), _TAIL_BYTES - len(tail)) + tail
-    found = list(parse_snapshots(tail))
-    if not found:
-        if tail.strip():
-            raise StateError(f"{file} is not a stats file, such as observe.publish writes: no line is of one")
-        raise StateError(f"{file} is empty: nothing was published yet")
-    return found
-
-
 def predecessor_of(path: Path) -> Path:
-    """What the file became when it had grown to its limit."""
+    """The name a stats file gets when it has reached its size limit."""
     return path.with_name(f"{path.name}.1")
 
 
-def _read_tail(path: Path, num_bytes: int) -> bytes:
-    with reading(str(path)):
-        try:
-            with path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - num_bytes))
-                return file.read()
-        except FileNotFoundError:
-            return b""
+class StatsFile:
+    """A stats file that may still grow. Each call of `read` returns the snapshots added since the last."""
+
+    def __init__(self, path: str | os.PathLike[str], most_bytes: int) -> None:
+        """`most_bytes` bounds one read, of the file and of its predecessor each: older lines are skipped."""
+        self._path = path
+        self._most_bytes = most_bytes
+        self._inode = self._offset = 0
+
+    def read(self) -> list[Snapshot]:
+        """The new snapshots, in the order they were written. Raises NotFoundError if there is no file."""
+        return list(_parse(self.read_bytes()))
+
+    def read_bytes(self) -> bytes:
+        """The new whole lines. If the file was renamed since the last call, the rest of it comes first."""
+        path = find_stats_file(self._path)
+        with reading(str(path)):
+            try:
+                with path.open("rb") as file:
+                    is_new = os.fstat(file.fileno()).st_ino != self._inode
+                    before = self._read_predecessor(path) if is_new else b""
+                    return before + self._read_lines(file.fileno())
+            except FileNotFoundError:
+                return self._read_predecessor(path)
+
+    def _read_predecessor(self, path: Path) -> bytes:
+        with contextlib.suppress(FileNotFoundError), predecessor_of(path).open("rb") as file:
+            return self._read_lines(file.fileno())
+        return b""
+
+    def _read_lines(self, file: int) -> bytes:
+        """The unread lines of a file; all its lines if it is not the file that was read before."""
+        inode, size = os.fstat(file).st_ino, os.fstat(file).st_size
+        if inode != self._inode or size < self._offset:
+            self._inode, self._offset = inode, 0
+        self._offset = max(self._offset, size - self._most_bytes)
+        data = os.pread(file, size - self._offset, self._offset)
+        data = data[: data.rfind(b"\n") + 1]  # the rest is half a line, which may become whole
+        self._offset += len(data)
+        return data
 
 
-def parse_snapshots(data: bytes) -> Iterator[Snapshot]:
-    """Those of the lines that are one."""
+def _parse(data: bytes) -> Iterator[Snapshot]:
     for line in data.split(b"\n"):
         try:
             yield Snapshot.from_json(line)
-        except ValueError:  # cut by where reading began, or by a kill
+        except ValueError:  # cut where reading began, or by a kill
             continue
+
+
+def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
+    """The latest snapshots in the order they were written: those in the last MiB of the file and of its predecessor."""
+    data = StatsFile(path, _TAIL_BYTES).read_bytes()
+    found = list(_parse(data))
+    if not found:
+        file = find_stats_file(path)
+        if data.strip():
+            raise StateError(
+                f"{file} is not a stats file: it holds no snapshot. Call observe.publish(loader, …) in the training "
+                "script, and give the file it writes"
+            )
+        raise StateError(f"{file} is empty: the training script has published nothing yet")
+    return found

@@ -1,13 +1,14 @@
-"""What `tokenfeed top` shows of a stats file: each loader in it, how fast it is, and what it waits for."""
+"""The loaders of a stats file as `tokenfeed top` shows them: their speed, and what they are waiting for."""
 
 import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
+from tokenfeed.errors import quantity
 from tokenfeed.observe.diagnosis import diagnose
 from tokenfeed.observe.rates import Rates
 from tokenfeed.observe.snapshots import Snapshot, read_snapshots
@@ -15,54 +16,51 @@ from tokenfeed.observe.snapshots import Snapshot, read_snapshots
 __all__ = ["Watched", "look", "watch"]
 
 _PATIENCE = 3
-"""So many snapshots must be missing before a loader counts as silent."""
+"""Missing snapshots after which a loader counts as silent."""
 _KEPT_SECONDS = 60
 _HISTORY = 120
 
 
 @dataclass(frozen=True)
 class Watched:
-    """One loader, as of its last snapshot."""
+    """One loader at the time of its last snapshot."""
 
     last: Snapshot
     rates: Rates
-    """Of the last seconds that there are snapshots of."""
+    """Rates over the last few seconds of snapshots."""
     cpu: float
     """Cores that the process kept busy in that time."""
     history: list[float]
-    """Items a second between one snapshot and the next, of the last 120, the latest last."""
+    """Items per second between successive snapshots, the latest 120, oldest first."""
     state: Literal["runs", "ended", "silent", "gone"]
-    """It ended in peace; or has not been heard of lately, its process being there or gone."""
+    """`ended`: closed normally. `silent`: no snapshot lately. `gone`: its process no longer exists."""
     words: list[str]
-    """What it waits for; or what became of it."""
+    """Sentences that say what it is waiting for, or how it ended."""
 
     def is_past(self, latest: float) -> bool:
-        """Whether it does not run, and others have gone on for a minute, to the time `latest`."""
+        """Whether it stopped a minute or more before `latest`, the time of the newest snapshot of any loader."""
         return self.state != "runs" and latest - self.last.time >= _KEPT_SECONDS
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def watch(path: str | os.PathLike[str], *, seconds: float = 5.0, now: float | None = None) -> list[Watched]:
-    """The loaders of a stats file, by rank. Rates are those of the last `seconds` before each one's last snapshot.
+    """The loaders of a stats file, by rank, with rates over the `seconds` before the last snapshot of each.
 
-    Of a loader that ended, or whose process is gone, nothing is told once others have gone on for a minute.
+    A loader that stopped is left out once others have run on for a minute.
     """
     now = time.time() if now is None else now
-    by_source: dict[tuple[str, int, int], list[Snapshot]] = {}
+    by_loader: dict[tuple[str, int, int], list[Snapshot]] = {}
     for snapshot in read_snapshots(path):
-        by_source.setdefault(snapshot.source, []).append(snapshot)
-    watched = [look(snapshots, seconds=seconds, now=now) for snapshots in by_source.values()]
+        by_loader.setdefault(snapshot.key, []).append(snapshot)
+    watched = [look(snapshots, seconds=seconds, now=now) for snapshots in by_loader.values()]
     latest = max(each.last.time for each in watched)
     kept = [each for each in watched if not each.is_past(latest)]
     return sorted(kept, key=lambda each: (each.last.rank, each.last.time))
 
 
 def look(snapshots: Sequence[Snapshot], *, seconds: float, now: float) -> Watched:
-    """One loader by its snapshots, of which there must be one."""
+    """One loader, from its snapshots, of which there is at least one."""
     last = snapshots[-1]
-    # The interval begins with the latest snapshot that is old enough; with the oldest, if none is.
+    # The interval begins with the latest snapshot that is old enough, or with the oldest if none is.
     before = next((each for each in reversed(snapshots[:-1]) if last.time - each.time >= seconds), snapshots[0])
     rates = Rates.between(before.stats, last.stats)
     history = [
@@ -95,13 +93,13 @@ def _is_alive(pid: int) -> bool:
 
 def _tell(state: str, before: Snapshot, last: Snapshot, now: float) -> list[str]:
     stats, ago = last.stats, f"{max(0.0, now - last.time):,.0f} s ago"
-    done = f"after {stats.batches:,} batches, {stats.items:,} tokens"
+    done = f"after {quantity(stats.batches, 'batch', 'batches')} and {quantity(stats.items, 'token')}"
     if state == "ended":
-        return [f"It ended {ago}, {done}; it had waited {stats.wait_fraction:.1%} of the time."]
+        return [f"The loader ended {ago}, {done}. The loop waited {stats.wait_fraction:.1%} of the time."]
     if state == "gone":
-        return [f"Process {last.pid} is gone without a word; it was last heard of {ago}, {done}."]
+        return [f"Process {last.pid} no longer exists. Its last snapshot was {ago}, {done}."]
     if state == "silent":
-        return [f"Nothing was heard of process {last.pid} since {ago}: is it stopped, or the disk full?"]
+        return [f"Process {last.pid} wrote its last snapshot {ago}. Is it stopped, or is the disk full?"]
     if last is before:
-        return ["One snapshot is there; rates need a second."]
+        return ["There is only one snapshot so far; rates need two."]
     return diagnose(before.stats, last.stats, cores=last.cores)

@@ -5,7 +5,8 @@ from typing import Any
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.kernels import locality as kernels
-from tokenfeed.plan.permutation import Ints, Permutation, whole
+from tokenfeed.plan.permutation import Permutation, whole
+from tokenfeed.types import Ints
 
 __all__ = [
     "LocalPermutation",

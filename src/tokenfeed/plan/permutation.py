@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, SampleIndexError
 from tokenfeed.kernels import permutation as kernels
+from tokenfeed.types import Ints
 
 __all__ = ["Permutation", "whole"]
 
 _LIMIT = 1 << 63
 
-Ints = npt.NDArray[np.int64]
 Numbers = Sequence[Any] | npt.NDArray[np.integer[Any]]
 
 

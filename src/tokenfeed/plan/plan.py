@@ -1,53 +1,36 @@
-"""`Plan`: which sample a run delivers as its k-th. A pure function; it knows counts, never bytes."""
+"""`Plan`: which sample of which source a run delivers as its k-th. A pure function; it knows counts, never bytes.
+
+    k ──skipped ranges──► j ──schedule──► (source, its own number) ──order of the source──► (epoch, index)
+
+A run over one view is a mixture of one source, whose name is empty: the schedule is then the identity.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.kernels.locality import permute_local_run
-from tokenfeed.kernels.permutation import permute_run
-from tokenfeed.plan.locality import (
-    Locality,
-    LocalPermutation,
-    Shuffle,
-    check_shuffle,
-    locality_part,
-    shuffle_from_json,
-    shuffle_to_json,
-)
-from tokenfeed.plan.permutation import Permutation
-from tokenfeed.plan.skips import Ints, Removals, Skip, begun, jump, jump_back
+from tokenfeed.plan.locality import Shuffle, check_shuffle, locality_part, shuffle_from_json, shuffle_to_json
+from tokenfeed.plan.mixing import Ledger, Mixture
+from tokenfeed.plan.order import Order, Orders
+from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.plan.skips import Skip, first_changes, jump, jump_back, retreat
+from tokenfeed.plan.sources import PlanSource
+from tokenfeed.plan.state import VERSION, check_kind, check_parts
 from tokenfeed.storage.local import read_bytes, replace_bytes
+from tokenfeed.store.view import View
+from tokenfeed.types import Floats, Ints
 
-__all__ = ["Plan", "Trace", "View", "check_parts", "check_state"]
+__all__ = ["Plan", "PlanSource", "Trace"]
 
-VERSION = 1
-
-
-class View(Protocol):
-    """What a plan asks of a view: how many samples, which data, and what a sample is."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def identity(self) -> str:
-        """A checksum of the data."""
-
-    @property
-    def description(self) -> str:
-        """What one sample is, such as `windows(2048)`."""
-
-    def samples_touching(self, documents: Sequence[int]) -> Ints:
-        """The samples that any of these documents is part of."""
-
-    # A view may also have `samples_per_group`, how many samples stay together whatever the shuffle, and `family`, what
-    # it has in common with views of other lengths over the same groups.
+_LONGEST_LABEL = 40
+"""Length of a text that is written out in a state, which is then at most 300 bytes of JSON; else its checksum is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,186 +40,286 @@ class Trace:
     sample: int
     """k, its number in the run."""
     epoch: int
+    """Epoch of its source."""
     index: int
-    """Its number in the view."""
-    source: str | None = None
-    """Of a mixture, the source that the view belongs to."""
+    """Its number in the view of its source."""
+    source: str
+    """Name of its source; empty where the run is over one view."""
 
 
 class Plan:
-    """k → (epoch, index) for k = 0, 1, 2, …: epoch k // n, index `Permutation(n, seed, epoch)[k % n]`, less the skips.
+    """k → (source, epoch, index) for k = 0, 1, 2, …
 
-    With groups of m samples, groups are permuted: index `Permutation(n / m, seed, epoch)[k % n // m] · m + k % m`. With
-    a `Locality` as `shuffle`, the permutation is a `LocalPermutation`.
-
-    Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do later.
+    Every source is shuffled, and goes through its epochs, by itself. Over one view of n samples, sample k has epoch
+    k // n and index `Permutation(n, seed, epoch)[k % n]`, less the skips; `Order` tells the rule with groups and with
+    locality. Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do later.
     """
 
     def __init__(
         self,
-        num_samples: int,
+        sources: Sequence[PlanSource],
+        schedule: Schedule | None = None,
         *,
-        data: str,
-        view: str,
         seed: int = 0,
         shuffle: Shuffle = True,
         skips: Sequence[Skip] = (),
-        group: int = 1,
-        family: str | None = None,
     ) -> None:
-        """`skips` in the order in which they were made. Those by document need a view to find samples: `Plan.of`.
+        """`sources` in the order of the schedule's names; one source needs no schedule.
 
-        Groups of `group` samples are shuffled, and stay together. Plans over views of one `family` may take each
-        other's checkpoints: they have the same groups, of more or fewer samples.
+        `skips` in the order in which they were made. Those by document need a view to find samples: `Plan.of`. A
+        `Locality` as `shuffle` holds for every source: a run then reads from 2 · tile blocks of each at a time.
         """
-        if num_samples < 1:
-            raise ArgumentError("there is nothing to load: the view has no samples")
-        if group < 1 or num_samples % group:
-            raise ArgumentError(f"{num_samples} samples are no whole number of groups of {group}")
-        self.num_samples = num_samples
-        self.group = group
-        self.family = family
-        self.data = data
-        self.view = view
+        if schedule is None:
+            schedule = Schedule([Stage({source.name: 1.0 for source in sources})], [source.name for source in sources])
+        if [source.name for source in sources] != list(schedule.names):
+            raise ArgumentError(
+                f"the schedule is of {list(schedule.names)}, the sources are {[each.name for each in sources]}"
+            )
+        self.sources = tuple(sources)
+        self.schedule = schedule
         self.seed = seed
         self.shuffle = check_shuffle(shuffle)
         self.skips = tuple(skips)
-        Permutation(num_samples, seed=seed)  # checks both
+        self.starts: Ints = np.cumsum([0, *(source.num_samples for source in sources)])
+        """Joined number of the first sample of each source, where all are numbered one after the other; and the end."""
+        self._orders = [
+            Order(
+                source.num_samples,
+                seed=_seed_of(source.name, seed),
+                shuffle=self.shuffle,
+                group=source.spec.samples_per_group,
+            )
+            for source in sources
+        ]
         self._ranges: list[tuple[int, int]] = []
-        self._removals = Removals(num_samples, self._places)
         for skip in self.skips:
-            if skip.samples is not None:
-                self._ranges.append(skip.samples)
-            elif skip.mask:
-                continue  # it changes no order
-            elif skip.indices:
-                if skip.indices[-1] >= num_samples or skip.indices[0] < 0:
-                    raise ArgumentError(f"{skip} names a sample outside the view, which has {num_samples:,}")
-                at = int(jump(np.array([skip.at]), self._ranges)[0])
-                self._removals.add(at, np.array(skip.indices))
-            else:
-                raise ArgumentError(f"{skip}: which samples touch these documents, only a view can tell; use Plan.of")
+            self._add_skip(skip)
+        self._changes = first_changes(self.skips)
+        self._together = Orders(self._orders, self.shuffle)
+        self._only = self._orders[0] if len(sources) == 1 and schedule.total is None else None
+        """The order of the only source, whose numbers are then those of the run."""
+        self._steady: tuple[int, int, dict[str, Any]] = 0, 0, {}
+        """(start, stop, parts): for all k in [start, stop), `parts(k)` is this."""
+
+    def _add_skip(self, skip: Skip) -> None:
+        if skip.samples is not None:
+            self._ranges.append(skip.samples)
+            return
+        number = self.source_number(skip.source)
+        if skip.mask:
+            return  # it changes no order
+        if not skip.indices:
+            raise ArgumentError(f"{skip}: only a view can tell which samples touch these documents; use Plan.of")
+        at = int(jump(np.array([skip.at]), self._ranges)[0])
+        self._orders[number].remove(skip.indices, int(self.schedule.counts(at)[number]))
 
     @classmethod
-    def of(cls, view: View, *, seed: int = 0, shuffle: Shuffle = True, skips: Sequence[Skip] = ()) -> "Plan":
-        """The plan over a view."""
-        found = [_with_indices(skip, view) for skip in skips]
-        return cls(
-            len(view),
-            data=view.identity,
-            view=view.description,
-            seed=seed,
-            shuffle=shuffle,
-            skips=found,
-            group=getattr(view, "samples_per_group", 1),
-            family=getattr(view, "family", None),
-        )
+    def of(cls, view: View | Mixture, *, seed: int = 0, shuffle: Shuffle = True, skips: Sequence[Skip] = ()) -> "Plan":
+        """The plan over a view or a mixture."""
+        mixture = Mixture.of(view)
+        sources = [PlanSource.of(name, each, mixture.max_epochs.get(name)) for name, each in mixture.views.items()]
+        # A plan without skips tells the sources apart, so that what is wrong with a skip is told the same way.
+        names = cls(sources, mixture.schedule, seed=seed, shuffle=shuffle)
+        found = []
+        for skip in skips:
+            if skip.documents and not skip.mask:
+                name = sources[names.source_number(skip.source)].name
+                touched = mixture.views[name].samples_touching(skip.documents).tolist()
+                if not touched and not skip.indices:
+                    raise ArgumentError(f"{skip}: no sample{f' of {name}' if name else ''} touches these documents")
+                skip = replace(skip, indices=(*skip.indices, *touched))
+            found.append(skip)
+        return cls(sources, mixture.schedule, seed=seed, shuffle=shuffle, skips=found) if found else names
 
-    def locate(self, samples: Ints) -> tuple[Ints, Ints]:
-        """(epochs, indices) of samples of the run. O(1) each, O(log s) with s samples removed."""
-        samples = np.asarray(samples, np.int64)
-        positions = self.positions(jump(samples, self._ranges) if self._ranges else samples)
-        epochs, indices = np.empty_like(positions), np.empty_like(positions)
-        if self.shuffle and self.group == 1:
-            self._permute(positions, epochs, indices)
-        elif self.shuffle:
-            groups, places = np.divmod(positions, self.group)
-            self._permute(groups, epochs, indices)
-            indices = indices * self.group + places
-        else:
-            np.divmod(positions, self.num_samples, out=(epochs, indices))
-        return epochs, indices
+    def source_number(self, name: str | None) -> int:
+        """The place of a source in `sources`; without a name, of the only one."""
+        names = [source.name for source in self.sources]
+        if name is None and len(names) == 1:
+            return 0
+        if name is None:
+            raise ArgumentError(f"of which source? Give source=…; there are {', '.join(names)}")
+        if names == [""] and name:
+            raise ArgumentError(f"there is no source {name!r}: the run is over one view, without a name; leave it out")
+        if name not in names:
+            raise ArgumentError(f"there is no source {name!r}; there are {', '.join(names)}")
+        return names.index(name)
 
-    def _permute(self, positions: Ints, epochs: Ints, indices: Ints) -> None:
-        num_groups = self.num_samples // self.group
-        if isinstance(self.shuffle, Locality):
-            block, tile = self.shuffle.block, self.shuffle.tile
-            permute_local_run(positions, num_groups, block, tile, self.seed, epochs, indices)
-        else:
-            permute_run(positions, num_groups, self.seed, epochs, indices)
+    def locate(self, samples: Sequence[int] | Ints) -> tuple[Ints, Ints, Ints]:
+        """(sources, epochs, indices) of samples of the run; each index counts in its own source.
 
-    def positions(self, numbers: Ints) -> Ints:
-        """Places in the endless shuffled stream, epoch · n + place in the epoch, of samples that are not left out."""
-        return self._removals.to_positions(numbers)
+        O(1) each, O(log s) with s samples removed. Over one view, 3 µs a call and 15 ns a sample.
+        """
+        numbers = np.asarray(samples, np.int64)
+        if self._ranges:
+            numbers = jump(numbers, self._ranges)
+        if self._only is not None:
+            return np.zeros(numbers.size, np.int64), *self._only.locate(numbers)
+        sources, numbers = self.schedule.locate(numbers)
+        return sources, *self._together.locate(sources, numbers)
 
-    def find(self, index: int, *, epochs: Sequence[int]) -> Ints:
-        """The k at which sample `index` of the view is delivered in these epochs; fewer where it is skipped."""
-        if not 0 <= index < self.num_samples:
-            raise ArgumentError(f"sample {index} is outside the view, which has {self.num_samples:,}")
-        places = [int(self._places(epoch, np.array([index]))[0]) for epoch in epochs]
-        positions = np.array([epoch * self.num_samples + place for epoch, place in zip(epochs, places, strict=True)])
-        numbers = self._removals.to_numbers(positions.astype(np.int64))
-        found = jump_back(numbers[numbers >= 0], self._ranges)
-        return found[found >= 0]
+    def find(self, index: int, *, epochs: Sequence[int], source: str | None = None) -> Ints:
+        """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped."""
+        found = [self.find_all([index], epoch, source=source) for epoch in epochs]
+        samples = np.concatenate([np.empty(0, np.int64), *found])
+        return samples[samples >= 0]
+
+    def find_all(self, indices: Sequence[int] | Ints, epoch: int, *, source: str | None = None) -> Ints:
+        """The k at which samples of a source are delivered in one of its epochs, −1 where never.
+
+        100 ns each; 20 µs each where samples of the source are skipped.
+        """
+        number = self.source_number(source)
+        given, size = np.asarray(indices, np.int64), self.sources[number].num_samples
+        if given.size and not (given.min() >= 0 and given.max() < size):
+            raise ArgumentError(f"samples {given.min()} to {given.max()} are asked for; the view has {size:,}")
+        own = self._orders[number].find(given, epoch)
+        return jump_back(own if self._only is not None else self.schedule.find(number, own), self._ranges)
+
+    @cached_property
+    def end(self) -> int | None:
+        """How many samples the run has: to the end of the last stage, or until a source would be seen too often."""
+        ends = [None if self.schedule.total is None else retreat(self.schedule.total, self._ranges)]
+        for number, source in enumerate(self.sources):
+            if source.max_epochs is not None:
+                ends.append(self._count(number, source.max_epochs))
+        return min((end for end in ends if end is not None), default=None)
 
     def count(self, epochs: int) -> int:
-        """How many samples a run delivers in its first `epochs` epochs."""
-        count = self._removals.count_before(epochs * self.num_samples)
-        for start, stop in self._ranges:
-            count = min(count, max(start, count - (stop - start)))
-        return count
+        """How many samples the run delivers in `epochs` epochs of its only source."""
+        if len(self.sources) > 1:
+            raise ArgumentError(
+                "sources of a mixture have epochs of their own; give the last stage a length, or mix(…, max_epochs=…)"
+            )
+        ends = [end for end in (self._count(0, epochs), self.end) if end is not None]
+        return min(ends)
+
+    def _count(self, number: int, epochs: int) -> int | None:
+        """How many samples come before a source would begin its next epoch after so many; None if it never does."""
+        own = self._orders[number].count(epochs)
+        sample = int(self.schedule.find(number, np.array([own]))[0])
+        return None if sample < 0 else retreat(sample, self._ranges)
 
     def trace(self, samples: Sequence[int] | Ints) -> list[Trace]:
         """Where samples of the run come from."""
         numbers = np.asarray(samples, np.int64)
         if numbers.size and numbers.min() < 0:
             raise ArgumentError(f"a run has no sample {numbers.min()}")
-        epochs, indices = self.locate(numbers)
-        return [Trace(*each) for each in zip(numbers.tolist(), epochs.tolist(), indices.tolist(), strict=True)]
+        if numbers.size and self.end is not None and numbers.max() >= self.end:
+            raise ArgumentError(f"the run ends with sample {self.end - 1:,}; there is no sample {numbers.max():,}")
+        columns = (each.tolist() for each in (numbers, *self.locate(numbers)))
+        return [
+            Trace(k, epoch, index, self.sources[source].name) for k, source, epoch, index in zip(*columns, strict=True)
+        ]
 
-    def _places(self, epoch: int, indices: Ints) -> Ints:
-        if not self.shuffle:
-            return indices
-        groups, places = np.divmod(indices, self.group)
-        num_groups = self.num_samples // self.group
-        order = Permutation(num_groups, self.seed, epoch)
-        if isinstance(self.shuffle, Locality):
-            order = LocalPermutation(num_groups, self.seed, epoch, self.shuffle)
-        return np.asarray(order.inverse(groups)) * self.group + places
+    def ledger(self, num_delivered: int) -> list[Ledger]:
+        """What every source has given among the first `num_delivered` samples (those of skipped ranges not counted)."""
+        counts = self._without_skipped(num_delivered, self.schedule.counts).tolist()
+        targets = self._without_skipped(num_delivered, self.schedule.targets).tolist()
+        return [
+            Ledger(source.name, count, target, source.num_samples, source.max_epochs)
+            for source, count, target in zip(self.sources, counts, targets, strict=True)
+        ]
+
+    def _without_skipped(self, num_delivered: int, count: Callable[[int], Ints | Floats]) -> Ints | Floats:
+        """Counts before sample `num_delivered` of the run, less those of the ranges that it jumped over."""
+        total = count(int(jump(np.array([num_delivered]), self._ranges)[0]))
+        for place, (start, stop) in enumerate(self._ranges):
+            if num_delivered > start:
+                first, last = jump(np.array([start, stop]), self._ranges[:place]).tolist()
+                total = total - (count(last) - count(first))
+        return total
+
+    def _reached(self, num_delivered: int) -> int:
+        """Where the schedule is after the last sample: a range that is skipped from here on changes nothing yet."""
+        return int(jump(np.array([num_delivered - 1]), self._ranges)[0]) + 1 if num_delivered else 0
+
+    def early_skips(self, num_delivered: int) -> list[Skip]:
+        """The skips that may change any of the first `num_delivered` samples."""
+        return [skip for skip, first in zip(self.skips, self._changes, strict=True) if first < num_delivered]
 
     def parts(self, num_delivered: int) -> dict[str, Any]:
-        """What the first `num_delivered` samples depend on, part by part: the plan that a state carries."""
-        early = [skip.to_json() for skip in begun(self.skips, num_delivered)]
+        """What the first `num_delivered` samples depend on, part by part: the plan that a state carries.
+
+        All words are always there, because `torch.distributed.checkpoint` loads only the keys that the new state has.
+        """
+        start, stop, known = self._steady
+        if start <= num_delivered < stop:
+            return dict(known)
+        reached = self._reached(num_delivered)
+        counts = self.schedule.counts(reached)
+        drawn = [each for each, count in zip(self.sources, counts, strict=True) if count or not each.name]
+        alone = drawn[0].spec if len(drawn) == 1 else None
+        family = None if alone is None else alone.family
+        early = [skip.to_json() for skip in self.early_skips(num_delivered)]
         parts = {
-            "data": self.data,
-            "view": self.family or self.view,
+            "data": _summary([[each.name, each.num_samples, each.data] for each in drawn], {e.data for e in drawn}),
+            "view": family or _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
+            "mixture": self.schedule.digest(reached),
             "seed": self.seed if self.shuffle else None,
-            "skips": checksum(json.dumps(early).encode()) if early else None,
+            "skips": _digest(early) if early else None,
             "locality": locality_part(self.shuffle),
+            "group": alone.samples_per_group if alone is not None and family else None,
         }
-        return parts if self.family is None else {**parts, "group": self.group}
+        # They hold until the next skip or segment begins. In the first period of a segment, sources join one by one.
+        until = self.schedule.steady_until(reached)
+        if until is not None:
+            ends = [first for first in self._changes if first >= num_delivered]
+            self._steady = num_delivered, min([num_delivered + until - reached, *ends]) + 1, parts
+        return dict(parts)
 
     def state(self, num_delivered: int) -> dict[str, Any]:
-        """The checkpoint after `num_delivered` samples of the run."""
-        return {"version": VERSION, "samples": num_delivered, "plan": self.parts(num_delivered)}
+        """The checkpoint after `num_delivered` samples of the run: at most 300 bytes of JSON."""
+        return {"kind": "run", "version": VERSION, "samples": num_delivered, "plan": self.parts(num_delivered)}
+
+    @property
+    def _family(self) -> str | None:
+        """What the only source has in common with views of other lengths over the same groups."""
+        return self.sources[0].spec.family if len(self.sources) == 1 else None
 
     def accept(self, state: Any) -> int:
-        """The number of samples that a state says were delivered, if this plan would have delivered the same."""
-        num_delivered, theirs = check_state(state)
+        """The number of samples that a state says were delivered, if this plan would have delivered the same.
+
+        A state of windows of another length over the same groups is accepted after a whole number of groups, and counts
+        in samples of this plan.
+        """
+        given = check_kind(state, "run")
+        num_delivered, theirs = given.get("samples"), given.get("plan")
+        if type(num_delivered) is not int or not 0 <= num_delivered < 1 << 62 or not isinstance(theirs, Mapping):
+            raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
         per_group = theirs.get("group")
-        is_of_family = self.family is not None and theirs.get("view") == self.family
-        if is_of_family and type(per_group) is int and per_group > 0:
-            num_delivered, rest = divmod(num_delivered * self.group, per_group)
+        if self._family is not None and theirs.get("view") == self._family and type(per_group) is int and per_group > 0:
+            group = self.sources[0].spec.samples_per_group
+            num_delivered, rest = divmod(num_delivered * group, per_group)
             if rest:
                 raise PlanMismatchError(
-                    f"the checkpoint was taken within a group, of which {per_group} samples make one; to go on with "
-                    f"{self.view}, take one after a whole number of groups"
+                    f"the checkpoint was taken within a group of {per_group} samples; to go on with "
+                    f"{self.sources[0].spec}, take one after a whole number of groups"
                 )
-            theirs = {**theirs, "group": self.group}
+            theirs = {**theirs, "group": group}
+        total = self.schedule.total
+        if total is not None and self._reached(num_delivered) > total:
+            raise PlanMismatchError(
+                f"the checkpoint was taken after {num_delivered:,} samples; this schedule ends after {total:,}, and "
+                "with these skips there are not as many"
+            )
         check_parts(self.parts(num_delivered), theirs)
         return num_delivered
+
+    def recount(self, num_delivered: int, other: "Plan") -> int:
+        """So many samples, in those of another plan: it may have windows of another length over the same groups."""
+        if self._family is None or self._family != other._family:
+            return num_delivered
+        group, others = self.sources[0].spec.samples_per_group, other.sources[0].spec.samples_per_group
+        return num_delivered * others // group
 
     def to_json(self) -> dict[str, Any]:
         return {
             "version": VERSION,
-            "num_samples": self.num_samples,
-            "data": self.data,
-            "view": self.view,
+            "sources": [source.to_json() for source in self.sources],
+            "schedule": self.schedule.to_json(),
             "seed": self.seed,
             "shuffle": shuffle_to_json(self.shuffle),
             "skips": [skip.to_json() for skip in self.skips],
-            "group": self.group,
-            "family": self.family,
         }
 
     @classmethod
@@ -244,21 +327,17 @@ class Plan:
         try:
             if value["version"] != VERSION:
                 raise StateError(f"the plan has version {value['version']!r}; this tokenfeed reads {VERSION}")
-            for name, kind in (("num_samples", int), ("data", str), ("view", str), ("seed", int), ("group", int)):
-                if type(value[name]) is not kind:
-                    raise StateError(f"{name} of the plan is {str(value[name])[:80]!r}; expected {kind.__name__}")
+            if type(value["seed"]) is not int:
+                raise StateError(f"seed of the plan is {str(value['seed'])[:80]!r}; expected a whole number")
             return cls(
-                value["num_samples"],
-                data=value["data"],
-                view=value["view"],
+                [PlanSource.from_json(source) for source in value["sources"]],
+                Schedule.from_json(value["schedule"]),
                 seed=value["seed"],
                 shuffle=shuffle_from_json(value["shuffle"]),
                 skips=[Skip.from_json(skip) for skip in value["skips"]],
-                group=value["group"],
-                family=value["family"],
             )
         except (TypeError, KeyError) as error:
-            raise StateError(f"{value!r} describes no plan ({error})") from error
+            raise StateError(f"{str(value)[:200]} describes no plan ({error})") from error
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
@@ -279,42 +358,24 @@ class Plan:
         return hash(json.dumps(self.to_json()))
 
     def __repr__(self) -> str:
+        names = ", ".join(source.name for source in self.sources[:8])
+        many = f"{len(self.sources)} sources: {names}"
+        what = many if names else f"{self.sources[0].num_samples:,} samples of {self.sources[0].spec}"
         order = f"seed {self.seed}" if self.shuffle else "in order"
-        if isinstance(self.shuffle, Locality):
-            order += f", {self.shuffle}"
-        return f"Plan({self.num_samples:,} samples of {self.view}, {order}, {len(self.skips)} skips)"
+        local = "" if isinstance(self.shuffle, bool) else f", {self.shuffle}"
+        return f"Plan({what}; {order}{local}, {len(self.skips)} skips)"
 
 
-def check_state(state: Any) -> tuple[int, Mapping[str, Any]]:
-    """How many samples a state says were delivered, and the parts of the plan that delivered them."""
-    if not isinstance(state, Mapping):
-        raise StateError(f"a state is a dict with version, samples and plan, not {type(state).__name__}")
-    if state.get("version") != VERSION:
-        raise StateError(f"the state has version {state.get('version')!r}; this tokenfeed takes {VERSION}")
-    if "rows" in state and "samples" not in state:
-        raise StateError("this is the state of a stream of text; a Loader has another")
-    num_delivered, theirs = state.get("samples"), state.get("plan")
-    if type(num_delivered) is not int or not 0 <= num_delivered < 1 << 62 or not isinstance(theirs, Mapping):
-        raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
-    return num_delivered, theirs
+def _seed_of(name: str, seed: int) -> int:
+    """The seed of a source: that of the run for the source without a name, else one of its own."""
+    return int(checksum(f"{seed}/{name}".encode()), 16) >> 1 if name else seed
 
 
-def check_parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """Raise where a checkpoint was made with other parts than ours; the error says which differ and which agree."""
-    different = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
-    if different:
-        same = [name for name in ours if name not in different]
-        told = "; ".join(f"{name} {theirs.get(name)!r}, this plan has {ours.get(name)!r}" for name in different)
-        agree = f"{', '.join(same)} agree" if same else "nothing agrees"
-        raise PlanMismatchError(
-            f"the checkpoint was made with {told} ({agree}). Resume with what it was made with, or start anew."
-        )
+def _summary(entries: list[list[Any]], texts: set[str]) -> str:
+    """The text that all entries have in common, if it is one and short; else a checksum of them."""
+    text = min(texts, default="")
+    return text if len(texts) == 1 and len(text) <= _LONGEST_LABEL else _digest(entries)
 
 
-def _with_indices(skip: Skip, view: View) -> Skip:
-    if not skip.documents or skip.mask:
-        return skip
-    touched = view.samples_touching(skip.documents)
-    if touched.size == 0 and not skip.indices:
-        raise ArgumentError(f"{skip}: no sample touches these documents")
-    return Skip(documents=skip.documents, indices=(*skip.indices, *touched.tolist()), at=skip.at)
+def _digest(value: Any) -> str:
+    return checksum(json.dumps(value).encode())

@@ -1,7 +1,7 @@
-"""Weights become whole counts: of a period, of a tail, and of what rounding left owed before.
+"""Weights become whole counts: of a period, of a tail, and of what earlier rounding left owed.
 
-All of it is exact in integers, or one correctly rounded IEEE operation after another, so all machines come to the same
-counts. What is computed here must never change: a checkpoint holds a number of samples, and means these counts.
+Everything is exact in integers, or a sequence of correctly rounded IEEE operations, so all machines come to the same
+counts. These results must never change: a checkpoint holds a number of samples, and relies on these counts.
 """
 
 import math
@@ -10,14 +10,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.plan.skips import Ints
+from tokenfeed.types import Floats, Ints
 
-__all__ = ["LONGEST_PERIOD", "Floats", "cut_stage", "divide", "normalise", "rationalise", "some"]
-
-Floats = npt.NDArray[np.float64]
+__all__ = ["LONGEST_PERIOD", "cut_stage", "divide", "normalise", "rationalise", "some"]
 
 LONGEST_PERIOD = 1 << 20
 _ONE = 1 << 32  # one sample, in the units in which rounding is carried
@@ -60,9 +57,7 @@ def _is_weight(weight: Any) -> bool:
 def divide(shares: Floats, size: int, *, lift: bool = True) -> tuple[Ints, int]:
     """`rationalise` normalised weights, to a period of at most `size`. Without `lift`, a source may get no place."""
     period = 1
-    for share in np.sort(shares[shares > 0])[
-        :-1
-    ].tolist():  # the largest is what these leave of 1, and is at most as hard
+    for share in np.sort(shares[shares > 0])[:-1].tolist():  # the largest is what these leave of 1: at most as hard
         denominator = _denominator(share)
         period = math.lcm(period, denominator) if denominator else size + 1
         if period > size:

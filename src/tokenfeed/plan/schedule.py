@@ -1,9 +1,9 @@
 """`Schedule`: which source the k-th sample of a run is drawn from, and which of that source's own samples it is.
 
 Stages are cut into *segments*. A segment repeats one period, a table of sources with whole counts, from its start to
-its stop. A stage is one segment of whole periods, and where its length is no multiple of the period, a second one for
-the tail, a period of its own. What rounding leaves a source owed or ahead at a segment's end (to 2**-32 of a sample)
-counts in the next rounding, so that nothing adds up from stage to stage.
+its stop. A stage is one segment of whole periods, and where its length is no multiple of the period, a second segment
+for the tail, with a period of its own. Rounding leaves a source owed or ahead at the end of a segment (to 2**-32 of a
+sample); the next rounding takes that into account, so errors do not add up from stage to stage.
 
     Stage({"web": 0.7, "code": 0.3}, 25), Stage({"web": 0.5, "code": 0.5}):
 
@@ -20,7 +20,7 @@ How close a run stays to its weights, where n sources are drawn:
 * to the cumulated weights at the end of a stage: within 1, and 1.04 in the worst of some 1,000 random schedules whose
   sources came and went (a tail is rounded without knowing what comes later, so that stages can be appended);
 * except where a source is owed less than one sample of a stage (or period), and gets one; and where no period up to
-  2**20 holds the weights of a longer stage: they are then off by at most 2**-20. `report` tells.
+  2**20 holds the weights of a longer stage: they are then off by at most 2**-20. `report` shows by how much.
 """
 
 import json
@@ -29,18 +29,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError
 from tokenfeed.kernels import mixture as kernels
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.rounding import LONGEST_PERIOD, Floats, cut_stage, divide, normalise, rationalise, some
+from tokenfeed.plan.rounding import LONGEST_PERIOD, cut_stage, divide, normalise, rationalise, some
 from tokenfeed.plan.segments import Segment
-from tokenfeed.plan.skips import Ints
+from tokenfeed.types import Bools, Floats, Ints
 
 __all__ = ["Change", "Schedule", "Share", "Stage", "rationalise"]
 
-VERSION = 1
 RAMP_STEPS = 256
 END = (1 << 63) - 1  # where stages without end are cut off: no run gets there
 
@@ -51,10 +49,10 @@ class Stage:
 
     weights: Mapping[str, float]
     samples: int | None = None
-    """How long it lasts. Only the last stage may do without, and has no end."""
+    """Length of the stage. Only the last stage may leave it out, and then has no end."""
     ramp: bool = False
-    """Go from the weights of the stage before to these linearly: min(256, samples) steps, each with the weights at its
-    middle."""
+    """Whether weights change linearly from those of the stage before to these: in min(256, samples) steps, each with
+    the weights at its middle."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.weights, Mapping):
@@ -66,10 +64,18 @@ class Stage:
         if self.ramp and self.samples is None:
             raise ArgumentError("a ramp needs to know over how many samples: Stage(weights, samples, ramp=True)")
 
+    def to_json(self, names: Sequence[str]) -> list[Any]:
+        return [[float(self.weights[name]) for name in names], self.samples, self.ramp]
+
+    @classmethod
+    def from_json(cls, value: Any, names: Sequence[str]) -> "Stage":
+        weights, samples, ramp = value
+        return cls(dict(zip(names, weights, strict=True)), samples, ramp)
+
 
 @dataclass(frozen=True)
 class Change:
-    """What replaces all that a schedule would have done from sample `at` on."""
+    """Stages that replace everything a schedule would have done from sample `at` on."""
 
     at: int
     stages: tuple[Stage, ...]
@@ -77,7 +83,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one source gets of a run. Weights are normalised, one for each stage that begins within the budget."""
+    """The share of one source in a run. Weights are normalised, one for each stage that begins within the budget."""
 
     name: str
     samples: int
@@ -96,17 +102,14 @@ class Schedule:
 
     def __init__(self, stages: Sequence[Stage], names: Sequence[str], *, changes: Sequence[Change] = ()) -> None:
         """`changes` in the order in which they were made; see `then`."""
-        self.stages = tuple(stages)
-        self.changes = tuple(changes)
+        self.chapters = (Change(0, tuple(stages)), *changes)
         self._first_names = tuple(names)
-        chapters = [Change(0, self.stages), *self.changes]
-        self.names = _collect_names(self._first_names, chapters)
+        self.names = _collect_names(self._first_names, self.chapters)
         self._stages: list[tuple[int, Floats, Floats]] = []  # start, weights asked, weights rationalised
         self._segments: list[Segment] = []
         realised = np.zeros(len(self.names), np.int64)
         stop = 0
-        for number, chapter in enumerate(chapters):
-            cut = chapters[number + 1].at if number + 1 < len(chapters) else END
+        for chapter, cut in zip(self.chapters, [*(each.at for each in changes), END], strict=True):
             stop = self._append(chapter, cut, realised)
             if stop < cut < END:
                 raise ArgumentError(f"a change at sample {cut:,} leaves a gap: the schedule before it ends at {stop:,}")
@@ -192,7 +195,7 @@ class Schedule:
         return self._segments[self._before(num_samples)].count(num_samples)
 
     def targets(self, num_samples: int) -> Floats:
-        """The rationalised due of each source after `num_samples` samples; `counts` is less than one from it."""
+        """Samples due from each source after `num_samples`, by rationalised weights; `counts` is within one of them."""
         segment = self._segments[self._before(num_samples)]
         periods, places = divmod(num_samples - segment.start, segment.period)
         targets = segment.bases.astype(np.float64)
@@ -200,7 +203,7 @@ class Schedule:
         return targets
 
     def report(self, num_samples: int) -> list[Share]:
-        """What each source gets of a run of `num_samples` samples, and what became of the weights asked for."""
+        """The share of each source in a run of `num_samples` samples, by the weights asked for and as rationalised."""
         counts = self.counts(num_samples).tolist()
         begun = [(asked, got) for start, asked, got in self._stages if start < max(num_samples, 1)]
         return [
@@ -211,18 +214,19 @@ class Schedule:
     def then(self, at: int, *stages: Stage | Mapping[str, float]) -> "Schedule":
         """The same for all k < at, then other stages; weights alone are a stage without end. Every source goes on.
 
-        They name every source there was (weight 0 to draw it no more), and may name new ones, which are numbered after
-        them. What the old stages still owed is forgotten. `at` may not lie before an earlier change. A ramp begins at
-        the weights that k = at − 1 was drawn with.
+        The stages name every source there was (weight 0 to stop drawing it), and may name new ones, which are numbered
+        after them. Samples that the old stages still owed are forgotten. `at` may not lie before an earlier change. A
+        ramp begins at the weights that k = at − 1 was drawn with.
         """
         given = tuple(stage if isinstance(stage, Stage) else Stage(stage) for stage in stages)
-        return Schedule(self.stages, self._first_names, changes=[*self.changes, Change(at, given)])
+        first, *changes = self.chapters
+        return Schedule(first.stages, self._first_names, changes=[*changes, Change(at, given)])
 
     def digest(self, num_samples: int) -> str:
         """A checksum of what determines the first `num_samples` samples, and of nothing else: 16 hex digits.
 
-        Of each segment that begins before: its start, its counts in the order of the sources, and the names of those
-        drawn. Where the last one ends, and what comes then, does not matter. O(sources); the first time, of all before.
+        It covers every segment that begins before: its start, its counts in the order of the sources, and the names of
+        those drawn. Where the last one ends, and what follows, does not matter. O(sources); the first time O(segments).
         """
         if num_samples == 0:
             return checksum(b"")
@@ -238,7 +242,12 @@ class Schedule:
             self._digests[last, drawn] = self._extend(before, last, num_samples)
         return self._digests[last, drawn]
 
-    def _drawn(self, j: int, stop: int) -> npt.NDArray[np.bool_]:
+    def steady_until(self, num_samples: int) -> int | None:
+        """The number of samples up to which `digest` stays what it is; None where it may change at the next sample."""
+        segment = self._segments[self._before(num_samples)]
+        return segment.stop if num_samples - segment.start >= segment.period else None
+
+    def _drawn(self, j: int, stop: int) -> Bools:
         segment = self._segments[j]
         if stop - segment.start >= segment.period:
             return np.ones(segment.active.size, np.bool_)
@@ -251,7 +260,7 @@ class Schedule:
         return checksum(json.dumps([before, segment.start, segment.counts.tolist(), names]).encode())
 
     def _segments_of(self, limits: Ints, numbers: Ints) -> list[int]:
-        """The segments that any of the numbers lie in, where segment j begins with limits[j]."""
+        """The segments that the numbers lie in, where segment j begins with limits[j]."""
         if not numbers.size:
             return []
         ends = np.searchsorted(limits, [numbers.min(), numbers.max()], side="right") - 1
@@ -273,34 +282,30 @@ class Schedule:
             end = "has no end" if self.total is None else f"ends after {self.total:,}; give its last stage no length"
             raise SampleIndexError(f"sample {sample} is outside the schedule, which begins with 0 and {end}")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> list[dict[str, Any]]:
         """Stages and changes as they were given. Weights are lists, in the order of the names known by then."""
-        names = list(self._first_names)
-        stages = [_stage_to_json(stage, names) for stage in self.stages]
-        changes = []
-        for change in self.changes:
-            new = [name for name in change.stages[0].weights if name not in names]
+        names: list[str] = []
+        chapters = []
+        for number, chapter in enumerate(self.chapters):
+            known = chapter.stages[0].weights if number else self._first_names
+            new = [name for name in known if name not in names]
             names += new
-            stages_then = [_stage_to_json(stage, names) for stage in change.stages]
-            changes.append({"at": change.at, "names": new, "stages": stages_then})
-        return {"version": VERSION, "names": list(self._first_names), "stages": stages, "changes": changes}
+            stages = [stage.to_json(names) for stage in chapter.stages]
+            chapters.append({"at": chapter.at, "names": new, "stages": stages})
+        return chapters
 
     @classmethod
     def from_json(cls, value: Any) -> "Schedule":
         try:
-            if value["version"] != VERSION:
-                raise StateError(f"the schedule has version {value['version']!r}; this tokenfeed reads {VERSION}")
-            names = list(value["names"])
-            stages = [_stage_from_json(stage, names) for stage in value["stages"]]
-            changes = []
-            for change in value["changes"]:
-                names = names + list(change["names"])
-                changes.append(Change(change["at"], tuple(_stage_from_json(each, names) for each in change["stages"])))
-            return cls(stages, value["names"], changes=changes)
-        except (TypeError, KeyError, ValueError) as error:
-            if isinstance(error, StateError):
-                raise
-            raise StateError(f"{value!r} describes no schedule ({error})") from error
+            names: list[str] = []
+            chapters = []
+            for chapter in value:
+                names = [*names, *chapter["names"]]
+                stages = tuple(Stage.from_json(each, names) for each in chapter["stages"])
+                chapters.append(Change(chapter["at"], stages))
+            return cls(chapters[0].stages, value[0]["names"], changes=chapters[1:])
+        except (TypeError, KeyError, ValueError, IndexError) as error:
+            raise StateError(f"{str(value)[:200]} describes no schedule ({error})") from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schedule) and self.to_json() == other.to_json()
@@ -310,7 +315,8 @@ class Schedule:
 
     def __repr__(self) -> str:
         length = "no end" if self.total is None else f"{self.total:,} samples"
-        return f"Schedule({len(self.names)} sources, {len(self._stages)} stages, {length}, {len(self.changes)} changes)"
+        changes = len(self.chapters) - 1
+        return f"Schedule({len(self.names)} sources, {len(self._stages)} stages, {length}, {changes} changes)"
 
 
 def _steps(stage: Stage, before: Floats | None, asked: Floats) -> Iterator[tuple[int | None, Floats]]:
@@ -360,12 +366,3 @@ def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[st
         if length >= END:
             raise ArgumentError(f"{where}the stages have {length:,} samples; the most is 2**63 - 2")
     return tuple(names)
-
-
-def _stage_to_json(stage: Stage, names: Sequence[str]) -> list[Any]:
-    return [[float(stage.weights[name]) for name in names], stage.samples, stage.ramp]
-
-
-def _stage_from_json(value: Any, names: Sequence[str]) -> Stage:
-    weights, samples, ramp = value
-    return Stage(dict(zip(names, weights, strict=True)), samples, ramp)

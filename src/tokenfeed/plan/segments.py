@@ -1,4 +1,4 @@
-"""`Segment`: a stretch of a run that repeats one period, and the tables that periods are looked up in."""
+"""`Segment`: a part of a run that repeats one period, and the tables that periods are looked up in."""
 
 import os
 import threading
@@ -8,27 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenfeed.kernels import mixture as kernels
-from tokenfeed.plan.rounding import Floats
-from tokenfeed.plan.skips import Ints
+from tokenfeed.types import Floats, Ints
 
 __all__ = ["Segment", "Table"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """[start, stop) of the run: one period, over and over."""
+    """Samples [start, stop) of the run: one period, over and over."""
 
     start: int
     stop: int
     period: int
     active: Ints
-    """The sources drawn, in order; the table numbers them 0, 1, …"""
+    """Sources drawn, in order; the table numbers them 0, 1, …"""
     counts: Ints
-    """Their places in a period."""
+    """Number of places that each of them has in a period."""
     bases: Ints
-    """How many samples each source, drawn or not, had before."""
+    """Number of samples that each source, drawn or not, had before."""
     shares: Floats
-    """The normalised weights that the counts stand for."""
+    """Normalised weights that the counts stand for."""
 
     @classmethod
     def of(cls, start: int, stop: int, counts: Ints, bases: Ints, shares: Floats) -> "Segment":
@@ -53,7 +52,7 @@ class Segment:
 
 
 class Table:
-    """A period, and how to find one's way in it: three int32 a place. `kernels/mixture.py` has an example."""
+    """The places of a period with their indexes: three int32 a place. `kernels/mixture.py` has an example."""
 
     def __init__(self, counts: Ints) -> None:
         self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -63,7 +62,7 @@ class Table:
 
 
 class _TableCache:
-    """The tables used last, for all schedules together: a table depends on nothing but its counts."""
+    """The tables used last, shared by all schedules: a table depends on nothing but its counts."""
 
     def __init__(self, num_places: int) -> None:
         self._most = num_places

@@ -1,14 +1,12 @@
-"""Samples a run must not see: ranges of the run, and samples of the data from some point of the run on.
+"""Samples that a run must not see: ranges of the run, and samples of the data from some point of the run on.
 
-A run numbers what it delivers k = 0, 1, 2, … without gaps, whatever it skips. Two maps lead from k to a position in the
-endless shuffled stream:
+A run numbers the samples it delivers k = 0, 1, 2, … without gaps, whatever it skips. A range [start, stop) is a jump:
+from k = start on, the run continues stop − start samples later. A removal takes samples of one source out of every
+epoch from k = `at` on. Let q₀ < q₁ < … be the sorted places of the removed samples in an epoch: the r-th sample that is
+left has place r + (number of i with qᵢ − i ≤ r).
 
-    k ──ranges──► j ──removals──► position = epoch · n + place in the epoch
-
-A range [start, stop) is a jump: from k = start on, j is stop − start further. A removal takes samples of the data out
-of every epoch from `at` on: the place of the r-th sample that is left follows from the sorted places q₀ < q₁ < … of
-those that are not, as r + (number of i with qᵢ − i ≤ r). Both maps only ever change what comes after the point at which
-they were added, so a run can go back to a checkpoint before a loss spike, skip, and repeat nothing.
+Both change only what comes after the point at which they were added. So a run can return to a checkpoint before a loss
+spike, skip the samples that caused it, and repeat nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,18 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.types import Ints
 
-__all__ = ["Ints", "Removals", "Skip", "begun", "jump", "jump_back"]
+__all__ = ["Range", "Removals", "Skip", "first_changes", "jump", "jump_back", "retreat"]
 
-Ints = npt.NDArray[np.int64]
+Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """What not to see. Give `samples`, a range of the run; or `documents` or `indices`, which are skipped from `at` on.
+    """Samples not to see: `samples`, a range of the run; or `documents` or `indices`, skipped from sample `at` on.
 
     >>> Skip(samples=(81_000, 82_000))          # what steps around a loss spike would have delivered
     >>> Skip(documents=[17, 4711], at=80_000)   # every sample that touches these documents
@@ -36,24 +34,24 @@ class Skip:
     >>> Skip(documents=[17], mask=True, at=80_000)   # samples stay, and `batch.loss_mask` leaves the document out
     """
 
-    samples: tuple[int, int] | None = None
+    samples: Range | None = None
     documents: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
     at: int = 0
     source: str | None = None
-    """Of a mixture, the source that `documents` or `indices` are of."""
+    """Name of the source that `documents` or `indices` count in; required in a mixture of several sources."""
     mask: bool = False
-    """Deliver the samples that touch `documents`, and mask these, where they would be dropped otherwise."""
+    """Whether samples that touch `documents` are delivered with these documents masked, instead of dropped."""
 
     def __post_init__(self) -> None:
-        for name in ("documents", "indices"):
-            object.__setattr__(self, name, tuple(sorted({int(number) for number in getattr(self, name)})))
+        object.__setattr__(self, "documents", tuple(sorted({int(number) for number in self.documents})))
+        object.__setattr__(self, "indices", tuple(sorted({int(number) for number in self.indices})))
         if self.samples is not None:
             start, stop = (int(number) for number in self.samples)
             object.__setattr__(self, "samples", (start, stop))
-            if not 0 <= start < stop or self.documents or self.indices or self.at:
+            if not 0 <= start < stop or self.documents or self.indices or self.at or self.source is not None:
                 raise ArgumentError(
-                    f"{self}: samples is a range (start, stop) with 0 <= start < stop, and stands alone"
+                    f"{self}: samples is a range (start, stop) of the run with 0 <= start < stop, and stands alone"
                 )
         elif not self.documents and not self.indices:
             raise ArgumentError("a Skip needs samples, documents or indices")
@@ -64,7 +62,7 @@ class Skip:
 
     @property
     def begins(self) -> int:
-        """The first k that it changes, at the earliest."""
+        """The first k that it changes, at the earliest, in the numbering that earlier skips leave."""
         return self.at if self.samples is None else self.samples[0]
 
     def to_json(self) -> list[Any]:
@@ -72,8 +70,7 @@ class Skip:
             return ["samples", *self.samples]
         if self.mask:
             return ["mask", self.at, list(self.documents), self.source]
-        fields = ["indices", self.at, list(self.indices), list(self.documents)]
-        return fields if self.source is None else [*fields, self.source]
+        return ["indices", self.at, list(self.indices), list(self.documents), self.source]
 
     @classmethod
     def from_json(cls, value: Any) -> "Skip":
@@ -86,38 +83,44 @@ class Skip:
                 return cls(samples=(start, stop))
             case ["mask", at, [*documents], str() | None as source]:
                 return cls(at=at, documents=tuple(documents), source=source, mask=True)
-            case ["indices", at, [*indices], [*documents]]:
-                return cls(at=at, indices=tuple(indices), documents=tuple(documents))
-            case ["indices", at, [*indices], [*documents], str(source)]:
+            case ["indices", at, [*indices], [*documents], str() | None as source]:
                 return cls(at=at, indices=tuple(indices), documents=tuple(documents), source=source)
-        raise ArgumentError(f"{value!r} describes no skip")
+        raise ArgumentError(f"{str(value)[:80]} describes no skip")
 
 
-def jump(samples: Ints, ranges: Sequence[tuple[int, int]]) -> Ints:
-    """k → j. A range counts in the numbering that those before it leave, so the last one is applied first."""
+def first_changes(skips: Sequence[Skip]) -> list[int]:
+    """For every skip, the first k that it may change, in the numbering of the whole run.
+
+    A skip counts in the numbering that earlier skips leave. A later range that lies before it brings it closer:
+    samples (50, 60), then (10, 15), and the first of them begins at k = 45.
+    """
+    return [
+        skip.begins
+        if skip.mask  # counts in the final numbering, as batches do
+        else retreat(skip.begins, [later.samples for later in skips[place + 1 :] if later.samples is not None])
+        for place, skip in enumerate(skips)
+    ]
+
+
+def retreat(number: int, ranges: Sequence[Range]) -> int:
+    """The first k that `jump` takes to `number` or beyond it."""
+    for start, stop in ranges:
+        number = min(number, max(start, number - (stop - start)))
+    return number
+
+
+def jump(samples: Ints, ranges: Sequence[Range]) -> Ints:
+    """k → number in the stream without skipped ranges.
+
+    A range counts in the numbering that those before it leave, so the last one is applied first.
+    """
     for start, stop in reversed(ranges):
         samples = samples + (stop - start) * (samples >= start)
     return samples
 
 
-def begun(skips: Sequence[Skip], num_delivered: int) -> list[Skip]:
-    """The skips that may change any of the first `num_delivered` samples of a run.
-
-    A skip counts in the numbering that those before it leave. A range that is skipped later, but lies further ahead,
-    brings it closer: samples (50, 60), then (10, 15), and the first of them begins at k = 45.
-    """
-    found = []
-    for place, skip in enumerate(skips):
-        begin = skip.begins
-        for start, stop in (each.samples for each in skips[place + 1 :] if each.samples is not None and not skip.mask):
-            begin = min(begin, max(start, begin - (stop - start)))
-        if begin < num_delivered:
-            found.append(skip)
-    return found
-
-
-def jump_back(numbers: Ints, ranges: Sequence[tuple[int, int]]) -> Ints:
-    """j → k, −1 for those that are skipped."""
+def jump_back(numbers: Ints, ranges: Sequence[Range]) -> Ints:
+    """Undo `jump`; −1 for numbers that are skipped, and for those that are −1."""
     for start, stop in ranges:
         inside = (numbers >= start) & (numbers < stop)
         numbers = np.where(inside, -1, numbers - (stop - start) * (numbers >= stop))
@@ -125,10 +128,10 @@ def jump_back(numbers: Ints, ranges: Sequence[tuple[int, int]]) -> Ints:
 
 
 class Removals:
-    """j → position and back, where samples are taken out of every epoch from some j on.
+    """Number ↔ position in the endless stream of a source that samples are removed from, from some number on.
 
-    `places(epoch, indices)` gives where samples stand in an epoch. Stage i begins with the i-th removal: from
-    `starts[i]` on (and from position `positions[i]` on) all samples of `removed[i]` are missing.
+    `places(epoch, indices)` tells where samples stand in an epoch. Stage i begins with the i-th removal: from number
+    `starts[i]`, which has position `positions[i]`, all samples of `removed[i]` are missing.
     """
 
     def __init__(self, num_samples: int, places: Callable[[int, Ints], Ints]) -> None:
@@ -139,8 +142,11 @@ class Removals:
         self._removed: list[Ints] = [np.empty(0, np.int64)]
         self._sorted: dict[tuple[int, int], Ints] = {}
 
+    def __bool__(self) -> bool:
+        return len(self._removed) > 1
+
     def add(self, start: int, indices: Ints) -> None:
-        """From the `start`-th number on, `indices` are missing too."""
+        """Remove `indices` too, from number `start` on."""
         if start < self._starts[-1]:
             raise ArgumentError(f"skips must be given in the order in which they were made; {start} is too early")
         removed = np.union1d(self._removed[-1], indices)
@@ -152,7 +158,7 @@ class Removals:
         self._removed.append(removed)
 
     def _missing(self, stage: int, epoch: int) -> Ints:
-        """Places of what is missing in an epoch, sorted. A few epochs are remembered."""
+        """Sorted places of the samples that are missing in an epoch. A few epochs are remembered."""
         key = (stage, epoch)
         if key not in self._sorted:
             if len(self._sorted) > 16:
@@ -161,20 +167,20 @@ class Removals:
         return self._sorted[key]
 
     def _left_before(self, stage: int, position: int) -> int:
-        """How many samples before a position a run would have that had been in this stage from the beginning."""
+        """Number of samples left before a position in a stream that was in this stage from the beginning."""
         epoch, place = divmod(position, self._n)
         gone = self._removed[stage].size * epoch + int(np.searchsorted(self._missing(stage, epoch), place))
         return position - gone
 
     def count_before(self, position: int) -> int:
-        """How many samples come before a position."""
+        """Number of samples left before a position."""
         stage = int(np.searchsorted(self._positions, position, side="right")) - 1
         begin = self._left_before(stage, int(self._positions[stage]))
         return int(self._starts[stage]) + self._left_before(stage, position) - begin
 
     def to_positions(self, numbers: Ints) -> Ints:
-        """j → position."""
-        if len(self._removed) == 1:
+        """Number → position."""
+        if not self:
             return numbers
         positions = numbers.copy()
         stages = np.searchsorted(self._starts, numbers, side="right") - 1
@@ -190,7 +196,7 @@ class Removals:
         return positions
 
     def to_numbers(self, positions: Ints) -> Ints:
-        """Position → j, −1 for those that are missing."""
+        """Position → number, −1 for positions of removed samples."""
         numbers = positions.copy()
         stages = np.searchsorted(self._positions, positions, side="right") - 1
         for row in np.flatnonzero(stages > 0):

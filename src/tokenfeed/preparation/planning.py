@@ -7,7 +7,7 @@ from dataclasses import asdict
 from tokenfeed.errors import ArgumentError
 from tokenfeed.preparation.inputs import InputFile
 from tokenfeed.preparation.recipe import Recipe
-from tokenfeed.preparation.records import Plan
+from tokenfeed.preparation.records import PreparePlan
 from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.sealing import list_shards
 
@@ -17,7 +17,7 @@ _OURS = re.compile(r"\d{6}-\d{6}(-train|-val)?-\d{5}")
 _NAMED = 5
 
 
-def check_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = False) -> list[int]:
+def check_plan(workplace: Workplace, plan: PreparePlan, *, replace_changed: bool = False) -> list[int]:
     """The numbers of the inputs that have changed since they were prepared; an error where that is not wanted."""
     if not workplace.exists:
         if workplace.is_store:
@@ -44,7 +44,7 @@ def check_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = Fals
     return changed
 
 
-def agree_on_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = False) -> None:
+def agree_on_plan(workplace: Workplace, plan: PreparePlan, *, replace_changed: bool = False) -> None:
     """Put the plan into the store, or check that it fits the one that is there. New inputs are added to it."""
     check_plan(workplace, plan, replace_changed=replace_changed)
     workplace.make()

@@ -16,7 +16,7 @@ from tokenfeed.preparation.locking import hold
 from tokenfeed.preparation.mapping import MapFunction, MapOrigin, check_declared, refuse_while_loading
 from tokenfeed.preparation.planning import agree_on_plan, check_plan, find_leftovers
 from tokenfeed.preparation.recipe import SHARD_BYTES, Recipe, choose_slice_bytes
-from tokenfeed.preparation.records import Plan, slice_name
+from tokenfeed.preparation.records import PreparePlan, slice_name
 from tokenfeed.preparation.report import Board, Report
 from tokenfeed.preparation.slices import Task, WorkerSetup
 from tokenfeed.preparation.workplace import Workplace
@@ -103,14 +103,14 @@ def prepare(
     TextRules(text_column, recipe.keep, on_error)  # refuses what cannot be meant before anything is made
     provenance = {"made_by": "tokenfeed prepare", "tokenfeed": __version__, "recipe": recipe.to_json()}
     setup = WorkerSetup(store, recipe, loaded, provenance, on_error, origin)
-    run = _Run(Plan(recipe, files), setup, function, part, progress)
+    run = _Run(PreparePlan(recipe, files), setup, function, part, progress)
     return run.run(chosen, dry_run=dry_run, replace_changed=replace_changed)
 
 
 class _Run:
     def __init__(
         self,
-        plan: Plan,
+        plan: PreparePlan,
         setup: WorkerSetup,
         function: MapFunction | None,
         part: tuple[int, int] | None,
@@ -183,7 +183,7 @@ class _Run:
         return self._workplace.is_store and load_manifest(self._workplace.folder).shards is not None
 
 
-def _cut_all(plan: Plan) -> list[Task]:
+def _cut_all(plan: PreparePlan) -> list[Task]:
     """The slices of all files, in order. Parquet needs a look at each footer, several at a time."""
     recipe = plan.recipe
 

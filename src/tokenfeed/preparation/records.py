@@ -8,7 +8,7 @@ from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.preparation.inputs import InputFile, Slice
 from tokenfeed.preparation.recipe import Recipe
 
-__all__ = ["Counts", "Plan", "Record", "slice_name"]
+__all__ = ["Counts", "PreparePlan", "Record", "slice_name"]
 
 _LARGEST_NUMBER = 999_999
 
@@ -71,7 +71,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PreparePlan:
     """The settings and the inputs of a store."""
 
     recipe: Recipe
@@ -85,7 +85,7 @@ class Plan:
         return head.encode()
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> "Plan":
+    def from_json(cls, data: bytes, where: str) -> "PreparePlan":
         try:
             described = json.loads(data)
             if (described["format"], described["version"]) != ("tokenfeed-prepare", 1):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenfeed.format.layout import MANIFEST, SHARD
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.preparation.records import Plan, Record, slice_name
+from tokenfeed.preparation.records import PreparePlan, Record, slice_name
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import PathLike, open_folder
 from tokenfeed.storage.local import reading, writing
@@ -54,14 +54,14 @@ class Workplace:
             with writing(self.folder.local / _RECORDS):
                 (self.folder.local / _RECORDS).mkdir(parents=True, exist_ok=True)
 
-    def load_plan(self) -> Plan:
-        return Plan.from_json(self.folder.read(_PLAN), self.folder.path(_PLAN))
+    def load_plan(self) -> PreparePlan:
+        return PreparePlan.from_json(self.folder.read(_PLAN), self.folder.path(_PLAN))
 
-    def create_plan(self, plan: Plan) -> bool:
+    def create_plan(self, plan: PreparePlan) -> bool:
         """Put the first plan in place; False if another run just did."""
         return self.folder.create(_PLAN, plan.to_json())
 
-    def replace_plan(self, plan: Plan) -> None:
+    def replace_plan(self, plan: PreparePlan) -> None:
         self.folder.replace(_PLAN, plan.to_json())
 
     def load_records(self) -> dict[str, Record]:

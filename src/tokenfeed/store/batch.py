@@ -1,123 +1,406 @@
-"""What reading gives: a batch of rows, and a `Sample` for each of them."""
+"""`Batch`: the one interface of everything that is delivered; and `HostBatch`, a batch in host memory.
 
-import math
+Rows        rows that one call read: columns and spans, whatever the view or the packer
+HostBatch   a range of such rows, and which samples of the run they are
+Sample      one row of a host batch
+"""
+
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from tokenfeed.errors import SampleIndexError
-from tokenfeed.store.data import Array, Bytes, ColumnSet, Data, new_bytes
-from tokenfeed.store.reader import Ints
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, SampleIndexError
 from tokenfeed.store.spans import BatchSpans, RowSpans
+from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["Batch", "Sample"]
+__all__ = ["Batch", "Draw", "HostBatch", "MasksTargets", "Rows", "Sample"]
 
 
-class Batch(ABC):
-    """Rows of columns, read into one buffer, and the spans they touch.
+class Rows(ABC):
+    """Rows that one call read. Nothing here knows of a run; `HostBatch` adds that."""
 
-    A column or span table that the view was not told of is read when it is asked for.
-    """
+    indices: Ints
+    """Number of each row in the view; on the streaming road, in the run."""
 
-    # Making a batch is a good part of the time that a read holds the interpreter lock, so what most batches never need
-    # is not made for each.
-    _buffer: Bytes | None = None
-    _spans: Mapping[str, BatchSpans] = MappingProxyType({})
-
-    def __init__(self, indices: Ints, arrays: dict[str, Array]) -> None:
-        """`arrays` are columns that have been read already."""
-        self.indices = indices
-        """The number of each row's sample in the view."""
-        self._arrays = arrays
-
-    @property
-    @abstractmethod
-    def _data(self) -> Data:
-        """The store's content."""
-
-    @property
-    @abstractmethod
-    def _columns(self) -> ColumnSet:
-        """The columns that are read with the batch."""
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """The shape of a column of scalars."""
-
-    @abstractmethod
-    def _read(self, columns: ColumnSet, buffer: Bytes) -> None:
-        """Read the rows of `columns` into `buffer`."""
-
-    @abstractmethod
-    def _find_spans(self, table: str) -> BatchSpans:
-        """The spans of a table that the rows touch."""
-
-    @abstractmethod
-    def _place(self, row: int) -> Any:
-        """What selects a row from a column."""
-
-    @abstractmethod
-    def _places(self, start: int, stop: int) -> slice:
-        """What selects rows [start, stop) from a column."""
-
-    def load(self, allocate: Callable[[int], Bytes]) -> None:
-        """Read the columns of the view, all in one call, into memory of `allocate(bytes)`."""
-        self._buffer = self._load(self._columns, allocate)
-
-    def _load(self, columns: ColumnSet, allocate: Callable[[int], Bytes]) -> Bytes:
-        buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))
-        self._read(columns, buffer)
-        return buffer
-
-    @abstractmethod
-    def part(self, start: int, stop: int) -> Self:
-        """Rows [start, stop) as a batch of their own, without a copy."""
-
-    def _share(self, whole: "Batch", start: int, stop: int) -> Self:
-        """Take over rows of what another batch has read already."""
-        places = whole._places(start, stop)
-        self._arrays.update((name, whole.column(name)[places]) for name in self._columns.names)
-        self._spans = {table: spans.part(start, stop) for table, spans in whole._spans.items()}
-        return self
+    length: int | None
+    """Inputs in a row; None where rows have lengths of their own."""
 
     def __len__(self) -> int:
         return self.indices.size
 
     @property
-    def column_names(self) -> tuple[str, ...]:
-        """The columns that are read with the batch."""
-        return self._columns.names
-
-    def column(self, name: str) -> Array:
-        """The rows of one column, in the stored dtype unless the view was given another."""
-        if name not in self._arrays:
-            columns, buffer = self._columns, self._buffer
-            if buffer is None or name not in columns.names:
-                columns = self._data.one_column(name)
-                buffer = self._load(columns, new_bytes)
-            self._arrays[name] = columns.array(name, self.shape, buffer)
-        return self._arrays[name]
+    @abstractmethod
+    def extra(self) -> int:
+        """Number of items of a row after its inputs."""
 
     @property
-    def tokens(self) -> Array:
-        """The column of that name."""
+    @abstractmethod
+    def table(self) -> str:
+        """Span table that documents are numbered in."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that were read."""
+
+    @property
+    @abstractmethod
+    def primary(self) -> str | None:
+        """Column that inputs and targets are taken from, if there is one."""
+
+    @abstractmethod
+    def column(self, name: str) -> Array:
+        """All rows of one column; read now if it was not read before."""
+
+    @property
+    @abstractmethod
+    def tables(self) -> Sequence[str]:
+        """Names of the span tables."""
+
+    @abstractmethod
+    def spans(self, table: str) -> BatchSpans:
+        """Spans of a table that the rows touch; looked up on first use."""
+
+    @property
+    @abstractmethod
+    def offsets(self) -> Ints:
+        """Where each row begins in the items of all rows laid end to end, and the end."""
+
+    @property
+    def lengths(self) -> Ints:
+        """Number of real items of each row: padding does not count."""
+        return np.diff(self.offsets)
+
+    def input_length(self, start: int, stop: int) -> int:
+        """Inputs in each of rows [start, stop)."""
+        assert self.length is not None
+        return self.length
+
+    def places(self, start: int, stop: int) -> slice:
+        """Rows [start, stop) of a column."""
+        return slice(start, stop)
+
+    def row(self, name: str, number: int) -> Array:
+        """One row of one column."""
+        array: Array = self.column(name)[number]
+        return array
+
+    def loss_mask(self, start: int, stop: int) -> Bools | None:
+        """Which targets of rows [start, stop) count; None where all do."""
+        return None
+
+    def inputs(self, start: int, stop: int) -> Array:
+        """Inputs of rows [start, stop): a view of the primary column where rows have one length."""
+        return self._primary()[start:stop, : self.input_length(start, stop)]
+
+    def targets(self, start: int, stop: int) -> Array:
+        """Items that follow the inputs, one by one."""
+        if self.extra == 0:
+            raise ArgumentError("windows(…, extra=0) have no targets; extra=1 reads the item after each window too")
+        return self._primary()[start:stop, 1 : self.input_length(start, stop) + 1]
+
+    def _primary(self) -> Array:
+        if self.primary is None:
+            names = ", ".join(self.columns) or "none"
+            raise ArgumentError(
+                f"a batch has inputs and targets if the store has one column, or one called 'tokens'; the columns are "
+                f"{names}: use batch.column(name)"
+            )
+        return self.column(self.primary)
+
+
+class MasksTargets(Protocol):
+    """Documents of a run that must not be learned from."""
+
+    def of(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
+        """Which targets of rows [start, stop) count."""
+
+
+class Draw(NamedTuple):
+    """Which samples of a run rows are."""
+
+    samples: Ints
+    epochs: Ints
+    sources: Ints
+    indices: Ints
+    """Number of each row in the view of its source."""
+    source_names: tuple[str, ...]
+    state: Callable[[int], dict[str, Any]]
+    """Checkpoint after so many samples of the run."""
+    masks: MasksTargets | None = None
+
+
+class Batch(ABC):
+    """Rows for one step of training. `inputs, targets = batch`, and `loss_mask` says which targets count.
+
+    Host memory or a device, NumPy, torch or JAX, the indexed or the streaming road: every batch has these members. What
+    describes rows (`samples`, `epochs`, `sources`, `lengths`, `spans`) stays on the host.
+    """
+
+    data: Any = None
+    """Result of the collate function, where there is one."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Any:
+        """(rows, length)."""
+
+    @property
+    @abstractmethod
+    def targets(self) -> Any:
+        """(rows, length): the items that follow the inputs."""
+
+    @property
+    @abstractmethod
+    def loss_mask(self) -> Any:
+        """(rows, length): which targets count. None where all do."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Mapping[str, Any]:
+        """Columns that were read with the batch, by name."""
+
+    @property
+    @abstractmethod
+    def host(self) -> "HostBatch":
+        """The same batch in host memory."""
+
+    def column(self, name: str) -> Any:
+        """The rows of one column."""
+        return self.columns[name]
+
+    @property
+    def tokens(self) -> Any:
+        """The column `tokens`."""
         return self.column("tokens")
 
     @property
+    def samples(self) -> Ints:
+        """Number k of each row in the run."""
+        return self.host.samples
+
+    @property
+    def epochs(self) -> Ints:
+        """Epoch of each row, within its source."""
+        return self.host.epochs
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the first row; −1 for an empty batch."""
+        return int(self.epochs[0]) if len(self) else -1
+
+    @property
+    def sources(self) -> Ints:
+        """Number of the source that each row comes from: a place in `source_names`."""
+        return self.host.sources
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """Names of the sources of a mixture; a run over one view has one source, named ""."""
+        return self.host.source_names
+
+    @property
+    def indices(self) -> Ints:
+        """Number of each row in the view of its source; on the streaming road, in the run."""
+        return self.host.indices
+
+    @property
+    def lengths(self) -> Ints:
+        """Number of real items of each row: padding does not count."""
+        return self.host.lengths
+
+    @property
     def spans(self) -> Mapping[str, BatchSpans]:
-        """The spans that the rows touch, by table."""
+        """Spans that the rows touch, by table."""
+        return self.host.spans
+
+    @property
+    def cu_seqlens(self) -> Any:
+        """Where documents begin in the inputs of all rows laid end to end, and the end: int32, for varlen attention."""
+        return self._documents.cu_seqlens()
+
+    @property
+    def max_seqlen(self) -> int:
+        """Length of the longest part in `cu_seqlens`."""
+        return int(np.diff(self._documents.cu_seqlens()).max(initial=0))
+
+    @property
+    def position_ids(self) -> Any:
+        """(rows, length): place of every input within its document's part of the row."""
+        return self._documents.position_ids()
+
+    @property
+    def _documents(self) -> BatchSpans:
+        return self.host.spans[self.host.table]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Checkpoint after this batch; on the indexed road the same on every rank."""
+        return self.host.state
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but spans, as a dictionary: columns by name, and the members of a batch under their own names.
+
+        `loss_mask` is None where every target counts; `inputs` and `targets` are missing where the rows have none.
+        """
+        values = dict(self.columns)
+        if self.host.has_inputs:
+            values["inputs"] = self.inputs
+        if self.host.has_targets:
+            values |= {"targets": self.targets, "loss_mask": self.loss_mask}
+        numbers = {"samples": self.samples, "epochs": self.epochs, "sources": self.sources, "lengths": self.lengths}
+        values |= {name: self._as_array(each) for name, each in numbers.items()} | {"state": self.state}
+        return values if self.data is None else values | {"data": self.data}
+
+    def _as_array(self, numbers: Ints) -> Any:
+        """Numbers of the host as the kind of array that this batch holds."""
+        return numbers
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.inputs
+        yield self.targets
+
+
+class HostBatch(Batch):
+    """Rows [start, stop) of what one call read. It never changes while it is held.
+
+    (Steps that were read together share their memory, so holding one of them holds all.)
+    """
+
+    # What most batches never need is made on first use: making a batch holds the interpreter lock.
+
+    def __init__(
+        self, rows: Rows, start: int, stop: int, *, draw: Draw | None = None, num_delivered: int = 0, data: Any = None
+    ) -> None:
+        """Without a `draw`, the rows were read by number, outside any run."""
+        self.rows = rows
+        self._start = start
+        self._stop = stop
+        self._draw = draw
+        self.num_delivered = num_delivered
+        """Samples of the run delivered with this step, over all ranks."""
+        self.data = data
+        self.generation = 0
+        """Which of the loader's readings the batch was fetched from."""
+
+    @property
+    def host(self) -> "HostBatch":
+        return self
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @property
+    def inputs(self) -> Array:
+        """(rows, length), in the stored dtype unless the view was given another. A view, not a copy, of fixed rows."""
+        return self.rows.inputs(self._start, self._stop)
+
+    @property
+    def targets(self) -> Array:
+        """(rows, length): the items that follow the inputs. A view, not a copy, of fixed rows."""
+        return self.rows.targets(self._start, self._stop)
+
+    @property
+    def has_inputs(self) -> bool:
+        return self.rows.primary is not None
+
+    @property
+    def has_targets(self) -> bool:
+        return self.has_inputs and self.rows.extra > 0
+
+    @property
+    def loss_mask(self) -> Bools | None:
+        if not self.has_targets:
+            return None
+        mask = self.rows.loss_mask(self._start, self._stop)
+        if self._draw is None or self._draw.masks is None:
+            return mask
+        masked = self._draw.masks.of(self.rows, self._draw.samples, self._start, self._stop)
+        return masked if mask is None else mask & masked
+
+    @property
+    def columns(self) -> Mapping[str, Array]:
+        return {name: self.column(name) for name in self.rows.columns}
+
+    def column(self, name: str) -> Array:
+        """The rows of one column: a view. A column that was not read with the batch is read now."""
+        return self.rows.column(name)[self.rows.places(self._start, self._stop)]
+
+    @property
+    def table(self) -> str:
+        """Span table that documents are numbered in."""
+        return self.rows.table
+
+    @property
+    def length(self) -> int:
+        """Inputs in a row; of documents, those of the longest."""
+        return self.rows.input_length(self._start, self._stop)
+
+    @property
+    def spans(self) -> Mapping[str, BatchSpans]:
         return _SpansByTable(self)
 
     def spans_of(self, table: str) -> BatchSpans:
-        if table not in self._spans:
-            self._spans = {**self._spans, table: self._find_spans(table)}
-        return self._spans[table]
+        """Spans of one table that the rows touch."""
+        return self.rows.spans(table).part(self._start, self._stop, length=self.length)
 
-    def span_numbers(self, table: str) -> Ints:
-        """For every item of every row, the number of the span of `table` that covers it."""
-        return self.spans_of(table).span_numbers().reshape(self.shape)
+    def span_numbers(self, table: str | None = None) -> Ints:
+        """For every item of every row, the number of the span that covers it; −1 where none does."""
+        numbers = self.spans_of(self.rows.table if table is None else table).span_numbers(self.offsets)
+        return numbers if self.rows.length is None else numbers.reshape(len(self), -1)
+
+    @property
+    def offsets(self) -> Ints:
+        """Where each row begins in the items of all rows laid end to end, and the end."""
+        offsets = self.rows.offsets[self._start : self._stop + 1]
+        shifted: Ints = offsets - offsets[0]
+        return shifted
+
+    @property
+    def lengths(self) -> Ints:
+        return self.rows.lengths[self._start : self._stop]
+
+    @property
+    def num_items(self) -> int:
+        """Number of inputs of all rows; of ragged documents, of all items."""
+        length = self.rows.length
+        return (self._stop - self._start) * length if length is not None else int(self.offsets[-1])
+
+    @property
+    def samples(self) -> Ints:
+        return (self.rows.indices if self._draw is None else self._draw.samples)[self._start : self._stop]
+
+    @property
+    def epochs(self) -> Ints:
+        return np.zeros(len(self), np.int64) if self._draw is None else self._draw.epochs[self._start : self._stop]
+
+    @property
+    def sources(self) -> Ints:
+        return np.zeros(len(self), np.int64) if self._draw is None else self._draw.sources[self._start : self._stop]
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        return ("",) if self._draw is None else self._draw.source_names
+
+    @property
+    def indices(self) -> Ints:
+        return (self.rows.indices if self._draw is None else self._draw.indices)[self._start : self._stop]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        if self._draw is None:
+            raise ArgumentError("this batch was read from a view by number and has no state; a Loader's batches have")
+        return self._draw.state(self.num_delivered)
+
+    def part(self, start: int, stop: int) -> "HostBatch":
+        """Rows [start, stop) as a batch of their own, without a copy."""
+        first = self._start
+        return HostBatch(self.rows, first + start, first + stop, draw=self._draw, num_delivered=self.num_delivered)
 
     def __getitem__(self, row: int) -> "Sample":
         if not -len(self) <= row < len(self):
@@ -125,12 +408,16 @@ class Batch(ABC):
         return Sample(self, row % len(self))
 
     def row_of(self, name: str, row: int) -> Array:
-        array: Array = self.column(name)[self._place(row)]
-        return array
+        """One row of one column: a view."""
+        return self.rows.row(name, self._start + row)
 
     @property
-    def tables(self) -> Mapping[str, Any]:
-        return self._data.spans
+    def payloads(self) -> list[Any]:
+        """Payload of each row's document, decoded now. For batches of documents."""
+        return [self[row].payload for row in range(len(self))]
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self)} rows of {', '.join(self.rows.columns)}; samples {self.samples[:3].tolist()}…)"
 
 
 class Sample:
@@ -138,34 +425,45 @@ class Sample:
 
     __slots__ = ("_batch", "_row")
 
-    def __init__(self, batch: Batch, row: int) -> None:
+    def __init__(self, batch: HostBatch, row: int) -> None:
         self._batch = batch
         self._row = row
 
     @property
     def index(self) -> int:
-        """Its number in the view."""
+        """Number of the sample in its view."""
         return int(self._batch.indices[self._row])
 
     def column(self, name: str) -> Array:
-        """Its items in one column, in the stored dtype unless the view was given another."""
+        """Items of one column: a view."""
         return self._batch.row_of(name, self._row)
 
     @property
     def tokens(self) -> Array:
-        """The column of that name."""
+        """The column `tokens`."""
         return self.column("tokens")
 
     @property
     def spans(self) -> Mapping[str, RowSpans]:
-        """The spans it touches, by table."""
+        """Spans that the sample touches, by table."""
         return _SpansByTable(self._batch, self._row)
+
+    @property
+    def payload(self) -> Any:
+        """Payload of the sample's document, decoded now; None where it was written without."""
+        spans = self.spans[self._batch.table]
+        if len(spans) != 1:
+            raise ArgumentError(f"the sample touches {len(spans)} documents; use sample.spans")
+        return spans[0].payload
+
+    def __repr__(self) -> str:
+        return f"Sample({self.index})"
 
 
 class _SpansByTable(Mapping[str, Any]):
     """Span tables by name, looked up when they are asked for: those of a batch, or of one of its rows."""
 
-    def __init__(self, batch: Batch, row: int | None = None) -> None:
+    def __init__(self, batch: HostBatch, row: int | None = None) -> None:
         self._batch = batch
         self._row = row
 
@@ -174,7 +472,7 @@ class _SpansByTable(Mapping[str, Any]):
         return spans if self._row is None else spans[self._row]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._batch.tables)
+        return iter(self._batch.rows.tables)
 
     def __len__(self) -> int:
-        return len(self._batch.tables)
+        return len(self._batch.rows.tables)

@@ -1,4 +1,4 @@
-"""`combine`: a store that consists of others, without copying anything."""
+"""`combine`: makes one store of several without copying anything."""
 
 import os
 from collections.abc import Sequence
@@ -16,14 +16,13 @@ __all__ = ["combine"]
 
 
 def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos: int | None = None) -> None:
-    """Make `out` a store that consists of `stores`, one behind the other.
+    """Make `out` a store that consists of `stores`, one after the other.
 
-    Only a manifest is written. It refers to the others by relative path, or by address where they lie elsewhere, and by
-    identity, so a store that changes later is noticed when the combined one is opened. `dtype` and `eos` are as for
-    `open`.
+    This only writes a manifest. It names the others by relative path (remote ones by address) and by identity, so that
+    opening the combined store detects a part that has changed. `dtype` and `eos` are as for `open`.
     """
     if isinstance(stores, str | os.PathLike) or not stores:
-        raise ArgumentError("combine takes a list of at least one store")
+        raise ArgumentError("combine expects a list of at least one store")
     folder = open_folder(out)
     contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in stores]
     together = concatenate(contents)
@@ -32,4 +31,4 @@ def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos
     manifest = Manifest(together.columns, together.spans, together.tokenizer, stores=references)
     folder.make()
     if not folder.create(MANIFEST, manifest.to_json().encode()):
-        raise ArgumentError(f"{folder} holds a store already")
+        raise ArgumentError(f"{folder} already holds a store; choose another folder")

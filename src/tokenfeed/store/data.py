@@ -3,26 +3,30 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, MissingError, SampleIndexError
+from tokenfeed.errors import ArgumentError, MissingError
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
-from tokenfeed.store.reader import Form, Ints, Reader
+from tokenfeed.store.reader import Form, Reader
 from tokenfeed.store.spans import SpanTable, SpanTables
+from tokenfeed.types import Array, Bytes
 
-__all__ = ["Array", "Bytes", "ColumnSet", "Data", "as_indices", "new_bytes"]
-
-Array = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
+__all__ = ["ColumnSet", "Data", "Opening", "new_bytes"]
 
 _REMEMBERED_OUTPUTS = 8
 _REMEMBERED_BYTES = 2 << 20
 _INT64 = np.dtype(np.int64)
 _WIDE = np.dtype(np.int32), _INT64
+
+
+class Opening(Protocol):
+    """A call that opens a store again, wherever this process runs."""
+
+    def __call__(self) -> Any: ...
 
 
 class Data:
@@ -36,26 +40,31 @@ class Data:
         identify: Callable[[], str],
         *,
         paths: Sequence[str] = (),
+        opening: Opening | None = None,
         stored: Mapping[str, Column] | None = None,
     ) -> None:
         self.columns = columns
-        """As they are delivered."""
+        """Columns in the dtype of batches."""
         self.stored = columns if stored is None else stored
-        """As they lie in files; some may be delivered in a wider dtype."""
+        """Columns in the dtype of files, which may be narrower."""
         self.spans = spans
         self.reader = reader
         self._identify = identify
         self.paths = list(paths)
-        """Where it was opened from, absolute. A hint for finding it again, never its identity."""
+        """Absolute paths that the store was opened from. A hint for finding it again, never its identity."""
+        self.opening = opening
+        """What opens the store again in another process; None for data joined from several stores."""
+        self.primary = "tokens" if "tokens" in columns else next(iter(columns)) if len(columns) == 1 else None
+        """Column that inputs and targets are taken from: `tokens`, or the only one; None where there is neither."""
 
     @cached_property
     def identity(self) -> str:
-        """A checksum of what is in the store. O(shards), once."""
+        """Checksum of what is in the store. O(shards), once."""
         return self._identify()
 
     @classmethod
     def join(cls, parts: Sequence["Data"], names: Iterable[str]) -> "Data":
-        """Some columns of several stores, one behind the other, with the span tables that all of them have.
+        """Some columns of several stores, one after the other, with the span tables that all of them have.
 
         They must agree on what an item of these columns is.
         """
@@ -72,16 +81,18 @@ class Data:
         codecs = {
             name: table.codec
             for name, table in first.spans.items()
-            if all(name in other.spans and other.spans[name].has_codec_of(table) for other in others)
+            if all(name in other.spans and other.spans[name].has_same_codec(table) for other in others)
         }
         reader = first.reader.join([other.reader for other in others], list(columns), list(codecs))
         tables = SpanTables({name: SpanTable(name, codec, reader) for name, codec in codecs.items()})
         return cls(columns, tables, reader, lambda: "+".join(part.identity for part in parts), stored=first.stored)
 
     def delivered_as(self, dtype: npt.DTypeLike | None) -> "Data":
-        """The same, with the primary column in a wider dtype; None for that in which it is stored."""
+        """The same, with the primary column in a wider dtype; None for the dtype it is stored in."""
         if dtype is None:
             return self
+        if self.primary is None:
+            raise ArgumentError(f"dtype={dtype} is that of `tokens` or the only column; there is neither")
         stored, wide = self.columns[self.primary], np.dtype(dtype)
         if wide == stored.dtype:
             return self
@@ -92,31 +103,23 @@ class Data:
                 f"{self.primary!r} is a column of {stored}; dtype may be {stored.dtype}{others}, not {wide}"
             )
         columns = {**self.columns, self.primary: Column(wide, stored.shape)}
-        return Data(columns, self.spans, self.reader, lambda: self.identity, paths=self.paths, stored=self.columns)
+        return Data(
+            columns,
+            self.spans,
+            self.reader,
+            lambda: self.identity,
+            paths=self.paths,
+            opening=self.opening,
+            stored=self.columns,
+        )
 
     @property
     def num_items(self) -> int:
         return int(self.reader.starts[-1])
 
-    @property
-    def has_primary(self) -> bool:
-        return "tokens" in self.columns or len(self.columns) == 1
-
-    @property
-    def primary(self) -> str:
-        """The column that inputs and targets are taken from: `tokens`, or the only one."""
-        if "tokens" in self.columns:
-            return "tokens"
-        if len(self.columns) == 1:
-            return next(iter(self.columns))
-        raise MissingError(
-            f"which column are the inputs? None of {', '.join(self.columns) or 'no columns'} is called 'tokens'; "
-            "use batch.column(name)"
-        )
-
     def column_set(self, names: Iterable[str]) -> "ColumnSet":
         """Columns to be read together; the primary one (or all, if there is none) comes along with those named."""
-        wanted = dict.fromkeys([self.primary] if self.has_primary else self.columns)
+        wanted = dict.fromkeys(self.columns if self.primary is None else [self.primary])
         return ColumnSet(self, [*wanted, *(name for name in names if name not in wanted)])
 
     def one_column(self, name: str) -> "ColumnSet":
@@ -206,16 +209,3 @@ def _form(stored: Column, delivered: Column) -> Form:
 
 def new_bytes(num_bytes: int) -> Bytes:
     return np.empty(num_bytes, np.uint8)
-
-
-def as_indices(indices: Any) -> Ints:
-    """Sample numbers as a contiguous int64 array; anything but whole numbers in one dimension is refused."""
-    array = indices if type(indices) is np.ndarray else np.asarray(indices)
-    if array.dtype == _INT64 and array.ndim == 1 and array.flags.carray:
-        return array
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
-        raise ArgumentError(f"sample numbers must be whole numbers in one dimension, not {array.dtype} {array.shape}")
-    if array.dtype == np.uint64 and array.size > 0 and array.max() > np.iinfo(np.int64).max:
-        raise SampleIndexError(f"sample {array.max()} is outside any view")
-    # A read-only array would be another type to Numba, and every kernel would be compiled once more.
-    return np.require(array, np.int64, ["C", "W"])

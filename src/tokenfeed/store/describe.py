@@ -1,75 +1,54 @@
-"""What is in a store, in words and numbers, for people and scripts to look at."""
+"""Facts about a store for people and scripts: what `tokenfeed inspect` shows."""
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from tokenfeed.store.store import Store
 
-__all__ = ["Description", "describe"]
+__all__ = ["describe", "describe_columns", "describe_table"]
 
 _SHOWN_ITEMS = 16
 
 
-@dataclass(frozen=True)
-class Description:
-    """What `tokenfeed inspect` shows."""
-
-    num_items: int
-    num_shards: int
-    num_bytes: int
-    splits: list[str]
-    tokenizer: str | None
-    provenance: dict[str, Any]
-    identity: str
-    columns: list[dict[str, Any]]
-    spans: list[dict[str, Any]]
-    samples: dict[str, dict[str, Any]]
-    """A window and a document, decoded."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+def describe(store: Store, *, sample: int = 0) -> dict[str, Any]:
+    """Facts about a store as JSON, with window and span number `sample` decoded. Reads no other items or spans."""
+    return {
+        "num_items": store.num_items,
+        "num_shards": len(store.shards),
+        "num_bytes": sum(shard.num_bytes for shard in store.shards),
+        "splits": store.splits,
+        "tokenizer": store.tokenizer,
+        "provenance": dict(store.provenance),
+        "identity": store.identity,
+        "columns": describe_columns(store),
+        "spans": [describe_table(store, name) for name in store.spans],
+        "samples": _samples(store, sample),
+    }
 
 
-def describe(store: Store, *, sample: int = 0) -> Description:
-    """Look into a store. Reads one window, one document of every table, and nothing else."""
-    columns = [
+def describe_columns(store: Store) -> list[dict[str, Any]]:
+    """Name, dtype and size of each column."""
+    return [
         {"name": name, "dtype": str(column), "bytes": store.num_items * column.item_bytes}
         for name, column in store.columns.items()
     ]
-    spans = [
-        {
-            "name": name,
-            "codec": table.codec.name if table.codec else None,
-            "spans": len(table),
-            "mean_items": store.num_items / max(1, len(table)),
-        }
-        for name, table in store.spans.items()
-    ]
-    return Description(
-        store.num_items,
-        len(store.shards),
-        sum(shard.num_bytes for shard in store.shards),
-        store.splits,
-        store.tokenizer,
-        dict(store.provenance),
-        store.identity,
-        columns,
-        spans,
-        _samples(store, sample),
-    )
+
+
+def describe_table(store: Store, name: str) -> dict[str, Any]:
+    """Name, codec and number of spans of a span table."""
+    table = store.spans[name]
+    codec = table.codec.name if table.codec else None
+    return {"name": name, "codec": codec, "spans": len(table), "mean_items": store.num_items / max(1, len(table))}
 
 
 def _samples(store: Store, number: int) -> dict[str, dict[str, Any]]:
     samples: dict[str, dict[str, Any]] = {}
     windows = store.windows(_SHOWN_ITEMS, extra=0)
     if number < len(windows):
-        start = number * _SHOWN_ITEMS
-        window = windows[number]
-        samples[f"Items {start:,} to {start + _SHOWN_ITEMS:,}"] = {
-            name: _short(window.column(name)) for name in store.columns
-        }
+        start, window = number * _SHOWN_ITEMS, windows[number]
+        title = f"Items {start:,} to {start + _SHOWN_ITEMS:,}"
+        samples[title] = {name: _short(window.column(name)) for name in store.columns}
     for name, table in store.spans.items():
         if number < len(table):
             span = table[number]

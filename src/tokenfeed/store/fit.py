@@ -1,4 +1,4 @@
-"""Makes a column's dtype out of what a caller gives, or says which value does not fit."""
+"""Converts values to a column's dtype without loss, or says which value does not fit."""
 
 from typing import Any
 
@@ -14,12 +14,14 @@ __all__ = ["fit"]
 def fit(values: Any, column: Column, name: str) -> npt.NDArray[Any]:
     """`values` as a C-contiguous array of the column's dtype, shape (number of items, *inner shape).
 
-    No value changes on the way, except that floating-point numbers may be rounded. An array that has the dtype already
-    is not copied.
+    No value changes, except that floating-point numbers may be rounded. An array that already has the dtype is not
+    copied.
     """
-    array = np.asarray(values, dtype=None if hasattr(values, "dtype") or column.dtype.names is None else column.dtype)
+    is_list = isinstance(values, list | tuple)  # structured items can only be given as tuples of a known dtype
+    array = np.asarray(values, dtype=column.dtype if is_list and column.dtype.names is not None else None)
     if array.ndim != 1 + len(column.shape) or array.shape[1:] != column.shape:
-        raise FitError(f"column {name!r} takes shape (items, {', '.join(map(str, column.shape))}), not {array.shape}")
+        shape = ", ".join(["items", *map(str, column.shape)])
+        raise FitError(f"column {name!r} expects an array of shape ({shape}), got {array.shape}")
     if array.dtype != column.dtype:
         array = _convert(array, column.dtype, name)
     return np.ascontiguousarray(array)
@@ -34,9 +36,7 @@ def _convert(array: npt.NDArray[Any], dtype: np.dtype[Any], name: str) -> npt.ND
         limits = np.iinfo(dtype)
         if low < limits.min or high > limits.max:
             worst = low if low < limits.min else high
-            raise FitError(
-                f"column {name!r} is {dtype}, which holds {limits.min} to {limits.max}; {worst} does not fit"
-            )
+            raise FitError(f"column {name!r} is {dtype}, which holds {limits.min} to {limits.max}; got {worst}")
         return array.astype(dtype)
     if kinds in ("ff", "cc", "if", "uf", "fc"):
         with np.errstate(over="ignore"):
@@ -44,6 +44,6 @@ def _convert(array: npt.NDArray[Any], dtype: np.dtype[Any], name: str) -> npt.ND
         exact = kinds in ("if", "uf")
         bad = converted != array if exact else ~np.isfinite(converted) & np.isfinite(array)
         if bad.any():
-            raise FitError(f"column {name!r} is {dtype}; {array[bad].reshape(-1)[0]} does not fit")
+            raise FitError(f"column {name!r} is {dtype}, which cannot hold {array[bad].reshape(-1)[0]} exactly")
         return converted
-    raise FitError(f"column {name!r} is {dtype}; values of {array.dtype} cannot be put there without loss")
+    raise FitError(f"column {name!r} is {dtype}; values of {array.dtype} cannot be converted to it without loss")

@@ -1,4 +1,4 @@
-"""`pack`: makes a plan by which whole documents fill rows of equal width, from their lengths alone."""
+"""`pack`: plans how whole documents fill rows of equal width, from their lengths alone."""
 
 import contextlib
 import errno
@@ -22,7 +22,6 @@ from tokenfeed.storage.files import FileTable, Part
 from tokenfeed.storage.local import replace_bytes, sync_folder, writing
 from tokenfeed.store.data import Data
 from tokenfeed.store.packing_plan import (
-    ALGORITHM,
     PIECE_DTYPE,
     PIECES,
     RECORD,
@@ -33,14 +32,15 @@ from tokenfeed.store.packing_plan import (
     Wanted,
     plan_folders,
 )
-from tokenfeed.store.reader import Ints
 from tokenfeed.store.shard_writer import NpyFile, write_sums
 from tokenfeed.store.shards import Shard
+from tokenfeed.store.spec import PACKING_ALGORITHM
+from tokenfeed.types import Ints
 
 __all__ = ["Block", "PackReport", "Progress", "pack"]
 
 Progress = Callable[[int, int], None]
-"""Called with how much is done, of how much."""
+"""Function to call with (done, total)."""
 
 BLOCK_DOCUMENTS = 10_000_000
 LONGEST_ROW = 1 << 24
@@ -51,17 +51,17 @@ _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What was packed."""
+    """Result of `pack`."""
 
     folder: Path
-    """Where the plan is."""
+    """Folder of the plan."""
     rows: int
     used: float
-    """The share of all positions that hold an item; the others are padding."""
+    """Fraction of all positions that hold an item; the others are padding."""
     documents: int
-    """Without the empty ones, which are in no row."""
+    """Number of documents, without empty ones, which are in no row."""
     cut_documents: int
-    """How many are longer than a row, and so are in several."""
+    """Number of documents longer than a row, and so spread over several."""
     items: int
     seconds: float
 
@@ -77,12 +77,12 @@ def pack(
 ) -> PackReport:
     """Make the plan of `packed(length)`: rows of length + 1 items by best fit decreasing (`kernels/bestfit.py`).
 
-    Reads the span table alone: about 0.5 µs a document, 11 bytes of memory for each in a block, and 21 bytes of disk.
-    The same data gives the same bytes. A plan that was there is replaced; one that was never finished is no plan.
+    Reads only the span table: about 0.5 µs per document, 11 bytes of memory per document of a block, 21 bytes of disk.
+    The same data gives the same bytes. An existing plan is replaced; a killed `pack` leaves no plan.
     """
     began = time.perf_counter()
     if not 1 <= length < LONGEST_ROW:
-        raise ArgumentError(f"packed rows of length {length}; it must be from 1 to {LONGEST_ROW - 1:,}")
+        raise ArgumentError(f"length is {length}; packed rows may have 1 to {LONGEST_ROW - 1:,} inputs")
     wanted = Wanted(data.identity, data.spans[table].name, length, data.num_items)
     folders = plan_folders(shards, wanted) if cache is None else [Path(cache)]
     with _attempt(folders) as (folder, attempt):
@@ -93,33 +93,34 @@ def pack(
             items = int(counts[bestfit.ITEMS])
             if items != data.num_items:
                 raise CorruptionError(
-                    f"the spans of {table!r} cover {items:,} of {data.num_items:,} items; `tokenfeed verify` says where"
+                    f"the spans of {table!r} cover {items:,} of {data.num_items:,} items. `tokenfeed verify` says where"
                 )
             checksums = writer.finish()
         finally:
             writer.close()
         with writing(folder):
-            (folder / RECORD).unlink(missing_ok=True)  # so that no two halves are ever taken for a plan
+            (folder / RECORD).unlink(missing_ok=True)  # so that a mix of old and new files is never taken for a plan
             for name in (ROWS, PIECES, SUMS):
                 (attempt / name).replace(folder / name)
         sync_folder(folder)
         documents, cut = int(counts[bestfit.DOCUMENTS]), int(counts[bestfit.CUT_DOCUMENTS])
         totals = documents, cut, items, writer.num_rows, writer.num_pieces
-        record = PackRecord(ALGORITHM, *wanted[:3], BLOCK_DOCUMENTS, *totals, *checksums)
+        record = PackRecord(PACKING_ALGORITHM, *wanted[:3], BLOCK_DOCUMENTS, *totals, *checksums)
         replace_bytes(folder / RECORD, record.to_json().encode())
     used = items / (writer.num_rows * (length + 1)) if writer.num_rows else 1.0
     return PackReport(folder, writer.num_rows, used, documents, cut, items, time.perf_counter() - began)
 
 
 def _pack_blocks(lengths: "_Lengths", width: int, writer: "_PlanWriter", progress: Progress) -> Ints:
-    """Block after block. Returns what `bestfit.add_up` counted over all of them."""
+    """Pack block after block. Returns the sum of their `counts`."""
     counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
     num_blocks = -(-lengths.count // BLOCK_DOCUMENTS)
     first_item = 0
     for number in range(num_blocks):
         first = number * BLOCK_DOCUMENTS
-        block = Block(lengths, first, min(lengths.count, first + BLOCK_DOCUMENTS), width, first_item)
-        for done in block.run(writer):
+        block = Block(lengths.read, first, min(lengths.count, first + BLOCK_DOCUMENTS), width, first_item)
+        for done, rows, pieces in block.run(writer.num_rows):
+            writer.write(rows, pieces)
             progress(first + int(done * block.size), lengths.count)
         counts += block.counts
         first_item += int(block.counts[bestfit.ITEMS])
@@ -143,7 +144,7 @@ class _Lengths:
         self.count = int(self._span_starts[-1])
 
     def read(self, first: int, out: npt.NDArray[np.uint32]) -> None:
-        """out[j] = the length of span first + j."""
+        """Set out[j] to the length of span first + j."""
         status = posix.UNOPENED
         while status != posix.OK:
             starts = self._item_starts, self._span_starts
@@ -154,10 +155,10 @@ class _Lengths:
                 self._files.open(file)
             elif status == posix.BAD_SPANS:
                 name = self._files.name(file)
-                raise CorruptionError(f"{name} contradicts its table or itself; `tokenfeed verify` says where")
+                raise CorruptionError(f"{name} contradicts its table or itself. `tokenfeed verify` says where")
             elif status == bestfit.TOO_LONG:
                 raise ArgumentError(
-                    f"span {span:,} of {self._table!r} has more than {bestfit.LONGEST:,} items; it cannot be packed"
+                    f"span {span:,} of {self._table!r} has more than {bestfit.LONGEST:,} items; pack takes no more"
                 )
             elif status != posix.OK:
                 raise self._files.failure(status, file)
@@ -169,12 +170,15 @@ def _starts_of(shard: Shard, table: str) -> Part | Ints:
 
 
 class Block:
-    """Some millions of documents that are packed together. `kernels/bestfit.py` says what the arrays are."""
+    """Up to ten million documents that are packed together. `kernels/bestfit.py` explains the arrays."""
 
-    def __init__(self, lengths: _Lengths, first: int, stop: int, width: int, first_item: int) -> None:
+    def __init__(
+        self, read: Callable[[int, npt.NDArray[np.uint32]], None], first: int, stop: int, width: int, first_item: int
+    ) -> None:
+        """`read(first, out)` fills `out` with the lengths of documents from number `first` on."""
         self.size = stop - first
         self.counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
-        self._source = lengths
+        self._read_lengths = read
         self._first = first
         self._first_item = first_item
         self._width = width
@@ -183,17 +187,24 @@ class Block:
         self._following = np.empty(self.size, np.int32)
         self._tops = np.empty(0, np.int32)
 
-    def run(self, writer: "_PlanWriter") -> Iterator[float]:
-        """Pack the block; says now and then which part of it is done."""
-        yield from self._read()
-        yield from self._place()
-        yield from self._list(writer)
+    def run(self, first_row: int) -> Iterator[tuple[float, Ints, Ints]]:
+        """Pack the block in slices: (fraction done, rows, pieces) of each, valid until the next.
+
+        `rows[i]` is the first piece of row `first_row + i` among these `pieces`; a piece is (first item, a mark in the
+        upper 32 bits and the length in the lower). The first slices only prepare, and have no rows.
+        """
+        none = np.empty(0, np.int64), np.empty((0, 2), np.int64)
+        for done in self._read():
+            yield done, *none
+        for done in self._place():
+            yield done, *none
+        yield from self._list(first_row)
 
     def _read(self) -> Iterator[float]:
         item = self._first_item
         for first in range(0, self.size, _SLICE):
             stop = min(self.size, first + _SLICE)
-            self._source.read(self._first + first, self._lengths[first:stop])
+            self._read_lengths(self._first + first, self._lengths[first:stop])
             item = bestfit.add_up(self._lengths, self._width, first, stop, item, self._totals, self.counts)
             yield 0.1 * stop / self.size
 
@@ -203,7 +214,7 @@ class Block:
         for stop in range(self.size, 0, -_SLICE):
             bestfit.line_up(self._lengths, width, max(0, stop - _SLICE), stop, lines, self._following)
             yield 0.1
-        # No two rows have their items fit into one, or the later would not have been begun: so these are enough.
+        # The items of two rows never fit into one, or the later row would not have been begun: this bounds the rows.
         most_rows = min(num_pieces, 2 * int(self.counts[bestfit.PIECE_ITEMS]) // width + 2)
         self._tops, below = np.empty(most_rows, np.int32), np.empty(most_rows, np.int32)
         bits = np.zeros(num_bit_words(width), np.uint64)
@@ -214,7 +225,7 @@ class Block:
             yield 0.1 + 0.5 * placed / num_pieces
         self._tops = self._tops[: state[bestfit.NUM_ROWS]]
 
-    def _list(self, writer: "_PlanWriter") -> Iterator[float]:
+    def _list(self, row: int) -> Iterator[tuple[float, Ints, Ints]]:
         rows = np.empty(_SLICE, np.int64)
         pieces = np.empty((max(_SLICE, self._width), 2), np.int64)
         state = np.array([0, self._first_item, 0])
@@ -222,26 +233,15 @@ class Block:
         total = num_whole + self._tops.size
         listed = 0
         while listed < num_whole:
-            count = bestfit.list_whole(self._lengths, self._width, state, writer.num_rows, rows, pieces)
-            writer.write(rows[:count], pieces[:count])
+            count = bestfit.list_whole(self._lengths, self._width, state, row + listed, rows, pieces)
             listed += count
-            yield 0.6 + 0.4 * listed / total
-        first = 0
-        while first < self._tops.size:
-            num_rows, num_pieces = bestfit.list_mixed(
-                self._lengths,
-                self._totals,
-                self._width,
-                self._tops,
-                self._following,
-                first,
-                writer.num_rows,
-                rows,
-                pieces,
-            )
-            writer.write(rows[:num_rows], pieces[:num_pieces])
-            first += num_rows
-            yield 0.6 + 0.4 * (listed + first) / total
+            yield 0.6 + 0.4 * listed / total, rows[:count], pieces[:count]
+        placed = self._lengths, self._totals, self._width, self._tops, self._following
+        while listed < total:
+            first = listed - num_whole
+            num_rows, num_pieces = bestfit.list_mixed(*placed, first, row + listed, rows, pieces)
+            listed += num_rows
+            yield 0.6 + 0.4 * listed / total, rows[:num_rows], pieces[:num_pieces]
 
 
 class _PlanWriter:
@@ -259,21 +259,21 @@ class _PlanWriter:
             raise
 
     def write(self, rows: Ints, pieces: npt.NDArray[Any]) -> None:
-        """Rows, by the first of their pieces among these pieces."""
+        """Add rows; `rows` holds the first piece of each, counted in `pieces`."""
         self._rows.write((rows + self.num_pieces).view(np.uint8))
         self._pieces.write(pieces.reshape(-1).view(np.uint8))
         self.num_rows += rows.size
         self.num_pieces += len(pieces)
 
     def finish(self) -> tuple[str, str, str]:
-        """The checksums."""
+        """Complete the files. Returns their checksums."""
         self._rows.write(np.array([self.num_pieces], ROW_DTYPE).view(np.uint8))
         rows, pieces = self._rows.finish(sync=True), self._pieces.finish(sync=True)
         sums = write_sums(self._folder / SUMS, (self._rows, self._pieces), sync=True)
         return rows.checksum, pieces.checksum, sums.checksum
 
     def close(self) -> None:
-        """For what was not finished, so that it does not matter what closing says."""
+        """Close the files of an unfinished plan; errors no longer matter."""
         for file in (self._rows, self._pieces):
             with contextlib.suppress(WriteError):
                 file.close()
@@ -281,16 +281,15 @@ class _PlanWriter:
 
 @contextlib.contextmanager
 def _attempt(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    """(folder, new folder in it) in the first of the folders that can be written to; the new one is removed at the end.
+    """(folder, new folder in it) in the first folder that is writable. The new folder is removed at the end.
 
-    What was left behind by others that were killed is removed first. They are told from those that are still at work
-    by a lock on their folder, which ends with the process.
+    New folders of killed processes are removed first: each process holds a lock on its own, which ends with it.
     """
     folder, attempt, lock = _first_writable(folders)
     try:
         yield folder, attempt
     finally:
-        with contextlib.suppress(OSError):  # of closing a folder, which ignore_errors does not cover
+        with contextlib.suppress(OSError):  # ignore_errors does not cover closing a folder
             shutil.rmtree(attempt, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(lock)
@@ -312,7 +311,7 @@ def _first_writable(folders: Sequence[Path]) -> tuple[Path, Path, int]:
 def _make_locked(folder: Path) -> tuple[Path, int]:
     """A new folder, and a file descriptor that holds its lock.
 
-    Before it is locked, another one may take it for left behind: then it is gone, or is about to be.
+    Another process may remove the folder before it is locked; then try again.
     """
     while True:
         attempt = folder / f".{secrets.token_hex(8)}"
@@ -330,7 +329,7 @@ def _make_locked(folder: Path) -> tuple[Path, int]:
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether nobody else holds it. A file system without locks has none to hold: nothing is cleaned up there."""
+    """Take a lock; False if another process holds it. True on file systems without locks, which are not cleaned up."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -18,13 +18,13 @@ from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.local import read_bytes, reading
-from tokenfeed.store.reader import Ints
 from tokenfeed.store.shards import NativeShard, Shard
+from tokenfeed.store.spec import PACKING_ALGORITHM
+from tokenfeed.types import Ints
 
 __all__ = [
-    "ALGORITHM",
     "PackRecord",
-    "PackedRows",
+    "PackedPieces",
     "PackingPlan",
     "Pieces",
     "Wanted",
@@ -32,9 +32,6 @@ __all__ = [
     "load_record",
     "plan_folders",
 ]
-
-ALGORITHM = 1
-"""Which rows a plan has depends on lengths, width and this number alone. It changes when `kernels/bestfit.py` does."""
 
 RECORD, ROWS, PIECES, SUMS = "pack.json", "rows.npy", "pieces.npy", "pack.blocks.npy"
 ROW_DTYPE = np.dtype("<i8")
@@ -196,11 +193,11 @@ class PackingPlan:
             return np.memmap(part.path, dtype, "r", part.byte_start, (count,))
 
 
-class PackedRows:
-    """The rows of plans of one length, numbered through, and the stores they are of, one behind the other.
+class PackedPieces:
+    """What the rows of one or more plans of one length are made of; rows are numbered through all plans.
 
-    Up to 64 MiB of plans (3 million documents or so) are kept in memory; what is beyond is read where it lies, as the
-    store is, by at most two reads a row. What is read is checked row by row. Threads may share this.
+    Up to 64 MiB of plans (3 million documents or so) are kept in memory; the rest is read from its file, by at most two
+    reads a row. Every row that is read is checked. Threads may share this.
     """
 
     def __init__(self, plans: Sequence[PackingPlan], *, backend: Backend) -> None:
@@ -218,9 +215,9 @@ class PackedRows:
         for number in range(num_files):
             self._files.open(number)
 
-    def join(self, others: Sequence["PackedRows"]) -> "PackedRows":
+    def join(self, others: Sequence["PackedPieces"]) -> "PackedPieces":
         """The rows of this, then those of the others."""
-        return PackedRows([plan for rows in (self, *others) for plan in rows.plans], backend=self._backend)
+        return PackedPieces([plan for rows in (self, *others) for plan in rows.plans], backend=self._backend)
 
     @property
     def length(self) -> int:
@@ -267,7 +264,7 @@ def plan_folders(shards: Sequence[Shard], wanted: Wanted) -> list[Path]:
     return [*folders, cache / "packed" / f"{wanted.identity}-{wanted.table}-{wanted.length}"]
 
 
-def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend, verify: bool = False) -> PackedRows:
+def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend, verify: bool = False) -> PackedPieces:
     """The rows of the first plan in these folders that is what is wanted. O(1): `pack.json` and two headers are read.
 
     Raises what is wrong with the first one where none is right: a StateError for a plan of other data or of another
@@ -280,7 +277,7 @@ def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend, veri
                 is_there = (folder / RECORD).is_file()
             if is_there:
                 plan = PackingPlan(folder, _load_record(folder, wanted), verify=verify)
-                return PackedRows([plan], backend=backend)
+                return PackedPieces([plan], backend=backend)
         except (StateError, CorruptionError) as error:
             problem = problem or error
     if problem is not None:
@@ -307,7 +304,7 @@ def _load_record(folder: Path, wanted: Wanted) -> PackRecord:
         ("data", wanted.identity, record.identity),
         ("table", wanted.table, record.table),
         ("length", wanted.length, record.length),
-        ("algorithm", ALGORITHM, record.algorithm),
+        ("algorithm", PACKING_ALGORITHM, record.algorithm),
         ("number of items", wanted.num_items, record.items),
     ):
         if ours != theirs:

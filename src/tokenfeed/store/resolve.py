@@ -1,4 +1,4 @@
-"""From a path to the shards behind it: stores, combined stores, files of other systems, and lists of any of these."""
+"""Finds the shards at a path: of a store, a combined store, a file of another system, or a list of any of these."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ NOWHERE: frozenset[str] = frozenset()
 _FOREIGN = (".idx", ".bin", ".ds", ".npy")
 _DEEPEST = 16
 _MOST_SHARDS = 1 << 22
-"""Combined stores within each other multiply; this is what the list of shards may take in memory, some GB."""
+"""Most shards of a combined store: nested ones multiply, and this many take some GB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Everything a manifest, or several, say."""
+    """The combined content of one or more manifests."""
 
     columns: Mapping[str, Column]
     spans: Mapping[str, str | None]
@@ -37,7 +37,7 @@ class Content:
 
     @property
     def identity(self) -> str:
-        """A checksum of all this, the same wherever it lies. O(shards)."""
+        """Checksum of the content, independent of its path. O(shards)."""
         return identify(self.columns, self.spans, self.shards)
 
     @property
@@ -45,10 +45,10 @@ class Content:
         return sorted({shard.split for shard in self.shards if shard.split is not None})
 
     def select(self, split: str) -> "Content":
-        """The shards of one split alone."""
+        """Only the shards of one split."""
         shards = [shard for shard in self.shards if shard.split == split]
         if not shards:
-            raise MissingError(f"there is no split {split!r}; there are {', '.join(self.splits) or 'none'}")
+            raise MissingError(f"there is no split {split!r}; the store has {', '.join(self.splits) or 'no splits'}")
         return replace(self, shards=shards)
 
 
@@ -60,14 +60,14 @@ def resolve(
     verify: bool = False,
     within: frozenset[str] = NOWHERE,
 ) -> Content:
-    """What is at a path. Reads manifests alone; of foreign files, their headers.
+    """The content at a path. Reads only manifests, and the headers of foreign files.
 
-    With `verify`, what is read of it will be compared with its checksums, beginning with manifests and the `shard.json`
-    of every shard. `within` are the combined stores that this one is part of.
+    `verify` compares everything read later with its checksums, and the manifests and every `shard.json` now. `within`
+    holds the identities of the combined stores that this one is part of.
     """
     if not isinstance(path, str | os.PathLike):
         if len(path) == 0:
-            raise ArgumentError("an empty list of stores cannot be opened")
+            raise ArgumentError("the list of stores to open is empty; expected at least one")
         how: dict[str, Any] = {"dtype": dtype, "eos": eos, "verify": verify, "within": within}
         return concatenate([(display(one), resolve(one, **how)) for one in path])
     folder = open_folder(path)
@@ -75,12 +75,11 @@ def resolve(
         content = _resolve_foreign(folder.local, dtype, eos)
         if verify:
             raise ArgumentError(
-                f"{folder} cannot be verified while it is read: it is a file of another system, which has no checksums "
-                "of its blocks. Open it without verify=True."
+                f"{folder} is a file of another system, which has no checksums to verify. Open it without verify=True"
             )
         return content
     if folder.local is None and str(folder).endswith(_FOREIGN):
-        raise ArgumentError(f"{folder}: files of other systems are opened from local disks alone; download it first")
+        raise ArgumentError(f"{folder} is a remote file of another system; download it first, and open the local copy")
     return _resolve_store(folder, verify, within)
 
 
@@ -88,7 +87,7 @@ def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
     with reading(str(path)):
         is_folder = path.is_dir()
     if is_folder:
-        raise NotAStoreError(f"{path} is no store: there is no {MANIFEST} in it")
+        raise NotAStoreError(f"{path} is not a store: it has no {MANIFEST}")
     file = open_foreign(path, dtype=dtype, eos=eos)
     spans = {} if file.document_starts is None else {"documents": None}
     return Content(file.columns, spans, [ForeignShard(file)])
@@ -96,17 +95,17 @@ def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
 
 def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Content:
     if len(within) > _DEEPEST:
-        raise CorruptionError(f"{folder} is a combined store within more than {_DEEPEST} others")
+        raise CorruptionError(f"{folder} is a combined store nested in more than {_DEEPEST} others")
     if folder.identity in within:
-        raise CorruptionError(f"{folder} is a combined store that consists of itself")
+        raise CorruptionError(f"{folder} is a combined store that contains itself")
     manifest = load_manifest(folder, verify=verify)
     if manifest.stores is None:
         entries = manifest.shards
         if entries is None:
             if not folder.can_list:
                 raise ArgumentError(
-                    f"{folder} is not sealed, and its server has no list of what it holds. Where it was written, call "
-                    "tokenfeed.seal(path) first."
+                    f"{folder} is not sealed, and its server cannot list files. Call tokenfeed.seal(path) where the "
+                    "store was written"
                 )
             entries = load_entries(folder, manifest, list_shards(folder).committed, verify=verify)
         elif verify:
@@ -119,19 +118,19 @@ def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Cont
         content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, verify=verify, within=around)
         if content.identity != store.identity:
             raise CorruptionError(
-                f"{folder} was combined from {store.uri} with identity {store.identity}; it is now {content.identity}. "
-                "That store has changed: combine again."
+                f"{store.uri} has changed since it was combined into {folder}: its identity was {store.identity}, and "
+                f"is now {content.identity}. Combine again"
             )
         parts.append((store.uri, content))
         num_shards += len(content.shards)
         if num_shards > _MOST_SHARDS:
-            raise CorruptionError(f"{folder} is combined from more than {_MOST_SHARDS:,} shards")
+            raise CorruptionError(f"{folder} combines more than {_MOST_SHARDS:,} shards")
     content = concatenate(parts) if parts else Content(manifest.columns, manifest.spans, [])
     return replace(content, provenance=manifest.provenance)
 
 
 def concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
-    """Several as one long array; they must agree on what an item is."""
+    """Several contents as one; columns, span tables and tokenizer must agree."""
     first_name, first = parts[0]
     for name, other in parts[1:]:
         for what, here, there in (
@@ -141,7 +140,8 @@ def concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
         ):
             if here != there:
                 raise ArgumentError(
-                    f"{first_name} and {name} cannot be one store: {what} {_plain(here)} there, {_plain(there)} here"
+                    f"{first_name} and {name} cannot be one store: the first has {what} {_plain(here)}, the second "
+                    f"{_plain(there)}"
                 )
     return replace(first, shards=[shard for _, content in parts for shard in content.shards], provenance={})
 

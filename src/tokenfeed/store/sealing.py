@@ -1,4 +1,4 @@
-"""The manifest of a store that is written to: which shards there are, sealed or not yet."""
+"""The list of shards of a store: in the manifest once it is sealed, found by listing folders before that."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,29 +25,29 @@ __all__ = [
 
 
 class ShardList(NamedTuple):
-    """The shard folders of a store, by name."""
+    """Names of the shard folders of a store."""
 
     committed: list[str]
     unfinished: list[str]
-    """Under way, or left behind by a writer that was killed."""
+    """Shards being written, or abandoned by a killed writer."""
 
 
 def load_manifest(path: PathLike | Folder, *, verify: bool = False) -> Manifest:
-    """The manifest of a store. With `verify`, one that is as it was written, to the last bit."""
+    """Read the manifest of a store. `verify` checks its signature, which covers every bit."""
     folder = open_folder(path)
     try:
         data = folder.read(MANIFEST)
     except ReadError as error:
         if not is_missing(error):
             raise
-        raise NotAStoreError(f"{folder} is no store: there is no {MANIFEST} in it") from None
+        raise NotAStoreError(f"{folder} is not a store: it has no {MANIFEST}") from None
     if verify:
         check_signature(data, folder.path(MANIFEST))
     return Manifest.from_json(data, folder.path(MANIFEST))
 
 
 def list_shards(path: PathLike | Folder) -> ShardList:
-    """What is there now, whatever the manifest says."""
+    """The shards that exist now, whatever the manifest says."""
     shards = ShardList([], [])
     for name, is_committed in open_folder(path).folders(SHARD).items():
         (shards.committed if is_committed else shards.unfinished).append(name)
@@ -55,14 +55,14 @@ def list_shards(path: PathLike | Folder) -> ShardList:
 
 
 def record_file(folder: Folder, name: str) -> str:
-    """The name of the `shard.json` of a shard, from the folder of the store."""
+    """Path of the `shard.json` of a shard, relative to the folder of the store."""
     return f"{check_name('shard', name, where=str(folder))}/{SHARD}"
 
 
 def load_record(
     path: PathLike | Folder, name: str, manifest: Manifest, *, verify: bool = False
 ) -> tuple[ShardRecord, ShardEntry]:
-    """A shard's `shard.json`, and its line for the manifest. With `verify`, as for `load_manifest`."""
+    """Read a shard's `shard.json`: the record, and its entry for the manifest. `verify` is as for `load_manifest`."""
     folder = open_folder(path)
     return parse_record(folder, name, folder.read(record_file(folder, name)), manifest, verify=verify)
 
@@ -70,21 +70,21 @@ def load_record(
 def parse_record(
     folder: Folder, name: str, data: bytes, manifest: Manifest, *, verify: bool = False
 ) -> tuple[ShardRecord, ShardEntry]:
-    """The same from the bytes of that file."""
+    """The same, from the bytes of that file."""
     path = folder.path(record_file(folder, name))
     if verify:
         check_signature(data, path)
     record = ShardRecord.from_json(data, path, manifest.spans)
     expected = {*shard_files(manifest.columns, manifest.spans), SHARD_SUMS}
     if record.files.keys() != expected:
-        raise CorruptionError(f"{path} lists the files {sorted(record.files)}; its store needs {sorted(expected)}")
+        raise CorruptionError(f"{path} lists the files {sorted(record.files)}; expected {sorted(expected)}")
     return record, ShardEntry(name, record.items, record.spans, checksum(data), record.split)
 
 
 def load_entries(
     path: PathLike | Folder, manifest: Manifest, names: Sequence[str], *, verify: bool = False
 ) -> tuple[ShardEntry, ...]:
-    """The lines for the manifest of many shards."""
+    """The manifest entries of many shards."""
     folder = open_folder(path)
     found = folder.read_all([record_file(folder, name) for name in names])
     return tuple(
@@ -93,25 +93,25 @@ def load_entries(
 
 
 def check_records(folder: Folder, entries: Sequence[ShardEntry]) -> None:
-    """Raise a CorruptionError unless every `shard.json` is the one that the manifest lists. Reads all of them."""
+    """Raise CorruptionError unless every `shard.json` has the checksum in the manifest. Reads all of them."""
     found = folder.read_all([record_file(folder, entry.name) for entry in entries])
     for entry, data in zip(entries, found, strict=True):
         if checksum(data) != entry.checksum:
             raise CorruptionError(
-                f"{folder.path(record_file(folder, entry.name))} is not what was written: its checksum is "
-                f"{checksum(data)}, the manifest says {entry.checksum}. Restore it from a copy, or write it again."
+                f"{folder.path(record_file(folder, entry.name))} has changed since the store was sealed: its checksum "
+                f"is {checksum(data)}, the manifest says {entry.checksum}. Restore it from a copy, or write it again"
             )
 
 
 def seal(path: PathLike | Folder, *, sync: bool = True) -> None:
     """Put the list of shards into the manifest, so that opening the store reads one small file.
 
-    Safe at any time, beside any writers: a shard that is committed meanwhile is listed too.
+    Safe at any time, even while writers work: a shard committed meanwhile is listed too.
     """
     folder = open_folder(path)
     manifest = load_manifest(folder)
     if manifest.stores is not None:
-        raise ArgumentError(f"{folder} is a combined store; there is nothing to seal")
+        raise ArgumentError(f"{folder} is a combined store, which has no shards to seal; seal the stores it combines")
     listed: list[str] | None = None
     while listed != (committed := list_shards(folder).committed):
         sealed = replace(manifest, shards=load_entries(folder, manifest, committed))
@@ -120,7 +120,7 @@ def seal(path: PathLike | Folder, *, sync: bool = True) -> None:
 
 
 def unseal(path: PathLike | Folder, *, sync: bool) -> None:
-    """Take the list of shards out again, because it is no longer all there is."""
+    """Remove the list of shards from the manifest, because a new shard makes it incomplete."""
     folder = open_folder(path)
     manifest = load_manifest(folder)
     if manifest.shards is not None:

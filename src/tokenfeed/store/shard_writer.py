@@ -1,4 +1,4 @@
-"""Writes the files of one shard, and commits it by its `shard.json`."""
+"""Writes the files of one shard, and commits it by writing its `shard.json`."""
 
 import contextlib
 import os
@@ -29,9 +29,9 @@ _PENDING_SPANS = 4096
 
 
 class ShardWriter:
-    """One shard being written. It exists for readers once `commit` has returned.
+    """One shard being written. Readers see it once `commit` has returned.
 
-    Its files lie where they belong; those of a remote store in a temporary folder, until `commit` uploads them.
+    Its files are written in place; for a remote store in a temporary folder, until `commit` uploads them.
     """
 
     def __init__(
@@ -44,21 +44,21 @@ class ShardWriter:
         split: str | None,
         sync: bool,
     ) -> None:
-        """`home` is the folder of the store. `tables` says of each span table whether it has payloads."""
+        """`home` is the folder of the store. `tables` says for each span table whether it has payloads."""
         self.num_items = 0
         self.num_bytes = 0
         self._home = home
         self._name = name
         self._split = split
         if home.exists(f"{name}/{SHARD}"):
-            raise ArgumentError(f"shard {home.path(name)} exists already; a committed shard is never written again")
+            raise ArgumentError(f"shard {home.path(name)} exists already; give this writer another name")
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._uploaded: list[str] = []
         if home.local is not None:
             folder = home.local / name
             with writing(folder):
                 if folder.exists():
-                    shutil.rmtree(folder)  # what a killed writer of the same name left behind
+                    shutil.rmtree(folder)  # the remains of a killed writer of the same name
                 folder.mkdir()
         else:
             with writing(Path(tempfile.gettempdir())):
@@ -91,18 +91,18 @@ class ShardWriter:
         return _SpanWriter(starts, anchors, offsets, self._keep(_File(self._folder / names.payload)))
 
     def begin_spans(self, table: str, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> None:
-        """Spans one behind the other from here on; the last one stays open."""
+        """Begin spans one after the other from the current item on; the last one stays open."""
         self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
 
     def add_items(self, arrays: Mapping[str, npt.NDArray[Any]], num_items: int) -> None:
-        """Items of every column."""
+        """Add items to every column."""
         for name, array in arrays.items():
             self._columns[name].write(array.reshape(-1).view(np.uint8))
             self.num_bytes += array.nbytes
         self.num_items += num_items
 
     def commit(self) -> None:
-        """Finish every file, and then say so."""
+        """Finish every file, then write `shard.json`."""
         for table in self._tables.values():
             table.finish(self.num_items)
         records = {file.path.name: file.finish(sync=self._sync) for file in self._files}
@@ -112,7 +112,7 @@ class ShardWriter:
             sync_folder(self._folder)
         if self._temporary is not None:
             for name in records:
-                self._uploaded.append(name)  # it may be there even where its upload fails
+                self._uploaded.append(name)  # before the upload: the file may exist even if that fails
                 objects.upload(self._home.path(f"{self._name}/{name}"), self._folder / name)
             self._temporary.cleanup()
         record = ShardRecord(self.num_items, counts, records, self._split)
@@ -121,12 +121,12 @@ class ShardWriter:
             sync_folder(self._folder.parent)
 
     def abort(self) -> None:
-        """Leave nothing behind; of a remote shard, as far as its server lets us."""
+        """Remove the files; those of a remote shard as far as its server allows."""
         for file in self._files:
             with contextlib.suppress(WriteError):
                 file.close()
         if self._temporary is None:
-            with contextlib.suppress(OSError):  # of closing a folder, which ignore_errors does not cover
+            with contextlib.suppress(OSError):  # ignore_errors does not cover closing a folder
                 shutil.rmtree(self._folder, ignore_errors=True)
             return
         self._temporary.cleanup()
@@ -136,13 +136,13 @@ class ShardWriter:
 
 
 class _File:
-    """A file written from front to back, with the checksums of what was written. Small writes are gathered."""
+    """A file written from front to back, and its checksums. Small writes are buffered."""
 
     def __init__(self, path: Path, header_bytes: int = 0) -> None:
         self.path = path
         self.num_bytes = 0
         self.sums = np.empty(0, SUM_DTYPE)
-        """The checksum of every block, once it is finished."""
+        """Checksum of every block, set by `finish`."""
         self._checksum = Checksum()
         self._block_sums = BlockSums(header_bytes)
         self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
@@ -155,7 +155,7 @@ class _File:
         if self._filled + data.size > _BUFFER_BYTES:
             self._flush()
         if data.size > _BUFFER_BYTES:
-            for start in range(0, data.size, _BUFFER_BYTES):  # so that the second checksum finds it in the cache
+            for start in range(0, data.size, _BUFFER_BYTES):  # in slices that stay in the cache for both checksums
                 self._write_through(data[start : start + _BUFFER_BYTES])
         else:
             self._buffer[self._filled : self._filled + data.size] = data
@@ -201,7 +201,7 @@ AnyFile = TypeVar("AnyFile", bound=_File)
 
 
 class NpyFile(_File):
-    """A `.npy` file: room for the header first, the header itself at the end, when the count is known."""
+    """A `.npy` file. Its header is written last, into space left for it, when the count is known."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> None:
         super().__init__(path, len(build_header(dtype, shape, 0)))
@@ -214,7 +214,7 @@ class NpyFile(_File):
 
 
 def write_sums(path: Path, files: Sequence[_File], *, sync: bool) -> FileRecord:
-    """The file of block checksums of files that are finished, in the order of their names."""
+    """Write the file of block checksums of finished files, in the order of their names."""
     sums = NpyFile(path, SUM_DTYPE)
     try:
         for file in sorted(files, key=lambda file: file.path.name):
@@ -225,7 +225,7 @@ def write_sums(path: Path, files: Sequence[_File], *, sync: bool) -> FileRecord:
 
 
 class _SpanWriter:
-    """The files of one span table. Numbers are gathered in lists and written by the thousand."""
+    """The files of one span table. Numbers are collected in lists and written 4,096 at a time."""
 
     def __init__(
         self, starts: "NpyFile", anchors: "NpyFile", offsets: "NpyFile | None", payload: "_File | None"
@@ -245,7 +245,7 @@ class _SpanWriter:
         return SpanCount(self._num_spans, self._payload_bytes)
 
     def begin(self, position: int, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> int:
-        """Spans of `lengths` items from `position` on. Returns the bytes they take."""
+        """Begin spans of `lengths` items from `position` on. Returns the bytes they take."""
         size = 0
         for length, payload in zip(lengths, payloads, strict=True):
             self._pending_starts.append(position)
@@ -263,7 +263,7 @@ class _SpanWriter:
         return size + 16 * len(lengths)
 
     def _flush(self, anchor_stop: int) -> None:
-        """Write what is pending, and the anchors of the items before `anchor_stop`, which no later span can cover."""
+        """Write pending spans, and the anchors of items before `anchor_stop`, which no later span can cover."""
         starts = np.array(self._pending_starts, SPAN_DTYPE)
         first_span = self._num_spans - starts.size
         positions = np.arange(self._num_anchors, -(-anchor_stop // ANCHOR_ITEMS), dtype=SPAN_DTYPE) * ANCHOR_ITEMS

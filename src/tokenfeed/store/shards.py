@@ -1,13 +1,12 @@
-"""Shards: where the columns and span tables of one lie. A store is a sequence of these, whoever wrote them."""
+"""Shards: the files that hold the columns and span tables of one. A store is a sequence of shards."""
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.format.foreign import ForeignFile
 from tokenfeed.format.layout import SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, first_sums, span_files
@@ -17,54 +16,55 @@ from tokenfeed.kernels.checksum import checksum
 from tokenfeed.kernels.spans import ANCHOR_ITEMS, OFFSETS, TABLE_FILES
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder
+from tokenfeed.types import Ints
 
 __all__ = ["ForeignShard", "NativeShard", "Shard", "SpanParts", "compute_anchors", "identify"]
 
-SpanParts = tuple[Part | npt.NDArray[np.int64], ...]
-"""Starts, anchors, offsets and payload of a span table: files, or arrays in memory."""
+SpanParts = tuple[Part | Ints, ...]
+"""Starts, anchors, offsets and payload of a span table, as files or as arrays in memory."""
 
 _SPAN, _SUM = Column(SPAN_DTYPE), Column(SUM_DTYPE)
 
 
-class Shard(Protocol):
-    """What a store asks of a shard. Nothing is read before `column_part` or `span_parts` is called."""
+class Shard(ABC):
+    """A shard as a store sees it. Nothing is read before `column_part` or `span_parts` is called."""
+
+    __slots__ = ()
+
+    name: str
+    num_items: int
+    split: str | None
+    is_remote: bool
+    is_verified: bool
+    """Whether everything read from it is compared with its block checksums."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def num_items(self) -> int: ...
-
-    @property
-    def split(self) -> str | None: ...
-
-    @property
+    @abstractmethod
     def identity(self) -> str:
-        """A checksum of what is in the shard, wherever it lies."""
+        """Checksum of the content, independent of its path."""
 
     @property
-    def is_remote(self) -> bool:
-        """Whether its files lie elsewhere."""
-
-    @property
-    def is_verified(self) -> bool:
-        """Whether all that is read of it is compared with its block checksums."""
-
-    @property
+    @abstractmethod
     def num_bytes(self) -> int:
-        """What its files take, apart from `shard.json`."""
+        """Size of its files, without `shard.json`."""
 
+    @abstractmethod
     def num_spans(self, table: str) -> int: ...
 
+    @abstractmethod
     def column_part(self, column: str) -> Part: ...
 
+    @abstractmethod
     def span_parts(self, table: str) -> SpanParts: ...
 
 
-class NativeShard:
+class NativeShard(Shard):
     """A shard of format version 1."""
 
-    __slots__ = ("_columns", "_entry", "_first_sums", "_spans", "home", "is_verified")
+    __slots__ = (
+        *("_columns", "_entry", "_first_sums", "_spans", "home"),
+        *("is_remote", "is_verified", "name", "num_items", "split"),
+    )
 
     def __init__(
         self,
@@ -75,33 +75,18 @@ class NativeShard:
         *,
         verify: bool = False,
     ) -> None:
-        """`home` is the folder of the store; `spans` are its tables and their codecs."""
+        """`home` is the folder of the store; `spans` gives its tables and their codecs."""
         self.home = home
-        self.is_verified = verify
+        self.name, self.num_items, self.split = entry.name, entry.items, entry.split
+        self.is_remote, self.is_verified = home.local is None, verify
         self._entry = entry
         self._columns = columns
         self._spans = spans
         self._first_sums: tuple[dict[str, int], int] | None = None
 
     @property
-    def name(self) -> str:
-        return self._entry.name
-
-    @property
-    def num_items(self) -> int:
-        return self._entry.items
-
-    @property
-    def split(self) -> str | None:
-        return self._entry.split
-
-    @property
     def identity(self) -> str:
         return self._entry.checksum
-
-    @property
-    def is_remote(self) -> bool:
-        return self.home.local is None
 
     @property
     def num_bytes(self) -> int:
@@ -125,7 +110,7 @@ class NativeShard:
         anchors = -(-self.num_items // ANCHOR_ITEMS)
         return (
             self._npy_part(names.starts, _SPAN, count.spans, kept=0.5),
-            self._npy_part(names.anchors, _SPAN, anchors, kept=1.0),  # 2 bytes for every 1,024 items
+            self._npy_part(names.anchors, _SPAN, anchors, kept=1.0),  # 2 bytes per 1,024 items
             self._npy_part(names.offsets, _SPAN, count.spans + 1, kept=0.5),
             self._part(names.payload, count.payload_bytes),
         )
@@ -135,13 +120,13 @@ class NativeShard:
         return self._npy_part(SHARD_SUMS, _SUM, self.first_sums()[1])
 
     def first_sums(self) -> tuple[dict[str, int], int]:
-        """Where in that file the checksums of each file begin, by name; and how many there are."""
+        """Position in that file of the first checksum of each file, by name; and the number of all."""
         if self._first_sums is None:
             self._first_sums = first_sums({os.path.basename(part.path): part.file_bytes for part in self._parts()})
         return self._first_sums
 
     def _parts(self) -> list[Part]:
-        """Every file of data."""
+        """All data files."""
         parts = [self._column_part(column) for column in self._columns]
         for table, codec in self._spans.items():
             parts += self._span_parts(table)[: TABLE_FILES if codec is not None else OFFSETS]
@@ -160,31 +145,14 @@ class NativeShard:
         return Part(path, file_bytes, len(header), header, kept, identity)
 
 
-class ForeignShard:
-    """A file of another system. Its document boundaries are read, 8 bytes each, when they are first needed."""
+class ForeignShard(Shard):
+    """A file of another system. Its document boundaries, 8 bytes each, are read when they are first needed."""
+
+    split, is_remote, is_verified = None, False, False
 
     def __init__(self, file: ForeignFile) -> None:
         self._file = file
-
-    @property
-    def name(self) -> str:
-        return self._file.name
-
-    @property
-    def num_items(self) -> int:
-        return self._file.num_items
-
-    @property
-    def split(self) -> str | None:
-        return None
-
-    @property
-    def is_remote(self) -> bool:
-        return False
-
-    @property
-    def is_verified(self) -> bool:
-        return False
+        self.name, self.num_items = file.name, file.num_items
 
     @property
     def num_bytes(self) -> int:
@@ -195,12 +163,12 @@ class ForeignShard:
         return self._file.identity()
 
     @cached_property
-    def _starts(self) -> npt.NDArray[np.int64]:
+    def _starts(self) -> Ints:
         assert self._file.document_starts is not None
         return self._file.document_starts()
 
     @cached_property
-    def _anchors(self) -> npt.NDArray[np.int64]:
+    def _anchors(self) -> Ints:
         return compute_anchors(self._starts, self.num_items)
 
     def num_spans(self, table: str) -> int:
@@ -213,12 +181,12 @@ class ForeignShard:
         return self._starts, self._anchors
 
 
-def compute_anchors(starts: npt.NDArray[np.int64], num_items: int) -> npt.NDArray[np.int64]:
-    """For every ANCHOR_ITEMS-th item, the last span that starts at or before it."""
+def compute_anchors(starts: Ints, num_items: int) -> Ints:
+    """The last span that starts at or before every ANCHOR_ITEMS-th item."""
     return np.searchsorted(starts, np.arange(0, num_items, ANCHOR_ITEMS), side="right") - 1
 
 
 def identify(columns: Mapping[str, Column], spans: Mapping[str, str | None], shards: Sequence[Shard]) -> str:
-    """A checksum of what a store holds, wherever it lies."""
+    """Checksum of the content of a store, independent of its path."""
     described = [[name, descr_to_json(column.dtype), column.shape] for name, column in columns.items()]
     return checksum(json.dumps([described, list(spans.items()), [shard.identity for shard in shards]]).encode())

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError
 from tokenfeed.format.codecs import Codec
-from tokenfeed.store.reader import FoundSpans, Ints, Payloads, Reader
+from tokenfeed.store.reader import FoundSpans, Payloads, Reader
+from tokenfeed.types import Ints
 
 __all__ = ["BatchSpans", "RowSpans", "Span", "SpanTable", "SpanTables"]
 
@@ -53,10 +54,6 @@ class SpanTable:
             raise MissingError(f"{self.name!r} are spans of a batch alone; there is no table of them")
         return self._given_reader
 
-    def has_codec_of(self, other: "SpanTable") -> bool:
-        names = [None if table.codec is None else table.codec.name for table in (self, other)]
-        return names[0] == names[1]
-
     def __len__(self) -> int:
         return int(self._reader.span_starts(self.name)[-1])
 
@@ -74,6 +71,11 @@ class SpanTable:
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """First item and number of items of each span."""
         return self._reader.locate_spans(self.name, numbers)
+
+    def has_same_codec(self, other: "SpanTable") -> bool:
+        """Whether payloads of both are decoded alike."""
+        names = [None if table.codec is None else table.codec.name for table in (self, other)]
+        return names[0] == names[1]
 
     def find(self, first_items: Ints, row_offsets: Ints) -> "BatchSpans":
         """The spans that rows touch; row j is the row_offsets[j + 1] - row_offsets[j] items from first_items[j] on."""
@@ -126,12 +128,16 @@ class BatchSpans(Sequence["RowSpans"]):
     `stops` (which items of the row). Payloads are read on first use, all rows together, and decoded one by one.
     """
 
-    def __init__(self, table: SpanTable, offsets: Ints, numbers: Ints, starts: Ints, stops: Ints) -> None:
+    def __init__(
+        self, table: SpanTable, offsets: Ints, numbers: Ints, starts: Ints, stops: Ints, *, length: int = 0
+    ) -> None:
+        """`length` is the number of inputs in a row."""
         self.table = table
         self.offsets = offsets
         self.numbers = numbers
         self.starts = starts
         self.stops = stops
+        self.length = length
         self._payloads: Payloads | None = None
 
     def __len__(self) -> int:
@@ -142,11 +148,15 @@ class BatchSpans(Sequence["RowSpans"]):
             raise SampleIndexError(f"row {row} is outside the batch, which has {len(self)} rows")
         return RowSpans(self, row % len(self))
 
-    def part(self, start: int, stop: int) -> "BatchSpans":
-        """Those of rows [start, stop), without a copy."""
+    def part(self, start: int, stop: int, *, length: int) -> "BatchSpans":
+        """Spans of rows [start, stop), which have `length` inputs each. Without a copy."""
+        if stop - start == len(self) and length == self.length:
+            return self
         entries = slice(self.offsets[start], self.offsets[stop])
         offsets = self.offsets[start : stop + 1] - self.offsets[start]
-        part = BatchSpans(self.table, offsets, self.numbers[entries], self.starts[entries], self.stops[entries])
+        part = BatchSpans(
+            self.table, offsets, self.numbers[entries], self.starts[entries], self.stops[entries], length=length
+        )
         if self._payloads is not None:
             data, starts, stops = self._payloads
             part._payloads = data, starts[entries], stops[entries]
@@ -163,32 +173,41 @@ class BatchSpans(Sequence["RowSpans"]):
         data, starts, stops = self.read_payloads()
         return None if starts[entry] < 0 else data.data[starts[entry] : stops[entry]]
 
-    def span_numbers(self) -> Ints:
-        """For every item of every row, the number of the span that covers it. Flat; `Batch.span_numbers` shapes it."""
-        return np.repeat(self.numbers, self.stops - self.starts)
+    def span_numbers(self, row_offsets: Ints) -> Ints:
+        """For every item of the rows laid end to end, the number of the span that covers it; −1 where none does.
 
-    def cu_seqlens(self, length: int) -> npt.NDArray[np.int32]:
-        """Where spans begin in the first `length` items of all rows, laid end to end, and the end: for attention that
-        does not cross documents. What no span covers counts as one.
-
-            rows of 4 of length 4, spans [0, 3) [3, 5) and [0, 4):   0 3 4 8
+        Row j begins at item row_offsets[j].
         """
+        counts = self.stops - self.starts
+        firsts = np.repeat(row_offsets[:-1], np.diff(self.offsets)) + self.starts
+        places = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        numbers = np.full(int(row_offsets[-1]), -1, np.int64)
+        numbers[places] = np.repeat(self.numbers, counts)
+        return numbers
+
+    def cu_seqlens(self) -> npt.NDArray[np.int32]:
+        """Where spans begin in the inputs of all rows, laid end to end, and the end: for attention that does not cross
+        documents. A part that no span covers counts as one.
+
+            rows of 5 items, 4 inputs, spans [0, 3) [3, 5) and [0, 5):   0 3 4 8
+        """
+        length = self.length
         firsts = np.repeat(np.arange(len(self)) * length, np.diff(self.offsets))
         bounds = [np.arange(len(self) + 1) * length]
         bounds += [(firsts + edges)[edges < length] for edges in (self.starts, self.stops)]
         return np.unique(np.concatenate(bounds)).astype(np.int32)
 
-    def position_ids(self, length: int) -> npt.NDArray[np.int32]:
-        """(rows, length): of the first `length` items of each row, the place of each in the part of a span it is in."""
-        bounds = self.cu_seqlens(length)
+    def position_ids(self) -> npt.NDArray[np.int32]:
+        """(rows, inputs): place of each input within its span's part of the row."""
+        bounds = self.cu_seqlens()
         places = np.arange(bounds[-1], dtype=np.int32) - np.repeat(bounds[:-1], np.diff(bounds))
-        return places.reshape(len(self), length)
+        return places.reshape(len(self), self.length)
 
-    def document_ids(self, length: int) -> npt.NDArray[np.int32]:
-        """(rows, length): a number for each of the first `length` items of each row, the same within one span."""
-        bounds = self.cu_seqlens(length)
+    def document_ids(self) -> npt.NDArray[np.int32]:
+        """(rows, inputs): a number for each input, the same within one span's part of a row."""
+        bounds = self.cu_seqlens()
         numbers = np.repeat(np.arange(bounds.size - 1, dtype=np.int32), np.diff(bounds))
-        return numbers.reshape(len(self), length)
+        return numbers.reshape(len(self), self.length)
 
 
 class RowSpans(Sequence[Span]):

@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import numpy.typing as npt
 
+from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.format.codecs import Codec, find_codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.storage.files import Backend
@@ -16,20 +19,35 @@ from tokenfeed.store.data import Data
 from tokenfeed.store.documents import Documents
 from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
-from tokenfeed.store.packing_plan import Wanted, find_plan, plan_folders
+from tokenfeed.store.packing_plan import PackedPieces, Wanted, find_plan, plan_folders
 from tokenfeed.store.reader import Reader
 from tokenfeed.store.resolve import Content, resolve
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.spans import SpanTable, SpanTables
+from tokenfeed.store.spec import PACKING_ALGORITHM, DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
+from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
 
 __all__ = ["Store", "open_store"]
 
 
+@dataclass(frozen=True)
+class _Opening:
+    """The arguments of `open`: what a store is pickled by."""
+
+    path: PathLike | Sequence[PathLike]
+    split: str | None
+    options: Mapping[str, Any]
+
+    def __call__(self) -> "Store":
+        return open_store(self.path, split=self.split, **self.options)
+
+
 class Store:
     """Items on disk, any of which can be read in constant time, with spans over them.
 
-    Files are opened when they are first read, and closed when nothing refers to the store or its views any more.
+    Files are opened when they are first read. They are closed by `close`, at the end of a `with` block, or when nothing
+    refers to the store or its views any more. A store pickles by the path and options it was opened with.
     """
 
     def __init__(
@@ -42,8 +60,9 @@ class Store:
         max_open_files: int | None = None,
         remote: Remote | None = None,
         paths: Sequence[str] = (),
+        opening: _Opening | None = None,
     ) -> None:
-        """`paths` is where the content was found."""
+        """`paths` and `opening` say where the content was found, and how to open it again."""
         self._content = content
         self._backend: Backend = backend
         reader = Reader(
@@ -60,7 +79,23 @@ class Store:
             name: SpanTable(name, None if codec is None else find_codec(codec, known), reader)
             for name, codec in content.spans.items()
         }
-        self._data = Data(content.columns, SpanTables(tables), reader, lambda: content.identity, paths=paths)
+        spans = SpanTables(tables)
+        self._data = Data(content.columns, spans, reader, lambda: content.identity, paths=paths, opening=opening)
+
+    def __reduce__(self) -> Any:
+        if self._data.opening is None:
+            raise ArgumentError("this store was not opened by tokenfeed.open and cannot be pickled")
+        return self._data.opening, ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait until fetched data is in the disk cache. The store can still be read: files are opened again."""
+        self._data.reader.close()
 
     @property
     def num_items(self) -> int:
@@ -111,6 +146,17 @@ class Store:
         """A checksum of what is in the store, the same wherever it lies. O(shards)."""
         return self._data.identity
 
+    def view(self, spec: ViewSpec) -> View:
+        """The view that a spec describes: `store.view(view.spec)` has the same samples as `view`."""
+        match spec:
+            case WindowsSpec():
+                return Windows(self._data, spec)
+            case DocumentsSpec():
+                return Documents(self._data, spec)
+            case PackedSpec():
+                return Packed(self._data, spec, self._find_plan(spec))
+        raise ArgumentError(f"{spec!r} describes no view of a store")
+
     def windows(
         self,
         length: int,
@@ -119,6 +165,7 @@ class Store:
         group: int | None = None,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
+        loss_mask: str | None = None,
         dtype: npt.DTypeLike | None = None,
     ) -> Windows:
         """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
@@ -127,13 +174,14 @@ class Store:
         divides the group, in mid-epoch, and still see every item of the epoch once.
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
-        are read together when a batch is; anything else when it is asked for.
+        are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
+        mark items that must not be learned.
 
-        `dtype` is that of the primary column in batches: int32 or int64, for a model that takes them from host memory.
-        Unless given it is the stored one, which is best for a device: `tokenfeed.torch.to_device` widens there.
+        `dtype` is the dtype of the primary column in batches: int32 or int64, for a model that takes them from host
+        memory. By default it is the stored one, which is best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        data = self._data.delivered_as(dtype)
-        return Windows(data, length, extra=extra, group=group, columns=columns, spans=spans)
+        delivery = _delivery(columns, spans, loss_mask, dtype)
+        return Windows(self._data, WindowsSpec(length, extra, group, **delivery))
 
     def documents(
         self,
@@ -141,10 +189,16 @@ class Store:
         *,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
+        loss_mask: str | None = None,
         dtype: npt.DTypeLike | None = None,
     ) -> Documents:
-        """One span of `table` = one sample. `dtype` as for `windows`."""
-        return Documents(self._data.delivered_as(dtype), table=table, columns=columns, spans=spans)
+        """One span of `table` = one sample. `loss_mask` and `dtype` as for `windows`.
+
+        Columns of a batch hold its documents one after the other (`batch.offsets` says where each begins); inputs and
+        targets are padded to the longest, and `loss_mask` leaves the padding out.
+        """
+        delivery = _delivery(columns, spans, loss_mask, dtype)
+        return Documents(self._data, DocumentsSpec(table=table, **delivery))
 
     def packed(
         self,
@@ -159,17 +213,23 @@ class Store:
     ) -> Packed:
         """Samples of `length` + 1 items made of whole spans of `table`, by a plan that `pack` made: O(1) to open.
 
-        A document longer than that is in several samples; none is lost and none is repeated. `loss_mask` is a column
-        that says by 0 which items are not to be learned. `cache` is the folder of the plan, if `pack` was given one.
-        `dtype` as for `windows`.
+        A document longer than that is in several samples; none is lost and none is repeated. `cache` is the folder of
+        the plan, if `pack` was given one. `loss_mask` and `dtype` as for `windows`.
         """
-        wanted = Wanted(self.identity, self._data.spans[table].name, length, self.num_items)
-        folders = plan_folders(self.shards, wanted) if cache is None else [Path(cache)]
+        delivery = _delivery(columns, spans, loss_mask, dtype)
+        spec = PackedSpec(length, table=table, cache=None if cache is None else str(cache), **delivery)
+        return Packed(self._data, spec, self._find_plan(spec))
+
+    def _find_plan(self, spec: PackedSpec) -> PackedPieces:
+        if spec.algorithm != PACKING_ALGORITHM:
+            raise StateError(
+                f"rows were packed by algorithm {spec.algorithm}; this tokenfeed packs by {PACKING_ALGORITHM}, which "
+                "makes other rows"
+            )
+        wanted = Wanted(self.identity, self._data.spans[spec.table].name, spec.length, self.num_items)
+        folders = plan_folders(self.shards, wanted) if spec.cache is None else [Path(spec.cache)]
         verify = any(shard.is_verified for shard in self.shards)
-        rows = find_plan(folders, wanted, backend=self._backend, verify=verify)
-        return Packed(
-            self._data.delivered_as(dtype), rows, table=table, columns=columns, spans=spans, loss_mask=loss_mask
-        )
+        return find_plan(folders, wanted, backend=self._backend, verify=verify)
 
     def pack(
         self,
@@ -222,12 +282,26 @@ def open_store(
     other systems have no such checksums, and are refused.
     """
     content = resolve(path, dtype=dtype, eos=eos, verify=verify)
+    how: dict[str, Any] = {
+        "codecs": tuple(codecs),
+        "backend": backend,
+        "reads_in_flight": reads_in_flight,
+        "max_open_files": max_open_files,
+        "remote": remote,
+    }
+    paths = [display(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+    options = {**how, "dtype": dtype, "eos": eos, "verify": verify}
     return Store(
         content if split is None else content.select(split),
-        codecs=codecs,
-        backend=backend,
-        reads_in_flight=reads_in_flight,
-        max_open_files=max_open_files,
-        remote=remote,
-        paths=[display(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)],
+        **how,
+        paths=paths,
+        opening=_Opening(paths[0] if len(paths) == 1 else paths, split, options),
     )
+
+
+def _delivery(
+    columns: Sequence[str], spans: Sequence[str], loss_mask: str | None, dtype: npt.DTypeLike | None
+) -> dict[str, Any]:
+    """The fields of a spec that say what comes along with a sample."""
+    name = None if dtype is None else np.dtype(dtype).name
+    return {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "dtype": name}

@@ -1,4 +1,4 @@
-"""Is a store what it says it is? Every checksum and every structural invariant of `docs/format.md`, in slices."""
+"""`verify`: checks every checksum and every structural invariant of `docs/format.md`, in slices."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import TokenfeedError
+from tokenfeed.errors import TokenfeedError, quantity
 from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES, SUM_DTYPE
 from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry, check_signature
 from tokenfeed.kernels.blocks import checksum_blocks
@@ -27,7 +27,7 @@ from tokenfeed.store.resolve import resolve
 from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, load_record, record_file
 from tokenfeed.store.shards import NativeShard, SpanParts
 
-__all__ = ["Report", "verify"]
+__all__ = ["VerifyReport", "verify"]
 
 _SLICE_BYTES = 1 << 24
 _SLICE_ITEMS = _SLICE_BYTES // 8
@@ -36,12 +36,12 @@ _SHOWN_BLOCKS = 8
 
 
 @dataclass
-class Report:
-    """What was looked at and what was wrong with it."""
+class VerifyReport:
+    """Result of `verify`: how much was checked, and what is wrong."""
 
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is worth knowing but no fault, such as the remains of a killed writer."""
+    """Facts worth knowing that are no fault, such as a shard abandoned by a killed writer."""
     num_files: int = 0
     num_bytes: int = 0
     num_shards: int = 0
@@ -58,10 +58,10 @@ def verify(
     dtype: Any = None,
     eos: int | None = None,
     progress: Callable[[int, int], object] | None = None,
-) -> Report:
-    """Check all of a store, a combined store or a foreign file. Errors in it are reported, not raised.
+) -> VerifyReport:
+    """Check all of a store, a combined store or a foreign file. Problems are reported, not raised.
 
-    `quick` leaves out the checksums, and so does not read columns and payloads. `dtype` and `eos` are as for `open`.
+    `quick` skips the checksums, and so does not read columns and payloads. `dtype` and `eos` are as for `open`.
     `progress(bytes done, bytes in all)` is called after every slice.
     """
     return _Verification(quick, progress).run(path, dtype, eos)
@@ -72,9 +72,9 @@ class _Verification:
         self._quick = quick
         self._progress = progress
         self._total = 0
-        self.report = Report()
+        self.report = VerifyReport()
 
-    def run(self, path: PathLike, dtype: Any, eos: int | None) -> Report:
+    def run(self, path: PathLike, dtype: Any, eos: int | None) -> VerifyReport:
         try:
             self._run(open_folder(path), path, dtype, eos)
         except TokenfeedError as error:
@@ -90,7 +90,7 @@ class _Verification:
         if manifest.stores is None:
             self._check_store(folder, manifest)
             return
-        resolve(path)  # whether they are still the stores that were combined, and none of them this one
+        resolve(path)  # raises if a part has changed, or contains this store
         for store in manifest.stores:
             self.run(folder.resolve(store.uri), store.dtype, store.eos)
 
@@ -109,7 +109,7 @@ class _Verification:
 
     def _check_store(self, folder: Folder, manifest: Manifest) -> None:
         if not folder.can_list:
-            resolve(str(folder))  # whether it is sealed, so that the list is not needed
+            resolve(str(folder))  # raises if it is not sealed: then only a listing could find its shards
         shards = list_shards(folder) if folder.can_list else ShardList([], [])
         names = shards.committed
         listed: dict[str, ShardEntry] = {}
@@ -119,9 +119,7 @@ class _Verification:
                 self.report.notes.append(f"{folder.path(name)} is committed but not in the manifest; seal the store")
             names = list(listed)
         for name in shards.unfinished:
-            self.report.notes.append(
-                f"{folder.path(name)} is unfinished: it is being written, or its writer was killed"
-            )
+            self.report.notes.append(f"{folder.path(name)} is unfinished: being written, or its writer was killed")
         records = []
         for name in names:
             try:
@@ -133,7 +131,7 @@ class _Verification:
         for name, record, entry in records:
             self.report.num_shards += 1
             if listed and listed[name] != entry:
-                self._problem(folder.path(name), f"its shard.json says {entry}, the manifest {listed[name]}")
+                self._problem(folder.path(name), f"its shard.json says {entry}, the manifest says {listed[name]}")
             try:
                 self._check_shard(NativeShard(folder, entry, manifest.columns, manifest.spans), manifest, record.files)
             except TokenfeedError as error:
@@ -149,7 +147,7 @@ class _Verification:
             self.report.problems.append(str(error))
 
     def _check_plan(self, folder: Path) -> None:
-        """A packing plan. Where it is damaged, it can be made again."""
+        """Check a packing plan. A damaged one can be made again."""
         try:
             record = load_plan_record(folder)
         except TokenfeedError as error:
@@ -180,7 +178,7 @@ class _Verification:
     def _check_files(
         self, parts: Sequence[Part], files: Mapping[str, FileRecord], sums_part: Part, first_sums: Mapping[str, int]
     ) -> set[Part]:
-        """Files, and the checksums of all their blocks. Returns those whose content can be looked at."""
+        """Check files and the checksums of all their blocks. Returns the files whose content can be checked further."""
         sums = _Numbers(sums_part, (sums_part.file_bytes - sums_part.byte_start) // SUM_DTYPE.itemsize)
         has_sums = self._check_file(sums_part, files, None)
         whole = set()
@@ -191,11 +189,13 @@ class _Verification:
         return whole
 
     def _check_file(self, part: Part, files: Mapping[str, FileRecord], sums: "tuple[_Numbers, int] | None") -> bool:
-        """Size, header, checksums. False where its content cannot be looked at."""
+        """Check size, header and checksums. Returns False if the content cannot be checked further."""
         record = files[os.path.basename(part.path)]
         self.report.num_files += 1
         if record.bytes != part.file_bytes:
-            self._problem(part.path, f"shard.json says {record.bytes:,} bytes; its count implies {part.file_bytes:,}")
+            self._problem(
+                part.path, f"shard.json records {record.bytes:,} bytes, but its counts imply {part.file_bytes:,}"
+            )
             return False
         try:
             with _opened(part.path) as file:
@@ -219,7 +219,10 @@ class _Verification:
         return True
 
     def _check_sums(self, file: "_Opened", part: Part, record: FileRecord, sums: "tuple[_Numbers, int] | None") -> None:
-        """The checksum of all that is behind the header, and those of blocks; `sums` is (all, which is the first)."""
+        """Check the checksum of everything after the header, and of each block.
+
+        `sums` is (all block checksums, number of the first one of this file).
+        """
         computed = Checksum()
         damaged = [np.empty(0, np.int64)]
         for position in range(0, part.file_bytes, _SLICE_BYTES):
@@ -238,7 +241,7 @@ class _Verification:
             where = "" if sums is None else f"; {_list_blocks(blocks)}"
             self._problem(part.path, f"checksum is {computed.hexdigest()}, expected {record.checksum}{where}")
         elif sums is not None and blocks.size:
-            self._problem(sums[0].path, f"is wrong about {part.path}, whose checksum is right: {_list_blocks(blocks)}")
+            self._problem(sums[0].path, f"is wrong about {part.path}, whose own checksum holds: {_list_blocks(blocks)}")
 
     def _check_table(self, shard: NativeShard, table: str, parts: SpanParts) -> None:
         num_spans, num_items = shard.num_spans(table), shard.num_items
@@ -248,10 +251,11 @@ class _Verification:
             if first == 0 and values[0] != 0:
                 self._problem(starts.path, f"the first span starts at item {values[0]}, expected 0")
             if values[0] < previous or _falls(values):
-                self._problem(starts.path, f"starts are not in order within spans {first} to {first + len(values)}")
+                self._problem(starts.path, f"the starts of spans {first} to {first + len(values)} are not in order")
             previous = int(values[-1])
         if previous > num_items or (num_items > 0 and num_spans == 0):
-            self._problem(starts.path, f"{num_spans} spans, the last from item {previous}; the shard has {num_items}")
+            spans, items = quantity(num_spans, "span"), quantity(num_items, "item")
+            self._problem(starts.path, f"has {spans}, the last from item {previous}, but the shard has {items}")
         elif num_items > 0:
             self._check_anchors(starts, _Numbers(parts[ANCHORS], -(-num_items // ANCHOR_ITEMS)))
         if len(parts) > OFFSETS:
@@ -262,7 +266,7 @@ class _Verification:
     def _check_anchors(self, starts: "_Numbers", anchors: "_Numbers") -> None:
         for first, values in anchors.slices(_SLICE_ANCHORS):
             if values.min() < 0 or values.max() >= starts.count or _falls(values):
-                self._problem(anchors.path, f"anchors {first} to {first + len(values)} are no sorted span numbers")
+                self._problem(anchors.path, f"anchors {first} to {first + len(values)} are not sorted span numbers")
                 continue
             low, high = int(values[0]), int(values[-1])
             nearby = starts.read(low, min(high + 2, starts.count))
@@ -270,7 +274,7 @@ class _Verification:
             wrong = np.flatnonzero(low + np.searchsorted(nearby, positions, side="right") - 1 != values)
             if wrong.size:
                 at = int(wrong[0])
-                self._problem(anchors.path, f"anchor {first + at} is {values[at]}, which does not cover that item")
+                self._problem(anchors.path, f"anchor {first + at} is span {values[at]}, which does not cover its item")
 
     def _check_offsets(self, offsets: "_Numbers", payload_bytes: int) -> None:
         previous, gap = 0, False
@@ -279,26 +283,27 @@ class _Verification:
             before = np.concatenate(([previous], values[:-1]))
             gaps = np.concatenate(([gap], stored[:-1] < 0))
             if (first == 0 and values[0] != 0) or (values < before).any():
-                self._problem(offsets.path, f"offsets are not in order within {first} to {first + len(values)}")
+                self._problem(offsets.path, f"offsets {first} to {first + len(values)} are not in order")
             elif (values[gaps] != before[gaps]).any():
-                self._problem(offsets.path, f"a span without payload has bytes, after offset {first}")
+                self._problem(offsets.path, f"a span after offset {first} has no payload, and yet bytes")
             previous, gap = int(values[-1]), bool(stored[-1] < 0)
         if gap or previous != payload_bytes:
             last = ~previous if gap else previous
-            self._problem(offsets.path, f"the last offset is {last:,}; there are {payload_bytes:,} payload bytes")
+            self._problem(offsets.path, f"the last offset is {last:,}, but there are {payload_bytes:,} payload bytes")
 
 
 def _list_blocks(blocks: npt.NDArray[np.int64]) -> str:
-    """Which blocks are damaged, the first few of them."""
+    """The numbers of the first few damaged blocks, in words."""
     if blocks.size == 0:
         return "no block differs from its own checksum"
     shown = ", ".join(f"{block:,}" for block in blocks[:_SHOWN_BLOCKS].tolist())
     more = f" and {blocks.size - _SHOWN_BLOCKS:,} more" if blocks.size > _SHOWN_BLOCKS else ""
-    return f"{blocks.size:,} blocks of {CHECKED_BYTES:,} bytes differ from their checksums: {shown}{more}"
+    found = f"{quantity(blocks.size, 'block')} of {CHECKED_BYTES:,} bytes"
+    return f"{found} {'differs' if blocks.size == 1 else 'differ'} from the recorded checksum: {shown}{more}"
 
 
 def _falls(values: npt.NDArray[np.int64]) -> bool:
-    """Whether any number is less than the one before it. (A difference might not fit 64 bits.)"""
+    """Whether any number is less than the one before it. (Compared, because a difference may not fit 64 bits.)"""
     return bool((values[1:] < values[:-1]).any())
 
 
@@ -320,7 +325,7 @@ class _Numbers:
 
 
 class _Opened(Protocol):
-    """A file to look into."""
+    """An open file, local or remote."""
 
     @property
     def size(self) -> int: ...

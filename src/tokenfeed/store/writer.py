@@ -1,4 +1,4 @@
-"""`Writer`: puts items and spans into a store, shard by shard. Any number of them may work on one store at once."""
+"""`Writer`: writes items and spans into a store, shard by shard. Any number of writers may share a store."""
 
 import json
 import secrets
@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, FitError, FormatError, ReadError, WriteError
+from tokenfeed.errors import ArgumentError, FitError, FormatError, ReadError, WriteError, quantity
 from tokenfeed.format.codecs import Codec, resolve_codec
 from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
@@ -26,17 +26,17 @@ _SHARD_BYTES = 1 << 30
 
 
 class Writer:
-    """Writes shards of its own into a store, and creates the store if there is none.
+    """Writes its own shards into a store, and creates the store if there is none.
 
-    A shard is closed once it holds `shard_bytes`, and exists for readers from then on; documents never straddle two. A
-    crash loses at most the shard being written. No lock is taken: writers in other processes or on other hosts each own
-    their shards. The last one to close seals the store.
+    A shard is committed once it holds `shard_bytes`; from then on readers see it. A document is never split over two
+    shards. A crash loses at most the shard being written. Writers take no locks: each owns its shards, in any process
+    and on any host. The last one to close seals the store.
 
-    In an object store (`s3://…`) it is the same. A shard is written to a temporary folder of this machine first, which
-    must have room for it (TMPDIR says where), and uploaded when it is closed.
+    The same holds in an object store (`s3://…`). There a shard is first written to a temporary folder on this machine
+    (TMPDIR, which needs room for it), and uploaded when it is committed.
 
-    `columns` gives a NumPy dtype for each column, `("uint8", (3, 32, 32))` for one with an inner shape. `spans` gives a
-    codec for each span table, by name or as an object, or None for spans without payloads.
+    `columns` gives a NumPy dtype for each column, such as `("uint8", (3, 32, 32))` for one with an inner shape. `spans`
+    gives a codec for each span table, by name or as an object, or None for spans without payloads.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class Writer:
         sync: bool = True,
         seal: bool = True,
     ) -> None:
-        """`name` begins the names of this writer's shards, which order them; it must be the writer's own.
+        """`name` is the prefix of this writer's shard names, by which shards are ordered. No other writer may use it.
 
-        With `seal=False` neither a commit nor the last close touches the manifest: for many writers on a store that is
-        not sealed, and that somebody seals when all of them are done.
+        `seal=False` never touches the manifest: for many writers on an unsealed store that is sealed once, after all
+        of them are done.
 
         `sync=False` leaves it to the operating system when bytes reach the disk: a crash of the process still loses no
-        committed shard, a power cut may.
+        committed shard, but a power cut may.
         """
         if shard_bytes < 1:
-            raise ArgumentError(f"shard_bytes is {shard_bytes}; it must be at least 1")
+            raise ArgumentError(f"shard_bytes is {shard_bytes}; expected 1 or more")
         self._folder = open_folder(path)
         self._columns = {
             check_name("column", key, where=str(self._folder)): _column(key, value) for key, value in columns.items()
@@ -90,20 +90,22 @@ class Writer:
             return
         existing = load_manifest(self._folder)
         if existing.stores is not None:
-            raise ArgumentError(f"{self._folder} is a combined store; write into one of the stores it consists of")
+            raise ArgumentError(f"{self._folder} is a combined store; write into one of the stores it combines")
         for what, there, here in (
             ("columns", _describe(existing.columns), _describe(manifest.columns)),
             ("span tables", dict(existing.spans), dict(manifest.spans)),
             ("tokenizer", existing.tokenizer, manifest.tokenizer or existing.tokenizer),
         ):
             if there != here:
-                raise ArgumentError(f"{self._folder} exists with {what} {there}; this writer has {here}")
+                raise ArgumentError(
+                    f"{self._folder} has {what} {there}; this writer has {here}. Use the same, or a new folder"
+                )
 
     def append(self, columns: Mapping[str, Any], *, lengths: Sequence[int] | None = None, **spans: Any) -> None:
         """Add a document: its items in every column, and a new span in every table.
 
-        `spans` gives payloads by table; a table that is not named gets a span without payload. With `lengths` it is
-        many documents at once: items one behind the other, and a list of payloads for each table.
+        `spans` gives payloads by table; a table that is not named gets a span without payload. `lengths` adds many
+        documents at once: their items one after the other, and a list of payloads for each table.
 
             writer.append({"tokens": [1, 2, 3]}, documents={"url": "…"})
             writer.append({"tokens": [1, 2, 3]}, lengths=[2, 1], documents=[{"url": "…"}, {"url": "…"}])
@@ -111,26 +113,25 @@ class Writer:
         arrays, num_items = self._fit(columns)
         counts = [num_items] if lengths is None else [int(length) for length in lengths]
         if sum(counts) != num_items or min(counts, default=0) < 0:
-            raise ArgumentError(f"lengths add up to {sum(counts):,}; {num_items:,} items were given")
+            raise ArgumentError(f"lengths add up to {sum(counts):,}, but columns have {quantity(num_items, 'item')}")
         self._check_tables(spans)
         payloads = {}
         for table in self._codecs:
             given = [spans[table]] if lengths is None and table in spans else spans.get(table, [None] * len(counts))
             if len(given) != len(counts):
-                raise ArgumentError(f"{len(given)} payloads for {table!r}; there are {len(counts)} documents")
+                payloads_given = f"{quantity(len(given), 'payload')} for {table!r}"
+                raise ArgumentError(f"got {payloads_given}, but there are {quantity(len(counts), 'document')}")
             payloads[table] = [self._encode(table, payload) for payload in given]
         self._write(arrays, num_items, {table: (counts, payloads[table]) for table in self._codecs}, new=True)
 
     def extend(self, columns: Mapping[str, Any], **spans: Any) -> None:
-        """Add items to the document that was appended last; only the tables named get a new span.
+        """Add items to the last document. Only the tables named get a new span; in the others the last span grows.
 
-        In the others the last span goes on.
-
-            writer.append({"tokens": [1, 2]}, documents={"url": "…"}, concepts=["a"])
-            writer.extend({"tokens": [3, 4]}, concepts=["b"])           # the same document, another concept
+        writer.append({"tokens": [1, 2]}, documents={"url": "…"}, concepts=["a"])
+        writer.extend({"tokens": [3, 4]}, concepts=["b"])           # the same document, another concept
         """
         if self._shard is None:
-            raise ArgumentError("there is no document to extend; append one first")
+            raise ArgumentError("there is no document to extend: append one first")
         arrays, num_items = self._fit(columns)
         self._check_tables(spans)
         begun = {table: ([num_items], [self._encode(table, payload)]) for table, payload in spans.items()}
@@ -138,13 +139,13 @@ class Writer:
 
     def _fit(self, columns: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], int]:
         if self._closed:
-            raise ArgumentError(f"the writer of {self._folder} is closed")
+            raise ArgumentError(f"the writer of {self._folder} is closed; open a new one")
         if columns.keys() != self._columns.keys():
-            raise FitError(f"columns given: {sorted(columns)}; the store has {sorted(self._columns)}")
+            raise FitError(f"expected the columns {sorted(self._columns)}, got {sorted(columns)}")
         arrays = {name: fit(columns[name], column, name) for name, column in self._columns.items()}
         counts = {name: len(array) for name, array in arrays.items()}
         if len(set(counts.values())) > 1:
-            raise FitError(f"columns must have equally many items; they have {counts}")
+            raise FitError(f"columns must have the same number of items; they have {counts}")
         return arrays, max(counts.values(), default=0)
 
     def _check_tables(self, spans: Mapping[str, Any]) -> None:
@@ -155,14 +156,12 @@ class Writer:
                 )
 
     def _encode(self, table: str, payload: Any) -> bytes | None:
-        """None stands for no payload. Codecs are the caller's, and so are the errors they raise."""
+        """The payload as bytes; None for no payload. Errors of the caller's codec are passed on as they are."""
         codec = self._codecs[table]
         if payload is None:
             return None
         if codec is None:
-            raise ArgumentError(
-                f"span table {table!r} has no codec, so its spans have no payloads; {payload!r} was given"
-            )
+            raise ArgumentError(f"span table {table!r} has no codec, so its spans take no payload; got {payload!r}")
         return codec.encode(payload)
 
     def _write(
@@ -182,7 +181,7 @@ class Writer:
                 self._shard.begin_spans(table, lengths, payloads)
             self._shard.add_items(arrays, num_items)
         except WriteError:
-            self.abort()  # half of the document may be on disk
+            self.abort()  # part of the document may be on disk
             raise
 
     def _begin_shard(self) -> ShardWriter:
@@ -194,7 +193,7 @@ class Writer:
         if self._shard is None:
             return
         try:
-            if self._seals:  # first: a crash behind the commit must not leave a list that lacks this shard
+            if self._seals:  # before the commit: a crash after it must not leave a list without this shard
                 unseal(self._folder, sync=self._sync)
             self._shard.commit()
         except (ReadError, WriteError):
@@ -202,11 +201,11 @@ class Writer:
             raise
         self._shard = None
         self._num_shards += 1
-        if self._seals:  # and again: somebody may have sealed the store meanwhile
+        if self._seals:  # again: another writer may have sealed the store meanwhile
             unseal(self._folder, sync=self._sync)
 
     def close(self) -> None:
-        """Commit the last shard; and seal the store, unless another writer has a shard under way."""
+        """Commit the last shard, and seal the store unless another writer is working on a shard."""
         if self._closed:
             return
         self._commit()
@@ -215,7 +214,7 @@ class Writer:
             seal(self._folder, sync=self._sync)
 
     def abort(self) -> None:
-        """Discard the shard under way. Those that were committed stay."""
+        """Discard the shard being written. Committed shards stay."""
         self._closed = True
         if self._shard is not None:
             shard, self._shard = self._shard, None
@@ -239,13 +238,13 @@ def _column(name: str, described: Any) -> Column:
         dtype = np.dtype(described)
         base, shape = dtype.subdtype or (dtype, ())
         check_dtype(base, what=f"column {name!r}")
-        # As the manifest will give it back: without alignment flags; a dtype with titles does not survive.
+        # The dtype as the manifest will return it: without alignment flags, and not at all if it has titles.
         base = descr_from_json(json.loads(json.dumps(descr_to_json(base))), what=f"column {name!r}")
         build_header(base, shape, 0)
     except (TypeError, UnicodeEncodeError, FormatError) as error:
-        raise ArgumentError(f"column {name!r} cannot have the dtype {described!r}: {error}") from error
+        raise ArgumentError(f"column {name!r} cannot have dtype {described!r}: {error}") from error
     if 0 in shape:
-        raise ArgumentError(f"column {name!r} has the inner shape {shape}, which holds nothing")
+        raise ArgumentError(f"column {name!r} has inner shape {shape}, which holds no values")
     return Column(base, shape)
 
 
@@ -254,5 +253,5 @@ def _describe(columns: Mapping[str, Column]) -> dict[str, str]:
 
 
 def _unique_name() -> str:
-    """Sorts by time, so that a store grows at its end."""
+    """A name that sorts by time, so that a store grows at its end."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"

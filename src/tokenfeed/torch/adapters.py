@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.delivery import Delivery
-from tokenfeed.torch.device import DeviceBatch, to_device
+from tokenfeed.torch.device import to_device
 
 __all__ = ["as_dataset", "as_node", "data_parallel"]
 
@@ -18,7 +17,8 @@ Tensors = dict[str, Any]
 def as_dataset(loader: Delivery) -> "IterableDataset[Tensors]":
     """Batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)` or torchdata's `StatefulDataLoader`.
 
-    The state is the loader's. A loader reads ahead by itself, so worker processes only add copies; one worker works,
+    The dicts are those of `Batch.as_dict`: `loss_mask` is among them, and None where every target counts. The state is
+    the loader's. A loader reads ahead by itself, so worker processes only add copies; one worker works,
     several would each deliver everything, and are refused.
     """
     return _Dataset(loader)
@@ -34,7 +34,7 @@ class _Dataset(IterableDataset[Tensors]):
             raise ArgumentError(
                 f"num_workers is {worker.num_workers}; a tokenfeed loader reads in the background by itself, use 0"
             )
-        return (_as_dict(batch) for batch in to_device(self._loader, "cpu"))
+        return (batch.as_dict() for batch in to_device(self._loader, "cpu"))
 
     def state_dict(self) -> dict[str, Any]:
         return self._loader.state_dict()
@@ -44,7 +44,7 @@ class _Dataset(IterableDataset[Tensors]):
 
 
 def as_node(loader: Delivery) -> Any:
-    """Batches as dicts of tensors, as a `torchdata.nodes.BaseNode`. Needs torchdata."""
+    """Batches as dicts of tensors (`Batch.as_dict`), as a `torchdata.nodes.BaseNode`. Needs torchdata."""
     from torchdata.nodes import BaseNode
 
     class Node(BaseNode[Tensors]):
@@ -55,7 +55,7 @@ def as_node(loader: Delivery) -> Any:
             self._batches = iter(to_device(loader, "cpu"))
 
         def next(self) -> Tensors:
-            return _as_dict(next(self._batches))
+            return next(self._batches).as_dict()
 
         def get_state(self) -> dict[str, Any]:
             return loader.state_dict()
@@ -70,14 +70,3 @@ def data_parallel(mesh: Any, dimension: str = "dp") -> dict[str, int]:
     """
     along = mesh[dimension]
     return {"rank": along.get_local_rank(), "world_size": along.size()}
-
-
-def _as_dict(batch: DeviceBatch) -> Tensors:
-    tensors: Tensors = {name: batch.column(name) for name in batch.host.rows.column_names}
-    for name in ("inputs", "targets"):
-        if batch.has(name):
-            tensors[name] = getattr(batch, name)
-    if batch.data is not None:
-        tensors["data"] = batch.data
-    tensors["samples"] = torch.from_numpy(batch.samples)
-    return tensors

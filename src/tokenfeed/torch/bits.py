@@ -9,6 +9,7 @@ import torch
 import torch.distributed
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.store.batch import Batch
 
 __all__ = ["evaluate_bpb"]
 
@@ -18,19 +19,20 @@ def evaluate_bpb(model: Any, batches: Iterable[Any], steps: int, token_bytes: An
     """Bits that the model needs per byte of text, over the next `steps` batches of all ranks together, as nanochat's.
 
     `model(inputs, targets, loss_reduction="none")` gives nats per target, in any shape. `token_bytes` is the
-    tokenizer's: the bytes of each token. Targets that are negative or stand for no bytes (special tokens) count
-    neither way; infinity where none counts. `batches` yields pairs of inputs and targets; NumPy arrays are moved to
-    the model's device. Sums are float64, and stay on the device until the end. Where torch.distributed is
-    initialised, every rank must call this with the same `steps`.
+    tokenizer's: the bytes of each token. Targets that the batch's `loss_mask` leaves out, that are negative, or that
+    stand for no bytes (special tokens) count neither way; infinity where none counts. `batches` yields batches, or
+    pairs of inputs and targets; NumPy arrays are moved to the model's device. Sums are float64, and stay on the device
+    until the end. Where torch.distributed is initialised, every rank must call this with the same `steps`.
     """
     table = nats = num_bytes = None
     batches = iter(batches)
     for step in range(steps):
         try:
-            inputs, targets = next(batches)
+            batch = next(batches)
         except StopIteration:
             raise ArgumentError(f"batches ended after {step}; steps is {steps}") from None
-        inputs, targets = _tensor(inputs, model), _tensor(targets, model)
+        inputs, targets = (_tensor(each, model) for each in batch)
+        mask = batch.loss_mask if isinstance(batch, Batch) else None
         loss = model(inputs, targets, loss_reduction="none").reshape(-1)
         if loss.device.type == "mps":  # which has no float64
             loss = loss.cpu()
@@ -40,7 +42,10 @@ def evaluate_bpb(model: Any, batches: Iterable[Any], steps: int, token_bytes: An
             nats = torch.zeros((), dtype=torch.float64, device=loss.device)
             num_bytes = torch.zeros((), dtype=torch.int64, device=loss.device)
         targets = targets.reshape(-1).to(loss.device, torch.int64)
-        lengths = torch.where(targets >= 0, table[targets.clamp(min=0)], 0)
+        counted = targets >= 0
+        if mask is not None:
+            counted &= torch.as_tensor(mask).reshape(-1).to(loss.device)
+        lengths = torch.where(counted, table[targets.clamp(min=0)], 0)
         nats += torch.where(lengths > 0, loss.double(), 0.0).sum()
         num_bytes += lengths.sum()
     if nats is None or num_bytes is None:

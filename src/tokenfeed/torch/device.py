@@ -5,17 +5,17 @@ Copies run on a stream of their own, from pinned memory, one batch ahead of the 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.batch import LoadedBatch, TokenRows
-from tokenfeed.loader.delivery import Delivery, Stats
-from tokenfeed.store.spans import BatchSpans
+from tokenfeed.loader.delivery import Delivery
+from tokenfeed.loader.placing import PlacedBatch, PlacedLoader
+from tokenfeed.store.batch import HostBatch
+from tokenfeed.types import Ints
 
 __all__ = ["DeviceBatch", "DeviceLoader", "to_device"]
 
@@ -36,110 +36,67 @@ def to_device(
     return DeviceLoader(loader, torch.device(device), {"inputs": torch.int32, "targets": torch.int64, **(dtypes or {})})
 
 
-class DeviceBatch:
-    """A batch on a device. `inputs, targets = batch`, where the view is one of windows."""
+class DeviceBatch(PlacedBatch):
+    """A batch on a device: contiguous tensors, inputs of int32 and targets of int64 unless `dtypes` says otherwise."""
 
-    def __init__(
-        self, host: LoadedBatch, move: Callable[[Any], torch.Tensor], dtypes: Mapping[str, torch.dtype]
-    ) -> None:
-        self.host = host
-        """The same batch in host memory."""
+    def __init__(self, host: HostBatch, move: Move, dtypes: Mapping[str, torch.dtype]) -> None:
+        """Everything is moved now, on the stream that is current."""
+        super().__init__(host)
         self._dtypes = dtypes
-        self._narrow = {name: move(host.column(name)) for name in host.rows.column_names}
-        self._wide: dict[str, torch.Tensor] = {}
-        rows = host.rows
-        if isinstance(rows, TokenRows) and rows.primary in self._narrow:
-            tokens = self._narrow[rows.primary]
-            self._wide["inputs"] = _widen(tokens[:, : rows.length], dtypes["inputs"])
-            if rows.extra:
-                self._wide["targets"] = _widen(tokens[:, 1 : rows.length + 1], dtypes["targets"])
-            elif "targets" in self._narrow:
-                self._wide["targets"] = _widen(self._narrow["targets"], dtypes["targets"])
+        self._narrow = {name: move(host.column(name)) for name in host.rows.columns}
+        """Columns as they crossed the bus."""
+        length, primary = host.rows.length, host.rows.primary
+        self._inputs = self._targets = None
+        if length is not None and primary is not None:
+            tokens = self._narrow[primary]
+            self._inputs = _widen(tokens[:, :length], dtypes["inputs"])
+            self._targets = _widen(tokens[:, 1 : length + 1], dtypes["targets"]) if host.has_targets else None
+        elif primary is not None:  # documents, padded to the longest
+            self._inputs = _widen(move(host.inputs), dtypes["inputs"])
+            self._targets = _widen(move(host.targets), dtypes["targets"])
         mask = host.loss_mask
-        self.loss_mask = None if mask is None else move(mask)
-        """Which targets count: (rows, length); None where all do."""
+        self._mask = None if mask is None else move(mask)
         self.data = pytree.tree_map_only(np.ndarray, lambda array: _widen_column(move(array)), host.data)
-        """What the collate function made, with tensors for arrays."""
 
     @property
     def inputs(self) -> torch.Tensor:
-        """On the device, contiguous, int32 unless `dtypes` says otherwise."""
-        return self._get("inputs")
+        return self._host.inputs if self._inputs is None else self._inputs  # the host raises: there are none
 
     @property
     def targets(self) -> torch.Tensor:
-        """On the device, contiguous, int64 unless `dtypes` says otherwise."""
-        return self._get("targets")
-
-    def has(self, name: str) -> bool:
-        """Whether there are such: "inputs", "targets"."""
-        return name in self._wide
-
-    def _get(self, name: str) -> torch.Tensor:
-        if name not in self._wide:
-            raise ArgumentError(f"the batch has no {name}: windows of a primary column have (targets with extra=1)")
-        return self._wide[name]
-
-    def column(self, name: str) -> torch.Tensor:
-        """The rows of a column that the view was told of."""
-        if name not in self._narrow:
-            raise ArgumentError(f"column {name!r} was not read with the batch; name it when you make the view")
-        if name not in self._wide:
-            self._wide[name] = _widen_column(self._narrow[name], self._dtypes.get(name))
-        return self._wide[name]
+        return self._host.targets if self._targets is None else self._targets
 
     @property
-    def samples(self) -> Any:
-        """The numbers k of its rows, on the host."""
-        return self.host.samples
+    def loss_mask(self) -> torch.Tensor | None:
+        return self._mask
 
-    @property
-    def epoch(self) -> int:
-        """That of its first row."""
-        return self.host.epoch
+    def _place_column(self, name: str) -> torch.Tensor:
+        return _widen_column(self._narrow[name], self._dtypes.get(name))
 
-    @property
-    def spans(self) -> Mapping[str, BatchSpans]:
-        """The spans that the rows touch, by table, on the host."""
-        return self.host.spans
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """The checkpoint after this batch."""
-        return self.host.state
-
-    def __len__(self) -> int:
-        return len(self.host)
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        yield self.inputs
-        yield self.targets
+    def _as_array(self, numbers: Ints) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(numbers))
 
     def record_stream(self, stream: Any) -> None:
         """Tell the allocator that the tensors, made on another stream, are used on this one."""
-        leaves = pytree.tree_leaves((self._narrow, self._wide, self.loss_mask, self.data))
-        for tensor in leaves:
+        tensors = self._narrow, self._inputs, self._targets, self._columns, self._mask, self.data
+        for tensor in pytree.tree_leaves(tensors):
             if isinstance(tensor, torch.Tensor):
                 tensor.record_stream(stream)
 
 
-class DeviceLoader:
+class DeviceLoader(PlacedLoader[DeviceBatch]):
     """Keeps a copy to the device under way while the training loop works. A batch that is held stays as it is."""
 
     def __init__(self, loader: Delivery, device: torch.device, dtypes: Mapping[str, torch.dtype]) -> None:
-        self.loader = loader
+        super().__init__(loader)
         self._device = device
         self._dtypes = dtypes
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._under_way: deque[tuple[DeviceBatch, Any]] = deque()
-        self._copying: deque[tuple[LoadedBatch, Any]] = deque()
+        self._copying: deque[tuple[HostBatch, Any]] = deque()
         """Host memory that must not be used again before its copy is done."""
         if self._stream is not None:
             loader.use_memory(_pinned)
-
-    def __iter__(self) -> "DeviceLoader":
-        iter(self.loader)
-        return self
 
     def __next__(self) -> DeviceBatch:
         while self._under_way and not self.loader.is_current(self._under_way[0][0].host):
@@ -153,7 +110,7 @@ class DeviceLoader:
         except StopIteration:
             raise
         except BaseException:
-            self.loader.close()  # so that the next call begins behind the last batch delivered
+            self.loader.close()  # the next call begins after the last batch delivered
             raise
         if self._stream is not None:
             current = torch.cuda.current_stream(self._device)
@@ -181,22 +138,6 @@ class DeviceLoader:
         if self._stream is not None and not tensor.is_pinned():
             tensor = tensor.contiguous().pin_memory()
         return tensor.to(self._device, non_blocking=True)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The checkpoint after the last batch delivered."""
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on behind a checkpoint."""
-        self.loader.load_state_dict(state)
-
-    def stats(self) -> Stats:
-        """Counters of the loader. Batches that are on their way to the device are not among those delivered."""
-        return self.loader.stats()
-
-    def close(self) -> None:
-        """Stop working ahead, and forget what was not delivered. Iterating goes on where it was."""
-        self.loader.close()
 
 
 def _widen_column(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Who may ask: requests to this machine by name, by those who know the token, that change nothing.
+"""Access control: a request must be a GET, name this machine as its host, and carry the token.
 
-A page of another origin can make a browser send requests here, and by DNS rebinding can even read the answers under a
-name of its own. So the `Host` must be loopback, and every request must carry the token: once in the address that
-`tokenfeed serve` prints, afterwards in a cookie that only this server's own pages are sent with.
+A page of another origin can make a browser send requests here, and DNS rebinding even lets it read the answers under
+its own name. So `Host` must be loopback, and every request must carry the token: the first one in the address that
+`tokenfeed serve` prints, later ones in a cookie that the browser sends with this server's own pages only.
 """
 
 import hashlib
@@ -46,17 +46,17 @@ _HEADERS: Mapping[str, str] = {
 
 
 class Guard:
-    """Stands before an application and lets through what may ask; every answer gets the headers that protect it."""
+    """Wraps an application: passes allowed requests on, refuses the others, adds security headers to every answer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
         self._token = token
-        # Cookies know no ports: those of several servers on one host must differ by name.
+        # Cookies ignore ports, so several servers on one host need cookies of different names.
         self._cookie = f"tokenfeed-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
         self._tickets: set[str] = set()
 
     def make_ticket(self) -> str:
-        """A token that is good once: for where others may see it, such as the command line of a browser."""
+        """A token that works once, for places where others may see it, such as the command line of a browser."""
         ticket = secrets.token_urlsafe(24)
         self._tickets.add(ticket)
         return ticket
@@ -76,19 +76,18 @@ class Guard:
                 out = MutableHeaders(scope=message)
                 out.update(_HEADERS)
                 if admits:
-                    value = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
-                    out.append("Set-Cookie", value)
+                    out.append("Set-Cookie", f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict")
             await send(message)
 
         refusal: PlainTextResponse | None = None
         if _host_name(headers.get("host", "")) not in _HOSTS:
-            refusal = PlainTextResponse("This server answers to 127.0.0.1 and localhost alone.\n", 403)
+            refusal = PlainTextResponse("This server only answers to 127.0.0.1 and localhost.\n", 403)
         elif scope["method"] != "GET":
-            refusal = PlainTextResponse("Nothing can be changed here: only GET.\n", 405, {"Allow": "GET"})
+            refusal = PlainTextResponse("This server is read-only and answers GET only.\n", 405, {"Allow": "GET"})
         elif not self._has_cookie(headers):
             admits = scope["path"] == "/" and self._has_token(scope)
             if not admits:
-                refusal = PlainTextResponse("Open the address that `tokenfeed serve` printed: it has the token.\n", 403)
+                refusal = PlainTextResponse("Open the address `tokenfeed serve` printed: it holds the token.\n", 403)
         await (refusal or self._app)(scope, receive, send_protected)
 
     def _has_cookie(self, headers: Headers) -> bool:
@@ -108,7 +107,7 @@ class Guard:
 
 
 def _host_name(host: str) -> str:
-    """Without the port, which may be another where it was forwarded."""
+    """The host without its port, which differs when the port is forwarded."""
     return host.rpartition(":")[0].lower() if ":" in host else host.lower()
 
 

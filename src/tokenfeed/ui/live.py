@@ -1,4 +1,4 @@
-"""A running loader: what its stats file has told since the page last asked, and what it waits for, in words."""
+"""A running loader: the new lines of its stats file, and what it is waiting for, in words."""
 
 import os
 import threading
@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenfeed.errors import NotAStoreError
-from tokenfeed.observe.history import History, Series, Source
+from tokenfeed.errors import NotFoundError
+from tokenfeed.observe.history import History, LoaderHistory, Series
 from tokenfeed.observe.machine import Gpu, look_for_gpus
 from tokenfeed.observe.watching import Watched, look
 from tokenfeed.ui.query import Query
@@ -22,31 +22,29 @@ _RATES_SECONDS = 5.0
 
 
 class Live:
-    """The loaders of a stats file and the GPUs of this machine, for any number of pages that look."""
+    """The loaders of a stats file and the GPUs of this machine. Any number of pages may ask."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """The stats file, which need not be there yet."""
+        """`path` is the stats file. It may be created later."""
         self._name = Path(path).name
         self._lock = threading.Lock()
         self._history = History(path)
         self._gpus: dict[int, Series] = {}
 
     def tell(self, after: int) -> Json:
-        """Every loader and GPU as it is now, and the points of its charts behind the one numbered `after`."""
+        """Every loader and GPU as it is now, and the chart points with numbers above `after`."""
         with self._lock:
             now, missing = time.time(), ""
             try:
                 self._history.update()
-            except NotAStoreError:
+            except NotFoundError:
                 missing = self._name
             gpus, no_gpus = look_for_gpus()
             told_gpus = [self._describe_gpu(gpu, now, after) for gpu in gpus]
-            sources = list(self._history.sources.values())
-            watched = [look(list(each.latest), seconds=_RATES_SECONDS, now=now) for each in sources]
+            histories = list(self._history.loaders.values())
+            watched = [look(list(each.latest), seconds=_RATES_SECONDS, now=now) for each in histories]
             latest = max((each.last.time for each in watched), default=now)
-            loaders = [
-                _describe_loader(source, each, latest, after) for source, each in zip(sources, watched, strict=True)
-            ]
+            loaders = [_describe_loader(*both, latest, after) for both in zip(histories, watched, strict=True)]
             return {
                 "number": self._history.number,
                 "now": now if any(each.state == "runs" for each in watched) else latest,
@@ -62,10 +60,10 @@ class Live:
         return {"index": gpu.index, "name": gpu.name, "total_bytes": gpu.total_bytes, "points": _rows(series, after)}
 
 
-def _describe_loader(source: Source, watched: Watched, latest: float, after: int) -> Json:
+def _describe_loader(history: LoaderHistory, watched: Watched, latest: float, after: int) -> Json:
     last, rates = watched.last, watched.rates
     return {
-        "id": source.number,
+        "id": history.number,
         "rank": last.rank,
         "world_size": last.world_size,
         "host": last.host,
@@ -83,15 +81,15 @@ def _describe_loader(source: Source, watched: Watched, latest: float, after: int
         "prefetch": last.stats.prefetch,
         "cpu": watched.cpu,
         "memory_bytes": last.memory_bytes,
-        "points": _rows(source.series, after),
+        "points": _rows(history.series, after),
     }
 
 
 def _rows(series: Series, after: int) -> list[list[float]]:
-    """Of each point the time, then its values."""
+    """[time, *values] of each point."""
     return [[round(point.time, 3), *point.values] for point in series.after(after)]
 
 
 def show_live(subject: "Subject", query: Query) -> Json:
-    """What is new of the loaders that are watched."""
+    """The news of all loaders since point number `after`."""
     return subject.live.tell(query.whole("after", 0))

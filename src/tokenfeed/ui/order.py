@@ -1,7 +1,7 @@
-"""The order of a run: a permutation as a picture, one index on its way through it, and steps dealt out to ranks.
+"""The order of a run: a permutation as a picture, the path of one index through it, and which rank gets which sample.
 
-`Walk` computes in Python what `kernels/permutation.py` does in one go, so that every value on the way can be shown. The
-tests hold it to the kernel, round by round.
+`Walk` computes in Python what `kernels/permutation.py` computes in one call, so that every intermediate value can be
+shown. The tests compare it with the kernel, round by round.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenfeed.kernels import permutation as kernels
-from tokenfeed.loader.steps import rows_of
 from tokenfeed.plan.permutation import Permutation
-from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.plan import Plan, PlanSource
+from tokenfeed.plan.steps import rows_of
+from tokenfeed.store.spec import WindowsSpec
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
 from tokenfeed.ui.telling import Json
@@ -27,7 +28,7 @@ _LARGEST = (1 << 62) - 1
 
 
 def scatter(subject: Subject, query: Query) -> Json:
-    """What stands at positions of a permutation: all of them, or as many as can be drawn, evenly spread."""
+    """Values of a permutation: at all positions, or at as many evenly spread ones as can be drawn."""
     order = _permutation(query)
     step = -(-order.n // _MOST_POINTS)
     positions = np.arange(0, order.n, step)
@@ -46,7 +47,7 @@ def _permutation(query: Query) -> Permutation:
 
 
 class Round(NamedTuple):
-    """One half is moved by a number that depends on the other half and on a key."""
+    """One round: adds to one half a number that depends on the other half and on a key."""
 
     left: int
     right: int
@@ -54,12 +55,12 @@ class Round(NamedTuple):
     moves_left: bool
     key: int
     shift: int
-    """What was added."""
+    """The number added."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """One position through the network of a permutation, as often as it takes to land below n."""
+    """The path of one position through the rounds of a permutation, repeated until the result is below n."""
 
     n: int
     a: int
@@ -91,7 +92,7 @@ class Walk:
 
     @property
     def value(self) -> int:
-        """What stands at the position."""
+        """The value of the permutation at the position."""
         return self.place(self.passes[-1][-1])
 
 
@@ -124,7 +125,7 @@ def _mix(half: int, key: int) -> int:
 
 
 def show_rounds(subject: Subject, query: Query) -> Json:
-    """One position bit by bit and round by round. Numbers are text: JavaScript's end at 2**53."""
+    """One position, bit by bit and round by round. Numbers are sent as text: JavaScript is exact up to 2**53 only."""
     order = _permutation(query)
     position = query.whole("position", 0, most=order.n - 1)
     walk = Walk.of(order, position)
@@ -158,8 +159,9 @@ def _halves(left: int, right: int, left_bits: int, right_bits: int) -> Json:
 
 
 def show_steps(subject: Subject, query: Query) -> Json:
-    """Which samples the steps from `resume` samples on deal to each rank, by the plan itself."""
-    plan = Plan(query.whole("n", 1000, least=1, most=_LARGEST), data="", view="", seed=query.whole("seed", 0))
+    """The samples each rank gets in the steps after `resume` samples, computed by the plan itself."""
+    source = PlanSource("", query.whole("n", 1000, least=1, most=_LARGEST), "", WindowsSpec(1).to_json())
+    plan = Plan([source], seed=query.whole("seed", 0))
     world_size = query.whole("world_size", 4, least=1, most=64)
     batch_size = query.whole("batch_size", 2, least=1, most=64)
     resume = query.whole("resume", 0, most=1 << 60)
@@ -169,8 +171,8 @@ def show_steps(subject: Subject, query: Query) -> Json:
         ranks = []
         for rank in range(world_size):
             samples = rows_of(start, batch_size, rank, world_size)
-            epochs, indices = plan.locate(samples)
+            _, epochs, indices = plan.locate(samples)
             rows = zip(samples.tolist(), epochs.tolist(), indices.tolist(), strict=True)
             ranks.append([[k, epoch, index] for k, epoch, index in rows])
         steps.append({"start": start, "ranks": ranks})
-    return {"n": plan.num_samples, "world_size": world_size, "batch_size": batch_size, "steps": steps}
+    return {"n": source.num_samples, "world_size": world_size, "batch_size": batch_size, "steps": steps}

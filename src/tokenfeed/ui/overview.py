@@ -1,4 +1,4 @@
-"""What a store holds: columns, span tables, splits, shards a page at a time, and how long its documents are."""
+"""Contents of a store: columns, span tables, splits, shards page by page, and the lengths of its documents."""
 
 from collections import Counter
 
@@ -6,9 +6,10 @@ import numpy as np
 
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
-from tokenfeed.store.reader import Ints, Reader
-from tokenfeed.store.shards import Shard
+from tokenfeed.store.describe import describe_columns, describe_table
+from tokenfeed.store.reader import Reader
 from tokenfeed.store.store import Store
+from tokenfeed.types import Ints
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
 from tokenfeed.ui.telling import Json, plain, without_paths
@@ -18,17 +19,17 @@ __all__ = ["count_lengths", "describe_store", "list_shards", "reader_of"]
 _MOST_SHARDS = 100
 _SAMPLED_SHARDS = 64
 _SAMPLED_SPANS = 256
-"""Of each sampled shard, one behind the other."""
+"""Consecutive spans read from each sampled shard."""
 _NUM_BINS = 28
 
 
 def reader_of(store: Store) -> Reader:
-    """What reads the store, for where its items lie."""
+    """The reader of the store, which knows where its items are."""
     return store.windows(1, extra=0).reader
 
 
 def describe_store(subject: Subject, query: Query) -> Json:
-    """The store as a whole. O(shards) on the server, and nothing of that is sent."""
+    """Summary of the store. Takes O(shards) time on the server; the answer stays small."""
     store = subject.store
     splits, items = Counter[str](), Counter[str]()
     for shard in store.shards:
@@ -38,10 +39,7 @@ def describe_store(subject: Subject, query: Query) -> Json:
         "name": subject.name,
         "items": store.num_items,
         "shards": len(store.shards),
-        "columns": [
-            {"name": name, "dtype": str(column), "bytes": store.num_items * column.item_bytes}
-            for name, column in store.columns.items()
-        ],
+        "columns": describe_columns(store),
         "spans": [_describe_table(store, name) for name in store.spans],
         "splits": [{"name": name, "shards": splits[name], "items": items[name]} for name in sorted(splits) if name],
         "tokenizer": None if store.tokenizer is None else without_paths(store.tokenizer),
@@ -55,10 +53,7 @@ def _describe_table(store: Store, name: str) -> Json:
     table, items = store.spans[name], store.num_items
     payload, is_exact = _payload_bytes(store, name)
     return {
-        "name": name,
-        "codec": table.codec.name if table.codec else None,
-        "spans": len(table),
-        "mean_items": items / max(1, len(table)),
+        **describe_table(store, name),
         "index_bytes": len(table) * (16 if table.codec else 8) + 8 * (items // ANCHOR_ITEMS + 1),
         "payload_bytes": payload,
         "payload_is_exact": is_exact,
@@ -66,7 +61,7 @@ def _describe_table(store: Store, name: str) -> Json:
 
 
 def _payload_bytes(store: Store, name: str) -> tuple[int, bool]:
-    """(bytes of all payloads, whether that is exact): of many shards some are looked at."""
+    """(bytes of all payloads, whether the figure is exact): beyond 640 shards it is an estimate from a sample."""
     shards = _evenly(len(store.shards), 10 * _SAMPLED_SHARDS)
     found = 0
     for number in shards:
@@ -76,37 +71,33 @@ def _payload_bytes(store: Store, name: str) -> tuple[int, bool]:
 
 
 def _evenly(count: int, most: int) -> list[int]:
-    """Up to `most` of [0, count), evenly spread, the first and the last among them."""
+    """Up to `most` numbers of [0, count), evenly spread, including the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64)).tolist() if count else []
 
 
 def list_shards(subject: Subject, query: Query) -> Json:
-    """Shards [first, first + count), with where each begins and what each takes on disk."""
+    """Shards [first, first + count): first item, sizes, and bytes on disk of each."""
     store = subject.store
     first = query.whole("first", 0)
     count = query.whole("count", 25, least=1, most=_MOST_SHARDS)
     starts = reader_of(store).starts
-    shards = store.shards[first : first + count]
     rows = [
-        _describe_shard(store, shard, first + place, int(starts[first + place])) for place, shard in enumerate(shards)
+        {
+            "number": number,
+            "name": without_paths(shard.name),
+            "split": shard.split,
+            "first_item": int(starts[number]),
+            "items": shard.num_items,
+            "spans": {name: shard.num_spans(name) for name in store.spans},
+            "bytes": shard.num_bytes,
+        }
+        for number, shard in enumerate(store.shards[first : first + count], first)
     ]
     return {"first": first, "total": len(store.shards), "shards": rows}
 
 
-def _describe_shard(store: Store, shard: Shard, number: int, first_item: int) -> Json:
-    return {
-        "number": number,
-        "name": without_paths(shard.name),
-        "split": shard.split,
-        "first_item": first_item,
-        "items": shard.num_items,
-        "spans": {name: shard.num_spans(name) for name in store.spans},
-        "bytes": shard.num_bytes,
-    }
-
-
 def count_lengths(subject: Subject, query: Query) -> Json:
-    """How long spans of a table are, by a sample of at most 64 shards and 256 spans of each."""
+    """Histogram of span lengths in a table, from a sample of at most 16,384 spans of 64 shards."""
     store = subject.store
     table = query.choice("table", list(store.spans))
     numbers = _sample_spans(reader_of(store).span_starts(table))
@@ -132,7 +123,7 @@ def count_lengths(subject: Subject, query: Query) -> Json:
 
 
 def _edges(longest: int) -> Ints:
-    """Bins [edge, next edge) of whole lengths, growing by a constant factor; the last holds `longest`."""
+    """Edges of histogram bins [edge, next edge) that grow by a constant factor; the last bin holds `longest`."""
     if longest < _NUM_BINS:
         return np.arange(longest + 2)
     grown = np.unique(np.geomspace(1, longest + 1, _NUM_BINS).astype(np.int64))
@@ -140,13 +131,13 @@ def _edges(longest: int) -> Ints:
 
 
 def _sample_spans(span_starts: Ints) -> Ints:
-    """Numbers of spans: runs from evenly spread places of evenly spread shards, so that few files are opened."""
+    """Span numbers to sample: runs at evenly spread positions in evenly spread shards, so that few files are opened."""
     filled = np.flatnonzero(np.diff(span_starts))
     chosen = filled[_evenly(filled.size, _SAMPLED_SHARDS)]
     runs = [np.empty(0, np.int64)]
     for place, shard in enumerate(chosen.tolist()):
         start, stop = int(span_starts[shard]), int(span_starts[shard + 1])
-        # One of a few shards gives several runs; one of many gives one, from a place that differs from shard to shard.
+        # A store of few shards gives several runs per shard; of many, one per shard, each at another position.
         for part in range(max(1, _SAMPLED_SHARDS // chosen.size)):
             share = (part + place / chosen.size) / max(1, _SAMPLED_SHARDS // chosen.size)
             first = start + int(share * max(0, stop - start - _SAMPLED_SPANS))

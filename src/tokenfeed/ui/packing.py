@@ -1,17 +1,17 @@
-"""How documents fill rows of one length: drawn to scale, and what is left empty.
+"""Documents packed into rows of one length, drawn to scale, with the space that stays empty.
 
-The rows are those that `tokenfeed pack` would make of some documents, by the same kernels, in memory: nothing is
-written, and no plan need be there.
+The rows are those `tokenfeed pack` would make of these documents, made in memory by the same kernels. Nothing is
+written, and no packing plan is needed.
 """
 
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenfeed.kernels import bestfit
 from tokenfeed.store.packing import Block
-from tokenfeed.store.reader import Ints
-from tokenfeed.store.store import Store
+from tokenfeed.types import Ints
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
 from tokenfeed.ui.telling import Json
@@ -23,52 +23,29 @@ _MOST_ROWS = 40
 _MOST_LENGTH = 1 << 20
 
 
-class _Some:
-    """The lengths of some documents, as the packer reads them."""
-
-    def __init__(self, lengths: Ints) -> None:
-        self._lengths = lengths
-        self.count = lengths.size
-
-    def read(self, first: int, out: Ints) -> None:
-        out[:] = self._lengths[first : first + out.size]
-
-
-class _Kept:
-    """Rows, kept in memory where the packer writes them to files."""
-
-    def __init__(self) -> None:
-        self.num_rows = 0
-        self.rows: list[list[tuple[int, int]]] = []
-        """(first item, count) of the pieces of each."""
-
-    def write(self, rows: Ints, pieces: Ints) -> None:
-        bounds = [*rows.tolist(), len(pieces)]
-        lengths = pieces[:, 1] & 0xFFFFFFFF
-        whole = list(zip(pieces[:, 0].tolist(), lengths.tolist(), strict=True))
-        self.rows += [whole[start:stop] for start, stop in pairwise(bounds)]
-        self.num_rows += rows.size
-
-
 def pack_some(lengths: Ints, width: int) -> list[list[tuple[int, int]]]:
-    """Rows of up to `width` items, each a list of (first item, count); documents lie one behind the other from 0 on."""
-    kept = _Kept()
-    if lengths.size:
-        block = Block(_Some(lengths), 0, lengths.size, width, 0)  # type: ignore[arg-type]
-        for _ in block.run(kept):  # type: ignore[arg-type]
-            pass
-    return kept.rows
+    """Rows of up to `width` items, each a list of (first item, count); the documents follow one another from item 0."""
+
+    def read(first: int, out: npt.NDArray[np.uint32]) -> None:
+        out[:] = lengths[first : first + out.size]
+
+    packed: list[list[tuple[int, int]]] = []
+    for _, rows, pieces in Block(read, 0, lengths.size, width, 0).run(0):
+        whole = list(zip(pieces[:, 0].tolist(), (pieces[:, 1] & 0xFFFFFFFF).tolist(), strict=True))
+        packed += [whole[start:stop] for start, stop in pairwise([*rows.tolist(), len(pieces)])]
+    return packed
 
 
 def show_rows(subject: Subject, query: Query) -> Json:
-    """The rows of `count` documents from the `first` on, and what they waste beside padding each by itself."""
+    """The rows of `count` documents from number `first` on: how full they are, and how full padded rows would be."""
     store = subject.store
     table = query.choice("table", list(store.spans))
     length = query.whole("length", 2048, least=1, most=_MOST_LENGTH)
     count = query.whole("count", 512, least=1, most=_MOST_DOCUMENTS)
     total = len(store.spans[table])
     first = min(query.whole("first", 0), max(0, total - count))
-    lengths = _lengths(store, table, first, min(count, total - first))
+    lengths = store.spans[table].locate(np.arange(first, min(first + count, total)))[1]
+    lengths = np.minimum(lengths, bestfit.LONGEST)
     width = length + 1
     starts = np.concatenate(([0], np.cumsum(lengths)))
     rows = pack_some(lengths, width)
@@ -91,13 +68,8 @@ def show_rows(subject: Subject, query: Query) -> Json:
     }
 
 
-def _lengths(store: Store, table: str, first: int, count: int) -> Ints:
-    lengths: Ints = store.spans[table].locate(np.arange(first, first + count))[1]
-    return np.minimum(lengths, bestfit.LONGEST)
-
-
 def _describe_row(row: list[tuple[int, int]], starts: Ints, first: int) -> list[Json]:
-    """Its pieces: which document, which of its items, how many."""
+    """The pieces of a row: document, first item within the document, number of items."""
     described = []
     for item, count in row:
         document = int(np.searchsorted(starts, item, side="right")) - 1

@@ -1,4 +1,4 @@
-"""What a request asks for, checked as it is taken."""
+"""Parameters of a request, checked when they are read."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ _MOST_DIGITS = 20
 
 
 class Query:
-    """The parameters of one request. A parameter that cannot be meant is an ArgumentError, which says what can be."""
+    """The parameters of one request. An invalid one raises ArgumentError, which says what is valid."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -20,7 +20,8 @@ class Query:
         text = self._values.get(name, "").strip()
         if not text:
             return default
-        if len(text) > _MOST_DIGITS or not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit():
+        digits = text.removeprefix("-")
+        if len(text) > _MOST_DIGITS or not digits.isascii() or not digits.isdigit():
             raise ArgumentError(f"{name} is {text[:40]!r}; expected a whole number")
         number = int(text)
         if not least <= number <= most:
@@ -28,14 +29,14 @@ class Query:
         return number
 
     def choice(self, name: str, choices: Sequence[str], default: str = "") -> str:
-        """One of the choices; the first, unless another is the default."""
+        """One of the choices; if the request names none, `default`, or else the first."""
         if not choices:
-            raise ArgumentError(f"there is no {name} to choose: the store has none")
+            raise ArgumentError(f"the store has no {name} to choose from")
         text = self._values.get(name, "") or default or choices[0]
         if text not in choices:
             raise ArgumentError(f"{name} is {text[:40]!r}; it must be one of {', '.join(choices)}")
         return text
 
     def text(self, name: str) -> str | None:
-        """Any text; None where there is none."""
+        """Any text; None if the request has none."""
         return self._values.get(name) or None

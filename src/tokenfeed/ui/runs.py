@@ -1,11 +1,12 @@
-"""A run: its history, its mixture, what a step was trained on, and when a document is seen."""
+"""A run: its history, its mixture, the samples of a step, and the steps that see a document."""
 
 from typing import Any
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.provenance import RowTrace
-from tokenfeed.loader.run import AnyPlan, Leg, Run, Start
-from tokenfeed.plan.mixture import MixturePlan
+from tokenfeed.plan.plan import Plan
+from tokenfeed.runs.history import Leg, Start
+from tokenfeed.runs.rows import RowTrace
+from tokenfeed.runs.run import Run
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
 from tokenfeed.ui.telling import Json, plain, without_paths
@@ -20,7 +21,7 @@ _MOST_EPOCHS = 64
 
 
 def describe_run(subject: Subject, query: Query) -> Json:
-    """Its plan, its starts, and the legs that remain of them: which steps were run, on how many ranks."""
+    """Its plan, its starts, and its legs: a leg is the steps of one start that no later start rolled back."""
     run = subject.run
     if not run.starts:
         return {"name": subject.name, "starts": [], "legs": [], "plan": None, "sources": []}
@@ -36,14 +37,12 @@ def describe_run(subject: Subject, query: Query) -> Json:
     }
 
 
-def _describe_plan(plan: AnyPlan) -> Json:
+def _describe_plan(plan: Plan) -> Json:
     return {"told": without_paths(repr(plan)), "seed": plan.seed, "skips": len(plan.skips)}
 
 
-def _describe_sources(plan: AnyPlan) -> list[Json]:
-    if isinstance(plan, MixturePlan):
-        return [{"name": each.name, "samples": each.num_samples, "view": each.view} for each in plan.sources]
-    return [{"name": "", "samples": plan.num_samples, "view": plan.view}]
+def _describe_sources(plan: Plan) -> list[Json]:
+    return [{"name": each.name, "samples": each.num_samples, "view": str(each.spec)} for each in plan.sources]
 
 
 def _describe_start(start: Start, legs: list[Leg]) -> Json:
@@ -68,17 +67,15 @@ def _describe_leg(leg: Leg) -> Json:
     }
 
 
-def _last_plan(run: Run) -> AnyPlan:
+def _last_plan(run: Run) -> Plan:
     if not run.starts:
         raise ArgumentError("nothing was started in this run")
     return run.starts[-1].plan
 
 
 def show_ledger(subject: Subject, query: Query) -> Json:
-    """What every source of the mixture has given among the first `samples` samples, and what it was to give."""
+    """Samples that each source gave among the first `samples` of the run, and its target."""
     plan = _last_plan(subject.run)
-    if not isinstance(plan, MixturePlan):
-        return {"sources": [], "samples": 0, "end": None}
     most = (1 << 53) if plan.end is None else plan.end
     samples = query.whole("samples", min(most, max(10_000, subject.run.starts[-1].samples)), most=most)
     sources = [
@@ -89,7 +86,7 @@ def show_ledger(subject: Subject, query: Query) -> Json:
 
 
 def trace_step(subject: Subject, query: Query) -> Json:
-    """The rows of a step: sample, epoch, index, where they lie and which documents are in them."""
+    """The rows of a step: sample, epoch, index, place on disk, and documents of each."""
     step = query.whole("step", 0)
     run = subject.run
     num_rows = len(run.samples(step))
@@ -116,7 +113,7 @@ def _describe_row(row: RowTrace) -> Json:
 
 
 def find_document(subject: Subject, query: Query) -> Json:
-    """Every row in which a document is delivered, in the first `epochs` epochs."""
+    """Every row of the first `epochs` epochs that holds a part of a document."""
     document = query.whole("document", 0)
     epochs = range(query.whole("epochs", 1, least=1, most=_MOST_EPOCHS))
     seen = subject.run.find(document, source=query.text("source"), epochs=epochs)

@@ -1,10 +1,10 @@
-"""The bytes of one sample on disk: of its columns, and of the starts, anchors, offsets and payloads of its spans.
+"""The bytes of one sample on disk: its columns, and the starts, anchors, offsets and payloads of its spans.
 
-tokens.npy              header │ … 2 bytes for each item …
-documents.starts.npy    header │ … 8 bytes for each span: its first item …
-documents.anchors.npy   header │ … 8 bytes for every 4,096 items: the span that covers the first of them …
-documents.offsets.npy   header │ … 8 bytes for each payload: where it begins …
-documents.payload.bin   … the payloads, one behind the other …
+tokens.npy              header │ … 2 bytes per item …
+documents.starts.npy    header │ … 8 bytes per span: its first item …
+documents.anchors.npy   header │ … 8 bytes per 4,096 items: the span that covers the first of them …
+documents.offsets.npy   header │ … 8 bytes per payload: where it begins …
+documents.payload.bin   … the payloads, one after the other …
 """
 
 import os
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import MissingError, ReadError, describe_errno
+from tokenfeed.errors import MissingError
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
+from tokenfeed.storage.local import reading
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.store import Store
 from tokenfeed.ui.overview import reader_of
@@ -28,19 +29,18 @@ __all__ = ["show_bytes"]
 
 _MOST_CELLS = 16
 _MOST_BYTES = 48
-"""That are shown of one cell."""
+"""Bytes of one cell that are shown."""
 _WORD = 8
 
 
 def show_bytes(subject: Subject, query: Query) -> Json:
-    """Some items of a sample, from the `item`-th on, and their spans, as the files hold them.
+    """Up to 16 items of a sample, from position `item` on, and their spans, as the files store them.
 
-    Each file is a list of cells; cells of several files that belong together have a `span` or an `item` in common,
-    both numbers in the row of the sample or in the table. Of local stores alone.
+    Each file is a list of cells. Cells that belong together share an `item` (position in the row) or a `span` (number
+    in the table). Works for local stores only.
     """
     store = subject.store
-    pieces = choose_sample(store, query)
-    items = pieces.items
+    items = choose_sample(store, query).items
     if items.size == 0:
         return {"shard": None, "files": []}
     place = min(query.whole("item", 0), items.size - 1)
@@ -48,8 +48,8 @@ def show_bytes(subject: Subject, query: Query) -> Json:
     number = int(np.searchsorted(reader.starts, items[place], side="right")) - 1
     shard, shard_start = store.shards[number], int(reader.starts[number])
     if shard.is_remote:
-        raise MissingError("the bytes of a store that lies elsewhere are not shown; its samples are")
-    # Items of this shard that follow one another, so that they lie side by side in the files.
+        raise MissingError("the page shows the bytes of local stores only; this store is remote")
+    # Consecutive items of this shard: they are next to each other in the files.
     same = items[place : place + _MOST_CELLS]
     run = int(np.argmax(np.append(np.diff(same) != 1, True))) + 1
     first = int(items[place]) - shard_start
@@ -58,18 +58,21 @@ def show_bytes(subject: Subject, query: Query) -> Json:
     for table in store.spans:
         if shard.num_spans(table):
             span_start = int(reader.span_starts(table)[number])
-            rows = _Rows(range(first, first + count), place, shard_start, span_start)
-            files += _table_files(store, shard, table, rows)
+            files += _table_files(store, shard, table, _Shown(first, count, place, shard_start, span_start))
     return {"shard": without_paths(shard.name), "first": first, "count": count, "place": place, "files": files}
 
 
-class _Rows(NamedTuple):
-    """What is shown, in the numbers of the shard; and where its numbers begin in those of the sample and the store."""
+class _Shown(NamedTuple):
+    """Items [first, first + num_items) of a shard, and what to add to get numbers of the sample and of the store."""
 
-    items: range
+    first: int
+    num_items: int
     place: int
+    """Position in the sample of the first item shown."""
     shard_start: int
+    """Number in the store of the shard's first item."""
     span_start: int
+    """Number in the table of the shard's first span."""
 
 
 def _column(store: Store, shard: Shard, name: str, first: int, count: int, place: int) -> Json:
@@ -85,29 +88,29 @@ def _column(store: Store, shard: Shard, name: str, first: int, count: int, place
     return _file(part, name, f"one {column} for each item", cells)
 
 
-def _table_files(store: Store, shard: Shard, table: str, rows: _Rows) -> list[Json]:
-    """The files of a span table, if it has files: of other systems, boundaries are in memory."""
+def _table_files(store: Store, shard: Shard, table: str, shown: _Shown) -> list[Json]:
+    """The files of a span table. Token files of other systems have none: their boundaries are kept in memory."""
     parts = shard.span_parts(table)
     if not all(isinstance(part, Part) for part in parts):
         return []
     starts, anchors, offsets, payload = (part for part in parts if isinstance(part, Part))
-    items, place, shard_start, span_start = rows
-    first_anchor, last_anchor = items[0] // ANCHOR_ITEMS, items[-1] // ANCHOR_ITEMS
-    found = store.spans[table].find(np.array([shard_start + items[0]]), np.array([0, len(items)]))
+    first, count, place, shard_start, span_start = shown
+    found = store.spans[table].find(np.array([shard_start + first]), np.array([0, count]))
     spans = [int(number) - span_start for number in found.numbers[:_MOST_CELLS]]
-    reach = {
-        int(number) - span_start: [place + int(start), place + int(stop)]
-        for number, start, stop in zip(found.numbers, found.starts, found.stops, strict=True)
-    }
-    anchor_cells = [_word(anchors, number) for number in range(first_anchor, last_anchor + 1)]
+    anchor_numbers = range(first // ANCHOR_ITEMS, (first + count - 1) // ANCHOR_ITEMS + 1)
+    anchor_cells = [_word(anchors, number) for number in anchor_numbers]
     for cell in anchor_cells:
         cell["span"] = span_start + int(cell["value"])
-    start_cells = [_word(starts, span, span=span + span_start, reach=reach[span]) for span in spans]
+    start_cells = [
+        _word(starts, span, span=span + span_start, reach=[place + int(start), place + int(stop)])
+        for span, start, stop in zip(spans, found.starts, found.stops, strict=False)
+    ]
     files = [
         _file(starts, table, "the first item of each span", start_cells),
         _file(anchors, table, f"the span that covers every {ANCHOR_ITEMS:,}th item", anchor_cells),
     ]
-    if store.spans[table].codec is None or not spans:
+    codec = store.spans[table].codec
+    if codec is None or not spans:
         return files
     offset_cells = [_word(offsets, span, span=span + span_start) for span in [*spans, spans[-1] + 1]]
     _, begins, ends = store.spans[table].read(np.array([span + span_start for span in spans]))
@@ -115,14 +118,13 @@ def _table_files(store: Store, shard: Shard, table: str, rows: _Rows) -> list[Js
     for span, begin, end in zip(spans, begins.tolist(), ends.tolist(), strict=True):
         if begin >= 0:
             start = int.from_bytes(_read(offsets, offsets.byte_start + span * _WORD, _WORD), "little")
-            shown = _read(payload, start, min(end - begin, _MOST_BYTES))
-            cell = _cell(start, end - begin, shown, shown.decode("utf8", "replace"), span=span + span_start)
-            payload_cells.append(cell)
-    codec = store.spans[table].codec
+            data = _read(payload, start, min(end - begin, _MOST_BYTES))
+            text = data.decode("utf8", "replace")
+            payload_cells.append(_cell(start, end - begin, data, text, span=span + span_start))
     return [
         *files,
         _file(offsets, table, "where each payload begins", offset_cells),
-        _file(payload, table, f"payloads, by codec {codec.name if codec else ''}", payload_cells),
+        _file(payload, table, f"payloads, encoded by codec {codec.name}", payload_cells),
     ]
 
 
@@ -149,12 +151,5 @@ def _file(part: Part, table: str, what: str, cells: list[Json]) -> Json:
 
 
 def _read(part: Part, start: int, count: int) -> bytes:
-    try:
-        descriptor = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(descriptor, count, start)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        told = describe_errno(error.errno or 0)
-        raise ReadError(f"{part.path} cannot be read: {told}", filename=part.path, errno=error.errno) from error
+    with reading(part.path), Path(part.path).open("rb", buffering=0) as file:
+        return os.pread(file.fileno(), count, start)

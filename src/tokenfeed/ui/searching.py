@@ -1,4 +1,4 @@
-"""Documents by what their payloads say."""
+"""Search for documents by text in their payloads."""
 
 import json
 import time
@@ -19,13 +19,13 @@ _MOST_FOUND = 20
 
 
 def search_documents(subject: Subject, query: Query) -> Json:
-    """Documents from `first` on whose payloads have a text in them, in capitals or not.
+    """Documents from number `first` on whose payload contains `text`, ignoring case.
 
-    Payloads are read and decoded for half a second, or until twenty are found; `next` is where to go on.
+    A request reads payloads for half a second, or until it has found twenty; `next` says where to continue.
     """
     text = query.text("text")
     if text is None:
-        raise ArgumentError("what is to be looked for? Give text")
+        raise ArgumentError("the search needs a text to look for")
     wanted = text.casefold()
     store = subject.store_of(query.text("source"))
     table = store.spans[query.choice("table", list(store.spans), "documents" if "documents" in store.spans else "")]
@@ -46,6 +46,6 @@ def search_documents(subject: Subject, query: Query) -> Json:
 
 
 def _read(payload: Any) -> str:
-    """A payload as the page shows it."""
+    """The payload as the page shows it."""
     shown = plain(payload)
     return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The server of the page: its files, the questions it may ask, and a socket on loopback."""
+"""The server of the page: its static files, the questions it answers, and a socket on loopback."""
 
 import secrets
 import socket
@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tokenfeed.errors import ReadError, TokenfeedError, describe_errno
+from tokenfeed.errors import TokenfeedError
+from tokenfeed.observe.endpoint import explain_port
 from tokenfeed.ui import live, order, overview, packing, runs, sample_bytes, samples, searching, text_flow
 from tokenfeed.ui.guard import Guard
 from tokenfeed.ui.query import Query
@@ -23,9 +24,7 @@ from tokenfeed.ui.telling import Json, without_paths
 
 __all__ = ["Server"]
 
-Answer = Callable[[Subject, Query], Json]
-
-_ANSWERS: dict[str, Answer] = {
+_ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "subject": lambda subject, query: subject.describe(),
     "store": overview.describe_store,
     "shards": overview.list_shards,
@@ -45,7 +44,7 @@ _ANSWERS: dict[str, Answer] = {
     "search": searching.search_documents,
     "live": live.show_live,
 }
-"""What the page may ask. Each costs a bounded amount of work, whatever the size of the data."""
+"""The questions the page may ask. The work for each is bounded, whatever the size of the data."""
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -53,27 +52,22 @@ _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 class Server:
     """A page about one subject, on a port of 127.0.0.1.
 
-    The socket is open once this is made, so that `address` can be told; `run` answers until it is interrupted.
+    The constructor opens the socket, so `address` is known before `run` starts to answer.
     """
 
     def __init__(self, subject: Subject, *, port: int = 0) -> None:
-        """Port 0 is any that is free."""
+        """Port 0 takes any free port; a port that is in use raises AddressInUseError."""
         self._token = secrets.token_urlsafe(24)
         self._guard = Guard(_make_app(subject), self._token)
         try:
             self._socket = socket.create_server(("127.0.0.1", port))
         except OSError as error:
-            raise ReadError(
-                f"port {port} of 127.0.0.1 cannot be listened on: {describe_errno(error.errno or 0)}. Another server "
-                "may have it; --port 0 takes any that is free",
-                filename=f"127.0.0.1:{port}",
-                errno=error.errno,
-            ) from error
+            raise explain_port(port, error) from error
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self._guard,
                 log_config=None,
-                log_level="critical",  # a log of requests would tell the token
+                log_level="critical",  # a log of requests would contain the token
                 access_log=False,
                 lifespan="off",
                 server_header=False,
@@ -88,11 +82,11 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The page, with the token that opens it as long as the server runs."""
+        """Address of the page with its token, valid as long as the server runs."""
         return f"http://127.0.0.1:{self.port}/?token={self._token}"
 
     def address_once(self) -> str:
-        """The page, with a token that opens it once."""
+        """Address of the page with a token that works once."""
         return f"http://127.0.0.1:{self.port}/?token={self._guard.make_ticket()}"
 
     def run(self) -> None:
@@ -123,15 +117,15 @@ def _static(content: bytes, kind: str) -> Callable[[Request], Any]:
     return give
 
 
-def _endpoint(subject: Subject, answer: Answer) -> Callable[[Request], Any]:
+def _endpoint(subject: Subject, answer: Callable[[Subject, Query], Json]) -> Callable[[Request], Any]:
     async def ask(request: Request) -> Response:
         try:
             return JSONResponse(await run_in_threadpool(answer, subject, Query(request.query_params)))
         except TokenfeedError as error:
             told = {"error": type(error).__name__, "message": without_paths(str(error), subject.homes)}
             return JSONResponse(told, 400)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the page must not be told more)
+        except Exception as error:  # noqa: BLE001 (the message may hold paths, which the page must not see)
             print(f"tokenfeed serve: {request.url.path}: {type(error).__name__}: {error}", file=sys.stderr)
-            return JSONResponse({"error": "Error", "message": "This failed. The terminal says why."}, 500)
+            return JSONResponse({"error": "Error", "message": "This request failed. The terminal shows why."}, 500)
 
     return ask

@@ -1,4 +1,4 @@
-"""What the page shows: a store, a run, a running loader, or a folder of text."""
+"""The subject of the page: a store, a run, a running loader, or a folder of text."""
 
 import contextlib
 import json
@@ -9,11 +9,9 @@ from typing import Any, Literal
 
 from tokenfeed.errors import MissingError, TokenfeedError
 from tokenfeed.format.layout import MANIFEST
-from tokenfeed.loader.provenance import open_data
-from tokenfeed.loader.run import Run
 from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
-from tokenfeed.plan.mixture import MixturePlan
-from tokenfeed.plan.plan import Plan
+from tokenfeed.runs.origins import open_data
+from tokenfeed.runs.run import Run
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.text.sources.files import ENDINGS, TextFiles
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -27,65 +25,68 @@ _FIRST_LINE_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Subject:
-    """One thing to look at, opened."""
+    """One thing that the page shows, opened."""
 
     kind: Literal["store", "run", "stats", "text"]
     name: str
-    """The last part of its path, which is all that the page is told of it."""
+    """Last part of its path. The page never gets the rest."""
     given_store: Store | None = None
     given_run: Run | None = None
     given_files: TextFiles | None = None
     given_live: Live | None = None
     given_tokenizer: Tokenizer | None = None
     homes: tuple[str, ...] = ()
-    """Folders of this machine that messages may speak of, and the page must not hear of."""
+    """Folders of this machine that error messages may name, to be cut out before the page gets them."""
     _opened: dict[str, Store] = field(default_factory=dict, repr=False)
-    """Stores of the sources of a mixture."""
+    """Stores of the sources of a mixture, opened so far."""
 
     @property
     def store(self) -> Store:
         if self.given_store is None:
-            raise MissingError(f"{self.name} has no one store whose samples could be shown")
+            raise MissingError(
+                f"{self.name} does not lead to one store: its run reads several, or its store has moved. Open the "
+                "store itself to see samples"
+            )
         return self.given_store
 
     def store_of(self, source: str | None) -> Store:
-        """The store itself; of a run over a mixture, that of a source, opened where it was when the run began."""
+        """The store of a source of the run's mixture, opened where the run recorded it; the only store if None."""
         if source is None:
             return self.store
         if source not in self._opened:
             plan, paths = self.run.starts[-1].plan, list(self.run.starts[-1].stores.get(source, ()))
-            if not isinstance(plan, MixturePlan) or not paths:
-                raise MissingError(f"where the data of source {source!r} lies is not known")
+            if not paths:
+                raise MissingError(f"the run file does not say where the data of source {source!r} is")
             data = plan.sources[plan.source_number(source)].data
-            self._opened[source] = open_data(paths if len(paths) > 1 else paths[0], data, f"the data of {source!r}")
+            self._opened[source] = open_data(paths, data, f"the data of {source!r}")
         return self._opened[source]
 
     @property
     def run(self) -> Run:
         if self.given_run is None:
-            raise MissingError(f"{self.name} is no run; open the run file to see its history")
+            raise MissingError(f"{self.name} is not a run file; open the run file to see its history")
         return self.given_run
 
     @property
     def live(self) -> Live:
         if self.given_live is None:
-            raise MissingError(f"{self.name} is neither a run nor what observe.publish writes")
+            raise MissingError(f"{self.name} is neither a run file nor a stats file written by observe.publish")
         return self.given_live
 
     @property
     def files(self) -> TextFiles:
         if self.given_files is None:
-            raise MissingError(f"{self.name} is no folder of text")
+            raise MissingError(f"{self.name} is not a folder of text")
         return self.given_files
 
     @property
     def tokenizer(self) -> Tokenizer:
         if self.given_tokenizer is None:
-            raise MissingError("there is no tokenizer; start the page with --tokenizer T")
+            raise MissingError("this needs a tokenizer: start the page with --tokenizer PATH")
         return self.given_tokenizer
 
     def describe(self) -> dict[str, Any]:
-        """What the page must know to show the right sections."""
+        """The facts that decide which sections the page shows."""
         tokenizer = self.given_tokenizer
         return {
             "kind": self.kind,
@@ -127,12 +128,12 @@ def open_subject(
     if _is_text(path):
         return Subject("text", name, given_files=TextFiles.find(path), given_tokenizer=loaded, homes=homes)
     store = open_store(path, split=split, dtype=dtype, eos=eos)
-    _ = store.identity  # O(shards), once: now, rather than while the page waits for it
+    _ = store.identity  # O(shards): compute it once now, not while the page waits for it
     return Subject("store", name, given_store=store, given_tokenizer=loaded, homes=homes)
 
 
 def _homes(paths: list[str]) -> tuple[str, ...]:
-    """The folders that these paths lie in, as they may be written."""
+    """The parent folders of these paths, in every form a message may write them."""
     local = [Path(path) for path in paths if "://" not in path]
     return tuple({str(form.parent) for path in local for form in (path.absolute(), path.resolve())})
 
@@ -157,11 +158,10 @@ def _is_text(path: str) -> bool:
 
 
 def _store_of(run: Run) -> Store | None:
-    """The store that a run over one view reads, if it is still where it was."""
+    """The store of a run over one view, if it is still where the run recorded it."""
     last = run.starts[-1] if run.starts else None
-    if last is None or not isinstance(last.plan, Plan) or not last.stores.get(""):
+    if last is None or not last.stores.get(""):
         return None
-    paths = list(last.stores[""])
     with contextlib.suppress(TokenfeedError):
-        return open_data(paths if len(paths) > 1 else paths[0], last.plan.data, "the data")
+        return open_data(list(last.stores[""]), last.plan.sources[0].data, "the data")
     return None

@@ -1,6 +1,6 @@
-"""What may be told to the page, and how: bounded JSON of anything, and no path of this machine.
+"""Conversion of values for the page: any object as JSON of bounded size, without paths of this machine.
 
-Payloads and texts are the user's data, and are shown as they are. Everything else that could hold a path or an address
+Payloads and texts are the user's data and are shown unchanged. Everything else that may hold a path or an address
 (errors, provenance) goes through `without_paths`.
 """
 
@@ -18,9 +18,9 @@ Json = dict[str, Any]
 _LONGEST_TEXT = 2_000
 _MOST_ENTRIES = 64
 _DEEPEST = 6
-_LARGEST_EXACT = 1 << 53  # of JavaScript
+_LARGEST_EXACT = 1 << 53  # JavaScript's largest exact integer
 
-# An address with a scheme, or a path from the root: up to white space or what ends a quotation.
+# An address with a scheme, or a path from the root: ends at white space or at a closing quote or bracket.
 _PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"`<>|,;)\]}]+|(?<![\w.~/])(?:~|\.{1,2})?/[^\s'\"`<>|,;)\]}]*")
 
 
@@ -33,9 +33,9 @@ def last_name(path: str) -> str:
 
 
 def without_paths(text: str, homes: Sequence[str] = ()) -> str:
-    """The text with every path and address cut down to its last part.
+    """The text with every path and address reduced to its last part.
 
-    A path ends at white space, unless it lies in one of the folders `homes`, which are cut out first.
+    A path ends at white space. Paths that contain white space must lie in one of the folders `homes`, removed first.
     """
     for home in sorted((each for each in homes if len(each) > 1), key=len, reverse=True):
         text = text.replace(home, "")
@@ -43,20 +43,20 @@ def without_paths(text: str, homes: Sequence[str] = ()) -> str:
 
 
 def _shorten(match: re.Match[str]) -> str:
-    path = match[0].rstrip(":.")  # what ends a sentence, or a part of one
+    path = match[0].rstrip(":.")  # punctuation of the sentence, not of the path
     return last_name(path) + match[0][len(path) :]
 
 
 def _clean(text: str) -> str:
-    """Where the whole text is a path, white space is part of it."""
+    """Like `without_paths`, except that a text that is one path as a whole may contain white space."""
     is_path = text.startswith(("/", "~/")) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text)
     return last_name(text) if is_path and "\n" not in text else without_paths(text)
 
 
 def plain(value: Any, *, clean: bool = False, depth: int = 0) -> Any:
-    """Anything as JSON of bounded size that JavaScript reads exactly: whole numbers beyond 2**53 become text.
+    """Any value as JSON of bounded size that JavaScript reads exactly: integers beyond 2**53 become text.
 
-    `clean` cuts paths out of texts.
+    `clean=True` removes paths from texts.
     """
     if value is None or isinstance(value, bool):
         return value

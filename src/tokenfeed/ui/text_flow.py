@@ -1,4 +1,4 @@
-"""From text to a batch, step by step, by the stream itself: documents → tokens → packed rows → ranks."""
+"""From text to a batch, step by step, made by `tokenfeed.stream`: documents → tokens → packed rows → ranks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ _MOST_TOKENS = 1 << 14
 
 
 def list_documents(subject: Subject, query: Query) -> Json:
-    """The files, and the first documents of a row group of one of them, as text and as tokens."""
+    """The list of files, and the first documents of one row group, as text and as tokens."""
     files = subject.files
     file = query.whole("file", 0, most=len(files) - 1)
     group = query.whole("group", 0)
@@ -51,7 +51,7 @@ def _describe_text(row: int, text: str | None, subject: Subject) -> Json:
 
 
 def show_batch(subject: Subject, query: Query) -> Json:
-    """Batch `step` of every rank, packed by the stream: its rows, their pieces, and the documents these are of."""
+    """Batch `step` of every rank, packed by the stream: its rows, their pieces, and the documents of the pieces."""
     files, tokenizer = subject.files, subject.tokenizer
     options: dict[str, Any] = {
         "batch_size": query.whole("batch_size", 4, least=1, most=32),
@@ -64,10 +64,13 @@ def show_batch(subject: Subject, query: Query) -> Json:
     world_size = query.whole("world_size", 2, least=1, most=8)
     size = world_size * options["batch_size"] * options["seq_len"]
     if size > _MOST_TOKENS:
-        raise ArgumentError(f"a batch of {size:,} tokens over all ranks is too much to show; at most {_MOST_TOKENS:,}")
+        raise ArgumentError(
+            f"a batch has {size:,} tokens over all ranks; the page shows at most {_MOST_TOKENS:,}. Choose fewer ranks, "
+            "smaller batches or shorter rows"
+        )
     documents: dict[tuple[int, ...], int] = {}
     ranks = []
-    waste = {"lost": 0, "repeated": 0, "waiting": 0}
+    lost = repeated = waiting = 0
     for rank in range(world_size):
         feed = stream(
             [str(path) for path in files.paths],
@@ -84,14 +87,16 @@ def show_batch(subject: Subject, query: Query) -> Json:
             batch = _take(feed, step)
             ranks.append({"rank": rank, "rows": _rows(batch, documents, tokenizer)})
             counts = feed.counts()
-            waste = {name: waste[name] + getattr(counts, name) for name in waste}
+            lost, repeated, waiting = lost + counts.lost, repeated + counts.repeated, waiting + counts.waiting
         finally:
             feed.close()
     return {
         "step": step,
         "world_size": world_size,
         **options,
-        **waste,
+        "lost": lost,
+        "repeated": repeated,
+        "waiting": waiting,
         "ranks": ranks,
         "documents": [_document(files, place) for place in documents],
     }
@@ -105,7 +110,7 @@ def _take(feed: TextFeed, step: int) -> Any:
 
 
 def _rows(batch: Any, documents: dict[tuple[int, ...], int], tokenizer: Tokenizer) -> list[Json]:
-    """Rows with their pieces; `documents` numbers the documents in the order in which they first appear."""
+    """Rows with their pieces. Adds new documents to `documents`, numbered in order of first appearance."""
     spans, places = batch.spans["documents"], batch.rows.documents
     told = []
     for row, tokens in enumerate(batch.tokens):

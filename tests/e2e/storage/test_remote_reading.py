@@ -91,18 +91,14 @@ def test_batches_equal_those_of_a_local_copy(local, proxy, options, tmp_path):
 
 
 def test_reads_are_made_ahead_and_at_once(proxy):
-    proxy.latency = 0.05
+    """While the loop computes, all that it may ask for next is read."""
     view = open_remote().windows(LENGTH)
+    proxy.latency = 0.5
     with contextlib.closing(tokenfeed.Loader(view, 8, prefetch=8, rank=0, world_size=1)) as loader:
-        next(loader)
-        time.sleep(0.5)  # a training step
-        waits = []
-        for _ in range(5):
-            began = time.monotonic()
+        for _ in range(3):
             next(loader)
-            waits.append(time.monotonic() - began)
-            time.sleep(0.3)
-    assert max(waits) < 0.04  # less than a request takes
+            while loader.stats().queued < 7:
+                time.sleep(0.01)
     assert proxy.most_at_once > 8
 
 
@@ -225,6 +221,7 @@ for batch in loader:
 """
 
 
+@pytest.mark.slow
 def test_ranks_share_a_cache_and_may_be_killed(local, proxy, tmp_path):
     """Two ranks on one cache, killed at random moments again and again: what is in the cache is whole or not there."""
     cache, rng = tmp_path / "cache", np.random.default_rng(0)

@@ -14,13 +14,14 @@ import pytest
 
 import tokenfeed
 from servers import Status, faulty_proxy
+from tiers import pick
 from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, WriteError
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import open_folder
 from tokenfeed.store.sealing import list_shards, load_manifest
 from tokenfeed.store.verify import verify
 
-KILLS = int(os.environ.get("KILL_ROUNDS", "4"))
+KILLS = int(os.environ.get("KILL_ROUNDS", pick(1, 4)))
 
 
 @pytest.fixture(params=["memory", "s3"])
@@ -153,10 +154,10 @@ def test_combined_stores_here_and_there(remote, tmp_path, temporary):
         assert verify(path).problems == []
     assert tokenfeed.open(tmp_path / "abc").identity == tokenfeed.open(f"{remote}/abc").identity
     assert tokenfeed.open([f"{remote}/a", tmp_path / "c"]).num_items == 4
-    with pytest.raises(ArgumentError, match="holds a store already"):
+    with pytest.raises(ArgumentError, match="already holds a store"):
         tokenfeed.combine([f"{remote}/a"], f"{remote}/ab")
     write(f"{remote}/b", [9], name="b2")
-    with pytest.raises(CorruptionError, match="combine again"):
+    with pytest.raises(CorruptionError, match="Combine again"):
         tokenfeed.open(tmp_path / "abc")
 
 
@@ -196,7 +197,7 @@ def test_what_is_no_store(remote, www):
         with pytest.raises(NotAStoreError, match=r"manifest\.json"):
             tokenfeed.open(path)
         assert "manifest.json" in verify(path).problems[0]
-    with pytest.raises(ArgumentError, match="local disks"):
+    with pytest.raises(ArgumentError, match="open the local copy"):
         tokenfeed.open(f"{remote}/tokens.bin")
 
 

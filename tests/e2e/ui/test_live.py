@@ -68,6 +68,7 @@ def delivered(page) -> int:
     return int(re.search("in ([0-9,]+) batches", told)[1].replace(",", ""))
 
 
+@pytest.mark.slow
 def test_a_loader_is_seen_to_run_to_wait_and_to_die(training, training_server, visit):
     process, _, slow = training
     page = visit(training_server)
@@ -88,7 +89,7 @@ def test_a_loader_is_seen_to_run_to_wait_and_to_die(training, training_server, v
     assert "%" in label
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    until(page, f"Process {process.pid} is gone without a word")
+    until(page, f"Process {process.pid} no longer exists")
     assert section.locator(".state").all_inner_texts() == ["killed"]
     assert section.locator(".tile", has_text="tokens a second").locator("strong").inner_text() == "–"
 
@@ -124,23 +125,23 @@ def test_ranks_together_and_each_by_itself(ranks_server, visit):
     page = visit(ranks_server)
     section = page.open("Live")
     section.locator(".state").nth(2).wait_for()
-    assert section.locator(".state").all_inner_texts() == ["running", "ended", "not heard of"]
-    assert "1 that ended before" in section.inner_text()
+    assert section.locator(".state").all_inner_texts() == ["running", "ended", "silent"]
+    assert "1 ended earlier" in section.inner_text()
     words = section.locator(".words p").all_inner_texts()
-    assert words[0].startswith("Rank 2: Nothing was heard of process 7")
+    assert words[0].startswith("Rank 2: Process 7 wrote its last snapshot")
     assert any(text.startswith("Rank 0: Nothing to gain") for text in words)
     assert any(text.startswith("Rank 1: It ended") for text in words)
     assert "from 1,000 to 3,000" in section.get_by_role("img", name="Tokens a second").get_attribute("aria-label")
     assert lines_of(section, "Tokens a second").count() == 1
     choice = section.get_by_role("combobox", name="ranks")
-    choice.select_option("each by itself")
+    choice.select_option("each rank")
     assert lines_of(section, "Tokens a second").count() == 3
     legend = section.locator(".legend span").all_inner_texts()
     assert [text.strip() for text in legend] == ["rank 0", "rank 1", "rank 2"]
     choice.select_option("rank 2")
     assert section.locator(".words p").count() == 1
     assert "mean 20%" in section.get_by_role("img", name="Waiting for data").get_attribute("aria-label")
-    choice.select_option("all together")
+    choice.select_option("all ranks")
     section.get_by_role("button", name="all", exact=True).click()
     assert "−7 min" in section.get_by_role("img", name="Memory").text_content()
     section.get_by_role("button", name="ten minutes").click()
@@ -148,6 +149,7 @@ def test_ranks_together_and_each_by_itself(ranks_server, visit):
     assert section.get_by_role("button", name="ten minutes").get_attribute("aria-pressed") == "true"
 
 
+@pytest.mark.slow
 def test_charts_by_keys_in_light_and_dark(ranks_server, visit, tmp_path):
     light, dark = (visit(ranks_server, color_scheme=scheme) for scheme in ("light", "dark"))
     colours = {}
@@ -173,6 +175,7 @@ def test_charts_by_keys_in_light_and_dark(ranks_server, visit, tmp_path):
     assert light.outline() == dark.outline()
 
 
+@pytest.mark.slow
 def test_gpus_where_nvml_has_them(ranks_server, visit, monkeypatch):
     """NVML's place is taken by a module of its shape: there is no GPU where this runs."""
     nvml = SimpleNamespace(
@@ -197,6 +200,7 @@ def test_gpus_where_nvml_has_them(ranks_server, visit, monkeypatch):
     assert section.locator(".figure:visible h3").all_inner_texts() == FIGURES
 
 
+@pytest.mark.slow
 def test_nobody_looks_nobody_asks(stats_server, visit):
     """While the page is paused, another section is shown, or the tab is hidden, the server is left alone."""
     page = visit(stats_server)

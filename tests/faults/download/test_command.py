@@ -5,18 +5,14 @@ import os
 import pty
 import subprocess
 
-from downloads import COMMAND, contents, put_shards
+from command_line import COMMAND, run, run_process
+from downloads import contents, put_shards
 from flaky_server import Slow
-
-
-def run(*arguments):
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, env=environment)
 
 
 def test_the_command(server, tmp_path):
     data, address = put_shards(server, 5)
-    done = run("download", address, "-n", 2, "-w", 2, "-o", tmp_path / "data")
+    done = run_process("download", address, "-n", 2, "-w", 2, "-o", tmp_path / "data")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "is complete: 3 files, 600.0 kB, 0 of them there before" in done.stdout

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotAStoreError, TokenfeedError, TruncatedError
+from tokenfeed.errors import (
+    ArgumentError,
+    CorruptionError,
+    FormatError,
+    NotAStoreError,
+    NotFoundError,
+    TokenfeedError,
+    TruncatedError,
+)
 from tokenfeed.format.foreign import ForeignFile, access, open_foreign
 
 TOKENS = [5, 7, 0, 0, 3, 9, 0, 2]  # by EOS 0: [5 7 0] [0] [3 9 0] [2]
@@ -173,7 +181,7 @@ class TestMegatron:
         prefix = megatron(tmp_path)
         beside(prefix, ".bin").unlink()
         for path in (prefix, beside(prefix, ".idx")):
-            refuse(path, NotAStoreError, r"data\.v1_document\.bin, its tokens, is not there")
+            refuse(path, NotFoundError, r"data\.v1_document\.bin, does not exist")
 
     def test_swapped(self, tmp_path: Path) -> None:
         prefix = megatron(tmp_path)
@@ -182,7 +190,7 @@ class TestMegatron:
         tokens.write_bytes(data[0])
         index.write_bytes(data[1])
         refuse(prefix, FormatError, "magic is")
-        refuse(tokens, FormatError, "it is a Megatron index")
+        refuse(tokens, FormatError, "for a Megatron index")
 
     def test_damaged_index_is_not_taken_for_nanogpt(self, tmp_path: Path) -> None:
         path = beside(megatron(tmp_path, magic=b"XMIDIDX\0\0"), ".bin")
@@ -213,7 +221,7 @@ class TestDatatrove:
     def test_alone(self, tmp_path: Path) -> None:
         path = put(tmp_path / "x.ds", TOKENS, "<u4")
         refuse(path, ArgumentError, r"x\.ds has no \.metadata .* give dtype")
-        refuse(path, ArgumentError, "dtype is int64, but a datatrove file", dtype="int64")
+        refuse(path, ArgumentError, "dtype is int64; a datatrove file", dtype="int64")
         file = open_foreign(path, dtype=np.uint32)
         assert read(file) == TOKENS
         assert file.document_starts is None
@@ -256,8 +264,8 @@ class TestOlmo:
     @pytest.mark.parametrize("dtype", ["u1", "<u2", "<u4", "<u8"])
     def test_dtype_is_given(self, tmp_path: Path, dtype: str) -> None:
         path = olmo(tmp_path, dtype=dtype)
-        refuse(path, ArgumentError, r"part-0\.00\.npy does not begin .* give dtype='uint8'")
-        refuse(path, ArgumentError, "dtype is int8, but a raw", dtype="int8")
+        refuse(path, ArgumentError, r"part-0\.00\.npy has no NumPy header.* give dtype='uint8'")
+        refuse(path, ArgumentError, "dtype is int8; a raw", dtype="int8")
         assert read(open_foreign(path, dtype=dtype)) == TOKENS
         assert starts(open_foreign(path, dtype=dtype, eos=0)) == STARTS_BY_EOS
 
@@ -283,7 +291,7 @@ class TestOlmo:
             (f"0,{'8' * 9999}\n", "row 0 is '0,888"),
             (f"0,8,{'x' * 200_000}\n", "field larger than field limit"),
         ):
-            refuse_documents(olmo(tmp_path, rows), r"\.csv\.gz: .*" + message, dtype="uint16")
+            refuse_documents(olmo(tmp_path, rows), r"\.csv\.gz.*" + message, dtype="uint16")
 
     @pytest.mark.parametrize("damage", ["plain", "cut", "middle", "sum"])
     def test_bad_gzip(self, tmp_path: Path, damage: str) -> None:
@@ -293,7 +301,7 @@ class TestOlmo:
         at = {"middle": 20, "sum": len(data) - 8}.get(damage, 0)
         flipped = data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
         table.write_bytes({"plain": b"0,8\n", "cut": data[:-9]}.get(damage, flipped))
-        refuse_documents(path, r"part-0\.00\.csv\.gz: expected CSV compressed by gzip", dtype="uint16")
+        refuse_documents(path, r"part-0\.00\.csv\.gz is not valid CSV compressed with gzip", dtype="uint16")
 
 
 class TestNumpy:
@@ -348,7 +356,7 @@ class TestNanogpt:
         path = put(tmp_path / "x.bin", TOKENS)
         for eos, message in ((65536, "which cannot hold it"), (-1, "cannot hold"), ("0", "expected a token number")):
             refuse(path, ArgumentError, message, eos=eos)
-        refuse(path, ArgumentError, "only integers", eos=0, dtype="float32")
+        refuse(path, ArgumentError, "needs integers", eos=0, dtype="float32")
         for dtype in ("nonsense", ">u2", "O", "S", 7, "(2,)u2"):
             refuse(path, ArgumentError, "dtype", dtype=dtype)
         put(path, [0] * 5, "u1")
@@ -375,7 +383,7 @@ class TestHeaded:
 
     def test_refused_unless_raw(self, tmp_path: Path) -> None:
         for header, error, message in (
-            ((20240522,), FormatError, "magic is 20240522, a file of llm.c evaluation examples"),
+            ((20240522,), FormatError, "magic is 20240522, evaluation examples of llm.c"),
             ((20240520, 2), FormatError, "version is 2, expected 1 in a llm.c file"),
             ((20240801, 1), FormatError, "version is 1, expected 7"),
             ((278895051, 7, 8, 2), FormatError, "version is 7, expected 1"),
@@ -412,7 +420,7 @@ class TestEveryFormat:
         refuse(tmp_path / "x.bin", NotAStoreError, r"there is no file .*x\.bin.*Megatron", dtype="uint16")
         refuse(tmp_path, NotAStoreError, "there is no file")
         path = put(tmp_path / "tokens.dat", TOKENS)
-        refuse(path, NotAStoreError, r"tokens\.dat is none of .*Megatron .*datatrove .*nanoGPT")
+        refuse(path, NotAStoreError, r"tokens\.dat is not a file that tokenfeed knows.*Megatron .*datatrove .*nanoGPT")
         assert read(open_foreign(path, dtype="uint16")) == TOKENS
 
     def test_dtype_must_agree(self, tmp_path: Path) -> None:

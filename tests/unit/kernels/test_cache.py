@@ -51,6 +51,7 @@ def test_second_process_does_not_compile_again(readonly):
     assert run() == "0"
 
 
+@pytest.mark.slow
 def test_kernels_work_where_no_cache_can_be_written(readonly):
     run, home = readonly
     home.chmod(0o555)

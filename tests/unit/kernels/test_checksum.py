@@ -12,6 +12,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tiers import examples
 from tokenfeed.kernels.checksum import Checksum, checksum
 
 # Random bytes from an odd address on, so that no read is aligned by luck.
@@ -78,7 +79,7 @@ def test_every_pair_of_edges() -> None:
 sizes = st.one_of(st.integers(0, 20), st.integers(0, 300), st.integers(900, 1200), st.integers(0, 9000))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(sizes, st.booleans()), max_size=25), st.integers(0, 1000))
 def test_any_split(pieces: list[tuple[int, bool]], start: int) -> None:
     ours, at = Checksum(), start
@@ -90,7 +91,7 @@ def test_any_split(pieces: list[tuple[int, bool]], start: int) -> None:
     assert ours.hexdigest() == ours.hexdigest() == oracle(DATA[start:at])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=3000), st.lists(st.integers(0, 3000), max_size=6))
 def test_any_bytes(data: bytes, cuts: list[int]) -> None:
     ours = Checksum()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tokenfeed
 
 CHECK = """
@@ -25,6 +27,7 @@ def run(package):
     return [int(word) for word in done.stdout.split()]
 
 
+@pytest.mark.slow
 def test_a_change_of_what_a_kernel_calls_is_noticed(tmp_path):
     sources = Path(tokenfeed.__file__).parent
     shutil.copytree(sources, tmp_path / "tokenfeed", ignore=shutil.ignore_patterns("__pycache__"))

@@ -48,4 +48,4 @@ def test_in_a_loader(store_path):
     loader = tokenfeed.Loader(tokenfeed.open(store_path).documents(), 6, collate=pad(multiple_of=8))
     batch = next(loader)
     assert batch.data.mask.shape == batch.data.columns["tokens"].shape
-    assert batch.data.lengths.tolist() == batch.rows.lengths.tolist()
+    assert batch.data.lengths.tolist() == batch.lengths.tolist()

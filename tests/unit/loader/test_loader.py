@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tokenfeed
+from clock import Clock
 from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError, ReadError, SampleIndexError, StateError
 from tokenfeed.loader.launch import find_rank
 
@@ -76,7 +77,7 @@ def test_memory_is_used_again(windows):
 def test_spans_are_read_ahead_with_the_batch(store, plain):
     loader = tokenfeed.Loader(store.windows(64, spans=["documents"]), batch_size=2, prefetch=4)
     for batch in (next(loader) for _ in range(9)):
-        for row, index in enumerate(batch.rows.indices):
+        for row, index in enumerate(batch.indices):
             spans = [(span.number, span.payload) for span in batch.spans["documents"][row]]
             expected = plain.touched("documents", index * 64, index * 64 + 65)
             assert spans == [(number, payload) for number, _, _, payload in expected]
@@ -87,7 +88,7 @@ def test_documents(store, plain, prefetch):
     loader = tokenfeed.Loader(store.documents(columns=["frame"]), batch_size=5, epochs=1, prefetch=prefetch)
     seen = []
     for batch in loader:
-        for document in batch:
+        for document in (batch[row] for row in range(len(batch))):
             np.testing.assert_array_equal(document.tokens, plain.documents[document.index].tokens)
             assert document.column("frame").shape == (len(document.tokens), 2, 3)
             assert document.payload == plain.documents[document.index].payload
@@ -140,20 +141,24 @@ def test_threads_end_when_the_loader_is_collected_or_closed(windows):
     ("code", "status"),
     [
         ("for _ in range(3): next(loader)", 0),
-        ("next(loader); raise SystemExit(7)", 7),
         ("next(loader); 1 / 0", 1),
-        ("next(loader); import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
-        ("import threading; threading.Thread(target=lambda: next(loader)).start()", 0),
+        pytest.param("next(loader); raise SystemExit(7)", 7, marks=pytest.mark.slow),
+        pytest.param(
+            "next(loader); import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+            -signal.SIGINT,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import threading; threading.Thread(target=lambda: next(loader)).start()", 0, marks=pytest.mark.slow
+        ),
         ("batch = next(loader); pid = os.fork(); sys.exit(0) if not pid else sys.exit(os.waitpid(pid, 0)[1])", 0),
     ],
 )
 def test_no_hang_at_exit(store_path, code, status):
     loader = f"tokenfeed.Loader(tokenfeed.open({str(store_path)!r}).windows(64), 2)"
     code = f"import os, sys, tokenfeed\nloader = {loader}\n{code}"
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=100)
     assert done.returncode == status, done.stderr
-    assert time.monotonic() - began < 30
 
 
 def test_ctrl_c_while_waiting_for_data(store_path):
@@ -245,7 +250,7 @@ def test_tiny_data(tmp_path):
     with tokenfeed.Writer(tmp_path, columns={"tokens": "u1"}) as writer:
         writer.append({"tokens": range(10)})
     store = tokenfeed.open(tmp_path)
-    with pytest.raises(ArgumentError, match="no samples"):
+    with pytest.raises(ArgumentError, match="0 samples"):
         tokenfeed.Loader(store.windows(10), 2)
     one = next(tokenfeed.Loader(store.windows(9), 5))  # a batch larger than the data
     assert one.inputs[:, 0].tolist() == [0] * 5
@@ -286,7 +291,7 @@ def test_bad_skips(arguments):
 def test_all_skipped(windows):
     with pytest.raises(ArgumentError, match="all"):
         tokenfeed.Loader(windows, 2, skips=[tokenfeed.Skip(indices=range(len(windows)))])
-    with pytest.raises(ArgumentError, match="outside"):
+    with pytest.raises(ArgumentError, match="the view has"):
         tokenfeed.Loader(windows, 2, skips=[tokenfeed.Skip(indices=[len(windows)])])
 
 
@@ -295,8 +300,7 @@ def test_stats(windows):
     assert loader.stats().wait_fraction == 0
     for _ in range(10):
         next(loader)
-    deadline = time.monotonic() + 10
-    while loader.stats().queued < 2 and time.monotonic() < deadline:
+    while loader.stats().queued < 2:
         time.sleep(0.01)
     stats = loader.stats()
     assert (stats.batches, stats.samples) == (10, 40)
@@ -308,19 +312,20 @@ def test_stats(windows):
     assert stats.headroom == pytest.approx((stats.wall_seconds - stats.wait_seconds) * 2 / stats.read_seconds)
 
 
-def test_headroom_of_a_loop_that_waits(windows):
-    def slow(samples):
-        time.sleep(0.02)
-
-    with tokenfeed.Loader(windows, 4, threads=1, collate=slow) as loader:
+def test_headroom_of_a_loop_that_waits(windows, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    with tokenfeed.Loader(windows, 4, threads=1, collate=lambda _: clock.work(0.02)) as loader:
         assert loader.stats().headroom == math.inf
         for _ in range(20):
             next(loader)
-        assert loader.stats().headroom < 0.5
-    with tokenfeed.Loader(windows, 4) as loader:
+        assert loader.stats().headroom == pytest.approx(0)
+    with tokenfeed.Loader(windows, 4, threads=1, collate=lambda _: clock.advance(0.001)) as loader:
         for _ in range(5):
             next(loader)
-            time.sleep(0.02)
+            while loader.stats().queued < 1:
+                time.sleep(0.001)
+            clock.advance(0.02)
         assert loader.stats().headroom > 2
 
 

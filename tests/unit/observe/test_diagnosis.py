@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
+from clock import Clock, is_blocked
 from servers import faulty_proxy, s3_server
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.observe import Rates, diagnose
@@ -34,10 +36,10 @@ def after(wait, read, **others):
         (NOTHING, 8, "has not asked for a batch yet"),
         (after(0.002, 5.0), 8, "Nothing to gain: the loop waits 0.02% of the time."),
         (after(0.009, 5.0), 8, "Nothing to gain"),
-        (after(1.2, 19.0), 8, "waits 12% of the time: reading is the bottleneck; 2 threads are at it 95%"),
+        (after(1.2, 19.0), 8, "waits 12% of the time: reading is the bottleneck; 2 threads are busy 95%"),
         (after(1.2, 19.0), 8, "Try threads=4."),
         (after(1.2, 19.0), 3, "Try threads=3."),
-        (after(1.2, 19.0), 2, "All cores are taken"),
+        (after(1.2, 19.0), 2, "All cores are in use"),
         (after(1.2, 19.0, collate_seconds=15.0), 8, "collate is the bottleneck; it takes 79%"),
         (after(1.2, 19.0, collate_seconds=2.0), 8, "reading is the bottleneck"),
         (after(1.2, 2.0), 8, "Try prefetch=16"),
@@ -47,14 +49,14 @@ def after(wait, read, **others):
         (after(5.0, 9.0, encode_seconds=3.0), 8, "reading and packing text is the bottleneck"),
         (after(5.0, 19.0, remote=RemoteStats(waits=50)), 8, "the server is the bottleneck; 50 reads had to wait"),
         (after(5.0, 19.0, remote=RemoteStats(waits=50)), 8, "Remote(cache=folder)"),
-        (after(5.0, 19.0, remote=RemoteStats(waits=5, bytes_fetched=9 * 10**7)), 8, "sends 9 bytes for each one used"),
+        (after(5.0, 19.0, remote=RemoteStats(waits=5, bytes_fetched=9 * 10**7)), 8, "sends 9 bytes for each byte used"),
         (after(5.0, 19.0, remote=RemoteStats(waits=5, cache_is_full=True)), 8, "Remote(cache_bytes=…)"),
-        (after(5.0, 19.0, remote=RemoteStats(waits=5, cache_misses=9)), 8, "later epochs come from the cache"),
+        (after(5.0, 19.0, remote=RemoteStats(waits=5, cache_misses=9)), 8, "Later epochs come from the cache"),
         (after(5.0, 19.0, remote=RemoteStats()), 8, "reading is the bottleneck"),
-        (Stats(10**6, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 5 µs for a batch"),
-        (Stats(10**5, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 50 µs for a batch"),
+        (Stats(10**6, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 5 µs per batch"),
+        (Stats(10**5, 1, 1, 10.0, 5.0, 1.0, 3, threads=2, prefetch=8), 8, "only 50 µs per batch"),
         (Stats(10**5, 1, 1, 10.0, 5.0, 19.0, 3, threads=2, prefetch=8), 8, "reading is the bottleneck"),
-        (Stats(0, 0, 0, 10.0, 10.0, 0.0, 0, threads=2, prefetch=8), 8, "no batch has come for 10.0 s"),
+        (Stats(0, 0, 0, 10.0, 10.0, 0.0, 0, threads=2, prefetch=8), 8, "no batch was delivered for 10.0 s"),
     ],
 )
 def test_rules(stats, cores, words):
@@ -66,7 +68,7 @@ def test_oddities_are_told_even_where_nothing_waits():
     remote = RemoteStats(retries=1, cache_damaged=2, cache_is_full=True)
     first, *others = diagnose(NOTHING, after(0.0, 1.0, remote=remote))
     assert "Nothing to gain" in first
-    assert [others[0][:9], others[1][:8], others[2][:9]] == ["1 request", "2 blocks", "The cache"]
+    assert [others[0][:9], others[1][23:39], others[2][:9]] == ["1 request", "2 damaged blocks", "The cache"]
 
 
 def test_only_the_interval_counts():
@@ -113,87 +115,127 @@ def test_any_two_looks_give_rates_within_bounds_and_a_sentence(before, now):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """4 million tokens."""
+    """400,000 tokens."""
     path = tmp_path_factory.mktemp("observe") / "store"
     with tokenfeed.Writer(path, columns={"tokens": "uint16"}, sync=False) as writer:
-        writer.append({"tokens": np.arange(4_000_000) % 60_000})
+        writer.append({"tokens": np.arange(400_000) % 60_000})
     return path
 
 
-def observe(loader, steps, compute=0.0):
-    """The diagnosis of so many steps, behind the first."""
+@pytest.fixture
+def clock(monkeypatch):
+    """In place of the real one: shares of time follow from what a test says that things take."""
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    yield clock
+    clock.stop()
+
+
+def observe(loader, steps, compute=lambda: None):
+    """The diagnosis of so many steps after the first."""
     with contextlib.closing(loader):
         next(loader)
         before = loader.stats()
         for _ in range(steps):
-            time.sleep(compute)
+            compute()
             next(loader)
         return diagnose(before, loader.stats(), cores=4)[0]
 
 
-def test_a_loop_that_computes_waits_for_nothing(store):
+def slow_down(monkeypatch, owner, method, clock):
+    """Let each call of a method take 10 ms."""
+    right = getattr(owner, method)
+
+    def slow(*arguments, **options):
+        clock.work(0.01)
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(owner, method, slow)
+
+
+def test_a_loop_that_computes_waits_for_nothing(store, clock):
     loader = tokenfeed.Loader(tokenfeed.open(store).windows(512), 8, rank=0, world_size=1)
-    assert "Nothing to gain" in observe(loader, 30, compute=0.02)
+
+    def compute():
+        while not loader.stats().queued:
+            time.sleep(0.001)
+        clock.advance(0.02)
+
+    assert "Nothing to gain: the loop waits 0.00%" in observe(loader, 30, compute)
 
 
-def test_reading_is_the_bottleneck_of_a_loop_that_does_nothing(store):
-    """Batches of 12 MB take milliseconds, however fast the memory."""
-    windows = tokenfeed.open(store).windows(200_000)
-    assert "reading is the bottleneck" in observe(tokenfeed.Loader(windows, 32, rank=0, world_size=1), 60)
+def test_reading_is_the_bottleneck_of_a_loop_that_does_nothing(store, clock, monkeypatch):
+    windows = tokenfeed.open(store).windows(512)
+    slow_down(monkeypatch, type(windows), "load", clock)
+    loader = tokenfeed.Loader(windows, 8, threads=1, rank=0, world_size=1)
+    assert "waits 100% of the time: reading is the bottleneck; 1 thread is at it 100%" in observe(loader, 60)
 
 
-def test_a_slow_collate_is_found(store):
+def test_a_slow_collate_is_found(store, clock):
     def collate(batch):
-        time.sleep(0.01)
+        clock.work(0.01)
         return batch.inputs.sum()
 
-    loader = tokenfeed.Loader(tokenfeed.open(store).windows(512), 8, collate=collate, rank=0, world_size=1)
-    assert "collate is the bottleneck" in observe(loader, 80)
+    windows = tokenfeed.open(store).windows(512)
+    loader = tokenfeed.Loader(windows, 8, collate=collate, threads=1, rank=0, world_size=1)
+    assert "waits 100% of the time: collate is the bottleneck; it takes 100%" in observe(loader, 80)
 
 
-def test_no_prefetch(store):
-    loader = tokenfeed.Loader(tokenfeed.open(store).windows(200_000), 32, prefetch=0, rank=0, world_size=1)
-    assert "prefetch is 0" in observe(loader, 10)
+def test_no_prefetch(store, clock, monkeypatch):
+    windows = tokenfeed.open(store).windows(512)
+    slow_down(monkeypatch, type(windows), "load", clock)
+    assert "prefetch is 0" in observe(tokenfeed.Loader(windows, 8, prefetch=0, rank=0, world_size=1), 10)
 
 
-def test_a_loop_that_is_stuck_counts_as_waiting(store):
+def test_a_loop_that_is_stuck_counts_as_waiting(store, clock):
     """Before the batch has come, and not only then."""
-    loader = tokenfeed.Loader(
-        tokenfeed.open(store).windows(512), 8, collate=lambda _: time.sleep(1.5), prefetch=1, rank=0, world_size=1
-    )
+    go_on = threading.Event()
+    windows = tokenfeed.open(store).windows(512)
+    loader = tokenfeed.Loader(windows, 8, collate=lambda _: go_on.wait(), prefetch=1, rank=0, world_size=1)
     thread = threading.Thread(target=loader.fetch)
     thread.start()
-    time.sleep(0.5)
+    while not is_blocked(thread):
+        time.sleep(0.001)
+    clock.advance(0.5)
     before = loader.stats()
-    time.sleep(0.3)
+    clock.advance(0.3)
     now = loader.stats()
+    go_on.set()
     thread.join()
-    assert now.wait_seconds - before.wait_seconds == pytest.approx(now.wall_seconds - before.wall_seconds, abs=0.01)
-    assert "no batch has come" in diagnose(before, now)[0]
+    assert now.wait_seconds - before.wait_seconds == now.wall_seconds - before.wall_seconds == pytest.approx(0.3)
+    assert "no batch was delivered" in diagnose(before, now)[0]
     loader.close()
 
 
 def test_a_slow_server_is_found(store, tmp_path, monkeypatch):
+    """By the reads that had to wait for it: the first one must, as the server takes half a second."""
     shutil.copytree(store, tmp_path / "root" / "bucket" / "store")
-    with s3_server(tmp_path / "root") as server, faulty_proxy(server.url, latency=0.2) as proxy:
+    with s3_server(tmp_path / "root") as server, faulty_proxy(server.url) as proxy:
         for name, value in server.environment(proxy.url).items():
             monkeypatch.setenv(name, value)
         windows = tokenfeed.open("s3://bucket/store").windows(512)
-        told = observe(tokenfeed.Loader(windows, 8, prefetch=2, rank=0, world_size=1), 10)
-        opened = partial(tokenfeed.open, "s3://bucket/store")
-        (way,) = measure_store(opened, length=512, batch_size=8, seconds=0.5, threads=2)
+        proxy.latency = 0.5
+        with tokenfeed.Loader(windows, 8, prefetch=2, rank=0, world_size=1) as loader:
+            next(loader)
+            stats = loader.stats()
+        proxy.latency = 0.0
+        (way,) = measure_store(
+            partial(tokenfeed.open, "s3://bucket/store"), length=512, batch_size=8, seconds=0.2, threads=2
+        )
         assert way.name == "loader"
-        assert way.seconds_to_first > 0.2
-    assert "the server is the bottleneck" in told
+    assert stats.remote.waits > 0
+    told = diagnose(NOTHING, replace(stats, wall_seconds=10.0, wait_seconds=9.0))
+    assert "the server is the bottleneck" in told[0]
 
 
-def test_slow_tokenising_is_found(tmp_path):
+def test_slow_tokenising_is_found(tmp_path, clock, monkeypatch):
     tokenizer = tokenfeed.Tokenizer.train(["somewordsandothers" * 99], vocab_size=270, engine="tiktoken")
     letters = np.frombuffer(b"somewrdanthe", np.uint8)
-    drawn = np.random.default_rng(0).choice(letters, (5000, 2000))
+    drawn = np.random.default_rng(0).choice(letters, (2000, 200))
     lines = "".join(json.dumps({"text": row.tobytes().decode()}) + "\n" for row in drawn)
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text(lines)
+    slow_down(monkeypatch, type(tokenizer), "encode_batch", clock)
     feed = tokenfeed.stream(
         str(tmp_path / "*.jsonl"),
         tokenizer,
@@ -205,9 +247,9 @@ def test_slow_tokenising_is_found(tmp_path):
         rank=0,
         world_size=1,
     )
-    assert "tokenising is the bottleneck; 1 thread is busy" in observe(feed, 600)
+    assert "tokenising is the bottleneck; 1 thread is busy" in observe(feed, 60)
     assert feed.stats().encode_seconds > 0
-    assert feed.stats().items == 601 * 16 * 512
+    assert feed.stats().items == 61 * 16 * 512
 
 
 def test_items_of_documents_are_their_lengths(store_path, plain):

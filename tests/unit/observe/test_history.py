@@ -1,12 +1,12 @@
 """A stats file as it grows: nothing is read twice, nothing is missed, and no run is too long to be remembered."""
 
-import time
+import os
 
 import pytest
 
 import tokenfeed
 from tokenfeed import observe
-from tokenfeed.errors import NotAStoreError
+from tokenfeed.errors import NotFoundError
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.observe.history import History, Point, Series
 from tokenfeed.observe.snapshots import Snapshot
@@ -25,13 +25,13 @@ def append(path, *lines: str) -> None:
 
 
 def times(history: History) -> list[list[float]]:
-    return [[point.time - 1e9 for point in source.series.points] for source in history.sources.values()]
+    return [[point.time - 1e9 for point in source.series.points] for source in history.loaders.values()]
 
 
 def test_only_what_is_new_is_read(tmp_path):
     path = tmp_path / "run.stats.jsonl"
     history = History(path)
-    with pytest.raises(NotAStoreError, match=r"observe\.publish"):
+    with pytest.raises(NotFoundError, match=r"observe\.publish"):
         history.update()
     append(path, line(0), line(1), line(1, rank=1, pid=2))
     history.update()
@@ -40,7 +40,7 @@ def test_only_what_is_new_is_read(tmp_path):
     append(path, line(2))
     history.update()
     assert times(history) == [[0, 1, 2], [1]]
-    first, second = history.sources.values()
+    first, second = history.loaders.values()
     assert history.number == 4
     assert [point.number for point in first.series.after(1)] == [2, 4]
     assert [point.number for point in second.series.after(3)] == []
@@ -103,7 +103,7 @@ def test_a_real_publisher_that_sets_files_aside(store_path, tmp_path):
         if number % 3 == 0:
             history.update()
     history.update()
-    (source,) = history.sources.values()
+    (source,) = history.loaders.values()
     assert [snapshot.stats.batches for snapshot in source.latest] == list(range(41))
     publisher.close()
     loader.close()
@@ -129,18 +129,20 @@ def test_sources_are_bounded(tmp_path):
     append(path, *(line(second, pid=second) for second in range(200)))
     history = History(path)
     history.update()
-    assert len(history.sources) == 64
-    assert {source.last.pid for source in history.sources.values()} == set(range(136, 200))
-    assert [source.number for source in history.sources.values()] == list(range(136, 200))
+    assert len(history.loaders) == 64
+    assert {source.last.pid for source in history.loaders.values()} == set(range(136, 200))
+    assert [source.number for source in history.loaders.values()] == list(range(136, 200))
 
 
 def test_a_large_file_is_read_from_near_its_end(tmp_path):
+    """64 GB, most of them a hole: no memory would hold them."""
     path = tmp_path / "stats.jsonl"
     text = line(7)
-    path.write_text(f"\n{text}\n" * ((20 << 20) // len(text)) + line(9) + "\n")
+    path.touch()
+    os.truncate(path, 64 << 30)
+    with path.open("a") as file:
+        file.write(f"\n{text}\n" * ((9 << 20) // len(text)) + line(9) + "\n")
     history = History(path)
-    began = time.thread_time()
     history.update()
-    assert history.sources[("elsewhere", 1, 0)].last.stats.batches == 9
-    assert len(history.sources[("elsewhere", 1, 0)].latest) == 128
-    assert time.thread_time() - began < 5
+    assert history.loaders[("elsewhere", 1, 0)].last.stats.batches == 9
+    assert len(history.loaders[("elsewhere", 1, 0)].latest) == 128

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
+from tiers import pick
 from tokenfeed import observe
-from tokenfeed.errors import ArgumentError, NotAStoreError, StateError, WriteError
+from tokenfeed.errors import ArgumentError, NotFoundError, StateError, WriteError
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.observe.snapshots import Snapshot
 from tokenfeed.observe.watching import watch
@@ -27,7 +28,7 @@ def make_loader(path, **options):
     return tokenfeed.Loader(tokenfeed.open(path).windows(16), 4, **{"rank": 0, "world_size": 1, **options})
 
 
-def wait_for(condition, seconds=20.0):
+def wait_for(condition, seconds=100.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -117,7 +118,7 @@ for number, batch in enumerate(loader):
 def test_kill_leaves_nothing_that_hurts(store_path, tmp_path):
     """After a kill -9 the file is read, what happened is told, and the next run writes into the same file."""
     path = tmp_path / "stats.jsonl"
-    for _ in range(int(os.environ.get("KILL_ROUNDS", "2"))):
+    for _ in range(int(os.environ.get("KILL_ROUNDS", pick(1, 2)))):
         run = [sys.executable, "-c", SCRIPT, store_path, path, str(10**9)]
         with subprocess.Popen(run, stdout=subprocess.PIPE) as process:
             assert process.stdout.readline() == b"started\n"
@@ -128,7 +129,7 @@ def test_kill_leaves_nothing_that_hurts(store_path, tmp_path):
         watched = watch(path)[-1]
         assert watched.last.pid == process.pid
         assert watched.state == "gone"
-        assert "gone without a word" in watched.words[0]
+        assert f"Process {process.pid} no longer exists" in watched.words[0]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["stats.jsonl", "store"]
     done = subprocess.run([sys.executable, "-c", SCRIPT, store_path, path, "20"], check=True, capture_output=True)
     assert not done.stderr
@@ -158,7 +159,7 @@ def test_rates_are_those_of_the_last_seconds(tmp_path):
         snapshot = Snapshot(1e9 + second, "elsewhere", 1, 0, 0, 1, 1.0, 4, 1.5 * second, 10**8, False, stats)
         lines.append(snapshot.to_json())
         items += 1000 if second < 60 else 3000
-    (tmp_path / "run.stats.jsonl").write_text("\n".join(lines))
+    (tmp_path / "run.stats.jsonl").write_text("\n".join([*lines, ""]))
     (watched,) = watch(tmp_path / "run.jsonl", seconds=5, now=1e9 + 70)
     assert watched.rates.items_per_second == pytest.approx(3000)
     assert watched.rates.wait_fraction == pytest.approx(0.1)
@@ -211,7 +212,7 @@ def test_snapshots_come_back_and_cut_ones_do_not(snapshot, cut):
 
 
 def test_files_that_are_none(tmp_path):
-    with pytest.raises(NotAStoreError, match=r"observe\.publish"):
+    with pytest.raises(NotFoundError, match=r"observe\.publish"):
         observe.read_snapshots(tmp_path / "run.jsonl")
     (tmp_path / "run.jsonl").write_text('{"plan": {}}\n')
     with pytest.raises(StateError, match="is not a stats file"):
@@ -225,7 +226,7 @@ def test_arguments(store_path, tmp_path):
     loader = make_loader(store_path)
     with pytest.raises(ArgumentError, match="every"):
         observe.publish(loader, tmp_path / "x", every=0)
-    with pytest.raises(ArgumentError, match="list is no loader"):
+    with pytest.raises(ArgumentError, match=r"expected a Loader.*got list"):
         observe.publish([1, 2], tmp_path / "x")
     with pytest.raises(WriteError):
         observe.publish(loader, store_path)  # a folder
@@ -244,17 +245,24 @@ def test_a_device_loader_is_seen_through(store_path, tmp_path):
     loader.loader.close()
 
 
-def test_it_costs_the_loop_little(tmp_path):
-    """A snapshot, 20 times as often as usual, takes less than a hundredth of the process's time."""
+def test_a_snapshot_is_one_short_write(tmp_path, monkeypatch):
+    """What it costs the loop does not grow with the run."""
     with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, sync=False) as writer:
         writer.append({"tokens": np.arange(100_000) % 1000})
     loader = make_loader(tmp_path / "store")
     publisher = observe.publish(loader, tmp_path / "stats.jsonl", every=3600)
-    took = []
+    written, write = [], os.write
+
+    def count(file, data):
+        if os.fstat(file).st_ino == (tmp_path / "stats.jsonl").stat().st_ino:
+            written.append(len(data))
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", count)
     for _ in range(50):
-        began = time.thread_time()
+        next(loader)
         publisher._write(ended=False)
-        took.append(time.thread_time() - began)
+    assert len(written) == 50
+    assert max(written) < 1000
     publisher.close()
     loader.close()
-    assert sorted(took)[25] < 0.01 / 20

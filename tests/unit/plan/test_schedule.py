@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import time
 
 import numpy as np
 import pytest
@@ -53,9 +52,6 @@ def test_a_thousand_sources_and_the_longest_period():
     counts = 1 + rng.multinomial((1 << 20) - 1000, rng.dirichlet(np.full(1000, 0.3)))
     table = np.empty(1 << 20, np.int32)
     build_table(counts, table)
-    begin = time.perf_counter()
-    build_table(counts, table)
-    assert time.perf_counter() - begin < 1
     for i in [*range(20), int(counts.argmax())]:
         steps = np.arange(1, table.size + 1)
         assert (np.abs(counts[i] * steps - np.cumsum(table == i) * table.size) * 1998 <= 1997 * table.size).all()
@@ -289,24 +285,22 @@ def test_json_is_compact_and_complete():
     schedule = Schedule([Stage({"b": 1, "a": 2}, 5), Stage({"a": 1, "b": 0}, 9, ramp=True)], ["a", "b"])
     schedule = schedule.then(7, {"c": 1, "a": 1, "b": np.float32(2), "d": 0})
     value = json.loads(json.dumps(schedule.to_json()))
-    assert value == {
-        "version": 1,
-        "names": ["a", "b"],
-        "stages": [[[2.0, 1.0], 5, False], [[1.0, 0.0], 9, True]],
-        "changes": [{"at": 7, "names": ["c", "d"], "stages": [[[1.0, 2.0, 1.0, 0.0], None, False]]}],
-    }
+    assert value == [
+        {"at": 0, "names": ["a", "b"], "stages": [[[2.0, 1.0], 5, False], [[1.0, 0.0], 9, True]]},
+        {"at": 7, "names": ["c", "d"], "stages": [[[1.0, 2.0, 1.0, 0.0], None, False]]},
+    ]
     again = Schedule.from_json(value)
     assert again == schedule == pickle.loads(pickle.dumps(schedule))
     assert again.names == ("a", "b", "c", "d")
     assert hash(again) == hash(schedule)
-    assert again != Schedule(schedule.stages, ["a", "b"])
-    assert again.changes[0] == Change(7, (Stage({"a": 1, "b": 2, "c": 1, "d": 0}),))
+    assert again != Schedule(schedule.chapters[0].stages, ["a", "b"])
+    assert again.chapters[1] == Change(7, (Stage({"a": 1, "b": 2, "c": 1, "d": 0}),))
     assert repr(again) == "Schedule(4 sources, 3 stages, no end, 1 changes)"
 
 
 @pytest.mark.parametrize(
     "value",
-    [None, {}, {"version": 2}, {"version": 1, "names": ["a"], "stages": [[[1, 2], None, False]], "changes": []}],
+    [None, {}, [], [{"at": 0, "names": ["a"], "stages": [[[1, 2], None, False]]}], [{"at": 0, "names": []}]],
 )
 def test_json_that_describes_no_schedule(value):
     with pytest.raises(StateError, match="schedule"):

@@ -118,6 +118,7 @@ def test_payloads_of_documents_from_the_function(inputs, tmp_path):
     assert payloads == [f"{len(one['text'])} characters" for one in documents]
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told(inputs, tmp_path):
     """A function of the script itself travels as the script's source; the call in it must not be made again."""
     path, _ = inputs

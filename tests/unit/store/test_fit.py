@@ -23,7 +23,7 @@ def test_integers_keep_their_value_or_raise(given_dtype, column_dtype, data):
         assert fitted.tolist() == values
         assert fitted.dtype == column_dtype
     else:
-        with pytest.raises(FitError, match="does not fit"):
+        with pytest.raises(FitError, match=r"which holds|cannot hold"):
             fit(array, Column(column_dtype), "x")
 
 
@@ -77,5 +77,5 @@ def test_structured_values_may_be_tuples():
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3, 2), (2, 3, 4, 1)])
 def test_shape_must_be_items_by_inner_shape(shape):
-    with pytest.raises(FitError, match="takes shape"):
+    with pytest.raises(FitError, match="expects an array of shape"):
         fit(np.zeros(shape, "u1"), Column(np.dtype("u1"), (3, 4)), "x")

@@ -101,7 +101,7 @@ def test_several_as_one(tmp_path):
         tokenfeed.open([paths[0], write_raw(tmp_path)])
     raw[3] = 9
     raw.tofile(tmp_path / "x.npy")
-    with pytest.raises(CorruptionError, match="combine again"):
+    with pytest.raises(CorruptionError, match="Combine again"):
         tokenfeed.open(tmp_path / "x")
 
 

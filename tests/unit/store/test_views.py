@@ -38,7 +38,7 @@ def test_bad_windows(store_path, arguments):
 
 
 @pytest.mark.parametrize("view", ["windows", "documents"])
-@pytest.mark.parametrize("offset", [0, 1, 2**40, -1, -(2**40)])
+@pytest.mark.parametrize("offset", [0, 1, 2**40, -(2**40)])
 def test_an_index_outside_is_an_error(store_path, view, offset):
     store = tokenfeed.open(store_path)
     samples = store.windows(10) if view == "windows" else store.documents()
@@ -88,7 +88,7 @@ def test_out_is_filled_and_becomes_the_batch(store_path, plain):
     both = {"tokens": np.zeros((2, 11), np.uint16), "frame": np.zeros((2, 11, 2, 3), np.uint8)}
     batch = store.windows(10, columns=["frame"]).read([4, 5], out=both)
     np.testing.assert_array_equal(both["frame"][0], plain.frames()[40:51])
-    assert batch.column("frame") is both["frame"]
+    assert np.shares_memory(batch.column("frame"), both["frame"])
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_store_without_a_primary_column(tmp_path):
         writer.append({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5]})
     batch = tokenfeed.open(tmp_path).windows(2).read([0])
     assert batch.column("b").tolist() == [[0.5, 1.5, 2.5]]
-    with pytest.raises(MissingError, match="which column"):
+    with pytest.raises(ArgumentError, match="the columns are a, b"):
         _ = batch.inputs
 
 

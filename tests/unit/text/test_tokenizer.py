@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_tokenizer, golden_tokens, golden_vocabulary
+from tiers import slow
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
 from tokenfeed.kernels.ragged import NOTHING, surround
 from tokenfeed.text.tokenizer.patterns import PATTERNS
@@ -98,7 +99,7 @@ def test_dtypes(tokenizer):
             assert ids.dtype == np.dtype(dtype)
             assert ids.tolist() == ([7] if prepend else []) + expected
     for dtype in ("uint8", "int8", "float32"):
-        with pytest.raises(ArgumentError, match=f"dtype {dtype} cannot hold 4096 tokens; uint16 can"):
+        with pytest.raises(ArgumentError, match=f"dtype {dtype} cannot hold ids up to 4095; use uint16"):
             tokenizer.encode_batch(["a"], dtype=dtype)
 
 
@@ -115,7 +116,7 @@ def test_the_narrowest_dtype(size, dtype):
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        ("a text", {}, "encode_batch takes several"),
+        ("a text", {}, "encode_batch expects a list"),
         (["a", None], {}, r"texts\[1\] is a NoneType"),
         (["a", "b", b"c"], {}, r"texts\[2\] is a bytes"),
         ([5], {}, r"texts\[0\] is a int"),
@@ -146,7 +147,7 @@ def test_decoding(tokenizer):
     assert tokenizer.decode([0xE6, 104]) == "\ufffdh"
     assert tokenizer.decode_bytes([0xE6, 104]) == b"\xe6h"
     for ids, message in (
-        ([4096], "4096 is not a token; the vocabulary has 4096"),
+        ([4096], "4096 is not a token; ids go from 0 to 4095"),
         ([-1], "-1 is not a token"),
         ([1.0], "float64"),
         ([[1]], r"shape \(1, 1\)"),
@@ -154,14 +155,14 @@ def test_decoding(tokenizer):
         with pytest.raises(ArgumentError, match=message):
             tokenizer.decode(ids)
     holes = Tokenizer(Vocabulary({bytes((byte,)): byte for byte in range(256)}, ".", {"<s>": 300}))
-    with pytest.raises(ArgumentError, match="299 is an id that no token has"):
+    with pytest.raises(ArgumentError, match="id 299 is not used"):
         holes.decode([104, 299])
 
 
 def test_special_tokens(tokenizer):
     assert tokenizer.bos_id == tokenizer.special_id("<|bos|>") == 4087
     assert 4087 not in tokenizer.encode("<|bos|>")
-    with pytest.raises(MissingError, match="no special token is called '<s>'"):
+    with pytest.raises(MissingError, match="there is no special token '<s>'"):
         tokenizer.encode_batch(["a"], prepend="<s>")
     without = Tokenizer(Vocabulary(golden_vocabulary().ranks, PATTERNS["gpt2"], {"<s>": 5000}))
     with pytest.raises(MissingError, match=r"bos=…, one of \['<s>'\]"):
@@ -180,7 +181,7 @@ def test_ranks_with_what_they_do_not_say():
 
 def test_ranks_that_are_no_vocabulary(tmp_path):
     (tmp_path / "ranks").write_text("YQ== 0\n")
-    with pytest.raises(FormatError, match="ranks: ranks has no token for byte 0"):
+    with pytest.raises(FormatError, match="ranks: ranks lacks 255 single bytes"):
         Tokenizer.from_ranks(tmp_path / "ranks", pattern="gpt2", special_tokens={})
 
 
@@ -245,7 +246,7 @@ def test_several_threads_at_once(engine):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("engine", ["tiktoken", "fastokens", "gigatoken"])
+@pytest.mark.parametrize("engine", ["fastokens", *slow("tiktoken", "gigatoken")])
 def test_a_forked_process_encodes_too(engine):
     """Threads do not live on in it; fastokens would wait for them, with short texts and one of 400 kB in a batch."""
     pattern = "gpt4" if engine == "gigatoken" else "nanochat"
@@ -262,7 +263,7 @@ if not child:
     os._exit(0 if encode() == expected else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    tests = str(Path(__file__).parents[2])
+    tests = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": tests}, check=True, timeout=60)
 
 

@@ -9,7 +9,7 @@ import pytest
 import tokenizers as library
 
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_vocabulary
-from tokenfeed.errors import ArgumentError, FormatError, NotAStoreError, ReadError
+from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.text.tokenizer.hugging_face import _byte_characters
 from tokenfeed.text.tokenizer.patterns import PATTERNS, find_pattern
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ def test_unused_ids_stand_for_no_bytes():
 @pytest.mark.parametrize(
     ("ranks", "special_tokens", "bos", "message"),
     [
-        ({b"a": 0}, {}, None, "no token for byte 0 and 254 others"),
+        ({b"a": 0}, {}, None, "lacks 255 single bytes, the first of them 0"),
         ({**BYTES, b"ab": 7}, {}, None, r"b'\\x07' and b'ab' both have id 7"),
         ({**BYTES, b"ab": 256}, {"<s>": 256}, None, "b'ab' and '<s>' both have id 256"),
         ({**BYTES, b"ab": -1}, {}, None, "id -1"),
@@ -92,11 +92,11 @@ def test_our_own_form_round_trips(name, tmp_path):
         ({"ranks": ["AA==", 5]}, "token 1 is 5"),
         ({"ranks": ["AA==", "!"]}, "token 1 is '!'"),
         ({"ranks": ["AA==", "AA=="]}, "tokens 0 and 1 are both"),
-        ({"ranks": ["AA=="]}, "no token for byte 1"),
+        ({"ranks": ["AA=="]}, "the first of them 1"),
         ({"bos": "<x>"}, "bos '<x>'"),
         ({"bos": []}, "tokenizer.json"),
         ({"special_tokens": {"<s>": "256"}}, "id '256'"),
-        ({"format": "other"}, "neither"),
+        ({"format": "other"}, "not a tokenizer of tokenfeed"),
     ],
 )
 def test_what_is_wrong_in_our_own_form(change, message, tmp_path):
@@ -108,14 +108,14 @@ def test_what_is_wrong_in_our_own_form(change, message, tmp_path):
 
 
 def test_what_is_no_file_of_a_vocabulary(tmp_path):
-    with pytest.raises(NotAStoreError, match="does not exist"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         read_vocabulary(tmp_path)
     with pytest.raises(FormatError, match="from_ranks"):
         read_vocabulary(RANKS)
     (tmp_path / "tokenizer.json").write_text("[]")
-    with pytest.raises(FormatError, match="holds a list"):
+    with pytest.raises(FormatError, match="holds a JSON list"):
         read_vocabulary(tmp_path)
-    with pytest.raises(ReadError):
+    with pytest.raises(NotFoundError, match="no rank file"):
         read_ranks(tmp_path / "missing")
 
 
@@ -126,7 +126,7 @@ def test_a_bad_line_of_ranks_is_named(line, tmp_path):
     with pytest.raises(FormatError, match=r"ranks.tiktoken, line 3"):
         read_ranks(path)
     path.write_text("YQ== 0\nYQ== 1\n")
-    with pytest.raises(FormatError, match=r"line 2: b'a' has rank 0 already"):
+    with pytest.raises(FormatError, match=r"line 2: token b'a' already has rank 0"):
         read_ranks(path)
 
 

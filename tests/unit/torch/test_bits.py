@@ -96,6 +96,7 @@ def test_gradients_are_not_kept():
     assert not any(loss.requires_grad for loss in kept)
 
 
+@pytest.mark.slow
 def test_ranks_count_together(tmp_path):
     """Two processes with every other batch get what one gets with all."""
     code = f"""
@@ -109,7 +110,8 @@ print(repr(evaluate_bpb(fake_loss, tensors(recorded_batches())[rank::2], 5, gold
 dist.destroy_process_group()
 """
     here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": f"{here}:{here.parents[1]}", "OMP_NUM_THREADS": "1"}
+    paths = f"{here}:{here.parents[1]}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen([sys.executable, "-c", code, str(rank)], stdout=subprocess.PIPE, text=True, env=environment)
         for rank in range(2)

@@ -116,7 +116,7 @@ def test_what_collate_made_comes_along(store_path, plain: PlainStore):
 
     loader = tokenfeed.Loader(tokenfeed.open(store_path).documents(), 5, collate=collate)
     batch = next(tokenfeed.torch.to_device(loader, "cpu"))
-    assert batch.data["lengths"].tolist() == [len(plain.documents[index].tokens) for index in batch.host.rows.indices]
+    assert batch.data["lengths"].tolist() == [len(plain.documents[index].tokens) for index in batch.host.indices]
     assert torch.is_tensor(batch.data["nested"][0])
     assert batch.data["nested"][1] == "text"
     assert batch.column("tokens").shape == (int(batch.data["lengths"].sum()),)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from golden import golden_tokenizer
-from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError, SampleIndexError
+from tokenfeed.errors import ArgumentError, MissingError, NotFoundError, SampleIndexError
 from tokenfeed.ui.overview import _edges, _sample_spans, count_lengths, describe_store, list_shards
 from tokenfeed.ui.packing import pack_some, show_rows
 from tokenfeed.ui.query import Query
@@ -218,7 +218,7 @@ def test_documents_are_found_by_what_their_payloads_say(subject, plain):
         ]
         assert [one["document"] for one in found] == expected
         assert [one["payload"] for one in found] == [payloads[number] for number in expected]
-    with pytest.raises(ArgumentError, match="looked for"):
+    with pytest.raises(ArgumentError, match="look for"):
         search_documents(subject, query())
     with pytest.raises(MissingError):
         search_documents(subject, query(text="1", source="web"))
@@ -272,7 +272,7 @@ def test_subjects(store_path, tmp_path):
     opened = open_subject(str(run))
     assert (opened.kind, opened.name) == ("run", "run.jsonl")
     assert opened.store.identity == tokenfeed.open(store_path).identity
-    with pytest.raises(NotAStoreError, match=r"observe\.publish"):
+    with pytest.raises(NotFoundError, match=r"observe\.publish"):
         open_subject(str(tmp_path / "run.stats.jsonl"))
     (tmp_path / "run.stats.jsonl").touch()
     assert open_subject(str(tmp_path / "run.stats.jsonl")).kind == "stats"
@@ -282,5 +282,5 @@ def test_subjects(store_path, tmp_path):
     with pytest.raises(MissingError, match="tokenizer"):
         _ = opened.tokenizer
     store_path.rename(tmp_path / "elsewhere")
-    with pytest.raises(MissingError, match="no one store"):
+    with pytest.raises(MissingError, match="Open the store itself"):
         _ = open_subject(str(run)).store

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plans import plan_over
 from tokenfeed.errors import ArgumentError
 from tokenfeed.kernels import permutation as kernels
 from tokenfeed.plan.permutation import Permutation
-from tokenfeed.plan.plan import Plan
 from tokenfeed.ui.order import Walk, _round_keys, _split, scatter, show_rounds, show_steps
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
@@ -73,7 +73,7 @@ def test_steps_are_those_of_the_plan_whatever_the_ranks():
         rows = [tuple(row) for step in told["steps"] for rank in step["ranks"] for row in rank]
         return sorted(rows)
 
-    plan = Plan(50, data="", view="", seed=9)
+    plan = plan_over(50, seed=9)
     for options in ({"world_size": 4, "batch_size": 3, "steps": 4}, {"world_size": 2, "batch_size": 2, "steps": 12}):
         rows = delivered(n=50, seed=9, resume=30, **options)
         expected = [(each.sample, each.epoch, each.index) for each in plan.trace(range(30, 78))]

@@ -19,7 +19,7 @@ import numpy as np
 from tokenfeed.errors import FormatError, NotAStoreError
 from tokenfeed.format import npy
 from tokenfeed.format.foreign import megatron
-from tokenfeed.format.foreign.access import as_dtype, is_file, mismatch, peek
+from tokenfeed.format.foreign.access import as_dtype, is_file, peek, wrong
 from tokenfeed.format.foreign.datatrove import open_datatrove
 from tokenfeed.format.foreign.file import ForeignFile
 from tokenfeed.format.foreign.headed import is_headed, open_headed
@@ -30,24 +30,24 @@ __all__ = ["ForeignFile", "open_foreign"]
 
 _CAN_BE_OPENED = (
     "a store, Megatron .idx + .bin, datatrove .ds, NumPy or OLMo-core .npy, nanoGPT, llm.c or NeMo .bin; "
-    "any other file of nothing but items if dtype is given"
+    "and with dtype any other file of plain items"
 )
 
 
 def open_foreign(path: Path, *, dtype: Any = None, eos: int | None = None) -> ForeignFile:
-    """The token file at a path, or at a Megatron prefix. O(1): reads headers and the ends of tables alone.
+    """The token file at a path, or at a Megatron prefix. O(1): reads only headers and the ends of tables.
 
-    `dtype` is that of files that do not say; where a file says it, the two must agree. A `.bin` for which it is given
-    is raw, however it begins. `eos` cuts files without boundaries of their own into documents. Every contradiction
-    between a file's header, its size and the files beside it is a CorruptionError, found here if O(1) reads can find
-    it, else by `document_starts`.
+    `dtype` is needed for files that do not record it, and must agree with those that do. A `.bin` with `dtype` is raw,
+    whatever it begins with. `eos` ends documents in files without boundaries. Any contradiction between a file's
+    header, its size and the files beside it raises CorruptionError: here if O(1) reads find it, else in
+    `document_starts`.
     """
     given = as_dtype(dtype)
     if not is_file(path):
         index = Path(f"{path}.idx")
         if is_file(index):
             return open_megatron(index, dtype=given)
-        raise NotAStoreError(f"there is no file {path}. What can be opened: {_CAN_BE_OPENED}")
+        raise NotAStoreError(f"there is no file {path}. tokenfeed opens {_CAN_BE_OPENED}")
     if path.suffix == ".idx":
         return open_megatron(path, dtype=given)
     if path.suffix == ".ds":
@@ -58,7 +58,7 @@ def open_foreign(path: Path, *, dtype: Any = None, eos: int | None = None) -> Fo
 def _open_by_content(path: Path, dtype: np.dtype[Any] | None, eos: int | None) -> ForeignFile:
     start = peek(path, len(megatron.MAGIC))
     if start == megatron.MAGIC:
-        raise FormatError(mismatch(path, "name", expected="to end in .idx, as it is a Megatron index", found=path.name))
+        raise wrong(path, "name", expected="a name in .idx for a Megatron index", found=path.name, kind=FormatError)
     if start.startswith(npy.MAGIC):
         return open_npy(path, dtype=dtype, eos=eos)
     if path.suffix == ".npy":
@@ -71,9 +71,9 @@ def _open_by_content(path: Path, dtype: np.dtype[Any] | None, eos: int | None) -
     if is_headed(start):
         return open_headed(path, eos=eos)
     if path.suffix != ".bin":
-        raise NotAStoreError(f"{path} is none of the files that can be opened: {_CAN_BE_OPENED}")
-    if is_file(index):  # reading a Megatron file as nanoGPT's because its index is damaged would be silent nonsense
+        raise NotAStoreError(f"{path} is not a file that tokenfeed knows. It opens {_CAN_BE_OPENED}")
+    if is_file(index):  # a Megatron file with a damaged index must not be read as nanoGPT's
         found = repr(peek(index, len(megatron.MAGIC)))
         expected = f"{megatron.MAGIC!r} (Megatron). If {path.name} is not Megatron's but raw items, give their dtype"
-        raise FormatError(mismatch(index, "magic", expected=expected, found=found))
+        raise wrong(index, "magic", expected=expected, found=found, kind=FormatError)
     return open_raw(path, dtype=np.dtype("<u2"), eos=eos)

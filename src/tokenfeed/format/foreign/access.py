@@ -1,4 +1,4 @@
-"""Reading foreign files: exact byte ranges, long arrays in slices, and the checks that every format shares."""
+"""Reads foreign files: exact byte ranges, long arrays in slices, and the checks that all formats share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, CorruptionError, TruncatedError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, TruncatedError
 from tokenfeed.format.npy import check_dtype
 from tokenfeed.storage.local import reading
+from tokenfeed.types import Array, Ints
 
 __all__ = [
     "SLICE_ITEMS",
@@ -19,23 +20,28 @@ __all__ = [
     "count_items",
     "is_file",
     "measure",
-    "mismatch",
     "peek",
     "read_at",
     "read_slices",
+    "wrong",
 ]
 
 SLICE_ITEMS = 1 << 20
-"""Items read at once: some MB, so that Ctrl-C works within milliseconds."""
+"""Items read at once: a few MB, so that Ctrl-C works within milliseconds."""
 
 
-def mismatch(path: Path, field: str, *, expected: object, found: object) -> str:
-    """The message for a field that is not what it must be."""
-    return f"{path}: {field} is {_plain(found)}, expected {_plain(expected)}"
-
-
-def _plain(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def wrong(
+    path: Path,
+    field: str,
+    *,
+    expected: object,
+    found: object,
+    kind: type[FormatError] = CorruptionError,
+    advice: str = "",
+) -> FormatError:
+    """The error for a field that is not what it must be."""
+    shown = [f"{value:,}" if isinstance(value, int) else str(value) for value in (found, expected)]
+    return kind(f"{path}: {field} is {shown[0]}, expected {shown[1]}{advice and f'. {advice}'}")
 
 
 def is_file(path: Path) -> bool:
@@ -44,7 +50,7 @@ def is_file(path: Path) -> bool:
 
 
 def measure(path: Path) -> int:
-    """Bytes in a file."""
+    """Size of a file in bytes."""
     with reading(str(path)):
         return path.stat().st_size
 
@@ -56,7 +62,7 @@ def peek(path: Path, num_bytes: int) -> bytes:
 
 
 def read_at(path: Path, byte_start: int, num_bytes: int) -> bytes:
-    """Bytes [byte_start, byte_start + num_bytes) of a file that was seen to have them."""
+    """Bytes [byte_start, byte_start + num_bytes) of a file that had them when it was opened."""
     with reading(str(path)), path.open("rb") as file:
         file.seek(byte_start)
         data = file.read(num_bytes)
@@ -65,10 +71,8 @@ def read_at(path: Path, byte_start: int, num_bytes: int) -> bytes:
     return data
 
 
-def read_slices(
-    path: Path, dtype: npt.DTypeLike, count: int, *, byte_start: int = 0
-) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """(number of its first item, items) for one slice of `SLICE_ITEMS` after the other. One sequential pass."""
+def read_slices(path: Path, dtype: npt.DTypeLike, count: int, *, byte_start: int = 0) -> Iterator[tuple[int, Array]]:
+    """(number of the first item, items) of successive slices of `SLICE_ITEMS`, in one sequential pass."""
     dtype = np.dtype(dtype)
     with reading(str(path)), path.open("rb") as file:
         file.seek(byte_start)
@@ -82,31 +86,31 @@ def read_slices(
 
 def _ended(path: Path, expected: int) -> TruncatedError:
     return TruncatedError(
-        f"{path} ended while it was being read: it had at least {expected:,} bytes when it was opened. "
-        "Something truncated or replaced it.",
+        f"{path} ended early: it had at least {expected:,} bytes when it was opened. Another process truncated or "
+        "replaced it",
         filename=str(path),
     )
 
 
 def count_items(path: Path, num_bytes: int, dtype: np.dtype[Any]) -> int:
-    """How many items `num_bytes` are, if they are a whole number of them."""
+    """Number of items in `num_bytes`, which must be a multiple of the item size."""
     if num_bytes % dtype.itemsize:
         expected = f"a multiple of {dtype.itemsize} bytes ({dtype})"
-        raise CorruptionError(mismatch(path, "size of the items", expected=expected, found=f"{num_bytes:,} bytes"))
+        raise wrong(path, "size of the items", expected=expected, found=f"{num_bytes:,} bytes")
     return num_bytes // dtype.itemsize
 
 
-def check_sorted(path: Path, field: str, values: npt.NDArray[np.int64]) -> None:
-    """Raise CorruptionError unless no value is smaller than the one before it. One byte a value, for a moment."""
-    wrong = np.flatnonzero(values[1:] < values[:-1])
-    if wrong.size:
-        at = int(wrong[0])
+def check_sorted(path: Path, field: str, values: Ints) -> None:
+    """Raise CorruptionError if a value is smaller than the one before it. Uses one byte of memory per value."""
+    falls = np.flatnonzero(values[1:] < values[:-1])
+    if falls.size:
+        at = int(falls[0])
         where = f"{field}[{at + 1}]"
-        raise CorruptionError(mismatch(path, where, expected=f"at least {values[at]:,}", found=int(values[at + 1])))
+        raise wrong(path, where, expected=f"at least {values[at]:,}", found=int(values[at + 1]))
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """The `dtype` argument as a dtype that a column can have; None where it was not given."""
+    """The `dtype` argument as a dtype that a column can have; None if it was not given."""
     if dtype is None:
         return None
     try:
@@ -117,7 +121,7 @@ def as_dtype(dtype: Any) -> np.dtype[Any] | None:
 
 
 def agree(path: Path, stated: np.dtype[Any], given: np.dtype[Any] | None) -> np.dtype[Any]:
-    """The dtype a file states, unless another was given."""
+    """The dtype that a file records; it must equal the one given, if any."""
     if given is not None and given != stated:
-        raise ArgumentError(f"dtype is {given}, but {path} says that its items are {stated}; leave dtype out")
+        raise ArgumentError(f"dtype is {given}, but {path} records {stated}; leave dtype out")
     return stated

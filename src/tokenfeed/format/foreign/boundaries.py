@@ -1,4 +1,4 @@
-"""Document boundaries for formats that have none of their own: from a `.csv.gz` beside the file, or by EOS."""
+"""Document boundaries for formats that have none: from a `.csv.gz` beside the file, or by EOS."""
 
 import csv
 import gzip
@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError
-from tokenfeed.format.foreign.access import measure, mismatch, read_slices
-from tokenfeed.format.foreign.file import Boundaries, Starts
+from tokenfeed.format.foreign.access import measure, read_slices, wrong
+from tokenfeed.format.foreign.file import Boundaries
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.local import reading
+from tokenfeed.types import Ints
 
 __all__ = ["by_eos", "from_csv"]
 
 _LONGEST_ROW = 1 << 18
-"""Characters. A longer row is cut into several, which are none."""
+"""Most characters of a row. A longer one is cut into several, which are not valid rows."""
 
 
 def by_eos(part: Part, num_items: int, dtype: np.dtype[Any], eos: int | None) -> Boundaries | None:
-    """Documents that end after each `eos`, the last perhaps unfinished; None where `eos` is not given.
+    """Documents that end after each `eos` (the last may lack it); None if `eos` is not given.
 
     Tokens 5 7 0 0 3 with eos 0: documents [5 7 0] [0] [3], starts 0 3 4.
     """
@@ -34,17 +35,17 @@ def by_eos(part: Part, num_items: int, dtype: np.dtype[Any], eos: int | None) ->
     try:
         token = operator.index(eos)
     except TypeError as error:
-        raise ArgumentError(f"eos is {eos!r}, expected a token number") from error
+        raise ArgumentError(f"eos is {eos!r}; expected a token number") from error
     if dtype.kind not in "iu":
-        raise ArgumentError(f"eos is {token}, but {part.path} has items of {dtype}; only integers can be searched")
+        raise ArgumentError(f"eos is {token}, but {part.path} has items of {dtype}; it needs integers")
     limits = np.iinfo(dtype)
     if not limits.min <= token <= limits.max:
         raise ArgumentError(f"eos is {token}, but {part.path} has items of {dtype}, which cannot hold it")
     return Boundaries(partial(_scan, part, num_items, dtype, token), eos=token)
 
 
-def _scan(part: Part, num_items: int, dtype: np.dtype[Any], eos: int) -> Starts:
-    """One pass over all items, in slices; 8 bytes a document."""
+def _scan(part: Part, num_items: int, dtype: np.dtype[Any], eos: int) -> Ints:
+    """One pass over all items, in slices; 8 bytes of memory per document."""
     found = [np.zeros(min(1, num_items), np.int64)]
     for first, items in read_slices(Path(part.path), dtype, num_items, byte_start=part.byte_start):
         found.append(np.flatnonzero(items == eos) + (first + 1))
@@ -53,16 +54,15 @@ def _scan(part: Part, num_items: int, dtype: np.dtype[Any], eos: int) -> Starts:
 
 
 def from_csv(path: Path, num_items: int) -> Boundaries:
-    """Documents from rows `start, end, …`, which must follow each other from 0 on.
+    """Documents from rows `start, end, …`, each of which starts where the previous ends, from 0 on.
 
-    Items behind the last row are a document of their own: OLMo-core writes a row for every EOS, and the last document
-    may lack one.
+    Items after the last row are one more document: OLMo-core writes a row for every EOS, and the last may be missing.
     """
     return Boundaries(partial(_parse, path, num_items), (Part(str(path), measure(path)),))
 
 
-def _parse(path: Path, num_items: int) -> Starts:
-    """One pass over the rows, about 2 µs each; 8 bytes a document."""
+def _parse(path: Path, num_items: int) -> Ints:
+    """One pass over the rows, about 2 µs each; 8 bytes of memory per document."""
     starts = array("q")
     end = 0
     empty = 0
@@ -71,7 +71,7 @@ def _parse(path: Path, num_items: int) -> Starts:
         starts.append(start)
         empty += start == end
         if empty > num_items:  # 100 MB of such rows compress to 100 KB
-            raise CorruptionError(mismatch(path, "empty documents", expected=f"at most {num_items:,}", found="more"))
+            raise wrong(path, "empty documents", expected=f"at most {num_items:,}", found="more")
     if end < num_items:
         starts.append(end)
     return np.array(starts, np.int64)
@@ -83,7 +83,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
             with gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="") as file:
                 yield from csv.reader(iter(lambda: file.readline(_LONGEST_ROW), ""))
         except (gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
-            raise CorruptionError(f"{path}: expected CSV compressed by gzip, found damage ({error})") from error
+            raise CorruptionError(f"{path} is not valid CSV compressed with gzip: {error}") from error
 
 
 def _follow(path: Path, number: int, row: list[str], previous_end: int, num_items: int) -> tuple[int, int]:
@@ -91,10 +91,10 @@ def _follow(path: Path, number: int, row: list[str], previous_end: int, num_item
         start, end = int(row[0]), int(row[1])
     except (ValueError, IndexError) as error:
         found = repr(",".join(row))[:80]
-        raise CorruptionError(mismatch(path, f"row {number}", expected="start,end,…", found=found)) from error
+        raise wrong(path, f"row {number}", expected="start,end,…", found=found) from error
     if start != previous_end:
-        raise CorruptionError(mismatch(path, f"start of row {number}", expected=previous_end, found=start))
+        raise wrong(path, f"start of row {number}", expected=previous_end, found=start)
     if not start <= end <= num_items:
         expected = f"from {start:,} to {num_items:,}, the number of items"
-        raise CorruptionError(mismatch(path, f"end of row {number}", expected=expected, found=end))
+        raise wrong(path, f"end of row {number}", expected=expected, found=end)
     return start, end

@@ -1,6 +1,6 @@
-"""datatrove: `.ds` holds the tokens, `.index` where documents end, `.metadata` what a token is, `.loss` a mask.
+"""datatrove: `.ds` holds the tokens, `.index` the ends of documents, `.metadata` the token size, `.loss` a mask.
 
-All but the first may be missing: a context shuffle leaves neither index nor metadata.
+All but the first are optional: a context shuffle writes neither index nor metadata.
 """
 
 from functools import partial
@@ -9,21 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError
+from tokenfeed.errors import ArgumentError, FormatError
 from tokenfeed.format.foreign.access import (
     agree,
     check_sorted,
     count_items,
     is_file,
     measure,
-    mismatch,
     peek,
     read_at,
     read_slices,
+    wrong,
 )
 from tokenfeed.format.foreign.boundaries import by_eos
-from tokenfeed.format.foreign.file import Boundaries, ForeignFile, Starts, describe
+from tokenfeed.format.foreign.file import Boundaries, ForeignFile
 from tokenfeed.storage.files import Part
+from tokenfeed.types import Ints
 
 __all__ = ["open_datatrove"]
 
@@ -32,7 +33,7 @@ _LONGEST_METADATA = 1 << 16
 
 
 def open_datatrove(path: Path, *, dtype: np.dtype[Any] | None, eos: int | None) -> ForeignFile:
-    """A `.ds` with what lies beside it. Reads the metadata and the last end; `document_starts` reads the index."""
+    """A `.ds` with the files beside it. Reads the metadata and the last end; `document_starts` reads the index."""
     stated, stated_count = _read_metadata(_beside(path, "metadata"))
     dtype = _choose_dtype(path, stated, dtype)
     part = Part(str(path), measure(path))
@@ -40,14 +41,14 @@ def open_datatrove(path: Path, *, dtype: np.dtype[Any] | None, eos: int | None) 
     if stated_count is not None and stated_count != num_items:
         where = _beside(path, "metadata")
         expected = f"{num_items:,}, the {dtype} items in {path.name}"
-        raise CorruptionError(mismatch(where, "token count", expected=expected, found=stated_count))
+        raise wrong(where, "token count", expected=expected, found=stated_count)
     columns = {"tokens": (dtype, part)}
     loss = _beside(path, "loss")
     if is_file(loss):
         columns["loss"] = (np.dtype(np.bool_), _open_loss(loss, num_items))
     index = _beside(path, "index")
     boundaries = _open_index(index, num_items) if is_file(index) else by_eos(part, num_items, dtype, eos)
-    return describe(path, num_items, columns, boundaries)
+    return ForeignFile(path, num_items, columns, boundaries)
 
 
 def _beside(path: Path, kind: str) -> Path:
@@ -55,7 +56,7 @@ def _beside(path: Path, kind: str) -> Path:
 
 
 def _read_metadata(path: Path) -> tuple[np.dtype[Any] | None, int | None]:
-    """(dtype, token count) as far as they are stated; early versions wrote no token size.
+    """(dtype, token count), each None if not recorded; early versions wrote no token size.
 
     The first line is `tokenizer|token size`, and the tokenizer may contain `|` as well: `Unknown Tokenizer|2|2`.
     """
@@ -68,7 +69,7 @@ def _read_metadata(path: Path) -> tuple[np.dtype[Any] | None, int | None]:
 def _parse_dtype(path: Path, line: str) -> np.dtype[Any] | None:
     _, bar, size = line.rpartition("|")
     if bar and size not in _DTYPES:
-        raise FormatError(mismatch(path, "token size", expected="2 or 4", found=repr(size[:80])))
+        raise wrong(path, "token size", expected="2 or 4", found=repr(size[:80]), kind=FormatError)
     return _DTYPES.get(size) if bar else None
 
 
@@ -77,16 +78,16 @@ def _parse_count(path: Path, line: str) -> int:
         return int(line)
     except ValueError as error:
         found = repr(line[:80])
-        raise CorruptionError(mismatch(path, "token count", expected="a number", found=found)) from error
+        raise wrong(path, "token count", expected="a number", found=found) from error
 
 
 def _choose_dtype(path: Path, stated: np.dtype[Any] | None, given: np.dtype[Any] | None) -> np.dtype[Any]:
     if stated is not None:
         return agree(_beside(path, "metadata"), stated, given)
     if given is None:
-        raise ArgumentError(f"{path} has no .metadata that states the size of a token; give dtype='uint16' or 'uint32'")
+        raise ArgumentError(f"{path} has no .metadata with the size of a token; give dtype='uint16' or 'uint32'")
     if given not in _DTYPES.values():
-        raise ArgumentError(f"dtype is {given}, but a datatrove file ({path}) holds uint16 or uint32")
+        raise ArgumentError(f"dtype is {given}; a datatrove file ({path}) holds uint16 or uint32")
     return given
 
 
@@ -94,7 +95,7 @@ def _open_loss(path: Path, num_items: int) -> Part:
     part = Part(str(path), measure(path))
     if part.file_bytes != num_items:
         expected = f"{num_items:,} bytes, one a token"
-        raise CorruptionError(mismatch(path, "size", expected=expected, found=f"{part.file_bytes:,} bytes"))
+        raise wrong(path, "size", expected=expected, found=f"{part.file_bytes:,} bytes")
     return part
 
 
@@ -104,12 +105,12 @@ def _open_index(path: Path, num_items: int) -> Boundaries:
     last = int.from_bytes(read_at(path, part.file_bytes - 8, 8), "little") if count else 0
     if last != num_items:
         expected = f"{num_items:,}, the number of tokens"
-        raise CorruptionError(mismatch(path, "end of the last document", expected=expected, found=last))
+        raise wrong(path, "end of the last document", expected=expected, found=last)
     return Boundaries(partial(_find_documents, path, count), (part,))
 
 
-def _find_documents(path: Path, count: int) -> Starts:
-    """One pass over the index, in slices; 8 bytes a document.
+def _find_documents(path: Path, count: int) -> Ints:
+    """One pass over the index, in slices; 8 bytes of memory per document.
 
     Ends 3 3 8: documents [0, 3) [3, 3) [3, 8), starts 0 3 3.
     """

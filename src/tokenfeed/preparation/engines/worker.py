@@ -2,7 +2,6 @@
 
 import os
 import queue
-import sys
 import threading
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,8 +22,6 @@ def work(descriptor: int) -> None:
     threading.Thread(target=_listen, args=(connection, inbox), daemon=True).start()
     connection.send(READY)
     setup: WorkerSetup = inbox.get()
-    if setup.map is None:
-        _spare_numba()
     try:
         maker = SliceMaker(setup)
     except Exception as error:  # noqa: BLE001 (whatever it is, the run raises it)
@@ -33,19 +30,6 @@ def work(descriptor: int) -> None:
     while (task := inbox.get()) is not None:
         connection.send(_make(maker, task, connection))
     os._exit(0)  # all is written and sent; shutting the interpreter down takes longer than some slices
-
-
-def _spare_numba() -> None:
-    """Keep Numba from importing SciPy, and packages that extend it, at the first call of a kernel.
-
-    No kernel of ours needs them: 50 MB and 0.4 s a worker. A user's function might, so it is left alone then.
-    """
-    if "scipy" not in sys.modules:
-        sys.modules["scipy"] = None  # type: ignore[assignment]
-    from numba.core import entrypoints
-
-    if hasattr(entrypoints, "_already_initialized"):
-        entrypoints._already_initialized = True
 
 
 def _make(maker: SliceMaker, task: Task, connection: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Conversations for fine-tuning: rendered with a loss mask, packed whole, padded; targets that do not count are −1.
+"""Conversations for fine-tuning: rendered with a loss mask, packed whole, padded.
 
 A conversation becomes BOS and, message by message, special tokens around the text. What the assistant says is learnt
 (mask 1: its text, the Python it runs, and the token that ends its turn); what users, tools and the frame say is not.
@@ -14,18 +14,17 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FitError, FormatError
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.plan.plan import check_parts
-from tokenfeed.store.data import Array
-from tokenfeed.store.reader import Ints
+from tokenfeed.plan.state import check_parts
 from tokenfeed.text.streaming.chunks import Encoded, Texts
 from tokenfeed.text.streaming.feed import TextFeed
 from tokenfeed.text.streaming.packer import Packing
 from tokenfeed.text.streaming.places import NO_DOCUMENTS, Place
-from tokenfeed.text.streaming.rows import PackedRows
+from tokenfeed.text.streaming.rows import StreamRows
 from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.types import Array, Ints
 
-__all__ = ["Conversations", "MaskedRows", "render", "stream_chat"]
+__all__ = ["Conversations", "render", "stream_chat"]
 
 Conversation = Mapping[str, Any]
 Part = tuple[str, int]
@@ -53,8 +52,8 @@ def stream_chat(
 ) -> TextFeed:
     """Endless batches of conversations, each `{"messages": [{"role": …, "content": …}, …]}`, as nanochat packs them.
 
-    Rows hold whole conversations by best fit, and are padded where none fits. `batch.targets` is −1 wherever there is
-    nothing to learn. A conversation longer than a row is never placed: with `too_long="keep"` it stays in the buffer
+    Rows hold whole conversations by best fit, and are padded where none fits. `batch.loss_mask` is False wherever there
+    is nothing to learn. A conversation longer than a row is never placed: with `too_long="keep"` it stays in the buffer
     for good, as in nanochat, and it is an error when nothing else is left there; "drop" passes it over. Conversation i
     is lane i mod lanes', epoch after epoch.
     """
@@ -149,31 +148,6 @@ def _text(message: Mapping[str, Any]) -> str:
     return content
 
 
-class MaskedRows(PackedRows):
-    """Rows of which some targets do not count: those are −1."""
-
-    column_names = ("tokens", "targets")
-    extra = 0
-
-    def __init__(self, tokens: Array, targets: Array, segments: Ints) -> None:
-        super().__init__(tokens, segments, length=tokens.shape[1])
-        self._targets = targets
-
-    def column(self, name: str) -> Array:
-        return self._targets if name == "targets" else super().column(name)
-
-    @property
-    def inputs(self) -> Array:
-        return self.tokens
-
-    @property
-    def targets(self) -> Array:
-        return self._targets
-
-    def part(self, start: int, stop: int) -> "MaskedRows":
-        return MaskedRows(self.tokens[start:stop], self._targets[start:stop], self._segments_of(start, stop))
-
-
 class Conversations:
     """Conversations as the source of a stream. The mask of a token travels in its highest bit."""
 
@@ -232,10 +206,10 @@ class Conversations:
     def fetch(self, references: Ints) -> Encoded:
         return self.encode([self._conversations[number] for number in references[:, 2].tolist()])
 
-    def rows(self, packed: Array, segments: Ints) -> MaskedRows:
-        tokens = packed & np.uint32((1 << _MASK_BIT) - 1)
-        targets = np.where(packed[:, 1:] >> np.uint32(_MASK_BIT), tokens[:, 1:].astype(np.int32), np.int32(-1))
-        return MaskedRows(tokens[:, :-1].astype(self._tokenizer.dtype), targets, segments)
+    def rows(self, packed: Array, segments: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
+        tokens = (packed & np.uint32((1 << _MASK_BIT) - 1)).astype(self._tokenizer.dtype)
+        learned = (packed >> np.uint32(_MASK_BIT)).astype(np.bool_)
+        return StreamRows(tokens, segments, samples, crosses_documents=crosses_documents, learned=learned)
 
     def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[Place]:
         """Deal what the lanes had before them out to another number of lanes."""

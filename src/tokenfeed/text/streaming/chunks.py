@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import CorruptionError
-from tokenfeed.store.data import Array
-from tokenfeed.store.reader import Ints
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.places import Place, Stride
+from tokenfeed.types import Array, Ints
 
 __all__ = ["Chunk", "Encoded", "Texts", "encode_ahead", "read_chunks", "read_documents"]
 

@@ -6,11 +6,12 @@ from itertools import repeat
 from typing import Any
 
 from tokenfeed.errors import ArgumentError, StateError
-from tokenfeed.loader.batch import LoadedBatch
 from tokenfeed.loader.delivery import Delivery
-from tokenfeed.loader.feed import Buffers, Feed
+from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.plan.plan import check_parts
+from tokenfeed.loader.memory import Buffers
+from tokenfeed.plan.state import check_parts
+from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.packer import Packing, PackingCounts
 from tokenfeed.text.streaming.places import NO_DOCUMENTS, Place
@@ -130,7 +131,7 @@ class TextFeed(Delivery):
         owned = self._owned(num_rows, num_lanes)
         return Position(num_rows, num_lanes, {lane: LaneState(place(lane), NO_DOCUMENTS, 0) for lane in owned})
 
-    def _start(self) -> tuple[Iterator[LoadedBatch], Callable[[], object]]:
+    def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         work = self._work = Work(
             self._source,
             self._packing,
@@ -143,7 +144,7 @@ class TextFeed(Delivery):
         )
         if self._prefetch == 0:
             return (work.make() for _ in repeat(())), work.close
-        feed: Feed[tuple[()], LoadedBatch] = Feed(
+        feed: Feed[tuple[()], HostBatch] = Feed(
             repeat(()), lambda _: [work.make()], depth=self._prefetch, per_job=1, threads=1
         )
 
@@ -153,7 +154,15 @@ class TextFeed(Delivery):
 
         return feed, end
 
-    def _note(self, batch: LoadedBatch) -> None:
+    @property
+    def num_steps(self) -> int | None:
+        return None
+
+    @property
+    def next_batch_size(self) -> int:
+        return self.batch_size
+
+    def _note(self, batch: HostBatch) -> None:
         assert isinstance(batch, StreamBatch)
         self._position = batch.position
 

@@ -8,8 +8,7 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FitError
 from tokenfeed.kernels import packing
-from tokenfeed.store.data import Array
-from tokenfeed.store.reader import Ints
+from tokenfeed.types import Array, Ints
 
 __all__ = ["Packer", "Packing", "PackingCounts"]
 

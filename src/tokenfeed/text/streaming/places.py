@@ -17,7 +17,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.plan.permutation import Permutation
-from tokenfeed.store.reader import Ints
+from tokenfeed.types import Ints
 
 __all__ = ["NO_DOCUMENTS", "GroupOrder", "InOrder", "Place", "Shuffled", "Stride", "deal"]
 

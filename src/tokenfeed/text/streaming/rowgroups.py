@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, PlanMismatchError, StateError
-from tokenfeed.plan.plan import check_parts
-from tokenfeed.store.data import Array
-from tokenfeed.store.reader import Ints
+from tokenfeed.plan.state import check_parts
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.chunks import Encoded, Texts, read_chunks, read_documents
 from tokenfeed.text.streaming.places import InOrder, Place, Shuffled, Stride, deal
-from tokenfeed.text.streaming.rows import PackedRows
+from tokenfeed.text.streaming.rows import StreamRows
 from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.types import Array, Ints
 
 __all__ = ["RowGroups"]
 
@@ -80,8 +79,8 @@ class RowGroups:
             )
         return encoded
 
-    def rows(self, packed: Array, segments: Ints) -> PackedRows:
-        return PackedRows(packed, segments)
+    def rows(self, packed: Array, segments: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
+        return StreamRows(packed, segments, samples, crosses_documents=crosses_documents)
 
     def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[Place]:
         """Deal what the lanes had before them out to another number of lanes."""

@@ -1,75 +1,97 @@
-"""What a stream delivers as the rows of a batch."""
+"""`StreamRows`: the rows of a batch that a stream packed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
 from tokenfeed.errors import MissingError
-from tokenfeed.store.data import Array
-from tokenfeed.store.reader import Ints
+from tokenfeed.store.batch import Rows
 from tokenfeed.store.spans import BatchSpans, SpanTable
+from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["PackedRows"]
+__all__ = ["StreamRows"]
+
+_TABLE = "documents"
 
 
-class PackedRows:
-    """Rows packed of documents. `inputs, targets = rows` is next-token prediction."""
+class StreamRows(Rows):
+    """Rows of `length` + 1 tokens, packed from pieces of documents."""
 
-    column_names: tuple[str, ...] = ("tokens",)
-    primary = "tokens"
-    extra = 1
-
-    def __init__(self, tokens: Array, segments: Ints, *, length: int | None = None) -> None:
-        """`segments` are the pieces of documents that were placed, in any order of rows."""
+    def __init__(
+        self, tokens: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool, learned: Bools | None = None
+    ) -> None:
+        """`pieces` are (row, start, length, file, row group, row in it, tokens before) of all that was placed, in any
+        order. Where rows cross documents, as `concat` packs them, every target counts; else `loss_mask` is that of
+        `store.packed`. `learned` says which tokens are to be learned at all.
+        """
         self.tokens = tokens
-        self.length = tokens.shape[1] - 1 if length is None else length
-        self._segments = segments
+        self.length: int = tokens.shape[1] - 1
+        self.indices = samples
+        self._pieces = pieces
+        self._crosses_documents = crosses_documents
+        self._learned = learned
+
+    @property
+    def extra(self) -> int:
+        return 1
+
+    @property
+    def table(self) -> str:
+        return _TABLE
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("tokens",)
+
+    @property
+    def primary(self) -> str:
+        return "tokens"
+
+    @property
+    def tables(self) -> Sequence[str]:
+        return (_TABLE,)
+
+    @property
+    def offsets(self) -> Ints:
+        return np.arange(len(self) + 1) * (self.length + 1)
+
+    @property
+    def lengths(self) -> Ints:
+        return np.bincount(self._sorted[:, 0], self._sorted[:, 2], len(self)).astype(np.int64)
 
     def column(self, name: str) -> Array:
         if name != "tokens":
-            raise MissingError(f"the stream has no column {name!r}; it has {', '.join(self.column_names)}")
+            raise MissingError(f"the stream has no column {name!r}; it has tokens")
         return self.tokens
-
-    @property
-    def inputs(self) -> Array:
-        return self.tokens[:, :-1]
-
-    @property
-    def targets(self) -> Array:
-        return self.tokens[:, 1:]
 
     @cached_property
     def _sorted(self) -> Ints:
-        return self._segments[np.lexsort((self._segments[:, 1], self._segments[:, 0]))]
+        return self._pieces[np.lexsort((self._pieces[:, 1], self._pieces[:, 0]))]
 
     @property
     def documents(self) -> Ints:
-        """(file, row group, row, tokens done before) of every piece, in the order of `spans["documents"]`."""
+        """(file, row group, row, tokens before) of every piece, in the order of `spans["documents"]`."""
         return self._sorted[:, 3:7]
 
     @cached_property
-    def spans(self) -> Mapping[str, BatchSpans]:
-        """Which places of the rows are of one document, as table `documents`; its spans have no payloads."""
+    def _spans(self) -> BatchSpans:
         rows, starts, lengths = self._sorted[:, 0], self._sorted[:, 1], self._sorted[:, 2]
         offsets = np.searchsorted(rows, np.arange(len(self) + 1))
-        table = SpanTable("documents", None, None)
-        return {"documents": BatchSpans(table, offsets, np.arange(rows.size), starts, starts + lengths)}
+        table = SpanTable(_TABLE, None, None)
+        return BatchSpans(table, offsets, np.arange(rows.size), starts, starts + lengths)
 
-    def part(self, start: int, stop: int) -> "PackedRows":
-        """Rows [start, stop), without a copy."""
-        return PackedRows(self.tokens[start:stop], self._segments_of(start, stop))
+    def spans(self, table: str) -> BatchSpans:
+        if table != _TABLE:
+            raise MissingError(f"the stream has no span table {table!r}; it has {_TABLE!r}")
+        return self._spans
 
-    def _segments_of(self, start: int, stop: int) -> Ints:
-        if (start, stop) == (0, len(self)):
-            return self._segments
-        within = self._segments[(self._segments[:, 0] >= start) & (self._segments[:, 0] < stop)]
-        within[:, 0] -= start
-        return within
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __iter__(self) -> Iterator[Array]:
-        yield self.inputs
-        yield self.targets
+    def loss_mask(self, start: int, stop: int) -> Bools | None:
+        if self._crosses_documents:
+            return None
+        spans = self._spans.part(start, stop, length=self.length)
+        offsets = self.offsets[: stop - start + 1]
+        mask = spans.span_numbers(offsets) >= 0
+        mask[np.repeat(offsets[:-1], np.diff(spans.offsets)) + spans.starts] = False
+        mask = mask.reshape(stop - start, -1)[:, 1:]
+        return mask if self._learned is None else mask & self._learned[start:stop, 1:]

@@ -5,12 +5,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tokenfeed.store.data import Array
-from tokenfeed.store.reader import Ints
 from tokenfeed.text.streaming.chunks import Encoded, Texts
 from tokenfeed.text.streaming.places import Place
-from tokenfeed.text.streaming.rows import PackedRows
+from tokenfeed.text.streaming.rows import StreamRows
 from tokenfeed.text.streaming.state import LaneState
+from tokenfeed.types import Array, Ints
 
 __all__ = ["Source"]
 
@@ -38,8 +37,8 @@ class Source(Protocol):
     def fetch(self, references: Ints) -> Encoded:
         """Documents that were read before, once more."""
 
-    def rows(self, packed: Array, segments: Ints) -> PackedRows:
-        """What is delivered, of what was packed."""
+    def rows(self, packed: Array, segments: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
+        """The rows to deliver, made from packed tokens."""
 
     def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[Place]:
         """Deal what the lanes had before them out to another number of lanes: every document once."""

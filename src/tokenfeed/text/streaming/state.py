@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import StateError
-from tokenfeed.store.reader import Ints
 from tokenfeed.text.streaming.places import Place
+from tokenfeed.types import Ints
 
 __all__ = ["LaneState", "StreamState"]
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.loader.batch import LoadedBatch, Reading
-from tokenfeed.loader.feed import Buffers
-from tokenfeed.loader.steps import rows_of
-from tokenfeed.store.data import Array
-from tokenfeed.store.reader import Ints
+from tokenfeed.kernels.packing import CONCAT
+from tokenfeed.loader.memory import Buffers
+from tokenfeed.plan.steps import rows_of
+from tokenfeed.store.batch import Draw, HostBatch
 from tokenfeed.text.streaming.chunks import Encoded, encode_ahead
 from tokenfeed.text.streaming.packer import Packer, Packing, PackingCounts
 from tokenfeed.text.streaming.places import NO_DOCUMENTS
 from tokenfeed.text.streaming.source import Source
 from tokenfeed.text.streaming.state import LaneState, StreamState
+from tokenfeed.types import Array, Ints
 
 __all__ = ["Position", "StreamBatch", "Work"]
 
@@ -41,15 +41,10 @@ class Position:
         return StreamState(self.num_rows, self.num_lanes, self.lanes, plan, source.contents(files)).to_json()
 
 
-class StreamBatch(LoadedBatch):
-    """A batch of a stream; its state is that of this rank's lanes behind it."""
+class StreamBatch(HostBatch):
+    """A batch of a stream; its state is that of this rank's lanes after it."""
 
-    def __init__(self, reading: Reading, position: Position) -> None:
-        super().__init__(reading, 0, len(reading.rows), position.num_rows, None)
-        self.position = position
-
-    def __repr__(self) -> str:
-        return f"StreamBatch({len(self)} rows, the first is row {self.samples[0]} of the run)"
+    position: Position
 
 
 class Work:
@@ -107,8 +102,13 @@ class Work:
         self._made += self._batch_size
         self.num_bytes += tokens.nbytes
         self.seconds += time.perf_counter() - began
-        packed = source.rows(tokens, np.concatenate(segments))
-        return StreamBatch(Reading(lambda _: position.to_json(source, packing), packed, samples, epochs), position)
+        crosses = packing.rule == CONCAT
+        packed = source.rows(tokens, np.concatenate(segments), samples, crosses_documents=crosses)
+        sources = np.zeros_like(samples)
+        draw = Draw(samples, epochs, sources, samples, ("",), lambda _: position.to_json(source, packing))
+        batch = StreamBatch(packed, 0, len(packed), draw=draw, num_delivered=position.num_rows)
+        batch.position = position
+        return batch
 
     @property
     def encode_seconds(self) -> float:

@@ -1,7 +1,7 @@
-"""Vocabularies of Hugging Face's `tokenizer.json`, as far as ranks alone describe them.
+"""Vocabularies from Hugging Face's `tokenizer.json`, if ranks alone describe them.
 
-That is byte-level BPE without a normalizer, split by one regular expression, where merges come in the order of the
-tokens they make. What is not so would encode to other tokens here than there, and is refused.
+Those are byte-level BPE without a normalizer, split by one regular expression, with merges in the order of the tokens
+they make. Any other tokenizer is refused, because it would give other tokens here than there.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["vocabulary_from_hugging_face"]
 
-# What the ByteLevel pre-tokenizer splits by, unless it is told not to.
+# The default pattern of the ByteLevel pre-tokenizer.
 _BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
 def vocabulary_from_hugging_face(fields: dict[str, Any]) -> Vocabulary:
-    """The vocabulary of a parsed `tokenizer.json`; added tokens become special tokens, and there is no `bos`."""
+    """The vocabulary of a parsed `tokenizer.json`, without `bos`. Added tokens become special tokens."""
     model = fields["model"]
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
         kind = model.get("type") if isinstance(model, dict) else model
@@ -64,14 +64,14 @@ def _pattern(pre_tokenizer: Any) -> str:
 
 def _special_tokens(added: list[dict[str, Any]]) -> dict[str, int]:
     for token in added:
-        # Runs of spaces as added tokens (GPT-NeoX) are found in ordinary text, before anything is merged.
+        # Added tokens that are runs of spaces (GPT-NeoX) match in ordinary text, before anything is merged.
         if not token["content"].strip():
             raise _refused(f"added token {token['content']!r} is white space, which occurs in ordinary text")
     return {token["content"]: token["id"] for token in added}
 
 
 def _check_merges(model: dict[str, Any], byte_of: dict[str, int], ranks: dict[bytes, int]) -> None:
-    """Merges must make every token, in the order of their ids: then the id of a token says when it is merged."""
+    """Check that the merges make every token in the order of ids, so that the id of a token is its rank."""
     made: set[int] = set()
     last = -1
     for number, merge in enumerate(model.get("merges", [])):
@@ -85,18 +85,18 @@ def _check_merges(model: dict[str, Any], byte_of: dict[str, int], ranks: dict[by
             raise _refused(f"merge {number} ({left} {right}) makes token {rank}, after one that made token {last}")
         made.add(rank)
         last = rank
-    # With ignore_merges a piece that is a token is taken whole, as tiktoken always does.
+    # With ignore_merges a piece that is a token is kept whole, as in tiktoken.
     unmade = [token for token, rank in ranks.items() if len(token) > 1 and rank not in made]
     if unmade and not model.get("ignore_merges"):
         raise _refused(f"no merge makes token {ranks[unmade[0]]}, {unmade[0]!r}")
 
 
 def _byte_characters() -> list[str]:
-    """The character that GPT-2's vocabulary files write for each byte: itself where it is printable."""
+    """The character that GPT-2's vocabulary files use for each byte: the byte itself if it is printable."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(256, 512))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def _refused(why: str) -> FormatError:
-    return FormatError(f"not a tokenizer that ranks alone describe: {why}")
+    return FormatError(f"this tokenizer cannot be used, because ranks alone do not describe it: {why}")

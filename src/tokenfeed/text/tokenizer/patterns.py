@@ -1,6 +1,6 @@
-"""How text is split before tokens are made of it: the regular expressions of well-known vocabularies, by name.
+"""Regular expressions of well-known vocabularies, by name: they split text before tokens are formed.
 
-A pattern must match every character of every text; what it leaves out, engines treat each in its own way.
+A pattern must match every character of every text; engines differ in how they treat characters it leaves out.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ PATTERNS: Mapping[str, str] = {
         )
     ),
 }
-"""nanochat's own; `gpt2`, `gpt4` and `gpt4o` as tiktoken has them (r50k_base, cl100k_base, o200k_base)."""
+"""Patterns by name. `gpt2`, `gpt4` and `gpt4o` are those of tiktoken (r50k_base, cl100k_base, o200k_base)."""
 
 NANOCHAT_SPECIAL_TOKENS = (
     "<|bos|>",
@@ -48,11 +48,11 @@ NANOCHAT_SPECIAL_TOKENS = (
 
 
 def find_pattern(name_or_regex: str) -> str:
-    """The pattern of that name, or the regular expression itself: whatever holds more than letters, digits and `-_`."""
+    """The pattern of that name, or the argument itself if it is a regular expression (not just letters, digits, -_)."""
     if name_or_regex in PATTERNS:
         return PATTERNS[name_or_regex]
     if not name_or_regex or name_or_regex.replace("-", "").replace("_", "").isalnum():
         raise ArgumentError(
-            f"no pattern is called {name_or_regex!r}; there are {', '.join(PATTERNS)}, or pass a regular expression"
+            f"there is no pattern {name_or_regex!r}; use one of {', '.join(PATTERNS)}, or pass a regular expression"
         )
     return name_or_regex

@@ -1,22 +1,20 @@
-"""What engines are given: valid texts without endless runs, so that every engine is exact, fast, and never fails.
+"""Preparation of texts for engines: no endless runs and no surrogates, so that every engine is exact, fast and safe.
 
 Splitting a million spaces overflows the stack of tiktoken's regular expressions, and merging a word of a million
 letters takes some versions hours. So **a run of more than 65,536 characters that are all white space, or all not, is
-cut every 65,536 characters from its start, and the tokens of such a text are those of its pieces**. Where runs are
-shorter nothing is cut, and tokens equal those of tiktoken's `encode_ordinary`. The rule looks at the text alone, so
-that all engines agree. At this length all of them take less than 70 ms for any run that we tried.
+cut every 65,536 characters from its start, and the tokens of such a text are those of its pieces**. Texts with shorter
+runs are not cut, and their tokens equal those of tiktoken's `encode_ordinary`. The rule depends on the text alone, so
+all engines agree. At this length every engine takes less than 70 ms for any run that we tried.
 
-Lone surrogates, which UTF-8 cannot hold, are replaced by U+FFFD, and pairs of them joined, as tiktoken does.
+Lone surrogates, which UTF-8 cannot hold, are replaced by U+FFFD, and pairs of them are joined, as in tiktoken.
 """
 
 import re
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from tokenfeed.errors import ArgumentError
-from tokenfeed.text.tokenizer.engines import Engine
+from tokenfeed.text.tokenizer.engines import TokenizerEngine
+from tokenfeed.text.tokenizer.engines.workers import Encoded
 
 __all__ = ["LONGEST_RUN", "cut_runs", "encode_texts", "join_surrogates"]
 
@@ -24,18 +22,16 @@ LONGEST_RUN = 65_536
 
 _SPACE = re.compile(r"\s")
 _NOT_SPACE = re.compile(r"\S")
-# Each alternative begins where a run does: tried at every character of a shorter run, it would take quadratic time.
+# Each alternative can match only at the start of a run; matching inside shorter runs would take quadratic time.
 _LONG_RUN = re.compile(rf"(?<!\s)\s{{{LONGEST_RUN + 1},}}|(?<!\S)\S{{{LONGEST_RUN + 1},}}")
 
 
-def encode_texts(
-    engine: Engine, texts: Sequence[str], threads: int
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """The tokens of all texts one behind the other, and where each text's begin, plus the end."""
+def encode_texts(engine: TokenizerEngine, texts: Sequence[str], threads: int) -> Encoded:
+    """The tokens of all texts one after the other, and the offset of each text's first token, plus the end."""
     long = []
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ArgumentError(f"texts[{number}] is a {type(text).__name__}, not a str; leave it out")
+            raise ArgumentError(f"texts[{number}] is a {type(text).__name__}; expected a str")
         if len(text) > LONGEST_RUN and _may_have_long_run(text):
             long.append(number)
     try:
@@ -50,10 +46,10 @@ def encode_texts(
 
 
 def cut_runs(text: str) -> list[str]:
-    """The pieces that a text is encoded in: itself alone, unless it has a run of more than `LONGEST_RUN` characters.
+    """The pieces a text is encoded in: only itself, unless it has a run of more than `LONGEST_RUN` characters.
 
-    Time is O(runs) where runs are short, since one character of each kind in every half of `LONGEST_RUN` is enough to
-    know; O(characters) where they may be long.
+    Takes O(runs) time for a text of short runs, because one character of each kind in every half of `LONGEST_RUN` rules
+    out a longer one; O(characters) otherwise.
 
     With a limit of 4: "ab cdefghijk" → "ab cdef", "ghij", "k"
     """
@@ -69,7 +65,7 @@ def cut_runs(text: str) -> list[str]:
 
 
 def join_surrogates(text: str) -> str:
-    """The text as UTF-8 can hold it: itself, unless there are surrogates in it."""
+    """The text in a form that UTF-8 can hold: unchanged unless it has surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -78,7 +74,7 @@ def join_surrogates(text: str) -> str:
 
 
 def _may_have_long_run(text: str) -> bool:
-    """Whether some aligned block of half the limit is all of one kind; every run of more than the limit covers one."""
+    """Whether an aligned block of half the limit is all of one kind; every run longer than the limit covers one."""
     half = LONGEST_RUN // 2
     for start in range(0, len(text) - half + 1, half):
         stop = start + half
@@ -87,9 +83,7 @@ def _may_have_long_run(text: str) -> bool:
     return False
 
 
-def _encode_cut(
-    engine: Engine, texts: Sequence[str], long: set[int], threads: int
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+def _encode_cut(engine: TokenizerEngine, texts: Sequence[str], long: set[int], threads: int) -> Encoded:
     pieces: list[str] = []
     first_piece = [0]
     for number, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""`Vocabulary`: which bytes each token stands for. Everything that encoding depends on, and nothing else."""
+"""`Vocabulary`: the bytes of each token, the pattern and the special tokens. Encoding depends on nothing else."""
 
 import hashlib
 import struct
@@ -9,62 +9,65 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, quantity
 
 __all__ = ["Vocabulary"]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A byte-level byte-pair vocabulary whose merges follow from the ranks alone, as tiktoken's do.
+    """A byte-level byte-pair vocabulary whose merges follow from the ranks alone, as in tiktoken.
 
-    Of all neighbours whose bytes together are a token, those with the lowest rank are merged first. The rank of a
-    token is its id. Checked when it is made, O(tokens).
+    Among neighbours whose joined bytes are a token, the pair with the lowest rank is merged first. The rank of a token
+    is its id. The constructor checks everything, in O(tokens).
     """
 
     ranks: Mapping[bytes, int]
     pattern: str
-    """The regular expression that splits a text into the pieces within which bytes are merged."""
+    """Regular expression that splits a text into pieces; bytes are merged within a piece only."""
     special_tokens: Mapping[str, int]
     bos: str | None = None
-    """The special token that begins a document."""
+    """Special token that begins a document."""
 
     def __post_init__(self) -> None:
         missing = [byte for byte in range(256) if bytes((byte,)) not in self.ranks]
         if missing:
             raise ArgumentError(
-                f"ranks has no token for byte {missing[0]} and {len(missing) - 1} others; all 256 must be"
+                f"ranks lacks {quantity(len(missing), 'single byte')}, the first of them {missing[0]}; a vocabulary "
+                "needs a token for each of the 256 bytes"
             )
         names: dict[int, bytes | str] = {}
         tokens: list[tuple[bytes | str, int]] = [*self.ranks.items(), *self.special_tokens.items()]
         for name, number in tokens:
             if type(number) is not int or number < 0:
-                raise ArgumentError(f"token {name!r} has id {number!r}; expected a number from 0")
+                raise ArgumentError(f"token {name!r} has id {number!r}; expected a whole number from 0 on")
             if number in names:
                 raise ArgumentError(f"tokens {names[number]!r} and {name!r} both have id {number}")
             if not name:
                 raise ArgumentError(f"the token with id {number} is empty")
             if isinstance(name, str) and not _is_text(name):
-                raise ArgumentError(f"special token {name!r} has half of a surrogate pair, which no text has")
+                raise ArgumentError(
+                    f"special token {name!r} contains half of a surrogate pair, which is not valid text"
+                )
             names[number] = name
         if max(names) >= 4 * len(names):
             raise ArgumentError(
-                f"token {names[max(names)]!r} has id {max(names)}, but there are {len(names)} tokens in all; "
-                "ids must not leave most numbers unused"
+                f"token {names[max(names)]!r} has id {max(names)}, but there are only {len(names)} tokens; ids may not "
+                "leave most numbers unused"
             )
         if not _is_text(self.pattern):
-            raise ArgumentError("the pattern has half of a surrogate pair, which no text has")
+            raise ArgumentError("the pattern contains half of a surrogate pair, which is not valid text")
         if self.bos is not None and self.bos not in self.special_tokens:
-            raise ArgumentError(f"bos {self.bos!r} is not a special token; there are {list(self.special_tokens)}")
+            raise ArgumentError(f"bos {self.bos!r} is not a special token; those are {list(self.special_tokens)}")
 
     @cached_property
     def size(self) -> int:
-        """The largest id, and one."""
+        """The largest id plus one."""
         return max(max(self.ranks.values()), max(self.special_tokens.values(), default=0)) + 1
 
     @cached_property
     def tokens(self) -> list[bytes | None]:
-        """The bytes of every id, a special token's being its name; None where an id is not used."""
+        """The bytes of every id (for a special token, its name); None for unused ids."""
         tokens: list[bytes | None] = [None] * self.size
         for token, number in self.ranks.items():
             tokens[number] = token
@@ -74,7 +77,7 @@ class Vocabulary:
 
     @cached_property
     def token_bytes(self) -> npt.NDArray[np.int32]:
-        """How many bytes of text each id stands for: 0 for special tokens and for ids that are not used."""
+        """Number of bytes of text that each id stands for; 0 for special tokens and unused ids."""
         lengths = np.zeros(self.size, np.int32)
         lengths[list(self.ranks.values())] = [len(token) for token in self.ranks]
         lengths.flags.writeable = False
@@ -82,7 +85,7 @@ class Vocabulary:
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that agree where ranks, pattern and special tokens do."""
+        """16 hexadecimal digits, equal for vocabularies with equal ranks, pattern and special tokens."""
         digest = hashlib.blake2b(b"tokenfeed vocabulary 1", digest_size=8)
         for token, number in sorted(self.ranks.items(), key=lambda item: item[1]):
             digest.update(struct.pack("<QQ", number, len(token)) + token)

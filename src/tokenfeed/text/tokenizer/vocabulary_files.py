@@ -1,13 +1,13 @@
-"""Vocabularies in files: our own form, tiktoken's rank files, and Hugging Face's `tokenizer.json`.
+"""Vocabularies in files: our own format, tiktoken's rank files, and Hugging Face's `tokenizer.json`.
 
-Ours is JSON, one token a line:
+Our format is JSON, one token per line:
 
 {
 "format": "tokenfeed-tokenizer", "version": 1,
 "pattern": "…", "special_tokens": {"<|bos|>": 32759}, "bos": "<|bos|>",
 "ranks": [
-"AA==",       the bytes of token 0 in base64
-null,         an id that no ordinary token has
+"AA==",       bytes of token 0 in base64
+null,         an id without an ordinary token
 …]
 }
 """
@@ -18,7 +18,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tokenfeed.errors import ArgumentError, FormatError, NotAStoreError
+from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.storage.local import read_bytes, replace_bytes, writing
 from tokenfeed.text.tokenizer.hugging_face import vocabulary_from_hugging_face
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
@@ -31,34 +31,34 @@ _FORMAT = "tokenfeed-tokenizer"
 
 
 def read_vocabulary(path: PathLike) -> Vocabulary:
-    """The vocabulary in a file of our own form or Hugging Face's, or in the `tokenizer.json` of a folder."""
+    """Read our own format or Hugging Face's, from a file or from the `tokenizer.json` in a folder."""
     file = Path(path)
     if file.is_dir():
         file /= _NAME
     if not file.exists():
-        raise NotAStoreError(f"no tokenizer at {path}: {file} does not exist")
+        raise NotFoundError(f"there is no tokenizer at {path}: {file} does not exist")
     try:
         fields = json.loads(read_bytes(file))
     except (ValueError, RecursionError) as error:
         raise FormatError(
-            f"{file} is not JSON ({error}); a file of tiktoken's ranks is opened with Tokenizer.from_ranks"
+            f"{file} is not JSON ({error}). If it is a rank file of tiktoken, use Tokenizer.from_ranks"
         ) from error
     if not isinstance(fields, dict):
-        raise FormatError(f"{file} holds a {type(fields).__name__}; expected an object")
+        raise FormatError(f"{file} holds a JSON {type(fields).__name__}; expected an object")
     try:
         if fields.get("format") == _FORMAT:
-            return _from_fields(fields, file)
+            return _from_fields(fields)
         if "model" in fields:
             return vocabulary_from_hugging_face(fields)
     except (ArgumentError, FormatError) as error:
         raise FormatError(f"{file}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{file} is not a tokenizer: {type(error).__name__} {error}") from error
-    raise FormatError(f'{file} is neither a tokenizer of tokenfeed (no "format") nor of Hugging Face (no "model")')
+    raise FormatError(f'{file} is not a tokenizer of tokenfeed (no "format") or of Hugging Face (no "model")')
 
 
 def write_vocabulary(vocabulary: Vocabulary, path: PathLike) -> Path:
-    """Write our own form, in one step: into `path` where it ends in `.json`, else into a folder. Returns the file."""
+    """Write our own format atomically: to `path` if it ends in `.json`, else into that folder. Returns the file."""
     file = Path(path)
     if file.suffix != ".json":
         file /= _NAME
@@ -81,7 +81,9 @@ def write_vocabulary(vocabulary: Vocabulary, path: PathLike) -> Path:
 
 
 def read_ranks(path: PathLike) -> dict[bytes, int]:
-    """The ranks in a file of tiktoken's: on every line the bytes of a token in base64, a space, its rank."""
+    """Read a rank file of tiktoken: on every line the bytes of a token in base64, a space, its rank."""
+    if not Path(path).exists():
+        raise NotFoundError(f"there is no rank file {path}")
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(read_bytes(Path(path)).splitlines(), start=1):
         if not line:
@@ -90,16 +92,18 @@ def read_ranks(path: PathLike) -> dict[bytes, int]:
             token, rank = line.split()
             decoded, value = base64.b64decode(token, validate=True), int(rank)
         except ValueError as error:
-            raise FormatError(f"{path}, line {number}: {line[:60]!r} is not base64, a space and a rank") from error
+            raise FormatError(
+                f"{path}, line {number}: expected base64, a space and a rank, got {line[:60]!r}"
+            ) from error
         if decoded in ranks:
-            raise FormatError(f"{path}, line {number}: {decoded!r} has rank {ranks[decoded]} already")
+            raise FormatError(f"{path}, line {number}: token {decoded!r} already has rank {ranks[decoded]}")
         ranks[decoded] = value
     return ranks
 
 
-def _from_fields(fields: dict[str, Any], file: Path) -> Vocabulary:
+def _from_fields(fields: dict[str, Any]) -> Vocabulary:
     if fields.get("version") != 1:
-        raise FormatError(f"version is {fields.get('version')!r}; this tokenfeed reads version 1")
+        raise FormatError(f"version is {fields.get('version')!r}; this version of tokenfeed reads version 1")
     pattern, special_tokens, bos, tokens = (fields.get(key) for key in ("pattern", "special_tokens", "bos", "ranks"))
     if not isinstance(pattern, str) or not isinstance(special_tokens, dict) or not isinstance(tokens, list):
         raise FormatError("expected pattern (text), special_tokens (an object) and ranks (a list)")

@@ -1,4 +1,4 @@
-// The frame: which sections there are, which one is shown, light or dark.
+// The frame: the list of sections, the one shown, light or dark.
 import { ask, h } from "./dom.js";
 import { showLive } from "./live.js";
 import { showOrder } from "./order.js";
@@ -67,7 +67,7 @@ function startSections(subject) {
   go();
 }
 
-// The token stays out of the address bar, of bookmarks and of what is copied from there; the cookie has it.
+// Take the token out of the address bar, so that bookmarks and copied addresses do not hold it: the cookie does.
 if (location.search) history.replaceState(null, "", location.pathname + location.hash);
 startTheme();
 try {

@@ -1,8 +1,8 @@
-// The bytes of a sample in its files; cells that belong together light up together.
+// The bytes of a sample in its files. Cells that belong together are highlighted together.
 import { bytes, colour, count, h } from "./dom.js";
 
 export function fileCells(found) {
-  if (!found.files.length) return h("p", { class: "hint" }, "It has no bytes.");
+  if (!found.files.length) return h("p", { class: "hint" }, "This sample has no items, so it has no bytes.");
   const root = h("div", { class: "files" });
   const light = (cell) => {
     for (const other of root.querySelectorAll(".cell")) {
@@ -51,7 +51,7 @@ export function fileCells(found) {
   return root;
 }
 
-// Two cells belong together if they are of one item, of one span, or of an item and the span that covers it.
+// Two cells belong together if they show the same item, the same span, or an item and the span that covers it.
 function belongs(one, other) {
   if (one === other) return true;
   if (one.span !== undefined && other.span !== undefined) return one.span === other.span && one.of === other.of;

@@ -1,10 +1,10 @@
-// Lines over time, drawn by hand: one chart, with its numbers in words, and a cursor that the mouse or arrow keys move.
+// One chart of lines over time, drawn without a library, with its numbers in words and a cursor for mouse or arrow keys.
 import { h, s } from "./dom.js";
 
 const [WIDTH, HEIGHT, LEFT, BOTTOM] = [440, 130, 46, 18];
 
 // What `draw` is given: times (edges of bins, one more than values), lines of {name, values, kind, colour}, how to
-// write a value, what the scale ends with, and what is so now. A value of null is a gap.
+// write a value, the end of the scale, and the current value in words. A value of null is a gap.
 export class Chart {
   #svg = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + BOTTOM}`, role: "img", class: "plot", tabindex: "0" });
   #now = h("strong", {});
@@ -56,7 +56,7 @@ export class Chart {
     this.#tell();
   }
 
-  // The line that stands where the cursor of all charts is; null is nowhere.
+  // Place the cursor line, at the same time in all charts; null hides it.
   point(bin) {
     if (!this.#drawn) return;
     this.#drawn.cursor = bin;
@@ -85,10 +85,10 @@ export class Chart {
   }
 }
 
-// A background is looked at, not told.
+// Background areas are drawn, but not described in words.
 const isTold = (line) => line.kind !== "back";
 
-// Values stand in the middle of their bins; where there are none, the line is interrupted.
+// Values are drawn at the middle of their bins; null interrupts the line.
 function drawLine(line, x, y) {
   const runs = [];
   line.values.forEach((value, bin) => {
@@ -110,7 +110,7 @@ function drawLine(line, x, y) {
 function summary(lines, write) {
   const told = lines.filter(isTold);
   const values = told.flatMap((line) => line.values.filter((value) => value !== null));
-  if (!values.length) return "nothing in this time";
+  if (!values.length) return "no data in this time";
   const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
   const each = told.length > 1 ? " each" : "";
   return `from ${write(Math.min(...values))} to ${write(Math.max(...values))}, mean ${write(mean)}${each}`;
@@ -122,7 +122,7 @@ export function duration(seconds) {
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} days`;
 }
 
-// The next round number: scales that end there need not move with every value.
+// The next round number, so that the scale does not change with every value.
 export function roundUp(value) {
   if (!(value > 0)) return 1;
   const size = 10 ** Math.floor(Math.log10(value));

@@ -1,4 +1,4 @@
-// Elements, numbers in words, and questions to the server. Text is only ever set as text, never parsed as HTML.
+// Elements, numbers as text, and requests to the server. Text is always set as text, never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -24,7 +24,7 @@ const fraction = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 export const count = (value) => (typeof value === "number" ? whole.format(value) : String(value));
 export const decimal = (value) => fraction.format(value);
 export const percent = (value) => `${(100 * value).toFixed(1)}%`;
-// With as many places as a small share, or a small number, needs.
+// Percentages and numbers with enough decimals for small values.
 export const share = (value) => `${(100 * value).toFixed(value >= 0.1 ? 0 : value >= 0.01 ? 1 : 2)}%`;
 export const fine = (value) => value.toFixed(value >= 10 ? 0 : value >= 1 ? 1 : 2);
 
@@ -43,16 +43,16 @@ export function bytes(value) {
   return `${decimal(value)} PB`;
 }
 
-// The answer to a question; what cannot be answered is an Error whose message is meant for people.
+// The answer to a request. Throws an Error whose message can be shown to the user.
 export async function ask(name, parameters = {}) {
   const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const response = await fetch(`api/${name}?${new URLSearchParams(given)}`, { credentials: "same-origin" });
-  const answer = await response.json().catch(() => ({ message: `The server says ${response.status}.` }));
+  const answer = await response.json().catch(() => ({ message: `The server answered with status ${response.status}.` }));
   if (!response.ok) throw new Error(answer.message);
   return answer;
 }
 
-// Show what `make` gives in `place`, or the error in its stead. Of several under way, only the latest is shown.
+// Show the result of `make` in `place`, or its error. If several are under way, only the latest is shown.
 const latest = new WeakMap();
 export async function show(place, make) {
   const turn = (latest.get(place) ?? 0) + 1;

@@ -1,14 +1,14 @@
-// A running loader: how fast it is, what it waits for, and how that was. Asks once a second for what is new, unless
-// nobody looks.
+// A running loader: its speed, what it waits for, and charts over time. Asks for news once a second while it is
+// visible.
 import { ask, bytes, card, count, decimal, field, fine, h, select, share, short, table, tile } from "./dom.js";
 import { makeCharts } from "./live_charts.js";
 import { Track } from "./track.js";
 
 const EVERY = 1000;
 const WINDOWS = { "last minute": 60, "ten minutes": 600, all: Infinity };
-const STATES = { runs: "running", ended: "ended", silent: "not heard of", gone: "killed" };
-const ALL = "all together";
-const EACH = "each by itself";
+const STATES = { runs: "running", ended: "ended", silent: "silent", gone: "killed" };
+const ALL = "all ranks";
+const EACH = "each rank";
 
 export function showLive(section) {
   const state = { window: 60, ranks: ALL, isPaused: false, told: null, tracks: new Map(), gpus: new Map() };
@@ -24,7 +24,7 @@ export function showLive(section) {
       view.problem("");
       view.draw();
     } catch (error) {
-      view.problem(error instanceof TypeError ? "The server does not answer: has it ended?" : error.message);
+      view.problem(error instanceof TypeError ? "The server does not answer. Has it been stopped?" : error.message);
     } finally {
       isAsking = false;
     }
@@ -36,7 +36,7 @@ export function showLive(section) {
   look().then(() => section.removeAttribute("aria-busy"));
 }
 
-// What is new goes to what is there; of a loader that the server has forgotten, nothing is kept.
+// Append the news; drop loaders that the server no longer lists.
 function take(state, told) {
   const add = (tracks, key, points) => {
     const track = tracks.get(key) ?? new Track();
@@ -124,10 +124,10 @@ function pauseButton(state, look) {
 
 const tellMissing = (told) =>
   told.missing
-    ? `There is no ${told.missing} yet. A training script writes it: observe.publish(loader, "${told.missing}")`
-    : "Nothing was published yet.";
+    ? `There is no ${told.missing} yet. The training script writes it if it calls observe.publish(loader, "${told.missing}")`
+    : "The training script has published nothing yet.";
 
-// "rank 3", and of several loaders of one rank, which process.
+// "rank 3", with the process if one rank has several loaders.
 const namer = (loaders) => (one) =>
   `rank ${one.rank}${loaders.filter((other) => other.rank === one.rank).length > 1 ? `, process ${one.pid}` : ""}`;
 
@@ -137,17 +137,17 @@ function offer(choice, state, names) {
   choice.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === state.ranks }, name)));
 }
 
-// Of many ranks, those that are gone come first, then those that wait longest.
+// Ranks that are gone come first, then those that wait longest.
 function sentences(loaders, name) {
   const weight = { gone: 3, silent: 2, runs: 1, ended: 0 };
   const order = [...loaders].sort((a, b) => weight[b.state] - weight[a.state] || b.wait_fraction - a.wait_fraction);
   const told = order.slice(0, 4).flatMap((one) =>
     one.words.map((text) => loaders.length > 1 ? `${name(one).replace("rank", "Rank")}: ${text}` : text)
   );
-  return loaders.length > 4 ? [...told, `${count(loaders.length - 4)} more ranks are in the table.`] : told;
+  return loaders.length > 4 ? [...told, `${count(loaders.length - 4)} more in the table.`] : told;
 }
 
-// Sentences that stand as they stood are left alone, so that they are not read out again.
+// Unchanged sentences are left alone, so that screen readers do not repeat them.
 function say(place, texts) {
   if ([...place.children].map((child) => child.textContent).join("\n") === texts.join("\n")) return;
   place.replaceChildren(...texts.map((text) => h("p", {}, text)));
@@ -201,6 +201,6 @@ function rankTable(loaders, past) {
   const heads = ["rank", "", "process", "tokens/s", "waits", "ready", "cores", "memory", "batches"];
   return [
     table(heads, rows, { numbers: [0, 3, 4, 5, 6, 7, 8], caption: "Ranks" }),
-    h("p", { class: "hint" }, past ? `${count(past)} that ended before, in the charts alone.` : ""),
+    h("p", { class: "hint" }, past ? `${count(past)} ended earlier, shown only in the charts.` : ""),
   ];
 }

@@ -1,4 +1,4 @@
-// The charts of a running loader: from counters of its ranks to lines, of all together or of each by itself.
+// The charts of a running loader: counters become lines, for all ranks together or for each.
 import { Chart, duration, roundUp } from "./chart.js";
 import { bytes, count, decimal, fine, h, share, short } from "./dom.js";
 
@@ -22,9 +22,9 @@ export function makeCharts() {
   const legend = h("p", { class: "legend" });
   const gpuHint = h("span", { id: "gpu-hint" });
   const figures = h("div", { class: "figures" }, Object.values(charts).map((chart) => chart.element));
-  const hint = h("p", { class: "hint" }, "The pointer, or arrow keys on a chart, tell of any moment. ", gpuHint);
+  const hint = h("p", { class: "hint" }, "Point at a chart, or use arrow keys, to read the values at any moment. ", gpuHint);
 
-  // `loaders` are drawn; `present` are those of them that count now.
+  // `loaders` are drawn; `present` are those that still run.
   function draw(state, loaders, present, isApart) {
     const { told, tracks } = state;
     const times = edges(state.window, told.now, loaders.map((one) => tracks.get(one.id)));
@@ -76,7 +76,7 @@ export function makeCharts() {
   function drawGpus({ told, gpus }, times, show) {
     const isThere = told.gpus.length > 0;
     charts.gpu.element.hidden = charts.gpuMemory.element.hidden = !isThere;
-    gpuHint.textContent = isThere ? "GPUs are those of the machine that serves it." : `No GPUs: ${told.no_gpus}.`;
+    gpuHint.textContent = isThere ? "GPUs of the machine that serves this page." : `No GPUs: ${told.no_gpus}.`;
     if (!isThere) return;
     const all = told.gpus.map((one) => ({ ...one, points: gpus.get(one.index).points }));
     const lines = (place) =>
@@ -95,20 +95,20 @@ export function makeCharts() {
   return { element: h("div", { class: "chart" }, legend, figures, hint), draw };
 }
 
-// What nothing is, is nothing.
+// Null stays null.
 const axisShare = (value) => value ? share(value) : "0%";
 const axisFine = (value) => value ? fine(value) : "0";
 const sum = (list) => list.reduce((total, value) => total + value, 0);
 const mean = (list) => sum(list) / Math.max(1, list.length);
 const highest = (lines) => Math.max(0, ...lines.flatMap((line) => line.values.map((value) => value ?? 0)));
 
-// Two loaders of one process have its processor time and memory in common, which count once.
+// Two loaders of one process share its processor time and memory: count them once.
 const processes = (loaders) =>
   loaders.filter((one, place) =>
     place === loaders.findIndex((other) => one.host === other.host && one.pid === other.pid)
   );
 
-// Edges of bins: multiples of their width, so that bins stay what they are from one second to the next.
+// Edges of bins are multiples of the width, so that bins do not move from second to second.
 function edges(window, now, tracks) {
   const first = Math.min(now, ...tracks.filter((one) => one.points.length).map((one) => one.points[0][0]));
   const seconds = window === Infinity ? Math.max(10, now - first) : window;
@@ -134,7 +134,7 @@ const apart = (loaders, name) =>
     colour: `s${one.rank % 8}`,
   }));
 
-// What is not waited is computed: the rest of the height.
+// Time not spent waiting is spent computing: the rest of the height.
 const computing = (waits) => ({
   ...waits,
   kind: "back",
@@ -142,7 +142,7 @@ const computing = (waits) => ({
   values: waits.values.map((value) => value === null ? null : 1),
 });
 
-// Of every bin the mean of what was seen in it; the value before, where it was seen less than three seconds ago.
+// Mean of the values in each bin; in an empty bin, the previous value if it is less than three seconds old.
 function sampled(points, times, place) {
   return times.slice(1).map((stop, bin) => {
     const there = points.filter(([time]) => time >= times[bin] && time < stop).map((point) => point[place]);

@@ -1,4 +1,4 @@
-// The order of a run: the permutation as a picture, one index on its way, and steps dealt out to ranks.
+// The order of a run: the permutation as a picture, the path of one index, and the samples of each rank.
 import { ask, card, count, field, h, numberInput, show, table } from "./dom.js";
 import { steps } from "./steps.js";
 
@@ -67,7 +67,7 @@ export function showOrder(section) {
         h(
           "p",
           {},
-          "Position k across, what stands there upwards. Each value once, in no order that the eye or a test could find; nothing is stored.",
+          "Horizontal: position k. Vertical: the value there. Every value appears once, in an order that looks random to the eye and to statistical tests. Nothing is stored: each value is computed on request.",
         ),
         h(
           "div",
@@ -90,7 +90,7 @@ export function showOrder(section) {
         h(
           "p",
           {},
-          "A position is two halves. In every round one half is moved by a number that depends on the other half and on a key; so each round can be undone, and no two positions ever meet.",
+          "A position is split into two halves. Each round adds to one half a number that depends on the other half and on a key. Every round can be undone, so two positions never give the same value.",
         ),
         h("div", { class: "controls" }, field("position", position)),
         rounds,
@@ -164,7 +164,7 @@ function walkTable(walk) {
     h(
       "div",
       { class: "tall" },
-      table(["round", "left half · right half", "moved by", "place"], rows, { numbers: [3], caption: "Rounds" }),
+      table(["round", "left half · right half", "added", "place"], rows, { numbers: [3], caption: "Rounds" }),
     ),
   ];
 }

@@ -1,4 +1,4 @@
-// What a store holds.
+// Contents of a store.
 import { ask, bytes, card, count, decimal, facts, field, h, s, select, short, show, table, tile } from "./dom.js";
 
 const PAGE = 20;
@@ -53,7 +53,7 @@ export function showOverview(section, subject) {
       store.spans.length ? lengths(store) : null,
       shards(store),
       card(
-        "Where it comes from",
+        "Origin",
         facts([
           ["identity", h("code", {}, store.identity ?? "empty")],
           ["tokenizer", h("code", {}, store.tokenizer ?? "not recorded")],
@@ -63,7 +63,7 @@ export function showOverview(section, subject) {
           ? h(
             "p",
             { class: "problem" },
-            "The tokenizer given is not the one that is recorded: what is decoded may be wrong.",
+            "This tokenizer is not the one recorded in the store: the decoded text may be wrong.",
           )
           : null,
         Object.keys(store.provenance).length
@@ -79,11 +79,11 @@ function lengths(store) {
   const draw = (name) => show(place, async () => histogram(await ask("lengths", { table: name })));
   const names = store.spans.map((one) => one.name);
   draw(names[0]);
-  return card("How long documents are", names.length > 1 ? field("table", select(names, names[0], draw)) : null, place);
+  return card("Lengths of documents", names.length > 1 ? field("table", select(names, names[0], draw)) : null, place);
 }
 
 function histogram(found) {
-  if (!found.sampled) return h("p", { class: "hint" }, "There are no spans.");
+  if (!found.sampled) return h("p", { class: "hint" }, "This table has no spans.");
   const [width, height, low] = [900, 200, 24];
   const most = Math.max(...found.bins.map((bin) => bin.count));
   const step = width / found.bins.length;
@@ -126,7 +126,7 @@ function histogram(found) {
       { class: "hint" },
       found.sampled === found.total
         ? `All ${count(found.total)} spans.`
-        : `A sample of ${count(found.sampled)} of ${count(found.total)} spans.`,
+        : `From a sample of ${count(found.sampled)} of ${count(found.total)} spans.`,
     ),
   ];
 }

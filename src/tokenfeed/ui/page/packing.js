@@ -1,4 +1,4 @@
-// How documents fill rows.
+// Documents packed into rows.
 import {
   ask,
   card,
@@ -34,7 +34,7 @@ export function showPacking(section) {
       h(
         "p",
         {},
-        "Whole documents, the longest first, each into the fullest row that still has room for it. A document longer than a row fills rows of its own, and its rest is placed like any other. Nothing is cut off, and what stays empty is at the end of rows.",
+        "Documents are placed longest first, each into the fullest row that still has room for it. A document longer than a row fills rows of its own, and its rest is placed like any other document. Nothing is cut off; the empty space is at the end of rows.",
       ),
       h(
         "div",
@@ -49,7 +49,7 @@ export function showPacking(section) {
   });
 }
 
-// A power of two that holds two documents or more.
+// A power of two that holds at least two documents.
 const rowLength = (mean) => Math.max(256, Math.min(65536, 2 ** Math.ceil(Math.log2(2 * Math.max(1, mean)))));
 
 function picture(found) {
@@ -90,7 +90,7 @@ function picture(found) {
       ["rows", count(found.rows)],
       ["filled", h("b", { class: "good" }, percent(found.used))],
       ["empty", percent(1 - found.used)],
-      ["filled if each stood alone", percent(found.used_alone)],
+      ["filled if each document had its own rows", percent(found.used_alone)],
       ["documents longer than a row", count(found.cut)],
     ]),
     s("svg", {

@@ -16,7 +16,7 @@ import {
 } from "./dom.js";
 import { documentSearch } from "./search.js";
 
-// A link to the sample of that number, where the run is over one view of a store that is there.
+// A link to the sample, if the run reads one view of a store that is available.
 const VIEW = /^(windows|packed)\((\d+)|^(documents)\('([\w-]+)'\)/;
 function sampleLink(run, subject) {
   const found = subject.has_store ? VIEW.exec(run.sources[0].view) : null;
@@ -30,7 +30,7 @@ function sampleLink(run, subject) {
 export function showRun(section, subject) {
   return show(section, async () => {
     const run = await ask("run");
-    if (!run.plan) return card("Run", h("p", {}, "Nothing was started yet."));
+    if (!run.plan) return card("Run", h("p", {}, "This run has not started yet."));
     const link = sampleLink(run, subject);
     const isMixture = run.sources[0].name !== "";
     return [
@@ -42,7 +42,7 @@ export function showRun(section, subject) {
   });
 }
 
-// The last leg has no end that the file could tell, and is drawn open.
+// The run file does not know where the last leg ends, so it is drawn open.
 function timeline(run) {
   const legs = run.legs;
   const last = legs.at(-1).first_step;
@@ -140,7 +140,7 @@ function mixture(run) {
     h(
       "p",
       {},
-      "What each source has given after so many samples, and, as a mark, what it was to give. They are never more than one sample apart.",
+      "Bar: samples each source has given by then. Mark: its target. The two never differ by more than one sample.",
     ),
     h("div", { class: "controls" }, sliderField("samples", from, { min: 0, max: from * 2, onchange: draw })),
     place,
@@ -199,7 +199,7 @@ function search(run, isMixture, link) {
   const draw = () =>
     show(place, async () => {
       const found = await ask("find", state);
-      if (!found.total) return h("p", { class: "hint" }, "It is in no row of these epochs.");
+      if (!found.total) return h("p", { class: "hint" }, "No row of these epochs holds this document.");
       return [
         h("p", { class: "result" }, `Seen in ${count(found.total)} row${found.total > 1 ? "s" : ""}.`),
         table(
@@ -214,7 +214,7 @@ function search(run, isMixture, link) {
             count(one.epoch),
             link(one.index),
           ]),
-          { numbers: [0, 1, 2, 3, 4, 5], caption: "Where it is seen" },
+          { numbers: [0, 1, 2, 3, 4, 5], caption: "Rows that hold the document" },
         ),
       ];
     });
@@ -237,7 +237,7 @@ function search(run, isMixture, link) {
     h(
       "p",
       { class: "hint" },
-      "Steps after the last start are told as they are planned, whether the run has got there or not.",
+      "Steps after the last start are computed from the plan, whether or not the run has reached them.",
     ),
     h(
       "div",

@@ -1,4 +1,4 @@
-// Any sample, token by token: its documents in colours, its spans, where it lies, and its bytes.
+// Any sample, token by token: documents in colours, spans, place on disk, bytes.
 import { ask, card, colour, count, facts, field, h, numberInput, s, select, show, table } from "./dom.js";
 import { fileCells } from "./bytes.js";
 import { documentSearch } from "./search.js";
@@ -110,7 +110,7 @@ function body(subject, state, sample, go) {
   const boxes = sample.tokens.map(([number, text, kind], place) =>
     tokenBox(number, text, kind, owner[place] < 0 ? null : spans[owner[place]].number, place)
   );
-  const padding = sample.padding ? h("span", { class: "padding" }, `${count(sample.padding)} of padding`) : null;
+  const padding = sample.padding ? h("span", { class: "padding" }, `${count(sample.padding)} padding`) : null;
   const tokens = h(
     "div",
     {
@@ -173,7 +173,7 @@ function body(subject, state, sample, go) {
       card(
         null,
         bars,
-        sample.primary ? tokens : h("p", { class: "hint" }, "No column of single numbers."),
+        sample.primary ? tokens : h("p", { class: "hint" }, "The store has no column of single numbers."),
         more
           ? h(
             "div",
@@ -215,7 +215,7 @@ function body(subject, state, sample, go) {
       h(
         "p",
         { class: "hint" },
-        "From the chosen token on: click one, or press Enter. Cells that belong together light up together.",
+        "Starts at the chosen token: click one, or press Enter. Cells that belong together are highlighted together.",
       ),
       bytesPlace,
     ),

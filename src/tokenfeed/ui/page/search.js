@@ -1,7 +1,7 @@
-// Documents by what their payloads say: the server looks for half a second at a time, and is asked to go on.
+// Search for documents by text in their payloads. The server searches for half a second, then is asked to continue.
 import { ask, count, field, h, later, show } from "./dom.js";
 
-// `given` makes the parameters of a question; `onpick` is called with the number of the document that was chosen.
+// `given` returns the parameters of the request; `onpick` is called with the number of the chosen document.
 export function documentSearch(given, onpick) {
   const place = h("div", { class: "found" });
   const input = h("input", { type: "search", placeholder: "part of a payload", style: { width: "26ch" } });
@@ -17,7 +17,7 @@ export function documentSearch(given, onpick) {
     });
 
   function results({ found, next, total }) {
-    const hint = `${found.length ? "" : "None. "}${count(next)} of ${count(total)} documents looked at. `;
+    const hint = `${found.length ? "" : "Not found. "}${count(next)} of ${count(total)} documents searched. `;
     return [
       h(
         "div",
@@ -35,11 +35,11 @@ export function documentSearch(given, onpick) {
         "p",
         { class: "hint" },
         hint,
-        next < total ? h("button", { type: "button", onclick: () => look(next) }, "Go on") : null,
+        next < total ? h("button", { type: "button", onclick: () => look(next) }, "Continue") : null,
       ),
     ];
   }
 
   input.addEventListener("input", later(() => look(), 250));
-  return { field: field("look for", input), place, look };
+  return { field: field("search for", input), place, look };
 }

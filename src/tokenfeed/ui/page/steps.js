@@ -1,4 +1,4 @@
-// Steps dealt out to ranks, across epochs, from any number of samples on.
+// The samples of each rank, step by step, across epochs, from any sample on.
 import { ask, card, colour, count, h, later, s, show, sliderField } from "./dom.js";
 
 export function steps() {
@@ -19,12 +19,12 @@ export function steps() {
     h(
       "p",
       {},
-      "A checkpoint is one number: how many samples were delivered. On other ranks, or with another batch size, the same samples follow in the same order; only who gets them changes. Batches run across the end of an epoch.",
+      "A checkpoint is one number: the samples delivered so far. With another number of ranks, or another batch size, the same samples follow in the same order; only the rank that gets each one changes. Batches continue across the end of an epoch.",
     ),
     h(
       "div",
       { class: "controls" },
-      one("samples of an epoch", "n", { min: 8, max: 400 }),
+      one("samples per epoch", "n", { min: 8, max: 400 }),
       one("ranks", "world_size", { min: 1, max: 16 }),
       one("batch size", "batch_size", { min: 1, max: 16 }),
       one("resume after", "resume", { min: 0, max: 1200 }),
@@ -79,7 +79,7 @@ function stepsPicture(found) {
         height,
         viewBox: `0 0 ${width} ${height}`,
         role: "img",
-        "aria-label": "Which index every rank gets in every step",
+        "aria-label": "Index that each rank gets in each step",
         class: "fixed",
       }, parts),
     ),

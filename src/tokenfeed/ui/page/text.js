@@ -9,7 +9,7 @@ export function showText(section, subject) {
   section.replaceChildren(
     card(
       "1 · Text",
-      h("p", {}, "Documents are read a row group at a time, in the order of the files."),
+      h("p", {}, "Documents are read one row group at a time, file by file."),
       h(
         "div",
         { class: "controls" },
@@ -36,7 +36,7 @@ export function showText(section, subject) {
     ),
     subject.tokenizer ? flow() : card(
       "2 · Tokens, rows, batches, ranks",
-      h("p", {}, "Start the page with --tokenizer to see what the stream makes of these documents."),
+      h("p", {}, "Start the page with --tokenizer to see these documents as a stream of rows."),
     ),
   );
 }
@@ -102,7 +102,7 @@ function flow() {
     h(
       "p",
       {},
-      "Each rank packs the documents of its own row groups into rows, and asks nobody. What is here is what tokenfeed.stream delivers.",
+      "Each rank packs the documents of its own row groups into rows, without asking other ranks. These rows are exactly what tokenfeed.stream delivers.",
     ),
     h(
       "div",
@@ -112,7 +112,7 @@ function flow() {
       sliderField("batch size", state.batch_size, { min: 1, max: 16, onchange: set("batch_size") }),
       sliderField("row length", state.seq_len, { min: 16, max: 512, step: 16, onchange: set("seq_len") }),
       field("packing", select(["best_fit", "concat"], state.packing, set("packing"))),
-      field("what does not fit", select(["split", "crop"], state.overflow, set("overflow"))),
+      field("long documents", select(["split", "crop"], state.overflow, set("overflow"))),
     ),
     place,
   );

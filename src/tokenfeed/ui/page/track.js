@@ -1,10 +1,10 @@
-// What the server has told of a loader, kept in bounded memory, and read off as rates between any two moments.
+// The points of a loader, kept in bounded memory, and rates between any two moments.
 
 const [MOST_POINTS, FULL_SECONDS] = [1500, 600];
 const COUNTERS = [1, 2, 3, 5];
 
-// Points are [time, items, wall, wait, queued, cpu, memory]; of a GPU [time, busy, memory]. Counters that begin anew go
-// on from where they were.
+// Points are [time, items, wall, wait, queued, cpu, memory]; of a GPU [time, busy, memory]. Counters that restart
+// continue from their last value.
 export class Track {
   points = [];
   #base = new Array(7).fill(0);
@@ -27,7 +27,7 @@ export class Track {
     }
   }
 
-  // The last ten minutes stay as they are; before, points come to lie ever further apart.
+  // The last ten minutes are kept in full; older points are thinned out.
   #thin() {
     const from = this.points.at(-1)[0] - FULL_SECONDS;
     let kept = -Infinity;
@@ -38,7 +38,7 @@ export class Track {
     });
   }
 
-  // All values at a moment: counters between two points in proportion, the others as last told. Null outside.
+  // All values at a moment: counters interpolated, the others as last reported. Null outside the points.
   at(time) {
     const { points } = this;
     if (!points.length || time < points[0][0] || time > points.at(-1)[0]) return null;
@@ -56,7 +56,7 @@ export class Track {
     return found;
   }
 
-  // What happened between neighbouring `times`: for each bin {items, wall, wait, cpu} by the second, queued, memory.
+  // Rates between neighbouring `times`: for each bin {items, wall, wait, cpu} per second, and queued, memory.
   bins(times) {
     const { points } = this;
     if (!points.length) return times.slice(1).map(() => null);

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tiers import slow
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, ReadError
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
 from tokenfeed.text.sources.portions import Portion, TextRules
@@ -245,7 +246,9 @@ print(read(path), (peak() - before) >> 20)
 """
 
 
-@pytest.mark.parametrize("name", ["one.txt", "one.txt.gz", "one.jsonl", "one.jsonl.zst", "many.jsonl", "many.parquet"])
+@pytest.mark.parametrize(
+    "name", ["one.txt.gz", "many.jsonl", *slow("one.txt", "one.jsonl", "one.jsonl.zst", "many.parquet")]
+)
 def test_memory_does_not_grow_with_the_file(tmp_path, name):
     """64 MB of text, in one document or in many: at most 40 MB more than a small file needs (one string: 250 MB)."""
     text = "Some text, \u00e9 and \U0001f600.\n" * (2 << 20)

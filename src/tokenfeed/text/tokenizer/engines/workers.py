@@ -1,28 +1,38 @@
-"""Texts encoded one at a time on a few threads, for engines that leave the division of work to us."""
+"""Parts that engines share: threads that encode texts one at a time, and vocabularies as rank files."""
 
+import base64
 import os
+import sys
+import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Workers", "available_cores"]
+from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.types import Ints
+
+__all__ = ["Encoded", "RankFileEngine", "TokenIds", "Workers", "available_cores"]
+
+TokenIds = npt.NDArray[np.uint32]
+Encoded = tuple[TokenIds, Ints]
+"""The tokens of all texts one after the other, and the offset of each text's first token, plus the end."""
 
 
 class Workers:
-    """Threads that are kept from call to call, the calling one among them; started anew in a forked process."""
+    """Threads that are kept between calls. A forked process starts its own."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._size = 0
         self._process = os.getpid()
 
-    def encode_each(
-        self, encode: Callable[[str], npt.NDArray[Any]], texts: Sequence[str], threads: int
-    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """What `encode` gives for every text, joined. Long texts are begun first, so that threads end together."""
+    def encode_each(self, encode: Callable[[str], TokenIds], texts: Sequence[str], threads: int) -> Encoded:
+        """Encode text by text on `threads` threads, the caller's included. Long texts go first: all end together."""
         parts: list[Any] = [None] * len(texts)
         threads = min(threads, len(texts))
         if threads <= 1:
@@ -52,5 +62,44 @@ class Workers:
 
 
 def available_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+class RankFileEngine(ABC):
+    """An engine that loads a file of ranks, and that encodes a whole batch on all cores or one text on one.
+
+    With fewer threads than cores, texts are encoded one at a time on that many threads.
+    """
+
+    is_parallel = True
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        # The file holds ordinary tokens only, numbered from 0 without holes: engines then find no special token in a
+        # text. `_table` gives the ids of those numbers, if they differ.
+        tokens = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
+        lines = [b"%b %d\n" % (base64.b64encode(token), rank) for rank, token in enumerate(tokens)]
+        with tempfile.TemporaryDirectory(prefix="tokenfeed-") as folder:
+            path = Path(folder, "ranks.tiktoken")
+            path.write_bytes(b"".join(lines))
+            self._load(str(path), vocabulary.pattern)
+        ids = np.fromiter((vocabulary.ranks[token] for token in tokens), np.uint32, len(tokens))
+        self._table = None if ids[-1] == len(ids) - 1 else ids
+        self._cores = available_cores()
+        self._workers = Workers()
+
+    @abstractmethod
+    def _load(self, path: str, pattern: str) -> None: ...
+
+    @abstractmethod
+    def _encode_one(self, text: str) -> TokenIds: ...
+
+    @abstractmethod
+    def _encode_all(self, texts: Sequence[str]) -> Encoded: ...
+
+    def encode(self, texts: Sequence[str], threads: int) -> Encoded:
+        if threads < self._cores:
+            ids, offsets = self._workers.encode_each(self._encode_one, texts, threads)
+        else:
+            ids, offsets = self._encode_all(texts)
+        return (ids if self._table is None else self._table[ids]), offsets

@@ -1,14 +1,22 @@
 """Steps of a run: which samples each takes, for a batch size that may change on the way."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.types import Ints
 
-__all__ = ["BatchSizes", "rows_of"]
+__all__ = ["BatchSizes", "Stretch", "rows_of"]
+
+
+class Stretch(NamedTuple):
+    """Steps of one batch size: from `step` on, after `samples` samples, every step has so many rows on each rank."""
+
+    step: int
+    samples: int
+    batch_size: int
 
 
 class BatchSizes:
@@ -33,31 +41,36 @@ class BatchSizes:
 
     def at(self, num_delivered: int) -> int:
         """The batch size of the step that begins after that many samples."""
+        if len(self._stages) == 1:
+            return self._stages[0][1]
         return next(size for start, size in reversed(self._stages) if start <= num_delivered)
+
+    def stretches(self, num_delivered: int, world_size: int) -> list[Stretch]:
+        """The steps that follow that many samples, counted from 0, by their batch size. O(stages).
+
+        {0: 2, 7: 3}, two ranks:  Stretch(0, 0, 2), Stretch(2, 8, 3): the step that begins with sample 4 ends at 8
+        """
+        found = [Stretch(0, num_delivered, self.at(num_delivered))]
+        for change, size in self._stages:
+            step, samples, before = found[-1]
+            steps = -(-(change - samples) // (before * world_size))
+            if steps > 0 and self.at(samples + steps * before * world_size) == size:
+                found.append(Stretch(step + steps, samples + steps * before * world_size, size))
+        return found
 
     def after(self, num_delivered: int, num_steps: int, world_size: int) -> int:
         """Samples delivered after that many further steps. O(stages)."""
-        for number, (_, size) in enumerate(self._stages):
-            stop = self._stages[number + 1][0] if number + 1 < len(self._stages) else None
-            if stop is not None and num_delivered >= stop:
-                continue
-            wide = size * world_size
-            steps = num_steps if stop is None else min(num_steps, -(-(stop - num_delivered) // wide))
-            num_delivered += steps * wide
-            num_steps -= steps
-        return num_delivered
+        for step, samples, size in reversed(self.stretches(num_delivered, world_size)):
+            if step <= num_steps:
+                return samples + (num_steps - step) * size * world_size
+        raise ArgumentError(f"a number of steps cannot be negative: {num_steps}")
 
     def steps_between(self, start: int, stop: int, world_size: int) -> int:
         """How many steps lead from `start` samples to `stop` or beyond it. O(stages)."""
-        steps = 0
-        for number, (_, size) in enumerate(self._stages):
-            end = self._stages[number + 1][0] if number + 1 < len(self._stages) else stop
-            end = min(end, stop)
-            if start < end:
-                taken = -(-(end - start) // (size * world_size))
-                steps += taken
-                start += taken * size * world_size
-        return steps
+        for step, samples, size in reversed(self.stretches(start, world_size)):
+            if samples < stop:
+                return step - (samples - stop) // (size * world_size)
+        return 0
 
     def to_json(self) -> list[list[int]]:
         return [list(stage) for stage in self._stages]
@@ -76,7 +89,7 @@ class BatchSizes:
         return str(self._stages[0][1]) if len(self._stages) == 1 else repr(dict(self._stages))
 
 
-def rows_of(start: int, batch_size: int, rank: int, world_size: int) -> npt.NDArray[np.int64]:
+def rows_of(start: int, batch_size: int, rank: int, world_size: int) -> Ints:
     """The samples of one rank in the step that begins at `start`: row j is start + j·world_size + rank.
 
     >>> rows_of(100, 3, 1, 4).tolist()

@@ -1,5 +1,6 @@
 """Where two runs part, and why, from their run files alone."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -7,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import StateError
-from tokenfeed.loader.run import AnyPlan, Leg, Run
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.skips import Ints, begun
+from tokenfeed.runs.history import Leg
+from tokenfeed.runs.run import Run
+from tokenfeed.types import Ints
 
 __all__ = ["Comparison", "Difference", "compare"]
 
@@ -19,7 +21,7 @@ _LOOKED_AT = 1 << 20  # samples compared one by one, where plans are written dif
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs, in the first run and in the second."""
+    """One thing that differs, as it is in the first run and in the second."""
 
     part: str
     first: Any
@@ -31,12 +33,12 @@ class Comparison:
     """From where on two runs differ."""
 
     step: int | None = None
-    """The first that delivers other samples, or in another order."""
+    """First step that delivers other samples, or in another order."""
     samples: tuple[int, int] | None = None
-    """The number, in each run, of the first sample of that step that differs."""
+    """Number, in each run, of the first sample of that step that differs."""
     why: tuple[Difference, ...] = ()
     division_step: int | None = None
-    """The first, before that, that delivers the same samples in another division among ranks."""
+    """First step, before that, that delivers the same samples in another division among ranks."""
     division: tuple[Difference, ...] = ()
     note: str | None = None
 
@@ -45,8 +47,8 @@ class Comparison:
         return self.step is None and self.division_step is None
 
 
-class _Stretch(NamedTuple):
-    """Steps of a run from some step on: the first begins behind `samples` samples, and each has `width` rows in all."""
+class _Progress(NamedTuple):
+    """How far a run is at some step: it begins after `samples` samples, and has `width` rows in all."""
 
     leg: Leg
     samples: int
@@ -58,7 +60,7 @@ class _Stretch(NamedTuple):
 
     @property
     def left(self) -> int:
-        """How many samples come until the run ends."""
+        """Number of samples until the run ends."""
         stop = self.leg.start.stop
         return _FOREVER if stop is None else max(0, stop - self.samples)
 
@@ -72,7 +74,7 @@ def compare(first: Run, second: Run) -> Comparison:
     division: dict[str, Any] = {}
     notes: list[str] = []
 
-    def differ(step: int, ones: _Stretch, others: _Stretch, offset: int) -> Comparison:
+    def differ(step: int, ones: _Progress, others: _Progress, offset: int) -> Comparison:
         samples = ones.samples + offset, others.samples + offset
         return Comparison(step, samples, tuple(_reasons(ones, others, samples)), note=_join(notes), **division)
 
@@ -96,7 +98,7 @@ def _join(notes: list[str]) -> str | None:
     return "; ".join(dict.fromkeys(notes)) or None
 
 
-def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Stretch, _Stretch]]:
+def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Progress, _Progress]]:
     """(first step, end, and what each run does there) of the steps in which neither changes its layout or plan."""
     runs = []
     for run in (first, second):
@@ -110,7 +112,7 @@ def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Stretch, 
         for parts, place in zip(runs, places, strict=True):
             begun, leg, part = parts[place]
             wide = part.batch_size * leg.start.world_size
-            now.append(_Stretch(leg, part.samples + (step - begun) * wide, part.batch_size))
+            now.append(_Progress(leg, part.samples + (step - begun) * wide, part.batch_size))
         coming = [parts[place + 1][0] for parts, place in zip(runs, places, strict=True) if place + 1 < len(parts)]
         stop_step = min(coming, default=None)
         yield step, stop_step, now[0], now[1]
@@ -122,7 +124,7 @@ def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Stretch, 
                 places[number] += 1
 
 
-def _first_difference(ones: _Stretch, others: _Stretch, count: int, notes: list[str]) -> int | None:
+def _first_difference(ones: _Progress, others: _Progress, count: int, notes: list[str]) -> int | None:
     """The first i < count for which sample ones.samples + i of one plan is not others.samples + i of the other."""
     plan, other = ones.leg.start.plan, others.leg.start.plan
     same_from = 0
@@ -148,42 +150,24 @@ def _first_difference(ones: _Stretch, others: _Stretch, count: int, notes: list[
     return None
 
 
-def _agree_until(plan: AnyPlan, other: AnyPlan, begin: int, count: int) -> int:
+def _agree_until(plan: Plan, other: Plan, begin: int, count: int) -> int:
     """The largest i for which the parts that the first begin + i samples depend on are equal; 0 where none are.
 
-    What is different once is different for good, so that it can be searched by bisection.
+    Parts that differ once differ for good, so bisection finds it.
     """
-    if plan.parts(begin) != other.parts(begin):
-        return 0
-    low, high, leap = 0, count, 1
-    while low + leap < count:
-        if plan.parts(begin + low + leap) != other.parts(begin + low + leap):
-            high = low + leap
-            break
-        low, leap = low + leap, 2 * leap
-    if high == count and plan.parts(begin + count) == other.parts(begin + count):
-        return count
-    while high - low > 1:
-        middle = (low + high) // 2
-        if plan.parts(begin + middle) == other.parts(begin + middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    offsets = range(count + 1)
+    first = bisect_left(offsets, True, key=lambda offset: plan.parts(begin + offset) != other.parts(begin + offset))
+    return max(0, first - 1)
 
 
-def _content(plan: AnyPlan, samples: Ints, ids: dict[Any, int]) -> Ints:
-    """What samples of a run are, in a row each: a number for (source, data, view), the epoch, the index."""
-    if isinstance(plan, Plan):
-        epochs, indices = plan.locate(samples)
-        number = ids.setdefault((None, plan.data, plan.view), len(ids))
-        return np.stack([np.full_like(samples, number), epochs, indices])
-    sources, epochs, indices = plan.draw(samples)
-    numbers = [ids.setdefault((each.name, each.data, each.view), len(ids)) for each in plan.sources]
+def _content(plan: Plan, samples: Ints, ids: dict[Any, int]) -> Ints:
+    """Rows that are equal where samples are: a number for (source, data, view), the epoch, the index."""
+    sources, epochs, indices = plan.locate(samples)
+    numbers = [ids.setdefault((each.name, each.data, each.spec), len(ids)) for each in plan.sources]
     return np.stack([np.array(numbers, np.int64)[sources], epochs, indices])
 
 
-def _reasons(ones: _Stretch, others: _Stretch, samples: tuple[int, int]) -> Iterator[Difference]:
+def _reasons(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> Iterator[Difference]:
     plans = ones.leg.start.plan, others.leg.start.plan
     ends = [min(sample + 1, each.samples + each.left) for sample, each in zip(samples, (ones, others), strict=True)]
     parts = [plan.parts(end) for plan, end in zip(plans, ends, strict=True)]
@@ -196,7 +180,7 @@ def _reasons(ones: _Stretch, others: _Stretch, samples: tuple[int, int]) -> Iter
         yield from _layout(ones, others)
 
 
-def _layout(ones: _Stretch, others: _Stretch) -> Iterator[Difference]:
+def _layout(ones: _Progress, others: _Progress) -> Iterator[Difference]:
     for name, first, second in (
         ("samples before", ones.samples, others.samples),
         ("world size", ones.leg.start.world_size, others.leg.start.world_size),
@@ -206,14 +190,15 @@ def _layout(ones: _Stretch, others: _Stretch) -> Iterator[Difference]:
             yield Difference(name, first, second)
 
 
-def _tell(plan: AnyPlan, name: str, num_delivered: int) -> Any:
+def _tell(plan: Plan, name: str, num_delivered: int) -> Any:
     """A part of a plan, as one can read it."""
     if name == "skips":
-        return [skip.to_json() for skip in begun(plan.skips, num_delivered)]
-    if isinstance(plan, Plan):
-        return plan.view if name == "view" else plan.parts(num_delivered).get(name)
-    if name == "sources":
-        return {source.name: [source.data, source.view] for source in plan.sources}
-    if name == "mixture":
-        return {each.source: each.samples for each in plan.ledger(num_delivered)}
-    return plan.parts(num_delivered).get(name)
+        return [skip.to_json() for skip in plan.early_skips(num_delivered)]
+    by_source: dict[str, Any] = {
+        "data": {source.name: source.data for source in plan.sources},
+        "view": {source.name: str(source.spec) for source in plan.sources},
+        "mixture": {each.source: each.samples for each in plan.ledger(num_delivered)},
+    }
+    if name in by_source:
+        return by_source[name].get("", by_source[name])  # the only source of a run over one view
+    return plan.parts(num_delivered)[name]

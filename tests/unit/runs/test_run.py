@@ -25,7 +25,7 @@ def leg(windows, path, state, steps, world_size, batch_size, **options):
             loader.load_state_dict(state)
     for _ in range(steps):
         batches = [next(loader) for loader in loaders]
-        delivered.append([(batch.samples.tolist(), batch.rows.indices.tolist()) for batch in batches])
+        delivered.append([(batch.samples.tolist(), batch.indices.tolist()) for batch in batches])
         state = batches[0].state
     return delivered, state
 
@@ -82,7 +82,16 @@ def test_a_line_that_a_crash_cut_short(windows, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["[]\n", '{"step": 0}\n', '{"plan": {}}\n', "nonsense\n{}\n", '{"plan": {"version": 9}}\n']
+    "text",
+    [
+        "[]\n",
+        '{"step": 0}\n',
+        '{"plan": {}}\n',
+        "nonsense\n{}\n",
+        '{"kind": "run", "version": 9, "plan": {}}\n',
+        '{"kind": "run", "version": 2, "plan": {"version": 2}, "stores": {}}\n',
+        '{"kind": "stream", "version": 2, "plan": {}, "stores": {}}\n',
+    ],
 )
 def test_what_is_no_run_file(tmp_path, text):
     (tmp_path / "run.jsonl").write_text(text)
@@ -102,7 +111,7 @@ def test_plans_are_saved_and_loaded(windows, tmp_path):
     assert loaded == plan
     assert loaded.trace([0, 5, 99]) == plan.trace([0, 5, 99])
     saved = json.loads((tmp_path / "plan.json").read_text())
-    for damage in ({}, [], {**saved, "version": 2}, {**saved, "num_samples": "x"}, {**saved, "skips": [[1]]}):
+    for damage in ({}, [], {**saved, "version": 1}, {**saved, "sources": [{}]}, {**saved, "skips": [[1]]}):
         (tmp_path / "plan.json").write_text(json.dumps(damage))
         with pytest.raises((StateError, ArgumentError)):
             tokenfeed.Plan.load(tmp_path / "plan.json")

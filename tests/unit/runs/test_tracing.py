@@ -16,8 +16,8 @@ from tokenfeed.errors import (
     SampleIndexError,
     StateError,
 )
-from tokenfeed.loader.comparison import compare
-from tokenfeed.loader.provenance import make_view
+from tokenfeed.runs.comparison import compare
+from tokenfeed.store.spec import ViewSpec
 
 
 def deliver(view, path, steps=3, batch_size=4, *, state=None, **options):
@@ -54,51 +54,47 @@ def path(tmp_path):
         lambda store: store.packed(50, table="concepts"),
     ],
 )
-def test_views_are_made_again_from_their_descriptions(store, path, make):
+def test_views_are_opened_again_from_the_run_file(store, path, make):
     store.pack(64)
     store.pack(50, table="concepts")
     view = make(store)
-    again = make_view(store, view.description)
-    assert again.description == view.description
-    assert len(again) == len(view)
-    np.testing.assert_array_equal(again[3].tokens, view[3].tokens)
     batches = deliver(view, path)
     run = tokenfeed.Run(path)
-    table = "concepts" if "concepts" in view.description else "documents"
+    (source,) = run.starts[0].plan.sources
+    again = store.view(ViewSpec.from_json(source.view))
+    assert again.spec.sample == view.spec.sample
+    assert len(again) == len(view)
+    np.testing.assert_array_equal(again[3].tokens, view[3].tokens)
+    table = view.spec.table
     for step, batch in enumerate(batches):
         rows = run.trace(step)
         for place, row in enumerate(rows):
             assert row.locations == view.locate(row.index)
             assert spans_of(row.documents) == spans_of(batch.spans[table][place])
-            np.testing.assert_array_equal(row.content.tokens, batch.rows[place].tokens)
+            np.testing.assert_array_equal(row.content.tokens, batch[place].tokens)
 
 
 @pytest.mark.parametrize(
-    "description",
-    [
-        "",
-        "windows",
-        "windows()",
-        "windows(0x10)",
-        "windows(64, extra=-1)",
-        "windows(64); x",
-        "windows(64, extra=2, x=3)",
-        "documents(documents)",
-        "documents('../x')",
-        "packed(64)",
-        "__import__('os')",
-        "windows(64)\n",
-    ],
+    "change",
+    [{"kind": "windows"}, {"kind": "rows", "length": 64}, {"kind": "windows", "length": "64"}, "windows(64)", None],
 )
-def test_descriptions_of_no_view(store, description):
-    with pytest.raises(StateError, match="cannot make"):
-        make_view(store, description)
+def test_run_files_that_describe_no_view(store, path, change):
+    deliver(store.windows(64), path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["plan"]["sources"][0]["view"] = change
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(StateError, match=r"run.jsonl, line 1.*(describes no view|field 'length')"):
+        tokenfeed.Run(path)
 
 
-def test_a_description_of_other_samples(store):
+def test_rows_that_another_algorithm_packed(store, path):
     store.pack(64)
-    with pytest.raises(PlanMismatchError, match=r"algorithm 99.*algorithm"):
-        make_view(store, "packed(64) by algorithm 99")
+    deliver(store.packed(64), path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["plan"]["sources"][0]["view"]["algorithm"] = 99
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(StateError, match="algorithm 99"):
+        _ = tokenfeed.Run(path).trace(0)[0].documents
 
 
 def test_no_token_is_read(store, store_path, path):
@@ -121,10 +117,10 @@ def test_where_the_data_was(store, store_path, path, tmp_path, monkeypatch):
     assert len(tokenfeed.Run(tmp_path / "other.jsonl").trace(2)[0].documents) > 0
 
 
-def test_a_run_file_of_before_has_no_places(store, path):
+def test_a_run_file_that_does_not_tell_where_the_data_lies(store, path):
     deliver(store.windows(64), path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    del lines[0]["stores"]
+    lines[0]["stores"] = {}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = tokenfeed.Run(path)
     rows = run.trace(0)
@@ -146,7 +142,7 @@ def test_the_data_has_moved(store, store_path, path, tmp_path):
     with pytest.raises(NotAStoreError, match=r"was in .*store when the run began.*stores="):
         run.find(5)
     moved = run.trace(0, stores=tmp_path / "archive")
-    np.testing.assert_array_equal(moved[2].content.tokens, batch.rows[2].tokens)
+    np.testing.assert_array_equal(moved[2].content.tokens, batch[2].tokens)
     # A resume from there is noted, though the plan is the same.
     deliver(tokenfeed.open(tmp_path / "archive").windows(64), path, 1, state=batch.state)
     assert [start.stores[""] for start in tokenfeed.Run(path).starts] == [
@@ -215,8 +211,9 @@ def test_finding_documents(store, plain, path):
     for arguments in ({}, {"document": 3, "where": {"number": 3}}):
         with pytest.raises(ArgumentError, match="which document"):
             run.find(**arguments)
-    with pytest.raises(ArgumentError, match="no source 'web'"):
+    with pytest.raises(ArgumentError, match="no source 'web': the run is over one view"):
         run.find(3, source="web")
+    assert {seen.source for seen in found} == {""}
 
 
 def test_skipped_documents_are_not_found(store, path):
@@ -245,7 +242,7 @@ def test_sources_of_a_mixture(store, tmp_path, path):
     assert run.starts[-1].stores == {"a": store.paths, "b": [str(tmp_path / "b")]}
     for step, batch in enumerate(batches, 3):
         for place, row in enumerate(run.trace(step)):
-            np.testing.assert_array_equal(row.content.tokens, batch.rows[place].tokens)
+            np.testing.assert_array_equal(row.content.tokens, batch[place].tokens)
             assert row.locations == views[row.source].locate(row.index)
     found = run.find(7, source="b", epochs=range(2))
     assert {seen.source for seen in found} == {"b"}
@@ -271,7 +268,7 @@ def test_other_lengths_over_the_same_groups(store, path):
     assert [start.samples for start in run.starts] == [0, 10]
     for step, batch in enumerate([*short, *long]):
         for place, row in enumerate(run.trace(step)):
-            np.testing.assert_array_equal(row.content.tokens, batch.rows[place].tokens)
+            np.testing.assert_array_equal(row.content.tokens, batch[place].tokens)
 
 
 def test_places(store, path):

@@ -1,0 +1,106 @@
+"""The views that a run was over, opened again and checked to be the same. A plan knows samples by number alone."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError, PlanMismatchError
+from tokenfeed.plan.plan import Plan, PlanSource
+from tokenfeed.runs.history import Paths
+from tokenfeed.store.store import Store, open_store
+from tokenfeed.store.view import View
+
+__all__ = ["Origins", "Stores", "open_data"]
+
+Stores: TypeAlias = Mapping[str, Any] | Any
+"""Where the data is now: a path, a `Store` or a view by the name of the source, or alone where there is one source."""
+
+
+class Origins:
+    """The views that a plan is over, each opened when it is first asked for, and checked against the plan."""
+
+    def __init__(self, plan: Plan, paths: Paths, stores: Stores | None, opened: dict[Any, View]) -> None:
+        """`stores` go before `paths`. Views opened from `paths` are kept in `opened`, which may be shared."""
+        self.plan = plan
+        self._paths = paths
+        self._opened = opened
+        self._sources = {source.name: source for source in plan.sources}
+        if stores is not None and not isinstance(stores, Mapping):
+            if len(self._sources) > 1:
+                names = ", ".join(self._sources)
+                raise ArgumentError(f"of which source is {stores}? Give stores={{name: …}}; there are {names}")
+            stores = dict.fromkeys(self._sources, stores)
+        self._stores: Mapping[str, Any] = stores or {}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the sources."""
+        return list(self._sources)
+
+    def choose(self, source: str | None, *, one: bool) -> list[str]:
+        """The source of that name; without a name all, or if it must be `one`, the only one."""
+        if source is None and not one:
+            return self.names
+        return [self.plan.sources[self.plan.source_number(source)].name]
+
+    def identity(self, name: str) -> tuple[Any, ...]:
+        """Which data, and what one sample is."""
+        return self._sources[name].data, self._sources[name].spec
+
+    def view(self, name: str) -> View:
+        """The view of a source. Opening reads the manifest, and the identity is O(shards); then it is at hand."""
+        source = self._sources[name]
+        told = f"the data of source {name!r}" if name else "the data"
+        given = self._stores.get(name)
+        if given is None:
+            key = (*self.identity(name), tuple(self._paths.get(name, ())))
+            if key not in self._opened:
+                self._opened[key] = self._open(source, told).view(source.spec)
+            return self._opened[key]
+        if isinstance(given, View):
+            _check_identity(given.identity, source.data, told, given)
+            if given.spec.sample != source.spec:
+                raise PlanMismatchError(
+                    f"the run is over {source.spec}; this view is {given.spec.sample}, whose samples are others"
+                )
+            return given
+        return open_data(given, source.data, told).view(source.spec)
+
+    def _open(self, source: PlanSource, told: str) -> Store:
+        name, paths = source.name, list(self._paths.get(source.name, ()))
+        remedy = f"say where it is: stores={{{name!r}: path}}, or --store {name + '=' if name else ''}PATH"
+        if not paths:
+            raise MissingError(f"the run file does not tell where {told} lies; {remedy}")
+        try:
+            return open_data(paths, source.data, told)
+        except NotAStoreError as error:
+            raise NotAStoreError(
+                f"{told} was in {', '.join(paths)} when the run began, and is not there now ({error}); {remedy}"
+            ) from error
+
+
+def open_data(place: Any, identity: str, told: str) -> Store:
+    """The store at a path or paths, or the split of it, that has this identity."""
+    if isinstance(place, Store):
+        _check_identity(place.identity, identity, told, place)
+        return place
+    if not isinstance(place, str | os.PathLike | Sequence):
+        raise ArgumentError(f"{told} is to be found in {place!r}; expected a path, paths, a Store or a view")
+    if isinstance(place, list) and len(place) == 1:
+        (place,) = place
+    store = open_store(place)
+    if store.identity != identity:
+        for split in store.splits:
+            part = open_store(place, split=split)
+            if part.identity == identity:
+                return part
+    _check_identity(store.identity, identity, told, place)
+    return store
+
+
+def _check_identity(found: str, expected: str, told: str, where: Any) -> None:
+    if found != expected:
+        raise PlanMismatchError(
+            f"{told} had identity {expected} when the run began; {where} has {found}. It has changed, or is another "
+            "store: give the one that the run was over"
+        )

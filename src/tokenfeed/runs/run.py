@@ -1,0 +1,114 @@
+"""`Run`: what a run delivered, from its run file alone; the stores are needed only for the content of rows."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.plan.steps import rows_of
+from tokenfeed.runs.file import read_starts
+from tokenfeed.runs.history import Leg, Start, StepRow, find_legs
+from tokenfeed.runs.origins import Origins, Stores
+from tokenfeed.runs.rows import RowTrace, trace_rows
+from tokenfeed.runs.sightings import Sightings, Where, find_rows
+
+__all__ = ["Run"]
+
+
+class Run:
+    """A run, from its run file: `trace` a step to the data, `find` a document, `place` a sample."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.starts = read_starts(self.path)
+        self._opened: dict[Any, Any] = {}
+
+    @cached_property
+    def legs(self) -> list[Leg]:
+        """The starts that no later one overrides at once, each with the steps that it has in the end."""
+        return find_legs(self.starts)
+
+    def _origins(self, start: Start, stores: Stores | None) -> Origins:
+        return Origins(start.plan, start.stores, stores, self._opened)
+
+    def start_of(self, step: int) -> Start:
+        """The start that a step belongs to: a later line overrides an earlier one from its step on."""
+        for start in reversed(self.starts):
+            if start.step <= step:
+                return start
+        raise ArgumentError(f"{self.path} has no step {step}")
+
+    def samples(self, step: int, *, rank: int | None = None) -> list[int]:
+        """The samples of the run that a step delivered: of one rank row by row, or of all ranks in order."""
+        start = self.start_of(step)
+        begin = start.batch_sizes.after(start.samples, step - start.step, start.world_size)
+        size = start.batch_sizes.at(begin)
+        if rank is not None and not 0 <= rank < start.world_size:
+            raise ArgumentError(f"step {step} ran on {start.world_size} ranks; there was no rank {rank}")
+        if start.stop is not None and begin >= start.stop:
+            raise ArgumentError(f"{self.path} has no step {step}: the run ended after {start.stop:,} samples")
+        everything = rows_of(begin, size * start.world_size, 0, 1)
+        samples: list[int] = (everything if rank is None else everything[rank :: start.world_size]).tolist()
+        return [sample for sample in samples if start.stop is None or sample < start.stop]
+
+    def trace(self, step: int, *, rank: int | None = None, stores: Stores | None = None) -> list[RowTrace]:
+        """Where the rows of a step came from: of one rank row by row, or of all ranks in the order of the run.
+
+        Samples, epochs and indices follow from the run file. Shards, documents and payloads are looked up in the stores
+        when they are asked for: where they were when the run began, or where `stores` says, by the name of the source,
+        or without a name for a run over one view. A store that is not what the run was over is an error.
+        """
+        start = self.start_of(step)
+        samples = self.samples(step, rank=rank)
+        if rank is None:
+            rows, ranks = np.divmod(np.arange(len(samples)), start.world_size)
+        else:
+            rows, ranks = np.arange(len(samples)), np.full(len(samples), rank)
+        return trace_rows(self._origins(start, stores), samples, ranks.tolist(), rows.tolist())
+
+    def place(self, sample: int) -> StepRow:
+        """The step, rank and row of sample k, the inverse of `samples`. O(starts + stages of the batch size).
+
+        A sample that was delivered again, after a return to an earlier checkpoint, is where it came last.
+        """
+        numbers = np.array([sample])
+        for leg in reversed(self.legs):
+            if leg.holds(numbers)[0]:
+                return StepRow(*(int(each[0]) for each in leg.place(numbers)))
+        raise ArgumentError(f"{self.path} has no sample {sample}: {self._tell_range()}")
+
+    def _tell_range(self) -> str:
+        if not self.legs:
+            return "nothing was started"
+        stop = self.legs[-1].stop
+        end = "has no end" if stop is None else f"ends with sample {stop - 1:,}"
+        return f"it begins with sample {self.legs[0].start.samples:,} and {end}"
+
+    def find(
+        self,
+        document: int | None = None,
+        *,
+        source: str | None = None,
+        epochs: Sequence[int] = range(1),
+        where: Where | None = None,
+        stores: Stores | None = None,
+    ) -> Sightings:
+        """Every row, in the order of the steps, that delivers a document in some epochs (of its source).
+
+        The document is named by its number in the store; or by its payload, `where={"url": "…"}` or a function of the
+        payload, which reads all payloads of the `source`, or of all sources. Otherwise the cost is that of the rows
+        found. `stores` as for `trace`.
+
+        Rows are those that `trace` tells: of steps that were run several times, the last. Rows after the last start are
+        reported whether the run has got there or not, which its file does not tell.
+        """
+        if (document is None) == (where is None):
+            raise ArgumentError("which document? Give its number, or where=… to find it by its payload")
+        by_plan: dict[int, list[Leg]] = {}
+        for leg in self.legs:
+            by_plan.setdefault(id(leg.start.plan), []).append(leg)
+        parts = [(self._origins(legs[0].start, stores), legs) for legs in by_plan.values()]
+        return find_rows(parts, document, where, source, epochs)

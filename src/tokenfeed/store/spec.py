@@ -1,0 +1,151 @@
+"""Specs: what a view's samples are, as data. A spec is JSON in and out; `store.view(spec)` opens the view again."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from tokenfeed.errors import ArgumentError, StateError
+
+__all__ = ["PACKING_ALGORITHM", "DocumentsSpec", "PackedSpec", "ViewSpec", "WindowsSpec"]
+
+PACKING_ALGORITHM = 1
+"""The rows of a packing plan depend on lengths, width and this number. It changes when `kernels/bestfit.py` does."""
+
+
+_DELIVERY = {"is_delivery": True}
+"""Marks a field that says what comes along with a sample, not which items the sample has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSpec:
+    """What one sample is. Subclasses are the kinds of views."""
+
+    kind: ClassVar[str]
+
+    columns: tuple[str, ...] = field(default=(), metadata=_DELIVERY)
+    """Columns to read with every batch, beyond the primary one."""
+    spans: tuple[str, ...] = field(default=(), metadata=_DELIVERY)
+    """Span tables whose payloads are read with every batch."""
+    dtype: str | None = field(default=None, metadata=_DELIVERY)
+    """Dtype of the primary column in batches; None for the stored one."""
+    loss_mask: str | None = field(default=None, metadata=_DELIVERY)
+    """Column whose zeros mark items that must not be learned."""
+    table: str = field(default="documents", metadata=_DELIVERY)
+    """Span table that documents are numbered in."""
+
+    @cached_property
+    def sample(self) -> Self:
+        """The same spec, reduced to what decides which items a sample has."""
+        identity = {each.name: getattr(self, each.name) for each in fields(self) if not each.metadata}
+        return type(self)(**identity)
+
+    @property
+    def family(self) -> str | None:
+        """Text shared by views of other lengths over the same groups; None where samples are not grouped."""
+        return None
+
+    @property
+    def samples_per_group(self) -> int:
+        """Number of samples that stay together in every shuffle."""
+        return 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as a JSON object; delivery fields at their defaults are left out."""
+        values: dict[str, Any] = {"kind": self.kind}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and not (each.metadata and value == each.default):
+                values[each.name] = list(value) if isinstance(value, tuple) else value
+        return values
+
+    @staticmethod
+    def from_json(value: Any) -> "ViewSpec":
+        """The spec that `to_json` wrote. A StateError where it is not one."""
+        if not isinstance(value, Mapping) or value.get("kind") not in _KINDS:
+            raise StateError(f"{str(value)[:80]} describes no view; expected one of kind {', '.join(_KINDS)}")
+        kind = _KINDS[value["kind"]]
+        known = {each.name: each for each in fields(kind)}
+        given = {name: each for name, each in value.items() if name != "kind"}
+        required = {name for name, each in known.items() if each.default is MISSING}
+        if not required <= given.keys() <= known.keys():
+            raise StateError(f"{str(value)[:200]} describes no view: the fields are {', '.join(known)}")
+        try:
+            return kind(**{name: _checked(name, each, str(known[name].type)) for name, each in given.items()})
+        except ArgumentError as error:
+            raise StateError(f"{str(value)[:200]} describes no view: {error}") from error
+
+
+def _checked(name: str, value: Any, declared: str) -> Any:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        value = tuple(value)
+    accepted = tuple if "tuple" in declared else int if "int" in declared else str
+    if type(value) is not accepted:
+        raise StateError(f"field {name!r} of a view is {str(value)[:80]!r}; expected {accepted.__name__}")
+    return value
+
+
+@dataclass(frozen=True)
+class WindowsSpec(ViewSpec):
+    """Items [i·length, i·length + length + extra) of the store."""
+
+    kind: ClassVar[str] = "windows"
+
+    length: int
+    extra: int = 1
+    group: int | None = None
+    """Items whose windows stay together in every shuffle."""
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.extra < 0:
+            raise ArgumentError(f"windows of length {self.length}, extra {self.extra}; they must be at least 1 and 0")
+        if self.group is not None and (self.group < self.length or self.group % self.length):
+            raise ArgumentError(f"a group of {self.group} items is no whole number of windows of {self.length}")
+
+    @property
+    def family(self) -> str | None:
+        extra = "" if self.extra == 1 else f", extra={self.extra}"
+        return None if self.group is None else f"windows(group={self.group}{extra})"
+
+    @property
+    def samples_per_group(self) -> int:
+        return 1 if self.group is None else self.group // self.length
+
+    def __str__(self) -> str:
+        options = [] if self.extra == 1 else [f"extra={self.extra}"]
+        options += [] if self.group is None else [f"group={self.group}"]
+        return f"windows({', '.join([str(self.length), *options])})"
+
+
+@dataclass(frozen=True)
+class DocumentsSpec(ViewSpec):
+    """One span of a table is one sample."""
+
+    kind: ClassVar[str] = "documents"
+
+    table: str = field(default="documents", kw_only=True)
+    """Span table whose spans are the samples."""
+
+    def __str__(self) -> str:
+        return f"documents({self.table!r})"
+
+
+@dataclass(frozen=True)
+class PackedSpec(ViewSpec):
+    """One row of a packing plan is one sample: `length` + 1 items."""
+
+    kind: ClassVar[str] = "packed"
+
+    length: int
+    table: str = field(default="documents", kw_only=True)
+    """Span table whose spans are packed."""
+    algorithm: int = field(default=PACKING_ALGORITHM, kw_only=True)
+    cache: str | None = field(default=None, kw_only=True, metadata=_DELIVERY)
+    """Folder of the packing plan, where it is not in one of the usual places."""
+
+    def __str__(self) -> str:
+        table = "" if self.table == "documents" else f", table={self.table!r}"
+        return f"packed({self.length}{table})"
+
+
+_KINDS: dict[str, type[ViewSpec]] = {kind.kind: kind for kind in (WindowsSpec, DocumentsSpec, PackedSpec)}

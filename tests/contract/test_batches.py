@@ -1,0 +1,275 @@
+"""The contract of a batch: one suite for everything that delivers rows, in host memory and for every framework."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import tokenfeed
+import tokenfeed.torch
+from golden import GOLDEN, golden_tokenizer
+from tokenfeed.loader.collate import pad
+from tokenfeed.store.batch import Batch
+from tokenfeed.text.streaming.chat import stream_chat
+
+B, T = 4, 32
+
+CONVERSATIONS = [
+    {"messages": [{"role": "user", "content": "count " * (n % 4 + 1)}, {"role": "assistant", "content": "one " * n}]}
+    for n in range(1, 14)
+]
+
+
+def first_half(values):
+    return values[: len(values) // 2]
+
+
+def rest(values):
+    return values[len(values) // 2 :]
+
+
+@pytest.fixture
+def store(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {"tokens": "uint16", "learn": "uint8"}
+    with tokenfeed.Writer(tmp_path / "store", columns=columns, spans={"documents": "json", "turns": "json"}) as writer:
+        for number in range(60):
+            length = int(rng.integers(2, 90))
+            items = {"tokens": rng.integers(1, 1000, length), "learn": rng.integers(0, 2, length)}
+            first, second = ({name: part(values) for name, values in items.items()} for part in (first_half, rest))
+            writer.append(first, documents={"number": number}, turns="user")
+            writer.extend(second, turns="assistant")
+    store = tokenfeed.open(tmp_path / "store")
+    store.pack(T)
+    store.pack(T, table="turns")
+    return store
+
+
+def mixture(view):
+    return tokenfeed.mix({"a": (view, 2), "b": (view, 1)})
+
+
+MASK = tokenfeed.Skip(documents=[3, 17, 40], mask=True)
+
+# What delivers rows: a function of the store and the options that every loader takes.
+DELIVERS = {
+    "windows": lambda store, **options: tokenfeed.Loader(store.windows(T), B, **options),
+    "windows of int64": lambda store, **options: tokenfeed.Loader(store.windows(T, dtype="int64"), B, **options),
+    "windows with a mask": lambda store, **options: tokenfeed.Loader(store.windows(T, loss_mask="learn"), B, **options),
+    "windows with more columns": lambda store, **options: tokenfeed.Loader(
+        store.windows(T, columns=["learn"], spans=["documents"]), B, **options
+    ),
+    "masked windows": lambda store, **options: tokenfeed.Loader(store.windows(T), B, skips=[MASK], **options),
+    "documents": lambda store, **options: tokenfeed.Loader(store.documents(), B, **options),
+    "documents with a mask": lambda store, **options: tokenfeed.Loader(
+        store.documents(loss_mask="learn"), B, **options
+    ),
+    "packed": lambda store, **options: tokenfeed.Loader(store.packed(T), B, **options),
+    "packed by turns": lambda store, **options: tokenfeed.Loader(store.packed(T, table="turns"), B, **options),
+    "masked packed": lambda store, **options: tokenfeed.Loader(
+        store.packed(T, loss_mask="learn"), B, skips=[MASK], **options
+    ),
+    "mixture of windows": lambda store, **options: tokenfeed.Loader(mixture(store.windows(T)), B, **options),
+    "mixture of packed": lambda store, **options: tokenfeed.Loader(mixture(store.packed(T)), B, **options),
+    "best fit": lambda store, **options: tokenfeed.stream(
+        GOLDEN / "data", golden_tokenizer(), batch_size=B, length=T, **options
+    ),
+    "concat": lambda store, **options: tokenfeed.stream(
+        GOLDEN / "data", golden_tokenizer(), batch_size=B, length=T, packing="concat", **options
+    ),
+    "chat": lambda store, **options: stream_chat(
+        CONVERSATIONS, golden_tokenizer(), batch_size=B, length=64, too_long="drop", **options
+    ),
+}
+HAS_MASK = {
+    "windows with a mask", "masked windows", "documents", "documents with a mask", "packed", "packed by turns",
+    "masked packed", "mixture of packed", "best fit", "chat",
+}  # fmt: skip
+
+
+def on_host(loader):
+    return loader
+
+
+def with_torch(loader):
+    return tokenfeed.torch.to_device(loader, "cpu")
+
+
+def with_jax(loader):
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    import tokenfeed.jax
+
+    mesh = jax.make_mesh((1,), ("data",))
+    return tokenfeed.jax.to_arrays(loader, NamedSharding(mesh, PartitionSpec("data")))
+
+
+PLACED = {"host": on_host, "torch": with_torch, "jax": with_jax}
+
+
+@pytest.mark.parametrize("placed", PLACED)
+@pytest.mark.parametrize("kind", DELIVERS)
+def test_a_batch(store, kind, placed):
+    """Every member of the interface, against the same batch on the host and against what it means."""
+    loader = PLACED[placed](DELIVERS[kind](store, prefetch=2))
+    reference = DELIVERS[kind](store, prefetch=0)
+    for step in range(3):
+        batch, host = next(loader), next(reference)
+        assert isinstance(batch, Batch)
+        inputs, targets = batch
+        assert len(batch) == len(host) == B
+        assert tuple(inputs.shape) == tuple(targets.shape) == tuple(host.inputs.shape) == (B, host.length)
+        for ours, theirs in ((inputs, host.inputs), (targets, host.targets), (batch.inputs, host.inputs)):
+            np.testing.assert_array_equal(np.asarray(ours), theirs)
+        if placed == "torch":
+            assert inputs.is_contiguous()
+            assert targets.is_contiguous()
+        check_mask(batch, host, kind, placed)
+        check_numbers(batch, step)
+        check_spans(batch)
+        if placed != "jax" or "documents" not in kind:
+            check_columns(batch, host)
+            check_dict(batch)
+    resumed = DELIVERS[kind](store, prefetch=0)
+    resumed.load_state_dict(json.loads(json.dumps(batch.state)))
+    assert loader.state_dict() == batch.state == host.state
+    np.testing.assert_array_equal(np.asarray(next(loader).inputs), next(resumed).inputs)
+    assert repr(host)
+
+
+def check_mask(batch, host, kind, placed):
+    """None where every target counts, else one truth value a target; no padding counts."""
+    assert (host.loss_mask is not None) == (kind in HAS_MASK)
+    if host.loss_mask is None:
+        assert batch.loss_mask is None or (placed == "jax" and np.asarray(batch.loss_mask).all())
+        return
+    mask = np.asarray(batch.loss_mask)
+    assert (mask.dtype, mask.shape) == (np.bool_, tuple(batch.targets.shape))
+    np.testing.assert_array_equal(mask, host.loss_mask)
+    is_padding = np.arange(1, mask.shape[1] + 1) >= batch.lengths[:, None]
+    assert not mask[is_padding].any()
+    assert mask.any()
+
+
+def check_numbers(batch, step):
+    for numbers in (batch.samples, batch.epochs, batch.sources, batch.lengths, batch.indices):
+        assert (numbers.dtype, numbers.shape) == (np.int64, (B,))
+    assert batch.samples.tolist() == list(range(step * B, (step + 1) * B))
+    assert batch.epoch == batch.epochs[0] >= 0
+    assert set(batch.sources.tolist()) <= set(range(len(batch.source_names)))
+    assert (batch.lengths >= 0).all()
+
+
+def check_spans(batch):
+    """Parts of rows, laid end to end, fill the inputs; positions count within them."""
+    spans, length = batch.spans["documents"], batch.inputs.shape[1]
+    assert len(spans) == B
+    bounds = batch.cu_seqlens
+    assert bounds.dtype == np.int32
+    assert (bounds[0], bounds[-1]) == (0, B * length)
+    assert (np.diff(bounds) > 0).all()
+    assert batch.max_seqlen == np.diff(bounds).max()
+    positions = batch.position_ids
+    assert positions.shape == (B, length)
+    assert (np.flatnonzero(positions.reshape(-1) == 0) == bounds[:-1]).all()
+
+
+def check_columns(batch, host):
+    assert list(batch.columns) == list(host.columns)
+    for name, column in batch.columns.items():
+        np.testing.assert_array_equal(np.asarray(column), host.column(name))
+        np.testing.assert_array_equal(np.asarray(batch.column(name)), host.column(name))
+    np.testing.assert_array_equal(np.asarray(batch.tokens), host.tokens)
+
+
+def check_dict(batch):
+    """Nothing is left out."""
+    given = batch.as_dict()
+    assert set(given) == {
+        *batch.columns, "inputs", "targets", "loss_mask", "samples", "epochs", "sources", "lengths", "state",
+    }  # fmt: skip
+    for name in ("inputs", "targets", "samples", "epochs", "sources", "lengths"):
+        np.testing.assert_array_equal(np.asarray(given[name]), np.asarray(getattr(batch, name)))
+    assert (given["loss_mask"] is None) == (batch.loss_mask is None)
+    if batch.loss_mask is not None:
+        np.testing.assert_array_equal(np.asarray(given["loss_mask"]), np.asarray(batch.loss_mask))
+    assert given["state"] == batch.state
+
+
+def as_dicts(loader, adapter):
+    """Dictionaries as an adapter delivers them."""
+    if adapter == "node":
+        from torchdata.nodes import Loader
+
+        return iter(Loader(tokenfeed.torch.as_node(loader)))
+    from torch.utils.data import DataLoader
+
+    return iter(DataLoader(tokenfeed.torch.as_dataset(loader), batch_size=None))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("adapter", ["dataset", "node"])
+@pytest.mark.parametrize("kind", DELIVERS)
+def test_adapters_drop_nothing(store, kind, adapter):
+    delivered = as_dicts(DELIVERS[kind](store, prefetch=0), adapter)
+    reference = tokenfeed.torch.to_device(DELIVERS[kind](store, prefetch=0), "cpu")
+    for _ in range(2):
+        given, expected = next(delivered), next(reference).as_dict()
+        assert given.keys() == expected.keys()
+        for name, value in expected.items():
+            if value is None or name == "state":
+                assert given[name] == value
+            else:
+                np.testing.assert_array_equal(given[name].numpy(), value.numpy())
+
+
+@pytest.mark.parametrize("kind", DELIVERS)
+def test_a_batch_that_is_held_never_changes(store, kind):
+    """Whatever is held, a batch, an array, a part of one or a tensor, keeps its memory."""
+    loader = DELIVERS[kind](store, prefetch=3)
+    held, copies = [], []
+    for number in range(30):
+        batch = next(loader)
+        view = [batch.inputs, batch.targets[1:], batch.column("tokens").reshape(-1)[::2], batch.tokens][number % 4]
+        held.append(view)
+        copies.append(np.array(view))
+        del batch
+    for view, copy in zip(held, copies, strict=True):
+        np.testing.assert_array_equal(view, copy)
+
+
+@pytest.mark.parametrize("kind", ["windows", "documents", "packed", "mixture of windows", "best fit", "chat"])
+def test_collate_gets_the_batch_and_its_result_comes_along(store, kind):
+    def collate(batch):
+        assert isinstance(batch, Batch)
+        return SimpleNamespace(samples=batch.samples, total=int(np.asarray(batch.targets).sum()))
+
+    for batch in (next(loader) for loader in [DELIVERS[kind](store, prefetch=2, collate=collate)] for _ in range(4)):
+        assert batch.data.samples.tolist() == batch.samples.tolist()
+        assert batch.data.total == int(batch.targets.sum())
+
+
+def test_an_empty_batch_has_every_member(store):
+    """The last step of a finite pass, on a rank that has no rows left."""
+    for view in (store.windows(T), store.packed(T), store.documents()):
+        ranks = len(view) - 1
+        loader = tokenfeed.Loader(view, 1, epochs=1, rank=ranks - 1, world_size=ranks, prefetch=0)
+        for batch in loader:
+            mask = batch.loss_mask
+        assert len(batch) == len(batch.samples) == len(batch.lengths) == batch.inputs.shape[0] == 0
+        assert batch.inputs.shape == batch.targets.shape
+        assert mask is None or mask.shape == batch.targets.shape
+        assert batch.cu_seqlens.tolist() == [0]
+        assert batch.epoch == -1
+        assert batch.as_dict()["state"] == loader.state_dict()
+
+
+def test_documents_and_padding_by_collate_agree(store):
+    """Inputs of documents are what `pad` gives, less the last item."""
+    loader = tokenfeed.Loader(store.documents(), B, collate=pad())
+    for batch in (next(loader) for _ in range(5)):
+        np.testing.assert_array_equal(batch.inputs, batch.data.columns["tokens"][:, :-1])
+        np.testing.assert_array_equal(batch.targets, batch.data.columns["tokens"][:, 1:])
+        np.testing.assert_array_equal(batch.loss_mask, batch.data.mask[:, 1:])
