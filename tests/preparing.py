@@ -70,7 +70,13 @@ def contents(store, *, split=None):
     """(tokens, payload) of every document, in the order of the store."""
     opened = tokenfeed.open(store, split=split)
     documents = opened.documents()
-    return [(one.tokens.tolist(), one.payload) for one in documents.read(np.arange(len(documents)))]
+    return [(one.tokens.tolist(), one.payload) for one in samples(documents)]
+
+
+def samples(view):
+    """All samples of a view, read at once."""
+    batch = view.read(np.arange(len(view)))
+    return [batch[row] for row in range(len(view))]
 
 
 def expected_tokens(documents, tokenizer=None):

@@ -53,7 +53,7 @@ def test_errors_are_told_in_one_block(text, tmp_path):
     (tmp_path / "bad.jsonl").write_bytes(jsonl(make_documents(3)) + b"[1, 2]\n")
     bad = ["prepare", tmp_path / "bad.jsonl", "-o", tmp_path / "store", *tokenizer, "-w", 1]
     done = run(*bad)
-    assert (done.returncode, "CorruptionError" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert (done.returncode, "FormatError" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert "line 4" in done.stderr
     done = run(*bad, "--on-error", "skip")
     assert done.returncode == 0, done.stderr

@@ -137,7 +137,7 @@ class Tally:
 def in_pieces(texts: Iterable[tuple[str, int]]) -> Iterator[tuple[str, bool, bool, int]]:
     """(piece, whether it begins the document, whether it ends it, bytes read): only an empty document has an empty one.
 
-    [("a", 1), ("", 2), ("b", 3)] → ("a", True, False, 1), ("b", False, True, 3)
+    [("a", 1), ("b", 3)] → ("a", True, False, 1), ("b", False, True, 3)
     """
     before, reached, begins = "", 0, True
     for text, now in texts:
