@@ -1,4 +1,4 @@
-"""The files that are prepared, and the slices they are cut into: one slice is one task, whoever works on it."""
+"""The files that are prepared, and the slices they are cut into: one slice is one task."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -135,40 +135,16 @@ class MapOrigin:
     @classmethod
     def find(cls, given: str | MapFunction) -> "MapOrigin":
         """The origin of `"package.module:function"`, `"file.py:function"` or a function."""
-        if isinstance(given, MapFunction):
-            return cls._of_function(given)
-        place, _, function = given.rpartition(":")
+        place, _, function = (_locate(given) if isinstance(given, MapFunction) else given).rpartition(":")
         if not place or not function.isidentifier():
             raise ArgumentError(f"map is {given!r}; expected 'file.py:function' or 'package.module:function'")
         if place.endswith(".py"):
-            return cls._of_file(Path(place), function)
-        try:
-            spec = importlib.util.find_spec(place)
-        except (ImportError, ValueError):
-            spec = None
-        if spec is None:
+            source = read_bytes(Path(place))
+            return cls(function, Path(place).stem, source, _digest(source))
+        file = _module_file(place)
+        if file is None:
             raise ArgumentError(f"map is {given!r}; there is no module {place} here")
-        return cls(function, place, None, _digest(spec.origin))
-
-    @classmethod
-    def _of_file(cls, path: Path, function: str) -> "MapOrigin":
-        source = read_bytes(path)
-        return cls(function, path.stem, source, hashlib.blake2b(source, digest_size=8).hexdigest())
-
-    @classmethod
-    def _of_function(cls, given: MapFunction) -> "MapOrigin":
-        name, module = given.name, given.function.__module__
-        file = vars(sys.modules[module]).get("__file__") if module in sys.modules else None
-        if not name.isidentifier() or file is None:
-            raise ArgumentError(
-                f"map is {name}, which other processes cannot have: it must be a function of a module or file. "
-                "workers=0 calls it in this process."
-            )
-        if module != "__main__":
-            spec = importlib.util.find_spec(module) if module.isidentifier() or "." in module else None
-            if spec is not None and spec.origin == file:
-                return cls(name, module, None, _digest(file))
-        return cls._of_file(Path(file), name)
+        return cls(function, place, None, _digest(read_bytes(Path(file))))
 
     def load(self) -> MapFunction:
         """The function, in this process. Runs the module it is in."""
@@ -225,5 +201,26 @@ def _tiles(table: str, spans: Iterable[Span], num_items: int) -> Iterator[tuple[
         yield end, None
 
 
-def _digest(path: str | None) -> str:
-    return "" if path is None else hashlib.blake2b(read_bytes(Path(path)), digest_size=8).hexdigest()
+def _locate(given: MapFunction) -> str:
+    """`"package.module:function"`, or `"file.py:function"` where its file is not that of an importable module."""
+    name, module = given.name, given.function.__module__
+    file = vars(sys.modules[module]).get("__file__") if module in sys.modules else None
+    if not name.isidentifier() or file is None:
+        raise ArgumentError(
+            f"map is {name}, which other processes cannot have: it must be a function of a module or file. workers=0 "
+            "calls it in this process."
+        )
+    return f"{module}:{name}" if module != "__main__" and _module_file(module) == file else f"{file}:{name}"
+
+
+def _module_file(module: str) -> str | None:
+    """The file of a module that can be imported here."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None else spec.origin
+
+
+def _digest(source: bytes) -> str:
+    return hashlib.blake2b(source, digest_size=8).hexdigest()

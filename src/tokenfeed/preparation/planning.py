@@ -46,8 +46,6 @@ def check_plan(workplace: Workplace, plan: PreparePlan, *, replace_changed: bool
 
 def agree_on_plan(workplace: Workplace, plan: PreparePlan, *, replace_changed: bool = False) -> None:
     """Put the plan into the store, or check that it fits the one that is there. New inputs are added to it."""
-    check_plan(workplace, plan, replace_changed=replace_changed)
-    workplace.make()
     if not workplace.exists and workplace.create_plan(plan):
         return
     for number in check_plan(workplace, plan, replace_changed=replace_changed):

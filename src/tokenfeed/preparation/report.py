@@ -1,4 +1,4 @@
-"""What a run of `prepare` did: while it works, and at the end."""
+"""The report of a run of `prepare`: while it works, and at the end."""
 
 import posixpath
 import time
@@ -29,7 +29,7 @@ class SourceCounts:
 
 @dataclass
 class Report:
-    """What is in the store, by folder and in all, and what this run did: at the end, or so far."""
+    """The contents of the store, by folder and in all, and the work of this run: at the end, or so far."""
 
     path: str
     is_complete: bool

@@ -1,4 +1,4 @@
-"""One slice of one input, made into shards of its own: the same bytes whoever makes them, and however often."""
+"""One slice of one input, made into shards of its own: the same bytes by any worker, however often."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack

@@ -15,7 +15,7 @@ READY = "ready"
 
 
 def work(descriptor: int) -> None:
-    """Serve whoever holds the other end: READY, then Counts as work goes on, and a Record or a Failure a task."""
+    """Serve the process at the other end: READY, then Counts as work goes on, and a Record or a Failure a task."""
     os.dup2(2, 1)  # prints of a map function must not get between the lines of a report
     connection: Connection[Any, Any] = Connection(descriptor)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()

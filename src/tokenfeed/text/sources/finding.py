@@ -1,4 +1,4 @@
-"""Which files of text a path, a folder, a pattern, an address or a list of these stands for, in which order."""
+"""From paths, folders, patterns and addresses to files of text, in a fixed order and with splits."""
 
 import fnmatch
 import glob

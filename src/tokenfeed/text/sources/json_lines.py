@@ -1,4 +1,4 @@
-"""What one line of JSONL says: the text under one key, and the values to keep. `json` decides; orjson is faster.
+"""One line of JSONL: the text under one key, and the values to keep. `json` decides; orjson is faster.
 
 Lines that orjson refuses, or reads less exactly, are left to `json`: with and without orjson a line says the same.
 """
@@ -151,7 +151,7 @@ class LongLine:
         self._start = -1
 
     def parse(self, column: str, keep: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
-        """What `parse_line` says of the line; the text may be a placeholder, whose `pieces` are the text."""
+        """The same as `parse_line`, but the text may be a placeholder: `pieces` gives the text itself."""
         if len(self._rest) > _LONGEST_REST:
             raise LineError(f"the line has more than {_LONGEST_REST:,} bytes beside its long strings")
         text, kept = parse_line(bytes(self._rest), column, keep)

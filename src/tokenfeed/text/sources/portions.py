@@ -108,7 +108,7 @@ class Tally:
         self._list(f"{where}: {self._rules.text_column!r} is null")
 
     def portion(self, input_bytes: int) -> Portion:
-        """What was noted since the last portion."""
+        """Hand over everything noted since the last portion."""
         made = Portion(self._texts, self._kept, input_bytes, problems=self._problems)
         made.num_malformed, made.num_null = self._num_malformed, self._num_null
         self._start()
