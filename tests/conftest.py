@@ -20,6 +20,38 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs that a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)  # inherit it, and tests that interrupt them would wait
 
 
+# Tests that share something costly run in one worker, one after the other. The marker of pytest-xdist 3.8 for this does
+# nothing under pytest 9.2: it sets an attribute of tests that no longer exists.
+GROUPS = {
+    "tests/e2e/ui/": "page",  # stores, servers and a browser
+    "tests/e2e/test_prepare_ray.py": "ray",  # one cluster at a time
+    "tests/e2e/test_docs.py::test_page_runs[guides/ray]": "ray",
+    "tests/e2e/test_docs.py": "fork server",  # a process that has everything imported
+    "tests/e2e/test_examples.py": "fork server",
+    "tests/e2e/test_frameworks.py": "fork server",
+    "tests/e2e/test_train_ddp.py": "fork server",
+    "tests/unit/torch/test_adapters.py::test_rank_of_a_device_mesh": "fork server",
+}
+
+
+def group_of(nodeid: str) -> str:
+    """Where several prefixes fit, the first says it."""
+    return next((group for prefix, group in GROUPS.items() if nodeid.startswith(prefix)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByGroup(LoadGroupScheduling):
+        def _split_scope(self, nodeid):
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
+
+
 def pytest_configure(config):
     """Slow tests are deselected by default (pyproject.toml); where they are not, everything is tried at full length."""
     tiers.select(full=config.getoption("markexpr") != "not slow")

@@ -24,11 +24,9 @@ def name_of(page):
     return page.relative_to(DOCS).with_suffix("").as_posix()
 
 
-def with_group(page):
-    """One worker runs all pages, so that there is one fork server; those that start Ray stay with the tests that do."""
-    marks = [pytest.mark.xdist_group("torchrun")]
-    if any("ray.init" in step.code for step in pages.parse(page)):
-        marks = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
+def with_tier(page):
+    """Pages that start Ray are slow."""
+    marks = [pytest.mark.slow] if any("ray.init" in step.code for step in pages.parse(page)) else []
     return pytest.param(page, id=name_of(page), marks=marks)
 
 
@@ -49,7 +47,7 @@ def run(page, folder, **environment):
     return process.exitcode, output.read_text()
 
 
-@pytest.mark.parametrize("page", [with_group(page) for page in PAGES])
+@pytest.mark.parametrize("page", [with_tier(page) for page in PAGES])
 def test_page_runs(page, tmp_path):
     """In an empty folder. Where a page speaks of S3, there is a real server with an empty bucket called `bucket`."""
     folder = tmp_path / "here"

@@ -18,7 +18,7 @@ import pytest
 import tokenfeed
 import torchrun
 
-pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"

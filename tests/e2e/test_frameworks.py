@@ -17,7 +17,7 @@ import torch
 import tokenfeed
 import torchrun
 
-pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LENGTH, VOCABULARY, BATCH_SIZE, NUM_VALIDATION = 16, 64, 2, 21

@@ -11,7 +11,7 @@ def test_pack(store_path, plain, tmp_path):
     assert done.returncode == 0, done.stderr
     view = tokenfeed.open(store_path).packed(64)
     assert f"{len(view):,} rows of 64 + 1 items" in done.stdout
-    assert "% of them used" in done.stdout
+    assert "% filled" in done.stdout
     assert str(store_path / ".packed-documents-64") in done.stdout.replace("\n", "")
     report = json.loads(
         run("pack", store_path, "--length", 30, "--table", "concepts", "--cache", tmp_path / "mine", "--json").stdout

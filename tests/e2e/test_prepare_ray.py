@@ -14,7 +14,7 @@ from tokenfeed.errors import CorruptionError, WorkerError
 from tokenfeed.store.verify import verify
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 OPTIONS = {"slice_bytes": 120_000, "shard_bytes": 100_000, "val_fraction": 0.1, "keep": ["url"]}
 
 

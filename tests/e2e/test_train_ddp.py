@@ -18,7 +18,7 @@ import torch
 import tokenfeed
 from torchrun import Torchrun
 
-pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_ddp.py"
 LENGTH, VOCABULARY, WIDTH, LAYERS = 16, 64, 16, 1

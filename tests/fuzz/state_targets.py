@@ -67,7 +67,7 @@ def loader_state(folder: Path) -> Attempt:
         loader.load_state_dict(state)
         batch = next(loader)
         first = loader.state_dict()["samples"] - 8
-        check(first == state["samples"] or "group" in state["plan"], "resumed elsewhere")
+        check(first == state["samples"] or state["plan"]["group"] is not None, "resumed elsewhere")
         check(batch.samples.tolist() == [first + 2 * row for row in range(4)], "samples")
         if first <= 64:  # as far as the run is known from its beginning
             plain = make_loader(views[name])
@@ -92,7 +92,7 @@ def stream_state(folder: Path) -> Attempt:
             folder / "*.parquet",
             tokenizer,
             batch_size=2,
-            seq_len=32,
+            length=32,
             buffer_size=20,
             refill_size=8,
             threads=1,

@@ -25,7 +25,7 @@ from fuzz.guarded import guarded
 from plain import make_documents
 from tokenfeed.kernels import blocks, posix
 from tokenfeed.kernels.checksum import block_checksum, checksum
-from tokenfeed.kernels.items import make_request, read_ragged
+from tokenfeed.kernels.items import COLUMN, make_request, read_ragged
 
 TESTS = Path(__file__).parents[1]
 
@@ -90,11 +90,10 @@ def test_a_buffer_that_is_too_small_is_refused(store_path):
 def test_files_in_memory_end_where_they_end():
     """The last item, and one more."""
     data = guarded(np.arange(10).tobytes())
-    files = np.zeros((1, posix.FILE_FIELDS), np.int64)
-    files[0, [posix.ADDRESS, posix.SIZE, posix.START, posix.HANDLE]] = data.ctypes.data, data.size, 1, posix.TRANSIENT
+    files = posix.record(posix.FILE, address=data.ctypes.data, size=data.size, start=1, handle=posix.TRANSIENT)
     for num_items, status in ((10, posix.OK), (11, posix.END_OF_FILE)):
         starts = np.array([0, num_items])
-        request = make_request(starts, files, 1, np.array([[0, 8, 8, 8, 0]]), 32)
+        request = make_request(starts, files, 1, np.array([(0, 8, 8, 8, 0)], COLUMN), ahead=32)
         out = guarded(bytes(8 * num_items))
         found = read_ragged(np.array([0]), np.array([0, num_items]), request, out)
         assert found[0] == status
@@ -104,16 +103,13 @@ def test_files_in_memory_end_where_they_end():
 def test_blocks_stay_in_their_slots():
     size, slots = 512, 5
     arrays = {
-        blocks.SLOTS: guarded(bytes(slots * size)),
-        blocks.KEYS: guarded(np.full(slots, blocks.EMPTY).tobytes()),
-        blocks.INDEX: guarded(np.full(8, blocks.EMPTY).tobytes()),
-        blocks.LOG: guarded(bytes(8 * 4)),
+        "slots": guarded(bytes(slots * size)),
+        "keys": guarded(np.full(slots, blocks.EMPTY).tobytes()),
+        "index": guarded(np.full(8, blocks.EMPTY).tobytes()),
+        "log": guarded(bytes(8 * 4)),
     }
-    header = np.zeros(blocks.CACHE_FIELDS, np.int64)
-    for field, array in arrays.items():
-        header[field] = array.ctypes.data
-    sizes = [blocks.BLOCK_BYTES, blocks.NUM_SLOTS, blocks.INDEX_SIZE, blocks.LOG_SIZE]
-    header[sizes] = size, slots, 8, 3
+    addresses = {field: array.ctypes.data for field, array in arrays.items()}
+    header = posix.record(blocks.CACHE, block_bytes=size, num_slots=slots, index_size=8, log_size=3, **addresses)
     data = np.random.default_rng(0).integers(0, 256, 12 * size - 100).astype(np.uint8)
     for first in range(0, 12, 3):
         keys = np.arange(first, first + 3)
@@ -123,7 +119,7 @@ def test_blocks_stay_in_their_slots():
         np.testing.assert_array_equal(out, data[first * size + 100 :][: out.size])
     out = guarded(bytes(8 * size))  # more is missing than the log can take
     assert blocks.read_through(header.ctypes.data, 0, 0, out.size, out.ctypes.data) == posix.MISSING
-    assert arrays[blocks.LOG].view(np.int64)[0] == 3
+    assert arrays["log"].view(np.int64)[0] == 3
 
 
 def test_checksums_read_no_byte_too_many():
@@ -141,7 +137,7 @@ def test_streams_fill_their_rows_and_no_more(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{"x" * length}"}}\n' for length in lengths))
     for packing in ("best_fit", "concat"):
         feed = tokenfeed.stream(
-            tmp_path / "a.jsonl", byte_tokenizer(), batch_size=3, seq_len=61, packing=packing, prefetch=0, split=None
+            tmp_path / "a.jsonl", byte_tokenizer(), batch_size=3, length=61, packing=packing, prefetch=0, split=None
         )
         feed.use_memory(lambda size: guarded(b"\xaa" * size))
         for _ in range(20):

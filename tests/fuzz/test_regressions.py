@@ -85,7 +85,7 @@ def stream(tmp_path):
         pq.write_table(pa.table({"text": ["x" * 50] * 40}), tmp_path / f"{number}.parquet", row_group_size=10)
 
     def make(**options):
-        given = {"batch_size": 2, "seq_len": 32, "prefetch": 0, "buffer_size": 20, "rank": 0, "world_size": 1}
+        given = {"batch_size": 2, "length": 32, "prefetch": 0, "buffer_size": 20, "rank": 0, "world_size": 1}
         return tokenfeed.stream(tmp_path / "*.parquet", byte_tokenizer(), **{**given, **options})
 
     return make
@@ -94,9 +94,9 @@ def stream(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"lanes": 10**400},
-        {"lanes": 2**40},
-        {"rows": 10**400},
+        {"num_lanes": 10**400},
+        {"num_lanes": 2**40},
+        {"samples": 10**400},
         {"files": {"x" * 300: ""}},
         {"files": {"99": ""}},
         {"files": {"²": ""}},
@@ -116,7 +116,7 @@ def test_references_beyond_64_bits(stream):
     feed = stream()
     next(feed)
     state = json.loads(json.dumps(feed.state_dict()))
-    state["lane"]["0"]["documents"][0] = 2**64
+    state["lanes"]["0"]["documents"][0] = 2**64
     with pytest.raises(StateError):
         StreamState.from_json(state)
 
@@ -126,7 +126,7 @@ def test_one_lane_far_ahead_of_another(stream):
     feed = stream(lanes=2)
     next(feed)
     state = json.loads(json.dumps(feed.state_dict()))
-    state["lane"]["0"]["cursor"][0] = 2**50
+    state["lanes"]["0"]["cursor"][0] = 2**50
     with pytest.raises(StateError, match="epochs ahead"):
         stream(lanes=3).load_state_dict(state)
 
@@ -169,11 +169,29 @@ def test_lines_of_a_run_file_that_are_no_numbers(store_path, tmp_path, change):
         tokenfeed.Run(path)
 
 
-@pytest.mark.parametrize("change", [{"view": 7}, {"data": None}, {"num_samples": "7"}, {"seed": 1.5}, {"group": True}])
+@pytest.mark.parametrize("change", [{"sources": 7}, {"seed": 1.5}, {"schedule": {}}, {"skips": None}, {"shuffle": 1}])
 def test_plans_with_fields_of_other_types(store_path, change):
     plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20))
     with pytest.raises(StateError):
         Plan.from_json({**plan.to_json(), **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"view": 7},
+        {"data": None},
+        {"samples": "7"},
+        {"samples": True},
+        {"samples": 2**62},
+        {"max_epochs": 0},
+        {"name": 3},
+    ],
+)
+def test_sources_of_plans_with_fields_of_other_types(store_path, change):
+    plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20)).to_json()
+    with pytest.raises(StateError):
+        Plan.from_json({**plan, "sources": [{**plan["sources"][0], **change}]})
 
 
 @pytest.mark.parametrize("number", [10**400, float("inf"), 2**62, -1, "5"])

@@ -34,17 +34,14 @@ class Model:
 
 def make_cache(slots, index_size, log_size=1000):
     arrays = {
-        blocks.SLOTS: np.zeros(slots * BLOCK, np.uint8),
-        blocks.KEYS: np.full(slots, blocks.EMPTY, np.int64),
-        blocks.INDEX: np.full(index_size, blocks.EMPTY, np.int64),
-        blocks.LOG: np.zeros(log_size + 1, np.int64),
+        "slots": np.zeros(slots * BLOCK, np.uint8),
+        "keys": np.full(slots, blocks.EMPTY, np.int64),
+        "index": np.full(index_size, blocks.EMPTY, np.int64),
+        "log": np.zeros(log_size + 1, np.int64),
     }
-    header = np.zeros(blocks.CACHE_FIELDS, np.int64)
-    for field, array in arrays.items():
-        header[field] = array.ctypes.data
-    header[blocks.BLOCK_BYTES], header[blocks.NUM_SLOTS] = BLOCK, slots
-    header[blocks.INDEX_SIZE], header[blocks.LOG_SIZE] = index_size, log_size
-    return header, arrays
+    sizes = {"block_bytes": BLOCK, "num_slots": slots, "index_size": index_size, "log_size": log_size}
+    addresses = {field: array.ctypes.data for field, array in arrays.items()}
+    return posix.record(blocks.CACHE, **sizes, **addresses), arrays
 
 
 KEYS = st.tuples(st.integers(0, 3), st.integers(0, 12)).map(lambda pair: pair[0] << blocks.BLOCK_BITS | pair[1])
@@ -69,7 +66,7 @@ def test_memory_holds_the_latest_blocks(slots, puts):
                 file, block = key >> blocks.BLOCK_BITS, key & ((1 << blocks.BLOCK_BITS) - 1)
                 assert blocks.read_through(header.ctypes.data, file, block * BLOCK, BLOCK, out.ctypes.data) == posix.OK
                 assert (out == key % 251).all()
-    assert arrays[blocks.LOG][0] == 0
+    assert arrays["log"][0] == 0
 
 
 SIZES = st.lists(st.integers(0, 5000), min_size=1, max_size=3)
@@ -119,7 +116,7 @@ def read_all(rows, wanted, out):
     status, done = posix.OK, 0
     for file, start, count in wanted:
         if count:
-            found = blocks.read_through(int(rows[file, posix.READER]), file, start, count, out.ctypes.data + done)
+            found = blocks.read_through(int(rows["reader"][file]), file, start, count, out.ctypes.data + done)
             status = found if found != posix.OK else status
         done += count
     return status, 0

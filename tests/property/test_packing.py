@@ -1,5 +1,7 @@
 """Packing kernels against the same rules written with lists."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,10 +25,13 @@ class Plain:
         self.waiting: list[list[int]] = []
 
     def row(self) -> list[int]:
+        """The next row; empty where documents have ended."""
         row: list[int] = []
         while len(row) < self.width:
-            while len(self.waiting) < self.buffer_size:
-                self.waiting += next(self.source)
+            while len(self.waiting) < self.buffer_size and (chunk := next(self.source, None)) is not None:
+                self.waiting += chunk
+            if not self.waiting:
+                return row + [BOS] * (self.width - len(row)) if row else []
             remaining = self.width - len(row)
             fitting = [document for document in self.waiting if len(document) <= remaining]
             if self.rule == "split" and not row:
@@ -61,10 +66,13 @@ def documents_of(lengths, per_chunk):
 
 def adder(packer, source):
     def refill():
-        chunk = next(source)
+        chunk = next(source, None)
+        if chunk is None:
+            return False
         offsets = np.cumsum([0, *map(len, chunk)])
         tokens = np.array([token for document in chunk for token in document], np.uint32)
         packer.add(tokens, offsets, np.zeros((len(chunk), 4), np.int64), 0)
+        return True
 
     return refill
 
@@ -82,7 +90,7 @@ def test_best_fit_is_what_lists_give(rule, width, lengths, per_chunk, buffer_siz
     if rule == "pad":
         lengths = [min(length, width) for length in lengths]
     plain = Plain(rule, width, buffer_size, documents_of(lengths, per_chunk))
-    sizes = {"seq_len": width - 1, "buffer_size": buffer_size}
+    sizes = {"length": width - 1, "buffer_size": buffer_size}
     how = Packing.padding(**sizes) if rule == "pad" else Packing.choose("best_fit", rule, **sizes)
     packer = Packer(how, np.uint32, BOS)
     refill = adder(packer, documents_of(lengths, per_chunk))
@@ -95,6 +103,41 @@ def test_best_fit_is_what_lists_give(rule, width, lengths, per_chunk, buffer_siz
 
 
 @given(
+    rule=st.sampled_from(["split", "crop", "crop_oldest", "pad", "concat"]),
+    width=st.one_of(st.integers(2, 20), st.sampled_from([64, 65])),
+    lengths=st.lists(st.one_of(st.integers(1, 12), st.integers(1, 100)), max_size=40),
+    per_chunk=st.integers(1, 9),
+    buffer_size=st.integers(1, 15),
+    rows_at_once=st.integers(1, 4),
+)
+@settings(max_examples=max(200, settings().max_examples), deadline=None)
+def test_the_last_row_is_padded_where_documents_end(rule, width, lengths, per_chunk, buffer_size, rows_at_once):
+    if rule == "pad":
+        lengths = [min(length, width) for length in lengths]
+    chunks = list(islice(documents_of(lengths, per_chunk), -(-len(lengths) // per_chunk)))
+    if rule == "concat":
+        flat = [token for chunk in chunks for document in chunk for token in document]
+        expected = [flat[at : at + width] for at in range(0, max(0, len(flat) - 1), width - 1)]
+    else:
+        plain = Plain(rule, width, buffer_size, iter(chunks))
+        expected = list(iter(plain.row, []))
+    sizes = {"length": width - 1, "buffer_size": buffer_size}
+    name, overflow = ("concat", "split") if rule == "concat" else ("best_fit", rule)
+    how = Packing.padding(**sizes) if rule == "pad" else Packing.choose(name, overflow, **sizes)
+    packer = Packer(how, np.uint32, BOS)
+    refill = adder(packer, iter(chunks))
+    tokens, epochs = np.empty((rows_at_once, width), np.uint32), np.empty(rows_at_once, np.int64)
+    made, count = [], rows_at_once
+    while count == rows_at_once:
+        pieces, count = packer.fill(tokens, np.arange(rows_at_once), epochs, np.full(rows_at_once, width - 1), refill)
+        made += tokens[:count].tolist()
+        assert (pieces[:, 0] < count).all()
+        assert (pieces[:, 3] == 0).all()
+    assert made == [row + [BOS] * (width - len(row)) for row in expected]
+    assert packer.is_spent
+
+
+@given(
     width=st.integers(2, 20),
     lengths=st.lists(st.integers(1, 50), min_size=1, max_size=30),
     per_chunk=st.integers(1, 9),
@@ -102,7 +145,7 @@ def test_best_fit_is_what_lists_give(rule, width, lengths, per_chunk, buffer_siz
 )
 @settings(deadline=None)
 def test_concat_is_one_long_stream(width, lengths, per_chunk, advance):
-    packer = Packer(Packing.choose("concat", "split", seq_len=width - 1, buffer_size=1), np.uint32, BOS)
+    packer = Packer(Packing.choose("concat", "split", length=width - 1, buffer_size=1), np.uint32, BOS)
     refill = adder(packer, documents_of(lengths, per_chunk))
     chunks = documents_of(lengths, per_chunk)
     whole = [token for _ in range(400) for document in next(chunks) for token in document]
@@ -117,17 +160,18 @@ def test_concat_is_one_long_stream(width, lengths, per_chunk, advance):
 def test_the_example_of_four_documents():
     """[BOS A A A], [BOS B B], [BOS C C C C C], [BOS D] into rows of 8: C and D fill one; A and B leave one place."""
     documents = [[BOS, 10, 10, 10], [BOS, 11, 11], [BOS, 12, 12, 12, 12, 12], [BOS, 13]]
-    packer = Packer(Packing.choose("best_fit", "crop", seq_len=7, buffer_size=1), np.uint16, BOS)
+    packer = Packer(Packing.choose("best_fit", "crop", length=7, buffer_size=1), np.uint16, BOS)
     offsets = np.cumsum([0, *map(len, documents)])
     following = [[BOS, 14, 14]]
 
     def refill():
         packer.add(np.array([BOS, 14, 14], np.uint16), np.array([0, 3]), np.array([[0, 0, 4, 0]]), 0)
+        return True
 
     references = np.array([[0, 0, row, 0] for row in range(4)])
     packer.add(np.concatenate(documents).astype(np.uint16), offsets, references, 0)
     rows, epochs = np.empty((2, 8), np.uint16), np.empty(2, np.int64)
-    segments = packer.fill(rows, np.arange(2), epochs, np.full(2, 7), refill)
+    segments, _ = packer.fill(rows, np.arange(2), epochs, np.full(2, 7), refill)
     assert rows.tolist() == [documents[2] + documents[3], documents[0] + documents[1] + following[0][:1]]
     assert segments[:, [0, 1, 2, 5]].tolist() == [[0, 0, 6, 2], [0, 6, 2, 3], [1, 0, 4, 0], [1, 4, 3, 1], [1, 7, 1, 4]]
 
@@ -135,7 +179,7 @@ def test_the_example_of_four_documents():
 def test_split_bounds_how_long_a_document_waits():
     """With documents of all lengths, none waits for more rows than there are documents before it."""
     random = np.random.default_rng(0)
-    packer = Packer(Packing.choose("best_fit", "split", seq_len=63, buffer_size=100), np.uint32, BOS)
+    packer = Packer(Packing.choose("best_fit", "split", length=63, buffer_size=100), np.uint32, BOS)
     added = 0
     longest_wait = 0
     arrived: dict[int, int] = {}
@@ -149,10 +193,11 @@ def test_split_bounds_how_long_a_document_waits():
         arrived.update((number, row_number) for number in range(added, added + 10))
         added += 10
         packer.add(np.full(lengths.sum(), 5, np.uint32), np.cumsum([0, *lengths]), references, 0)
+        return True
 
     rows, epochs = np.empty((1, 64), np.uint32), np.empty(1, np.int64)
     for row_number in range(3000):
-        segments = packer.fill(rows, np.array([0]), epochs, np.array([63]), refill)
+        segments, _ = packer.fill(rows, np.array([0]), epochs, np.array([63]), refill)
         first_pieces = segments[segments[:, 6] == 0]
         waits = [row_number - arrived[number] for number in first_pieces[:, 5].tolist() if number in arrived]
         longest_wait = max([longest_wait, *waits])
@@ -160,10 +205,11 @@ def test_split_bounds_how_long_a_document_waits():
 
 
 def test_padding_keeps_documents_whole_and_says_so_when_none_ever_fits():
-    packer = Packer(Packing.padding(seq_len=3, buffer_size=2), np.uint32, BOS)
+    packer = Packer(Packing.padding(length=3, buffer_size=2), np.uint32, BOS)
 
     def refill():
         packer.add(np.arange(5, dtype=np.uint32), np.array([0, 5]), np.zeros((1, 4), np.int64), 0)
+        return True
 
     with pytest.raises(FitError, match="longer than a row of 4 tokens"):
         packer.fill(np.empty((1, 4), np.uint32), np.array([0]), np.empty(1, np.int64), np.array([3]), refill)

@@ -20,7 +20,7 @@ from tiers import examples
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.feed import stream
 from tokenfeed.text.streaming.rowgroups import RowGroups
-from tokenfeed.text.streaming.state import StreamState
+from tokenfeed.text.streaming.state import SavedStream
 
 PACKINGS = [("best_fit", "split"), ("best_fit", "crop"), ("concat", "split"), ("concat_pop", "split")]
 LAYOUTS = {
@@ -60,9 +60,9 @@ def make(layout: str, **options: Any) -> Any:
 class Ledger:
     """How often every token of every document was delivered."""
 
-    def __init__(self, seq_len: int, packing: str) -> None:
+    def __init__(self, length: int, packing: str) -> None:
         self.delivered: Counter[tuple[tuple[int, int, int], int]] = Counter()
-        self._seq_len = seq_len
+        self._length = length
         self._packing = packing
 
     def see(self, batch: Any) -> None:
@@ -71,10 +71,10 @@ class Ledger:
         """
         spans = batch.spans["documents"]
         for (*document, done), start, stop in zip(
-            batch.rows.documents.tolist(), spans.starts.tolist(), spans.stops.tolist(), strict=True
+            batch.documents.tolist(), spans.starts.tolist(), spans.stops.tolist(), strict=True
         ):
             if self._packing == "concat":
-                stop = min(stop, self._seq_len)
+                stop = min(stop, self._length)
             first = done if self._packing == "concat" else done + 1
             last = done + stop - start
             for token in range(first, last):
@@ -105,26 +105,25 @@ def check_nothing_lost(layout: str, ledger: Ledger, states: Any, packing: str, s
     The remaining documents are dealt out to one lane, as they would be for one rank.
     """
     files = TextFiles.find(folder() / layout)
-    source = RowGroups(files, golden_tokenizer("tiktoken"), sharding="global", shuffle_seed=seed, refill_size=4)
-    state = StreamState.from_json(states)
-    (place,) = source.deal(state.lanes, 1)
+    source = RowGroups(files, golden_tokenizer("tiktoken"), sharding="global", seed=seed, refill_size=4)
+    (cursor,) = source.deal(SavedStream.from_json(states).position.lanes, 1)
     waiting = {}
-    for *document, done in place.pending.tolist():
+    for *document, done in cursor.pending.tolist():
         waiting.setdefault(tuple(document), []).append(done)
     unread = Counter()
-    for file, group, first in place.rest:
+    for file, group, first in cursor.rest:
         unread.update(
             each.place for each in documents(layout) if each.place[:2] == (file, group) and each.place[2] >= first
         )
     order = [
         (file, group)
         for part in range(1 if seed is not None else len(files))
-        for file, group in groups_in_order(source, files, part, place.epoch, seed)
+        for file, group in groups_in_order(source, files, part, cursor.epoch, seed)
     ]
-    position = groups_before(files, place.part, seed) + place.group
+    position = groups_before(files, cursor.part, seed) + cursor.group
     reached = set(order[:position])
     for document in documents(layout):
-        times = place.epoch + (document.place[:2] in reached) - unread[document.place]
+        times = cursor.epoch + (document.place[:2] in reached) - unread[document.place]
         for token in range(packing == "best_fit", document.length):
             left = sum(1 for done in waiting.get(document.place, ()) if token >= done + (packing == "best_fit"))
             assert ledger.delivered[document.place, token] + left == times, (document, token)
@@ -150,29 +149,29 @@ LEGS = st.lists(
     layout=st.sampled_from(["even", "uneven", "one file"]),
     history=LEGS,
     packing=st.sampled_from([("best_fit", "split"), ("concat", "split")]),
-    seq_len=st.integers(1, 40),
+    length=st.integers(1, 40),
     buffer_size=st.integers(1, 12),
     refill_size=st.integers(1, 6),
     seed=st.sampled_from([None, 3]),
 )
 @settings(max_examples=examples(120))
 def test_any_history_delivers_every_token_once_an_epoch(
-    layout, history, packing, seq_len, buffer_size, refill_size, seed
+    layout, history, packing, length, buffer_size, refill_size, seed
 ):
     """Any number of ranks in every leg: where it does not divide the lanes, documents are dealt out again."""
     how, overflow = packing
-    ledger = Ledger(seq_len, how)
+    ledger = Ledger(length, how)
     states = []
 
     def made(**options):
         feed = make(
             layout,
-            seq_len=seq_len,
+            length=length,
             packing=how,
             overflow=overflow,
             buffer_size=buffer_size,
             refill_size=refill_size,
-            shuffle_seed=seed,
+            seed=seed,
             **options,
         )
         states.append(feed)
@@ -201,7 +200,7 @@ def test_ranks_that_divide_the_lanes_deliver_the_same_rows(layout, lanes, legs, 
         return make(
             layout,
             lanes=lanes,
-            seq_len=12,
+            length=12,
             packing=how,
             overflow=overflow,
             sharding=sharding,
@@ -224,7 +223,7 @@ def test_resume_after_every_batch(lanes, packing, overflow):
     options = {
         "lanes": lanes,
         "batch_size": 3,
-        "seq_len": 10,
+        "length": 10,
         "packing": packing,
         "overflow": overflow,
         "buffer_size": 7,

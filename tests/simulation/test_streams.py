@@ -82,11 +82,11 @@ def play_stream(rng: random.Random, run: StreamRun, worlds: list[int]) -> None:
 
 def draw_options(rng: random.Random) -> dict[str, Any]:
     return {
-        "seq_len": rng.randint(4, 30),
+        "length": rng.randint(4, 30),
         "packing": rng.choice(["best_fit", "best_fit", "concat"]),
         "buffer_size": rng.randint(1, 10),
         "refill_size": rng.randint(1, 5),
-        "shuffle_seed": rng.choice([None, None, 3]),
+        "seed": rng.choice([None, None, 3]),
     }
 
 
@@ -97,12 +97,12 @@ def test_every_token_once_an_epoch_whatever_happens(part):
         options = draw_options(rng)
         run = StreamRun(rng.choice(LAYOUTS_READ), **options)
         play_stream(rng, run, [1, 2, 3, 4])
-        ledger = Ledger(options["seq_len"], options["packing"])
+        ledger = Ledger(options["length"], options["packing"])
         for batches in run.batches:
             for batch in batches:
                 ledger.see(batch)
         states = [feed.state_dict() for feed in run.feeds]
-        check_nothing_lost(run.layout, ledger, states, options["packing"], options["shuffle_seed"])
+        check_nothing_lost(run.layout, ledger, states, options["packing"], options["seed"])
         run.stop()
 
 

@@ -22,7 +22,6 @@ LAYERS = [
     "runs",
     "loader",
     "text",
-    "runs",
     "torch",
     "jax",
     "preparation",

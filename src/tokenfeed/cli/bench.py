@@ -52,11 +52,12 @@ def _show(path: str, length: int, batch_size: int, measured: "list[Measurement]"
     for name in ("windows/s", "tokens/s", "bytes/s", "per batch", "first batch"):
         table.add_column(name, justify="right")
     for way in measured:
+        rates = way.rates()
         table.add_row(
             _WAYS[way.name],
-            f"{way.windows_per_second:,.0f}",
-            show_count(way.items_per_second),
-            show_bytes(way.bytes_per_second),
+            f"{rates['windows_per_second']:,.0f}",
+            show_count(rates["items_per_second"]),
+            show_bytes(rates["bytes_per_second"]),
             f"{1e3 * way.seconds / max(1, way.batches):,.3f} ms",
             f"{1e3 * way.seconds_to_first:,.1f} ms",
         )

@@ -43,7 +43,7 @@ def trace(
     run = Run(path)
     stores = dict(_parse_store(text, run) for text in store or ())
     if (step is None) == (document is None and where is None):
-        raise ArgumentError("nothing to trace; give --step, or --document or --where")
+        raise ArgumentError("give either --step, or a document by --document or --where")
     if step is not None:
         rows = run.trace(step, rank=rank, stores=stores)
         described = [_describe(row) for row in rows]

@@ -1,34 +1,37 @@
 """Blocks of remote files in memory: found, put in, and noted as missing, inside kernels.
 
-A *block cache* holds `NUM_SLOTS` blocks of `BLOCK_BYTES` bytes, the latest that were put in. The key of block b of file
-f is f << 40 | b. A kernel that needs a block which is not there notes its key in the log and goes on to the next row;
-Python then fetches all that was noted at once, puts it in, and calls the kernel again.
+A *block cache* holds the latest `num_slots` blocks that were put in, of `block_bytes` bytes each. The key of block b of
+file f is f << 40 | b. A kernel that needs a block which is not there notes its key in the log and goes on to the next
+row; Python then fetches all that was noted at once, puts it in, and calls the kernel again.
 
-The cache is described by one array of int64, whose address stands in the file table (`kernels/posix.py`):
-
-    READ         address of `read_through`, compiled
-    BLOCK_BYTES  NUM_SLOTS
-    SLOTS        address of the blocks, one behind the other
-    KEYS         address of the key of each slot, EMPTY where there is none
-    INDEX        address of a hash table of slot numbers, open addressing, INDEX_SIZE entries (a power of two)
-    INDEX_SIZE
-    NEXT         the slot that is used next: the oldest
-    LOG          address of the log: how many keys it has, then the keys, of which it takes LOG_SIZE
-    LOG_SIZE
+An array with one `CACHE` record describes the cache. Its address stands in the file table as `reader`.
 """
 
 import numpy as np
-from numba import carray
+from numba import carray, from_dtype
 
 from tokenfeed.kernels.checksum import block_checksum
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import MISSING, OK, begin_read, c_memcpy, c_pread, int64_pointer
+from tokenfeed.kernels.posix import MISSING, OK, begin_read, c_memcpy, c_pread, int64_pointer, pointer_to
 
-READ, BLOCK_BYTES, NUM_SLOTS, SLOTS, KEYS, INDEX, INDEX_SIZE, NEXT, LOG, LOG_SIZE = range(10)
-CACHE_FIELDS = 10
+CACHE = np.dtype(
+    [
+        ("read", np.int64),  # address of `read_through`, compiled
+        ("block_bytes", np.int64),
+        ("num_slots", np.int64),
+        ("slots", np.int64),  # address of the blocks, one after the other
+        ("keys", np.int64),  # address of the key of each slot, EMPTY where there is none
+        ("index", np.int64),  # address of a hash table of slot numbers, open addressing
+        ("index_size", np.int64),  # entries in it: a power of two
+        ("next", np.int64),  # the slot that is used next: the oldest
+        ("log", np.int64),  # address of the log: how many keys it has, then the keys
+        ("log_size", np.int64),  # how many keys it can take
+    ]
+)
 EMPTY = -1
 BLOCK_BITS = 40
 
+_cache_pointer = pointer_to(from_dtype(CACHE))
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -39,8 +42,10 @@ def _place(key, size):
 
 
 @inlined
-def _words(address, size):
-    return carray(int64_pointer(address), (size,))
+def _slot_arrays(cache):
+    """(keys of the slots, index)."""
+    keys = carray(int64_pointer(cache.keys), (cache.num_slots,))
+    return keys, carray(int64_pointer(cache.index), (cache.index_size,))
 
 
 @inlined
@@ -56,7 +61,7 @@ def _find(key, keys, index):
 
 @inlined
 def _forget(key, keys, index):
-    """Take a key that is there out of the index, and close the gap behind it."""
+    """Take a key that is there out of the index, and close the gap it leaves."""
     size = index.size
     gap = _place(key, size)
     while keys[index[gap]] != key:
@@ -80,11 +85,10 @@ def read_through(cache_address, file, offset, size, address):
 
     For `posix.read_by`.
     """
-    cache = _words(cache_address, CACHE_FIELDS)
-    block_bytes = cache[BLOCK_BYTES]
-    keys = _words(cache[KEYS], cache[NUM_SLOTS])
-    index = _words(cache[INDEX], cache[INDEX_SIZE])
-    log = _words(cache[LOG], cache[LOG_SIZE] + 1)
+    cache = carray(_cache_pointer(cache_address), (1,))[0]
+    block_bytes = cache.block_bytes
+    keys, index = _slot_arrays(cache)
+    log = carray(int64_pointer(cache.log), (cache.log_size + 1,))
     status = OK
     done = 0
     while done < size:
@@ -98,16 +102,15 @@ def read_through(cache_address, file, offset, size, address):
                 log[0] += 1
                 log[log[0]] = file << BLOCK_BITS | block
         elif address != 0:
-            c_memcpy(address + done, cache[SLOTS] + slot * block_bytes + within, count)
+            c_memcpy(address + done, cache.slots + slot * block_bytes + within, count)
         done += count
     return status
 
 
 @kernel
 def missing_blocks(cache, wanted):
-    """Which of these keys are not in the cache, as they come."""
-    keys = _words(cache[KEYS], cache[NUM_SLOTS])
-    index = _words(cache[INDEX], cache[INDEX_SIZE])
+    """The keys that are not in the cache, in the order given. `cache` is an array with one CACHE record."""
+    keys, index = _slot_arrays(cache[0])
     absent = np.empty(wanted.size, np.int64)
     count = 0
     for i in range(wanted.size):
@@ -119,20 +122,19 @@ def missing_blocks(cache, wanted):
 
 @kernel
 def put_blocks(cache, wanted, data):
-    """Put blocks in: wanted[i] is data[i · BLOCK_BYTES …], of which the last may be short. The oldest make room."""
-    block_bytes = cache[BLOCK_BYTES]
-    keys = _words(cache[KEYS], cache[NUM_SLOTS])
-    index = _words(cache[INDEX], cache[INDEX_SIZE])
+    """Put blocks in: wanted[i] is data[i · block_bytes …]; the last may be short. The oldest make room."""
+    block_bytes = cache[0].block_bytes
+    keys, index = _slot_arrays(cache[0])
     for i in range(wanted.size):
         if _find(wanted[i], keys, index) != EMPTY:
             continue
-        slot = cache[NEXT]
-        cache[NEXT] = (slot + 1) % cache[NUM_SLOTS]
+        slot = cache[0].next
+        cache[0].next = (slot + 1) % cache[0].num_slots
         if keys[slot] != EMPTY:
             _forget(keys[slot], keys, index)
         keys[slot] = wanted[i]
         first = i * block_bytes
-        c_memcpy(cache[SLOTS] + slot * block_bytes, data.ctypes.data + first, min(block_bytes, data.size - first))
+        c_memcpy(cache[0].slots + slot * block_bytes, data.ctypes.data + first, min(block_bytes, data.size - first))
         place = _place(wanted[i], index.size)
         while index[place] != EMPTY:
             place = (place + 1) & (index.size - 1)
@@ -141,9 +143,8 @@ def put_blocks(cache, wanted, data):
 
 @kernel
 def drop_blocks(cache, unwanted):
-    """Take blocks out, those that are there; their slots stay empty until it is their turn again."""
-    keys = _words(cache[KEYS], cache[NUM_SLOTS])
-    index = _words(cache[INDEX], cache[INDEX_SIZE])
+    """Take out the blocks that are there; their slots stay empty until it is their turn again."""
+    keys, index = _slot_arrays(cache[0])
     for i in range(unwanted.size):
         slot = _find(unwanted[i], keys, index)
         if slot != EMPTY:
@@ -153,7 +154,7 @@ def drop_blocks(cache, unwanted):
 
 @kernel
 def checksum_blocks(data, block_bytes):
-    """The checksum of each block, of which the last may be short."""
+    """The checksum of each block; the last block may be short."""
     sums = np.empty((data.size + block_bytes - 1) // block_bytes, np.uint64)
     for i in range(sums.size):
         sums[i] = block_checksum(data[i * block_bytes : (i + 1) * block_bytes])
@@ -164,8 +165,8 @@ def checksum_blocks(data, block_bytes):
 def load_blocks(wanted, sizes, data_handles, sum_handles, block_bytes, data):
     """Read blocks from files on disk: block wanted[i] & (2^40 − 1) of data_handles[i] goes to data[i · block_bytes …].
 
-    Beside each lies a file of checksums, 8 bytes for each block, 0 for one that is not there. Returns which blocks were
-    there and whole; and of the others, which were there and damaged. All are announced before the first is read.
+    Beside each lies a file of checksums, 8 bytes for each block, 0 for a block that is not there. Returns two arrays of
+    flags: which blocks were whole, and which were there but damaged. All are announced before the first is read.
     """
     for i in range(wanted.size):
         begin_read(sum_handles[i], (wanted[i] & ((1 << BLOCK_BITS) - 1)) * 8, 8)

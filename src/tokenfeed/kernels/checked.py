@@ -1,23 +1,16 @@
 """Bytes that are compared with their checksums before anybody sees them.
 
-Every file of a store is cut into blocks of `CHECKED_BYTES` from its first byte on, of which the last may be short. A
-*file of sums* holds the XXH3-64 of each, for one file behind the other. What is read is whole blocks, into memory of
-the kernel; only if all of them are what was written does the part that was asked for go where it was asked for.
+Every file of a store is cut into blocks of `CHECKED_BYTES` from its first byte on; the last may be short. A *file of
+sums* holds the XXH3-64 of each block, for one file after the other. The reader reads whole blocks into memory of its
+own; only if all of them are what was written does the part that was asked for go to where it was asked for.
 
-A checked file is described by one array of int64, whose address stands as READER in the file table:
-
-    READ           address of `read_checked`, compiled
-    FILES          address of another file table, that of the files as they lie: open, mapped, or elsewhere
-    NUM_FILES      how many rows it has
-    DATA  SUMS     which of these is the file, and which its sums
-    FIRST_SUM      the sum of its first block
-    DAMAGED_BLOCK  the block that was found to be not what was written, the latest
+An array with one `CHECK` record describes a checked file. Its address stands in the file table as `reader`.
 """
 
 from typing import Any
 
 import numpy as np
-from numba import carray
+from numba import carray, from_dtype
 
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checksum import block_checksum, bytes_of
@@ -25,25 +18,32 @@ from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.jit import kernel
 from tokenfeed.kernels.posix import (
     DAMAGED,
-    FILE_FIELDS,
     MISSING,
     OK,
-    READER,
-    SIZE,
-    START,
     c_memcpy,
-    int64_pointer,
+    file_pointer,
+    pointer_to,
     prefetch_file,
     read_by,
 )
 
-__all__ = ["CHECKED_BYTES", "BlockSums", "read_checked", "read_whole"]
+__all__ = ["CHECK", "CHECKED_BYTES", "BlockSums", "read_checked", "read_whole"]
 
 CHECKED_BYTES = 4096
 SUM_BYTES = 8
 
-READ, FILES, NUM_FILES, DATA, SUMS, FIRST_SUM, DAMAGED_BLOCK = range(7)
-CHECK_FIELDS = 7
+CHECK = np.dtype(
+    [
+        ("read", np.int64),  # address of `read_checked`, compiled
+        ("files", np.int64),  # address of another file table, of the files as they lie: open, mapped, or remote
+        ("num_files", np.int64),
+        ("data", np.int64),  # number of the file in that table
+        ("sums", np.int64),  # number of its file of sums
+        ("first_sum", np.int64),  # number of the sum of its first block
+        ("damaged_block", np.int64),  # the latest block found to be not what was written
+    ]
+)
+_check_pointer = pointer_to(from_dtype(CHECK))
 
 _MOST_BLOCKS = 32
 
@@ -52,13 +52,13 @@ _MOST_BLOCKS = 32
 def read_checked(description, file, offset, size, address):
     """Copy bytes [offset, offset + size) of a file to `address` if all their blocks are what was written.
 
-    For `posix.read_by`. Two reads for every 128 KiB or part thereof. At address 0, the operating system is told that
-    these reads will come, or what is missing of a file that lies elsewhere is noted.
+    For `posix.read_by`. Two reads for every 128 KiB or part thereof. At address 0 it only tells the operating system
+    that these reads will come, or notes what is missing of a remote file.
     """
-    check = carray(int64_pointer(description), (CHECK_FIELDS,))
-    files = carray(int64_pointer(check[FILES]), (check[NUM_FILES], FILE_FIELDS))
-    data, sums = check[DATA], check[SUMS]
-    start = files[data, START] - 1
+    check = carray(_check_pointer(description), (1,))[0]
+    files = carray(file_pointer(check.files), (check.num_files,))
+    data, sums = files[check.data], files[check.sums]
+    start = data.start - 1
     block = offset // CHECKED_BYTES
     stop = (offset + size + CHECKED_BYTES - 1) // CHECKED_BYTES
     most = min(stop - block, _MOST_BLOCKS) if address != 0 else 0
@@ -68,18 +68,18 @@ def read_checked(description, file, offset, size, address):
     while block < stop:
         count = min(stop - block, _MOST_BLOCKS)
         first = block * CHECKED_BYTES
-        num_bytes = min(count * CHECKED_BYTES, files[data, SIZE] - first)
-        first_sum = (check[FIRST_SUM] + block) * SUM_BYTES
-        if address == 0 and files[data, READER] == 0:
-            prefetch_file(files, data, first - start, num_bytes)
-            prefetch_file(files, sums, first_sum, count * SUM_BYTES)
+        num_bytes = min(count * CHECKED_BYTES, data.size - first)
+        first_sum = (check.first_sum + block) * SUM_BYTES
+        if address == 0 and data.reader == 0:
+            prefetch_file(data, first - start, num_bytes)
+            prefetch_file(sums, first_sum, count * SUM_BYTES)
             block += count
             continue
-        # Both are asked for before either is waited for: what is missing is fetched at once.
+        # Ask for both before giving up: what is missing of either is then fetched at once.
         held_address = 0 if address == 0 else held.ctypes.data
         expected_address = 0 if address == 0 else expected.ctypes.data
-        status = fetch(files, data, first - start, num_bytes, held_address)
-        other = fetch(files, sums, first_sum, count * SUM_BYTES, expected_address)
+        status = fetch(files, check.data, first - start, num_bytes, held_address)
+        other = fetch(files, check.sums, first_sum, count * SUM_BYTES, expected_address)
         if status != OK and status != MISSING:
             return status
         if other != OK and other != MISSING:
@@ -89,7 +89,7 @@ def read_checked(description, file, offset, size, address):
         elif address != 0:
             for i in range(count):
                 if block_checksum(held[i * CHECKED_BYTES : min(num_bytes, (i + 1) * CHECKED_BYTES)]) != expected[i]:
-                    check[DAMAGED_BLOCK] = block + i
+                    check.damaged_block = block + i
                     return DAMAGED
             begin = max(offset, first)
             end = min(offset + size, first + num_bytes)
@@ -100,15 +100,15 @@ def read_checked(description, file, offset, size, address):
 
 @kernel
 def read_whole(check, num_bytes):
-    """Whether all of a file is what was written: OK, or what is wrong."""
+    """Whether all of a file is what was written: OK, or what is wrong. `check` is an array with one CHECK record."""
     held = np.empty(num_bytes, np.uint8)
-    return read_by(check.ctypes.data, check[DATA], 0, num_bytes, held.ctypes.data)
+    return read_by(check.ctypes.data, check[0].data, 0, num_bytes, held.ctypes.data)
 
 
 class BlockSums:
-    """The checksums of all blocks of a file that is written from front to back, but for its header, which comes last.
+    """The checksums of all blocks of a file that is written front to back, except for its header, which comes last.
 
-    It keeps the block that is not full yet, those that the header shares, and 8 bytes for each that is done.
+    It keeps the block that is not full yet, the blocks that hold the header, and 8 bytes for each finished block.
     """
 
     def __init__(self, header_bytes: int) -> None:

@@ -1,19 +1,13 @@
-"""Bytes of a numbered file, wherever it lies: open, opened for the moment, in memory, or behind a reader."""
+"""Bytes of a numbered file, wherever it lies: open, opened for one read, in memory, or behind a reader."""
 
 from numba import types
 
-from tokenfeed.kernels.jit import inlined
+from tokenfeed.kernels.jit import inlined, step
 from tokenfeed.kernels.posix import (
-    ADDRESS,
     EINTR,
     END_OF_FILE,
-    HANDLE,
     OK,
     OPEN_FLAGS,
-    PATH,
-    READER,
-    SIZE,
-    START,
     UNOPENED,
     c_close,
     c_memcpy,
@@ -41,32 +35,7 @@ def _pread_all(fd, address, size, offset):
 
 
 @inlined
-def fetch(files, file, offset, size, address):
-    """Copy `size` bytes, from `offset` bytes behind the file's START, to `address`. Returns a status.
-
-    One system call where the file is read positionally; three where it is TRANSIENT.
-    """
-    handle = files[file, HANDLE]
-    start = files[file, START] - 1
-    if handle == 0 or start < 0:
-        return UNOPENED
-    if size == 0:
-        return OK
-    offset += start
-    reader = files[file, READER]
-    if reader != 0:
-        if offset + size > files[file, SIZE]:
-            return END_OF_FILE
-        return read_by(reader, file, offset, size, address)
-    source = files[file, ADDRESS]
-    if source != 0:
-        if offset + size > files[file, SIZE]:
-            return END_OF_FILE
-        c_memcpy(address, source + offset, size)
-        return OK
-    if handle > 0:
-        return _pread_all(handle - 1, address, size, offset)
-    path = files[file, PATH]
+def _open_and_pread(path, address, size, offset):
     if path == 0:
         return UNOPENED
     fd = c_open(path, types.int32(OPEN_FLAGS))
@@ -77,3 +46,31 @@ def fetch(files, file, offset, size, address):
     status = _pread_all(fd, address, size, offset)
     c_close(fd)
     return status
+
+
+@inlined
+def _fetch(file, number, offset, size, address):
+    if file.handle == 0 or file.start == 0:
+        return UNOPENED
+    if size == 0:
+        return OK
+    offset += file.start - 1
+    if (file.reader != 0 or file.address != 0) and offset + size > file.size:
+        return END_OF_FILE
+    if file.reader != 0:
+        return read_by(file.reader, number, offset, size, address)
+    if file.address != 0:
+        c_memcpy(address, file.address + offset, size)
+        return OK
+    if file.handle > 0:
+        return _pread_all(file.handle - 1, address, size, offset)
+    return _open_and_pread(file.path, address, size, offset)
+
+
+@step
+def fetch(files, number, offset, size, address):
+    """Copy `size` bytes, from `offset` bytes after the start of a file's items, to `address`. Returns a status.
+
+    One system call where the file is read by pread; three where it is TRANSIENT.
+    """
+    return _fetch(files[number], number, offset, size, address)  # a record: the table's references are not counted

@@ -1,60 +1,118 @@
 """The reading kernels: rows of items, gathered from any number of segments and columns into one buffer.
 
-`segment_starts` has one entry more than there are segments: segment s holds items [starts[s], starts[s + 1]), and
-its column c lies in file `s * files_per_segment + columns[c, _FILE]`, `columns[c, _ITEM_BYTES]` bytes an item. Where
-`columns[c, _OUT_BYTES]` are more, its numbers are widened on the way.
-
-The buffer holds the columns one behind the other, each beginning at a multiple of 64 bytes:
+Segment s holds items [segment_starts[s], segment_starts[s + 1]), and lies in files [s · files_per_segment,
+(s + 1) · files_per_segment), of which one holds each column. The buffer holds one column after the other, each
+beginning at a multiple of 64 bytes:
 
     3 rows of 2 items, columns of 2 and 1 bytes:  [ 12 bytes | 52 unused | 6 bytes ]
 
 Every kernel returns (status, file, row): OK, or what went wrong, in which file, at which row.
 
-What stays the same from call to call is handed over as one array of numbers and addresses, a *request*: every array
-that is an argument costs a tenth of a microsecond, during which no other Python thread can run.
+Whatever stays the same from call to call is one array of int64, the *request*: a `REQUEST` record, then a `COLUMN`
+record for each column. Every further argument would cost 0.1 µs under the GIL, and an array of records 0.2 µs.
 """
 
 import numpy as np
-from numba import carray
+from numba import carray, from_dtype
 
 from tokenfeed.kernels.fetch import fetch
-from tokenfeed.kernels.jit import inlined, kernel
+from tokenfeed.kernels.jit import inlined, kernel, step
 from tokenfeed.kernels.posix import (
-    ADDRESS,
     BAD_INDEX,
-    FILE_FIELDS,
-    HANDLE,
     HAS_NOWAIT,
     MISSING,
     OK,
-    READER,
-    SIZE,
     SMALL_OUTPUT,
-    START,
     UNOPENED,
     c_memcpy,
+    c_memset,
     c_pread,
+    file_pointer,
     int64_pointer,
+    pointer_to,
     prefetch_file,
     prefetch_line,
     read_by,
+    record,
     try_pread,
 )
 from tokenfeed.kernels.widening import widen
+from tokenfeed.types import Array, Ints
 
 ALIGNMENT = 64
 PADDING = -1
 """The first item of a row that is filled with zeros instead of items."""
 
-# Entries of a request; those of every column follow: its number among the files of a segment, bytes per item in files
-# and in the buffer, bytes per number in files, and the sign bit of these numbers (see `widening.py`).
-STRIDE, NUM_ITEMS, _NUM_SAMPLES, _AHEAD, _SEGMENTS, _NUM_SEGMENTS, _FILES, _FILES_PER_SEGMENT, _COLUMNS = range(9)
-_FILE, _ITEM_BYTES, _OUT_BYTES, _NUMBER_BYTES, _SIGN = range(5)
-COLUMN_FIELDS = 5
+REQUEST = np.dtype(
+    [
+        ("stride", np.int64),  # items from the start of one window to the next
+        ("num_items", np.int64),  # items in a window
+        ("num_samples", np.int64),  # windows in the view
+        ("ahead", np.int64),  # reads to have under way at once
+        ("segment_starts", np.int64),  # address of an array of num_segments + 1
+        ("num_segments", np.int64),
+        ("files", np.int64),  # address of the file table
+        ("files_per_segment", np.int64),
+    ]
+)
+COLUMN = np.dtype(
+    [
+        ("file", np.int64),  # number among the files of a segment
+        ("item_bytes", np.int64),  # in the file
+        ("out_bytes", np.int64),  # in the buffer; where these are more, numbers are widened on the way
+        ("number_bytes", np.int64),  # of one number of an item, in the file
+        ("sign", np.int64),  # sign bit of these numbers, or 0 (see `widening.py`)
+    ]
+)
+_REQUEST_WORDS, _COLUMN_WORDS = REQUEST.itemsize // 8, COLUMN.itemsize // 8
 _PREFETCHED_LINES = 8
+_VECTOR_BYTES = 16
+
+# What becomes of a row at the first attempt: it was read, or is not in the page cache, or takes more than one read.
+_READ, _UNCACHED, _INVOLVED = range(3)
+
+_request_pointer = pointer_to(from_dtype(REQUEST))
+_column_pointer = pointer_to(from_dtype(COLUMN))
 
 
-@inlined
+def make_request(
+    segment_starts: Ints, files: Array, files_per_segment: int, columns: Array, *, ahead: int, **window: int
+) -> Ints:
+    """The request for `columns`, an array of COLUMN; for windows also their stride, num_items and num_samples.
+
+    `segment_starts` and `files` must outlive it.
+    """
+    fixed = record(
+        REQUEST,
+        ahead=ahead,
+        segment_starts=segment_starts.ctypes.data,
+        num_segments=segment_starts.size - 1,
+        files=files.ctypes.data,
+        files_per_segment=files_per_segment,
+        **window,
+    )
+    return np.concatenate([fixed.view(np.int64), columns.view(np.int64)])
+
+
+def windows_of(request: Ints) -> tuple[int, int, int]:
+    """(stride, num_items, num_samples) of a request."""
+    fixed = request[:_REQUEST_WORDS].view(REQUEST)[0]
+    return int(fixed["stride"]), int(fixed["num_items"]), int(fixed["num_samples"])
+
+
+@step
+def _open_request(request):
+    """(the one REQUEST record, columns, segment_starts, files), as arrays that own no memory: see `_read_rows`."""
+    records = carray(_request_pointer(request.ctypes.data), (1,))
+    num_columns = (request.size - _REQUEST_WORDS) // _COLUMN_WORDS
+    columns = carray(_column_pointer(request.ctypes.data + 8 * _REQUEST_WORDS), (num_columns,))
+    fixed = records[0]
+    starts = carray(int64_pointer(fixed.segment_starts), (fixed.num_segments + 1,))
+    files = carray(file_pointer(fixed.files), (fixed.num_segments * fixed.files_per_segment,))
+    return records, columns, starts, files
+
+
+@step
 def find_segment(starts, position):
     """The last segment that starts at or before `position`; empty segments are passed over."""
     low = 0
@@ -68,32 +126,129 @@ def find_segment(starts, position):
     return low
 
 
-@inlined
-def _prefetch_row(first_item, num_items, segment_starts, files, files_per_segment, columns):
-    """Announce a row to the operating system: what its first segment has of it."""
-    segment = find_segment(segment_starts, first_item)
-    stop = min(first_item + num_items, segment_starts[segment + 1])
-    local = first_item - segment_starts[segment]
-    for c in range(columns.shape[0]):
-        item_bytes = columns[c, _ITEM_BYTES]
-        file = segment * files_per_segment + columns[c, _FILE]
-        prefetch_file(files, file, local * item_bytes, (stop - first_item) * item_bytes)
+@step
+def _align(offset):
+    return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 @inlined
-def _read_run(first_item, num_items, segment_starts, files, file_number, files_per_segment, item_bytes, address):
-    """Read items [first_item, first_item + num_items) of one column to `address`, across segments."""
+def _measure(row_offsets, columns):
+    """(bytes of the buffer, bytes of the longest row that is read aside to be widened)."""
+    rows = row_offsets.size - 1
+    longest = 0
+    for row in range(rows):
+        longest = max(longest, row_offsets[row + 1] - row_offsets[row])
+    size = 0
+    aside = 0
+    for c in range(columns.size):
+        size = _align(size) + row_offsets[rows] * columns[c].out_bytes
+        if columns[c].out_bytes != columns[c].item_bytes:
+            aside = max(aside, longest * columns[c].item_bytes)
+    return size, aside
+
+
+@inlined
+def _clear_row(offset, num_items, total, columns, address):
+    """Fill the row at item `offset` of every column with zeros."""
+    first_byte = 0
+    for c in range(columns.size):
+        out_bytes = columns[c].out_bytes
+        first_byte = _align(first_byte)
+        c_memset(address + first_byte + offset * out_bytes, np.int32(0), num_items * out_bytes)
+        first_byte += total * out_bytes
+
+
+@step
+def _load_lines(file, byte):
+    """Begin to load the start of a row that lies in memory; the processor then finds the rest by itself."""
+    if file.address != 0:
+        byte += file.start - 1
+        for line in range(_PREFETCHED_LINES):
+            if byte + line * ALIGNMENT < file.size:
+                prefetch_line(file.address + byte + line * ALIGNMENT)
+
+
+@inlined
+def _begin_row(position, num_items, segment, fixed, columns, starts, files):
+    """Tell the operating system about a row: the part of it that lies in its first segment."""
+    count = min(num_items, starts[segment + 1] - position)
+    for c in range(columns.size):
+        item_bytes = columns[c].item_bytes
+        file = files[segment * fixed.files_per_segment + columns[c].file]
+        prefetch_file(file, (position - starts[segment]) * item_bytes, count * item_bytes)
+
+
+@inlined
+def _widen_row(column, source, target, num_items):
+    count = num_items * column.item_bytes // column.number_bytes
+    wide_bytes = column.number_bytes * column.out_bytes // column.item_bytes
+    widen(source, target, count, column.number_bytes, wide_bytes, column.sign)
+
+
+@step
+def _try_run(column, file, byte, num_items, target, scratch, may_wait):
+    """Read items that lie in one file, where that takes a copy or one system call; what became of it."""
+    if file.handle == 0 or file.start == 0:
+        return _INVOLVED
+    num_bytes = num_items * column.item_bytes
+    is_widened = column.out_bytes != column.item_bytes
+    landing = scratch + _VECTOR_BYTES if is_widened else target
+    byte += file.start - 1
+    if file.address != 0:
+        if byte + num_bytes > file.size:
+            return _INVOLVED
+        landing = file.address + byte
+        if not is_widened:
+            c_memcpy(target, landing, num_bytes)
+    elif file.handle < 0:
+        return _INVOLVED
+    elif may_wait:
+        if c_pread(np.int32(file.handle - 1), landing, num_bytes, byte) != num_bytes:
+            return _INVOLVED
+    else:
+        vector = carray(int64_pointer(scratch), (2,))
+        vector[0] = landing
+        vector[1] = num_bytes
+        if try_pread(file.handle - 1, scratch, byte) != num_bytes:
+            return _UNCACHED
+    if is_widened:
+        _widen_row(column, landing, target, num_items)
+    return _READ
+
+
+@step
+def _try_row(position, num_items, segment, offset, total, fixed, columns, starts, files, address, scratch):
+    """Read one row of every column at the least cost; what became of it."""
+    if position + num_items > starts[segment + 1]:
+        return _INVOLVED
+    may_wait = fixed.ahead <= 1 or not HAS_NOWAIT
+    first_byte = 0
+    for c in range(columns.size):
+        column = columns[c]
+        file = files[segment * fixed.files_per_segment + column.file]
+        first_byte = _align(first_byte)
+        target = address + first_byte + offset * column.out_bytes
+        byte = (position - starts[segment]) * column.item_bytes
+        outcome = _try_run(column, file, byte, num_items, target, scratch, may_wait)
+        if outcome != _READ:
+            return outcome
+        first_byte += total * column.out_bytes
+    return _READ
+
+
+@inlined
+def _read_run(position, num_items, fixed, column, starts, files, address):
+    """Read items [position, position + num_items) of one column to `address`, across segments."""
     done = 0
     result = OK
-    segment = find_segment(segment_starts, first_item)
+    segment = find_segment(starts, position)
     while done < num_items:
-        position = first_item + done
-        while segment_starts[segment + 1] <= position:
+        while starts[segment + 1] <= position + done:
             segment += 1
-        count = min(num_items - done, segment_starts[segment + 1] - position)
-        file = segment * files_per_segment + file_number
-        offset = (position - segment_starts[segment]) * item_bytes
-        status = fetch(files, file, offset, count * item_bytes, address + done * item_bytes)
+        count = min(num_items - done, starts[segment + 1] - position - done)
+        file = segment * fixed.files_per_segment + column.file
+        byte = (position + done - starts[segment]) * column.item_bytes
+        status = fetch(files, file, byte, count * column.item_bytes, address + done * column.item_bytes)
         if status == MISSING:
             result = MISSING
         elif status != OK:
@@ -103,283 +258,160 @@ def _read_run(first_item, num_items, segment_starts, files, file_number, files_p
 
 
 @inlined
-def _align(offset):
-    return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-
-
-@inlined
-def _widen_row(source, target, num_items, columns, c):
-    count = num_items * columns[c, _ITEM_BYTES] // columns[c, _NUMBER_BYTES]
-    wide_bytes = columns[c, _NUMBER_BYTES] * columns[c, _OUT_BYTES] // columns[c, _ITEM_BYTES]
-    widen(source, target, count, columns[c, _NUMBER_BYTES], wide_bytes, columns[c, _SIGN])
-
-
-@inlined
-def _read_row(row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address, aside):
-    """Read one row of every column, however that has to be done. What is missing is noted, for all of them."""
+def _read_row(row, first_items, row_offsets, fixed, columns, starts, files, address, scratch):
+    """Read one row of every column, whatever it takes. Blocks that are missing are noted for all columns."""
+    offset = row_offsets[row]
+    num_items = row_offsets[row + 1] - offset
     total = row_offsets[first_items.size]
-    num_items = row_offsets[row + 1] - row_offsets[row]
     result = OK
-    offset = 0
-    for c in range(columns.shape[0]):
-        offset = _align(offset)
-        target = address + offset + row_offsets[row] * columns[c, _OUT_BYTES]
-        is_widened = columns[c, _OUT_BYTES] != columns[c, _ITEM_BYTES]
-        status, file = _read_run(
-            first_items[row],
-            num_items,
-            segment_starts,
-            files,
-            columns[c, _FILE],
-            files_per_segment,
-            columns[c, _ITEM_BYTES],
-            aside.ctypes.data if is_widened else target,
-        )
+    first_byte = 0
+    for c in range(columns.size):
+        column = columns[c]
+        first_byte = _align(first_byte)
+        target = address + first_byte + offset * column.out_bytes
+        is_widened = column.out_bytes != column.item_bytes
+        landing = scratch + _VECTOR_BYTES if is_widened else target
+        status, file = _read_run(first_items[row], num_items, fixed, column, starts, files, landing)
         if status == MISSING:
             result = MISSING
         elif status != OK:
             return status, file
         elif is_widened:
-            _widen_row(aside.ctypes.data, target, num_items, columns, c)
-        offset += total * columns[c, _OUT_BYTES]
+            _widen_row(column, landing, target, num_items)
+        first_byte += total * column.out_bytes
     return result, 0
 
 
 @inlined
-def _read_rows(first_items, row_offsets, segment_starts, files, files_per_segment, columns, ahead, buffer):
-    """Read rows, those first that need no waiting.
+def _read_rows(first_items, row_offsets, request, buffer):
+    """Read rows, first those that need no waiting.
 
-    A row that lies in one segment is tried first where it costs least: a copy, or one system call that takes what the
-    page cache has. One that is not cached is announced to the operating system and put off, until `ahead` rows are;
-    then the oldest is waited for. So `ahead` reads are under way from one thread. All else is left to `_read_row`.
-    What is to be widened is copied from where it lies in memory, or is read aside first, one row after the other.
+    Every row is first tried at the least cost: a copy, or one system call that takes what the page cache has. If it is
+    not cached, the operating system is told to read it, and the row waits until `ahead` rows do; then the oldest is
+    waited for. So `ahead` reads are under way from one thread.
 
-    The trial is written out here, because a function call counts references to the arrays it is given, by atomic
-    instructions that keep the processor from overlapping one row's memory accesses with the next one's: 0.2 µs a row.
+    The functions called here take addresses, records and arrays that own nothing. A call with an array that owns its
+    memory counts references, by atomic instructions that keep the processor from overlapping one row's memory accesses
+    with the next one's: 0.2 µs a row.
     """
+    records, columns, starts, files = _open_request(request)
+    fixed = records[0]
     rows = first_items.size
-    num_columns = columns.shape[0]
     total = row_offsets[rows]
-    longest = 0
-    for row in range(rows):
-        longest = max(longest, row_offsets[row + 1] - row_offsets[row])
-    size = 0
-    aside_size = 0
-    for c in range(num_columns):
-        size = _align(size) + total * columns[c, _OUT_BYTES]
-        if columns[c, _OUT_BYTES] != columns[c, _ITEM_BYTES]:
-            aside_size = max(aside_size, longest * columns[c, _ITEM_BYTES])
+    size, aside_bytes = _measure(row_offsets, columns)
     if size > buffer.size:
         return SMALL_OUTPUT, 0, 0
     address = buffer.ctypes.data
-    aside = np.empty(aside_size, np.uint8)
-    aside_address = aside.ctypes.data  # good for as long as `aside` is used below, which is to the end
-    vector = np.empty(2, np.int64)
-    vector_address = vector.ctypes.data
-    waiting = np.empty(ahead, np.int64)  # a ring
+    # Room for the vector of a system call, and to read aside what is widened. Used up to the end, else it were freed.
+    memory = np.empty(_VECTOR_BYTES + aside_bytes, np.uint8)
+    scratch = memory.ctypes.data
+    waiting = np.empty(fixed.ahead, np.int64)  # rows, as a ring
     first_waiting = 0
     num_waiting = 0
-    missing = False
-    segments = np.empty(rows, np.int64)
-    for row in range(rows):
-        segment = 0
-        high = segment_starts.size - 1
-        while high - segment > 1:
-            middle = (segment + high) >> 1
-            if segment_starts[middle] <= first_items[row]:
-                segment = middle
-            else:
-                high = middle
-        segments[row] = segment
+    result = OK
+    segment = 0
+    next_segment = find_segment(starts, first_items[0]) if rows > 0 else 0
     for row in range(rows):
         position = first_items[row]
-        num_items = row_offsets[row + 1] - row_offsets[row]
+        offset = row_offsets[row]
+        num_items = row_offsets[row + 1] - offset
+        segment = next_segment
+        if row + 1 < rows:
+            next_segment = find_segment(starts, first_items[row + 1])
+            if columns.size > 0:
+                file = files[next_segment * fixed.files_per_segment + columns[0].file]
+                _load_lines(file, (first_items[row + 1] - starts[next_segment]) * columns[0].item_bytes)
         if position == PADDING:
-            offset = 0
-            for c in range(num_columns):
-                out_bytes = columns[c, _OUT_BYTES]
-                offset = (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-                first_byte = offset + row_offsets[row] * out_bytes
-                buffer[first_byte : first_byte + num_items * out_bytes] = 0
-                offset += total * out_bytes
+            _clear_row(offset, num_items, total, columns, address)
             continue
-        segment = segments[row]
-        if row + 1 < rows and num_columns > 0:
-            # While this row is copied, begin to load the start of the next one; the processor then finds the rest.
-            file = segments[row + 1] * files_per_segment + columns[0, _FILE]
-            source = files[file, ADDRESS]
-            if source != 0:
-                local = (first_items[row + 1] - segment_starts[segments[row + 1]]) * columns[0, _ITEM_BYTES]
-                byte = files[file, START] - 1 + local
-                for line in range(_PREFETCHED_LINES):
-                    if byte + line * ALIGNMENT < files[file, SIZE]:
-                        prefetch_line(source + byte + line * ALIGNMENT)
-        is_read = position + num_items <= segment_starts[segment + 1]
-        not_cached = False
-        offset = 0
-        for c in range(num_columns):
-            if not is_read:
-                break
-            file = segment * files_per_segment + columns[c, _FILE]
-            item_bytes = columns[c, _ITEM_BYTES]
-            out_bytes = columns[c, _OUT_BYTES]
-            num_bytes = num_items * item_bytes
-            is_widened = out_bytes != item_bytes
-            offset = (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-            target = address + offset + row_offsets[row] * out_bytes
-            landing = aside_address if is_widened else target
-            offset += total * out_bytes
-            handle = files[file, HANDLE]
-            start = files[file, START] - 1
-            source = files[file, ADDRESS]
-            byte = start + (position - segment_starts[segment]) * item_bytes
-            if handle == 0 or start < 0:
-                is_read = False
-            elif source != 0:
-                is_read = byte + num_bytes <= files[file, SIZE]
-                landing = source + byte
-                if is_read and not is_widened:
-                    c_memcpy(target, landing, num_bytes)
-            elif handle < 0:
-                is_read = False
-            elif ahead > 1 and HAS_NOWAIT:
-                vector[0] = landing
-                vector[1] = num_bytes
-                is_read = try_pread(handle - 1, vector_address, byte) == num_bytes
-                not_cached = not is_read
-            else:
-                is_read = c_pread(np.int32(handle - 1), landing, num_bytes, byte) == num_bytes
-            if is_read and is_widened:
-                _widen_row(landing, target, num_items, columns, c)
-        if not_cached:
-            _prefetch_row(position, num_items, segment_starts, files, files_per_segment, columns)
-            if num_waiting == ahead:
-                oldest = waiting[first_waiting]
-                status, file = _read_row(
-                    oldest,
-                    first_items,
-                    row_offsets,
-                    segment_starts,
-                    files,
-                    files_per_segment,
-                    columns,
-                    address,
-                    aside,
-                )
-                if status != OK:
-                    return status, file, oldest
-                first_waiting = (first_waiting + 1) % ahead
-                num_waiting -= 1
-            waiting[(first_waiting + num_waiting) % ahead] = row
-            num_waiting += 1
-        elif not is_read:
-            status, file = _read_row(
-                row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address, aside
-            )
-            if status == MISSING:
-                missing = True
-            elif status != OK:
-                return status, file, row
+        outcome = _try_row(position, num_items, segment, offset, total, fixed, columns, starts, files, address, scratch)
+        if outcome == _READ:
+            continue
+        due = row
+        if outcome == _UNCACHED:
+            _begin_row(position, num_items, segment, fixed, columns, starts, files)
+            if num_waiting < fixed.ahead:
+                waiting[(first_waiting + num_waiting) % fixed.ahead] = row
+                num_waiting += 1
+                continue
+            due = waiting[first_waiting]
+            waiting[first_waiting] = row
+            first_waiting = (first_waiting + 1) % fixed.ahead
+        status, number = _read_row(due, first_items, row_offsets, fixed, columns, starts, files, address, scratch)
+        if status == MISSING:
+            result = MISSING
+        elif status != OK:
+            return status, number, due
     for turn in range(num_waiting):
-        row = waiting[(first_waiting + turn) % ahead]
-        status, file = _read_row(
-            row, first_items, row_offsets, segment_starts, files, files_per_segment, columns, address, aside
-        )
-        if status != OK:
-            return status, file, row
-    return MISSING if missing else OK, 0, 0
-
-
-def make_request(segment_starts, files, files_per_segment, columns, ahead, stride=0, num_items=0, num_samples=0):
-    """What a reading kernel must know beyond rows and buffer. The arrays must outlive it, and stay where they are."""
-    addresses = segment_starts.ctypes.data, segment_starts.size - 1, files.ctypes.data, files_per_segment
-    return np.array([stride, num_items, num_samples, ahead, *addresses, *columns.reshape(-1)], np.int64)
-
-
-@inlined
-def _read_request(first_items, row_offsets, request, buffer):
-    num_segments = request[_NUM_SEGMENTS]
-    files_per_segment = request[_FILES_PER_SEGMENT]
-    segment_starts = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))
-    files = carray(int64_pointer(request[_FILES]), (num_segments * files_per_segment, FILE_FIELDS))
-    num_columns = (request.size - _COLUMNS) // COLUMN_FIELDS
-    columns = carray(int64_pointer(request.ctypes.data + 8 * _COLUMNS), (num_columns, COLUMN_FIELDS))
-    return _read_rows(
-        first_items, row_offsets, segment_starts, files, files_per_segment, columns, request[_AHEAD], buffer
-    )
+        due = waiting[(first_waiting + turn) % fixed.ahead]
+        scratch = memory.ctypes.data
+        status, number = _read_row(due, first_items, row_offsets, fixed, columns, starts, files, address, scratch)
+        if status == MISSING:
+            result = MISSING
+        elif status != OK:
+            return status, number, due
+    return result, 0, 0
 
 
 @kernel
 def read_windows(indices, request, buffer):
-    """Row j of every column becomes items [indices[j] * stride, indices[j] * stride + num_items)."""
+    """Row j of every column becomes items [indices[j] · stride, indices[j] · stride + num_items)."""
+    records, _, _, _ = _open_request(request)
+    fixed = records[0]
     rows = indices.size
     first_items = np.empty(rows, np.int64)
     row_offsets = np.empty(rows + 1, np.int64)
     row_offsets[0] = 0
     for row in range(rows):
-        if indices[row] < 0 or indices[row] >= request[_NUM_SAMPLES]:
+        if indices[row] < 0 or indices[row] >= fixed.num_samples:
             return BAD_INDEX, 0, row
-        first_items[row] = indices[row] * request[STRIDE]
-        row_offsets[row + 1] = row_offsets[row] + request[NUM_ITEMS]
-    return _read_request(first_items, row_offsets, request, buffer)
+        first_items[row] = indices[row] * fixed.stride
+        row_offsets[row + 1] = row_offsets[row] + fixed.num_items
+    return _read_rows(first_items, row_offsets, request, buffer)
 
 
 @kernel
 def read_ragged(first_items, row_offsets, request, buffer):
-    """Row j of every column becomes the items from first_items[j] on, at [row_offsets[j], row_offsets[j + 1])."""
-    num_segments = request[_NUM_SEGMENTS]
-    num_items = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))[num_segments]
+    """Row j of every column becomes the items from first_items[j] on, at [row_offsets[j], row_offsets[j + 1]).
+
+    A row that begins at PADDING becomes zeros.
+    """
+    _, _, starts, _ = _open_request(request)
+    num_items = starts[starts.size - 1]
     for row in range(first_items.size):
         count = row_offsets[row + 1] - row_offsets[row]
-        if first_items[row] < 0 or count < 0 or count > num_items - first_items[row]:
-            return BAD_INDEX, 0, row
-    return _read_request(first_items, row_offsets, request, buffer)
-
-
-@kernel
-def read_pieces(first_items, offsets, request, buffer):
-    """As `read_ragged`, but rows that begin at PADDING become zeros."""
-    num_segments = request[_NUM_SEGMENTS]
-    num_items = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))[num_segments]
-    for row in range(first_items.size):
-        count = offsets[row + 1] - offsets[row]
         if count < 0 or (first_items[row] != PADDING and not 0 <= first_items[row] <= num_items - count):
             return BAD_INDEX, 0, row
-    return _read_request(first_items, offsets, request, buffer)
+    return _read_rows(first_items, row_offsets, request, buffer)
 
 
 @kernel
 def want_rows(first_items, row_offsets, request):
-    """Have readers make ready for rows: what is missing is noted, or begun to be read; nothing is delivered."""
-    num_segments = request[_NUM_SEGMENTS]
-    files_per_segment = request[_FILES_PER_SEGMENT]
-    segment_starts = carray(int64_pointer(request[_SEGMENTS]), (num_segments + 1,))
-    files = carray(int64_pointer(request[_FILES]), (num_segments * files_per_segment, FILE_FIELDS))
-    num_columns = (request.size - _COLUMNS) // COLUMN_FIELDS
-    columns = carray(int64_pointer(request.ctypes.data + 8 * _COLUMNS), (num_columns, COLUMN_FIELDS))
+    """Have readers prepare for rows: note blocks that are missing, or begin to read them. Nothing is delivered."""
+    records, columns, starts, files = _open_request(request)
+    fixed = records[0]
     result = OK
     for row in range(first_items.size):
         position = first_items[row]
         count = row_offsets[row + 1] - row_offsets[row]
         if position == PADDING:
             continue
-        if count < 0 or position < 0 or position > segment_starts[num_segments] - count:
+        if count < 0 or position < 0 or position > starts[starts.size - 1] - count:
             return BAD_INDEX, 0, row
-        segment = find_segment(segment_starts, position)
+        segment = find_segment(starts, position)
         stop = position + count
         while position < stop:
-            while segment_starts[segment + 1] <= position:
+            while starts[segment + 1] <= position:
                 segment += 1
-            end = min(stop, segment_starts[segment + 1])
-            for c in range(columns.shape[0]):
-                file = segment * files_per_segment + columns[c, _FILE]
-                item_bytes = columns[c, _ITEM_BYTES]
-                start = files[file, START] - 1
-                if files[file, HANDLE] == 0 or start < 0:
-                    return UNOPENED, file, row
-                if files[file, READER] != 0:
-                    byte = start + (position - segment_starts[segment]) * item_bytes
-                    if read_by(files[file, READER], file, byte, (end - position) * item_bytes, 0) == MISSING:
+            end = min(stop, starts[segment + 1])
+            for c in range(columns.size):
+                number = segment * fixed.files_per_segment + columns[c].file
+                file = files[number]
+                if file.handle == 0 or file.start == 0:
+                    return UNOPENED, number, row
+                if file.reader != 0:
+                    byte = file.start - 1 + (position - starts[segment]) * columns[c].item_bytes
+                    if read_by(file.reader, number, byte, (end - position) * columns[c].item_bytes, 0) == MISSING:
                         result = MISSING
             position = end
     return result, 0, 0

@@ -26,7 +26,7 @@ from numba.core.runtime import rtsys
 
 from tokenfeed.errors import InterpreterError
 
-__all__ = ["address_of", "inlined", "kernel"]
+__all__ = ["address_of", "inlined", "kernel", "step"]
 
 
 def _refuse_subinterpreters() -> None:
@@ -98,6 +98,11 @@ def inlined(function: Callable[..., Any]) -> Any:
     A call to it still counts references to the arrays it is given; `kernels/items.py` says where that matters.
     """
     return numba.njit(nogil=True)(function)
+
+
+def step(function: Callable[..., Any]) -> Any:
+    """As `inlined`, for the steps of a loop that a call would slow down: LLVM must put the code where it is called."""
+    return numba.njit(nogil=True, forceinline=True)(function)
 
 
 def address_of(reader: Any) -> int:

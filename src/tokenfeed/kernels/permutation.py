@@ -232,7 +232,7 @@ def take_epoch(samples, start, n, epochs, indices):
 def permute_run(samples, n, seed, epochs, indices):
     """The samples k of a run over n: epochs[j] becomes k // n, indices[j] what stands at k % n in that epoch.
 
-    Keys are derived anew only where the epoch changes. A negative k gives epoch and index -1; the first such row is
+    Keys are derived again only where the epoch changes. A negative k gives epoch and index -1; the first such row is
     returned, or -1. `epochs` or `indices` may be `samples`.
     """
     size = samples.size
@@ -260,7 +260,7 @@ def permute_run(samples, n, seed, epochs, indices):
 def permute_sources(sources, numbers, sizes, seeds, epochs, indices):
     """Row j is number numbers[j] of the run over source sources[j] alone: the epoch and index of each.
 
-    Keys are derived anew only where a source's epoch changes. About 40 ns a row.
+    Keys are derived again only where a source's epoch changes. About 40 ns a row.
     """
     keys = np.empty((sizes.size, _MANY_ROUNDS), np.uint64)
     known = np.empty(sizes.size, np.int64)

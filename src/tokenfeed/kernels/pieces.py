@@ -1,11 +1,11 @@
-"""Which pieces of documents the rows of a packing plan are made of, and where each goes.
+"""The pieces of documents that rows of a packing plan are made of, and where each goes.
 
-`rows` says where each row's pieces begin, `pieces` has two words for each: its first item in the store, and its length
-with a mark of 32 bits above it (`docs/format.md`). The mark is a hash of the piece, its place, and its row. So whatever
-is damaged in a plan is noticed when a row that it concerns is read, and nobody has to read all of it first.
+`rows` says where each row's pieces begin; `pieces` has a `PIECE` record for each (`docs/format.md`). Its mark is a hash
+of the piece, its place and its row. So damage in a plan is noticed when a row that it concerns is read, and nobody has
+to read all of it first.
 
-The rows of several plans can be numbered through, one plan behind the other. `plans` then has a line for each, and one
-more that says where the last one's rows end; the files of plan p are 2·p and 2·p + 1.
+The rows of several plans can be numbered through, one plan after the other. `plans` then has a `PLAN` record for each,
+and one more that says where the rows of the last one end; the files of plan p are 2·p and 2·p + 1.
 
 Rows of 5 items, pieces of 3 and 2 and of 4 items:
 
@@ -17,17 +17,23 @@ import numpy as np
 
 from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.items import PADDING, find_segment
-from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import ADDRESS, BAD_INDEX, BAD_SPANS, OK, START, prefetch_line
-from tokenfeed.kernels.spans import _grown
+from tokenfeed.kernels.jit import inlined, kernel, step
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, prefetch_line
+from tokenfeed.kernels.spans import grown
 
 ROWS, PIECES = range(2)
 PLAN_FILES = 2
-ROW_BYTES, PIECE_BYTES = 8, 16
 
-# A line of `plans`: the number of its first row, how many pieces it has, and which items of the store it is of.
-FIRST_ROW, NUM_PIECES, FIRST_ITEM, NUM_ITEMS = range(4)
-PLAN_FIELDS = 4
+PLAN = np.dtype(
+    [
+        ("first_row", np.int64),  # number of its first row
+        ("num_pieces", np.int64),
+        ("first_item", np.int64),  # of its store, where stores are numbered through
+        ("num_items", np.int64),  # of its store
+    ]
+)
+PIECE = np.dtype([("first_item", "<i8"), ("length", "<u4"), ("mark", "<u4")])
+ROW_BYTES, PIECE_BYTES = 8, PIECE.itemsize
 
 _U = np.uint64  # Numba makes a float of int64 with uint64, so every constant that meets a word is wrapped
 _MULTIPLIER, _ROW, _PLACE, _COUNT = (
@@ -47,78 +53,80 @@ def _mix(word):
 
 @inlined
 def mark(row, count, place, first_item, length):
-    """The mark of a piece: number `place` of the `count` that row `row` of the plan has. 32 bits, as an int64."""
+    """The mark of piece number `place` of the `count` pieces of row `row` of the plan: 32 bits, as an int64."""
     word = _mix(_U(first_item) + _U(row) * _ROW)
     word = _mix(word ^ (_U(length) + _U(place) * _PLACE + _U(count) * _COUNT))
     return np.int64(word >> _U(32))
 
 
+@step
+def _load_line(file, byte):
+    """Announce a byte of a file that lies in memory to the processor."""
+    if file.address != 0:
+        prefetch_line(file.address + file.start - 1 + byte)
+
+
 @kernel
 def find_pieces(indices, files, plans, width):
-    """What rows `indices` are made of, with two reads a row. `files` are ROWS and PIECES of every plan.
+    """The pieces that rows `indices` are made of, with two reads a row. `files` are ROWS and PIECES of every plan.
 
     Returns (status, file, row, entries, first_items, offsets). Row j is entries [entries[j], entries[j + 1]): items of
     the store from first_items[i] on go to [offsets[i], offsets[i + 1]) of rows laid end to end; the last entry of a row
     that is not full has PADDING for a first item. Everything read is checked before it is used.
 
-    Where the plan lies in memory, all that will be looked at is announced to the processor first: half of the time.
+    All that will be looked at is announced to the processor first, where it lies in memory: half of the time.
     """
     rows = indices.size
-    num_plans = plans.shape[0] - 1
-    first_rows = plans[:, FIRST_ROW]
+    first_rows = plans.first_row
     entries = np.zeros(rows + 1, np.int64)
     first_items = np.empty(max(16, 6 * rows), np.int64)
     offsets = np.empty(first_items.size, np.int64)
     bounds = np.empty((rows, 2), np.int64)
     owners = np.zeros(rows, np.int64)
-    pieces = np.empty(32, np.int64)
+    pieces = np.empty(32, PIECE)
     found = 0
     for row in range(rows):
-        if indices[row] < 0 or indices[row] >= first_rows[num_plans]:
+        if indices[row] < 0 or indices[row] >= first_rows[plans.size - 1]:
             return BAD_INDEX, 0, row, entries, first_items, offsets
-        if num_plans > 1:
+        if plans.size > 2:
             owners[row] = find_segment(first_rows, indices[row])
         file = owners[row] * PLAN_FILES + ROWS
-        if files[file, ADDRESS] != 0:
-            index = indices[row] - first_rows[owners[row]]
-            prefetch_line(files[file, ADDRESS] + files[file, START] - 1 + index * ROW_BYTES)
+        _load_line(files[file], (indices[row] - first_rows[owners[row]]) * ROW_BYTES)
     for row in range(rows):
-        plan = owners[row]
-        file = plan * PLAN_FILES + ROWS
-        byte = (indices[row] - first_rows[plan]) * ROW_BYTES
+        plan = plans[owners[row]]
+        file = owners[row] * PLAN_FILES + ROWS
+        byte = (indices[row] - plan.first_row) * ROW_BYTES
         status = fetch(files, file, byte, 2 * ROW_BYTES, bounds.ctypes.data + 2 * ROW_BYTES * row)
         if status != OK:
             return status, file, row, entries, first_items, offsets
         count = bounds[row, 1] - bounds[row, 0]
-        if bounds[row, 0] < 0 or bounds[row, 1] > plans[plan, NUM_PIECES] or count < 1 or count > width:
+        if bounds[row, 0] < 0 or bounds[row, 1] > plan.num_pieces or count < 1 or count > width:
             return BAD_SPANS, file, row, entries, first_items, offsets
-        file = plan * PLAN_FILES + PIECES
-        if files[file, ADDRESS] != 0:
-            prefetch_line(files[file, ADDRESS] + files[file, START] - 1 + bounds[row, 0] * PIECE_BYTES)
+        _load_line(files[owners[row] * PLAN_FILES + PIECES], bounds[row, 0] * PIECE_BYTES)
     for row in range(rows):
-        plan = owners[row]
-        index = indices[row] - first_rows[plan]
-        num_items = plans[plan, NUM_ITEMS]
+        plan = plans[owners[row]]
         count = bounds[row, 1] - bounds[row, 0]
-        pieces = _grown(pieces, 2 * count)
-        file = plan * PLAN_FILES + PIECES
+        if count > pieces.size:
+            pieces = np.empty(2 * count, PIECE)
+        file = owners[row] * PLAN_FILES + PIECES
         status = fetch(files, file, bounds[row, 0] * PIECE_BYTES, count * PIECE_BYTES, pieces.ctypes.data)
         if status != OK:
             return status, file, row, entries, first_items, offsets
-        first_items = _grown(first_items, found + count + 2)
-        offsets = _grown(offsets, found + count + 2)
+        first_items = grown(first_items, found + count + 2)
+        offsets = grown(offsets, found + count + 2)
         position = 0
         for place in range(count):
-            first_item = pieces[2 * place]
-            length = pieces[2 * place + 1] & 0xFFFFFFFF
-            if length < 1 or length > width - position or first_item < 0 or first_item > num_items - length:
+            first_item = pieces[place].first_item
+            length = np.int64(pieces[place].length)
+            if length < 1 or length > width - position or first_item < 0 or first_item > plan.num_items - length:
                 return BAD_SPANS, file, row, entries, first_items, offsets
-            if mark(index, count, place, first_item, length) != (pieces[2 * place + 1] >> 32) & 0xFFFFFFFF:
+            expected = mark(indices[row] - plan.first_row, count, place, first_item, length)
+            if np.int64(pieces[place].mark) != expected:
                 return BAD_SPANS, file, row, entries, first_items, offsets
-            first_items[found] = plans[plan, FIRST_ITEM] + first_item
+            first_items[found] = plan.first_item + first_item
             offsets[found] = row * width + position
             found += 1
-            position += length
+            position += int(length)
         if position < width:
             first_items[found] = PADDING
             offsets[found] = row * width + position

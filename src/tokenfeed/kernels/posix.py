@@ -1,43 +1,54 @@
-"""Reading numbered files from inside a kernel: the few C functions it takes, and the table that describes the files.
+"""Reading numbered files from inside a kernel: the C functions it takes, and the table that describes the files.
 
-A *file table* is an int64 array with one row per file. All zeros means that Python has not opened the file yet; a
-kernel that meets such a row stops with `UNOPENED`, Python opens the file, and the kernel is called again.
+A *file table* is an array of `FILE` records, one per file. All zeros means that Python has not opened the file yet: a
+kernel that meets such a record stops with `UNOPENED`, Python opens the file, and the kernel is called again.
 
-    HANDLE    0 unopened, fd + 1 when open, TRANSIENT when the file is to be opened and closed around each read
-    ADDRESS   where the file (or an array standing for it) lies in memory, 0 when it is read positionally
-    SIZE      bytes in the file
-    START     1 + the byte at which its items begin (0: the row is not complete yet)
-    PATH      address of the NUL-terminated path, for TRANSIENT
-    READER    address of what it is read by, where that is not the file itself: an array of int64 whose first entry is
-              the address of a function (`kernels/blocks.py` for files that lie elsewhere, `kernels/checked.py`)
-
-Two threads may look at a row while a third fills it in. Whatever order the stores become visible in, a row that is
-only half there reads as UNOPENED, because every field a reader needs is non-zero in a finished row.
+Two threads may read a record while a third fills it in. In whatever order the stores become visible, a record that is
+half filled in reads as UNOPENED, because every field that a kernel needs is non-zero in a finished record.
 """
 
 import os
 import sys
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tokenfeed.kernels.jit import inlined
 
-HANDLE, ADDRESS, SIZE, START, PATH, READER = range(6)
-FILE_FIELDS = 6
+FILE = np.dtype(
+    [
+        ("handle", np.int64),  # 0 unopened, fd + 1 if open, TRANSIENT if it is opened and closed around each read
+        ("address", np.int64),  # where the file, or an array in its place, lies in memory; 0 if it is read by pread
+        ("size", np.int64),  # bytes in the file
+        ("start", np.int64),  # 1 + the byte at which its items begin; 0: the record is not complete yet
+        ("path", np.int64),  # address of the NUL-terminated path, if TRANSIENT
+        ("reader", np.int64),  # address of a reader that reads in place of the kernel, or 0 (see `read_by`)
+    ]
+)
 TRANSIENT = -1
 
-OK = 0  # a positive status is an errno
+
+def record(kind: np.dtype[Any], **fields: int) -> Any:
+    """An array with one record of a kind; fields that are not given are 0."""
+    array = np.zeros(1, kind)
+    for name, value in fields.items():
+        array[name] = value
+    return array
+
+
+# The status that a kernel returns. A positive one is an errno.
+OK = 0
 END_OF_FILE = -1
 UNOPENED = -2
 BAD_INDEX = -3
 BAD_SPANS = -4
 SMALL_OUTPUT = -5
-MISSING = -6  # blocks of a file that lies elsewhere; the log of its cache says which
-DAMAGED = -7  # a block that is not what was written; its reader says which
+MISSING = -6  # blocks of a remote file are not in memory; the log of its cache says which
+DAMAGED = -7  # a block is not what was written; its reader says which
 
 EINTR = 4
 _WILLNEED = 3
@@ -49,6 +60,7 @@ c_open = types.ExternalFunction("open", types.int32(types.intp, types.int32))
 c_close = types.ExternalFunction("close", types.int32(types.int32))
 c_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 c_memmove = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
+c_memset = types.ExternalFunction("memset", types.intp(types.intp, types.int32, types.intp))
 _errno_location = types.ExternalFunction("__error" if sys.platform == "darwin" else "__errno_location", types.intp())
 
 
@@ -62,13 +74,12 @@ def _load_int32(_context: Any, address: Any) -> Any:
     return types.int32(types.intp), generate
 
 
-def _pointer_to(kind: Any) -> Any:
+def pointer_to(kind: Any) -> Any:
+    """A function for kernels that turns an address into a pointer to `kind`, for `numba.carray`."""
     pointer = types.CPointer(kind)
 
     @intrinsic
     def as_pointer(_context: Any, address: Any) -> Any:
-        """An address as a pointer, for `numba.carray`."""
-
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(pointer))
 
@@ -77,16 +88,21 @@ def _pointer_to(kind: Any) -> Any:
     return as_pointer
 
 
-uint8_pointer = _pointer_to(types.uint8)
-uint16_pointer = _pointer_to(types.uint16)
-uint32_pointer = _pointer_to(types.uint32)
-int32_pointer = _pointer_to(types.int32)
-int64_pointer = _pointer_to(types.int64)
+uint8_pointer = pointer_to(types.uint8)
+uint16_pointer = pointer_to(types.uint16)
+uint32_pointer = pointer_to(types.uint32)
+int32_pointer = pointer_to(types.int32)
+int64_pointer = pointer_to(types.int64)
+file_pointer = pointer_to(from_dtype(FILE))
 
 
 @intrinsic
 def read_by(_context: Any, reader: Any, file: Any, offset: Any, size: Any, address: Any) -> Any:
-    """Have a READER copy bytes [offset, offset + size) of a file to `address`; at 0 it shall only make ready to."""
+    """Have a reader copy bytes [offset, offset + size) of a file to `address`; if that is 0, only prepare to.
+
+    A reader is an array of int64 that begins with the address of a function: `blocks.read_through` for remote files,
+    `checked.read_checked` for files compared with their checksums.
+    """
     word = ir.IntType(64)
     function = ir.FunctionType(word, [word] * 5).as_pointer()
 
@@ -126,7 +142,7 @@ if sys.platform == "linux":
 
     @inlined
     def try_pread(fd, vector, offset):
-        """Read into the (address, size) of `vector` what the page cache has; fewer bytes, or -1, if not all."""
+        """Read what the page cache has into the (address, size) of `vector`: fewer bytes, or -1, if not all."""
         return c_preadv2(types.int32(fd), vector, types.int32(1), offset, types.int32(NOWAIT))
 
     @inlined
@@ -135,12 +151,10 @@ if sys.platform == "linux":
         _fadvise(types.int32(fd), offset, size, types.int32(_WILLNEED))
 
     @inlined
-    def prefetch_file(files, file, offset, size):
-        """`begin_read` for a numbered file."""
-        handle = files[file, HANDLE]
-        start = files[file, START] - 1
-        if handle > 0 and start >= 0 and files[file, ADDRESS] == 0:
-            begin_read(handle - 1, offset + start, size)
+    def prefetch_file(file, offset, size):
+        """`begin_read` for a file of a table."""
+        if file.handle > 0 and file.start > 0 and file.address == 0:
+            begin_read(file.handle - 1, offset + file.start - 1, size)
 
 else:
     HAS_NOWAIT = False
@@ -155,5 +169,5 @@ else:
         """Only Linux takes such a hint by file descriptor."""
 
     @inlined
-    def prefetch_file(files, file, offset, size):
+    def prefetch_file(file, offset, size):
         """As `begin_read`."""

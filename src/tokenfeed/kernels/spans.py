@@ -10,9 +10,9 @@ An empty span (1, above) covers no item and so belongs to no row.
 
 Offsets give the payload bytes of span i as [offsets[i], offsets[i + 1]); a span without payload has ~offset instead.
 
-Blocks that are missing (`kernels/blocks.py`) are noted for all rows, and status MISSING is returned at the end.
+Missing blocks (`kernels/blocks.py`) are noted for all rows, and status MISSING is returned at the end.
 
-Everything read from a file is checked before it is used as an index or a size; what does not hold gives BAD_SPANS.
+Everything read from a file is checked before it is used as an index or a size; the status is BAD_SPANS if it is wrong.
 The four files of a table are numbered `segment * files_per_segment + first_file + STARTS … PAYLOAD`.
 """
 
@@ -20,19 +20,19 @@ import numpy as np
 
 from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.items import find_segment
-from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, MISSING, OK, SIZE, START
+from tokenfeed.kernels.jit import inlined, kernel, step
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, MISSING, OK
 
 STARTS, ANCHORS, OFFSETS, PAYLOAD = range(4)
 TABLE_FILES = 4
 ANCHOR_ITEMS = 4096
 _INT64 = 8
 _PROBED = 1 << 20
-"""Before room is made for more than this, the last of it is read: the size of a file elsewhere is only claimed."""
+"""Above this size, read the last element before allocating: the size of a remote file is only a claim."""
 
 
 @inlined
-def _grown(array, size):
+def grown(array, size):
     """`array`, or a copy with room for `size` elements."""
     if size <= array.size:
         return array
@@ -41,7 +41,7 @@ def _grown(array, size):
     return larger
 
 
-@inlined
+@step
 def _fetch_int64(files, file, first, count, buffer):
     return fetch(files, file, first * _INT64, count * _INT64, buffer.ctypes.data)
 
@@ -68,6 +68,40 @@ def _last_at_or_before(values, count, position):
     return low
 
 
+@step
+def _read_anchors(files, file, begin, end, segment_items, num_spans, anchors):
+    """(status, low, high, anchors): all spans that cover items [begin, end) are among [low, high]."""
+    num_anchors = (segment_items + ANCHOR_ITEMS - 1) // ANCHOR_ITEMS
+    first = begin // ANCHOR_ITEMS
+    last = (end - 1) // ANCHOR_ITEMS + 1
+    count = min(last + 1, num_anchors) - first
+    anchors = grown(anchors, count)
+    status = _fetch_int64(files, file, first, count, anchors)
+    low = anchors[0]
+    high = anchors[count - 1] if last < num_anchors else num_spans - 1
+    if status == OK and (low < 0 or high < low or high >= num_spans):
+        status = BAD_SPANS
+    return status, low, high, anchors
+
+
+@step
+def _read_starts(files, file, low, high, begin, end, segment_items, num_spans, values):
+    """(status, values): where spans low … high start, then where span `high` ends. Together they cover [begin, end)."""
+    count = high - low + 1
+    if count > _PROBED:
+        status = _fetch_int64(files, file, high, 1, values)
+        if status != OK:
+            return status, values
+    values = grown(values, count + 1)
+    is_last = high + 1 == num_spans
+    status = _fetch_int64(files, file, low, count if is_last else count + 1, values)
+    if is_last:
+        values[count] = segment_items
+    if status == OK and (values[0] > begin or values[count] < end or not _is_sorted(values, count + 1)):
+        status = BAD_SPANS
+    return status, values
+
+
 @kernel
 def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, files_per_segment, first_file):
     """The spans that rows touch. Row j is the row_offsets[j + 1] - row_offsets[j] items from first_items[j] on.
@@ -85,7 +119,7 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
     anchors = np.empty(4, np.int64)
     values = np.empty(64, np.int64)
     found = 0
-    missing = False
+    result = OK
     for row in range(rows):
         done = 0
         count = row_offsets[row + 1] - row_offsets[row]
@@ -100,53 +134,22 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
             num_spans = segment_spans[segment + 1] - segment_spans[segment]
             begin = position - segment_starts[segment]
             end = min(segment_items, begin + count - done)
-            base = segment * files_per_segment + first_file
-
-            num_anchors = (segment_items + ANCHOR_ITEMS - 1) // ANCHOR_ITEMS
-            first_anchor = begin // ANCHOR_ITEMS
-            next_anchor = (end - 1) // ANCHOR_ITEMS + 1
-            anchor_count = min(next_anchor + 1, num_anchors) - first_anchor
-            anchors = _grown(anchors, anchor_count)
-            status = _fetch_int64(files, base + ANCHORS, first_anchor, anchor_count, anchors)
+            file = segment * files_per_segment + first_file + ANCHORS
+            status, low, high, anchors = _read_anchors(files, file, begin, end, segment_items, num_spans, anchors)
+            if status == OK:
+                file = segment * files_per_segment + first_file + STARTS
+                status, values = _read_starts(files, file, low, high, begin, end, segment_items, num_spans, values)
             if status == MISSING:
-                missing = True
+                result = MISSING
                 break
             if status != OK:
-                return status, base + ANCHORS, row, offsets, numbers, starts, stops
-            low = anchors[0]
-            high = anchors[anchor_count - 1] if next_anchor < num_anchors else num_spans - 1
-            if low < 0 or high < low or high >= num_spans:
-                return BAD_SPANS, base + ANCHORS, row, offsets, numbers, starts, stops
-
-            # starts[low … high], then where the span `high` ends
-            entries = high - low + 1
-            if entries > _PROBED:
-                status = _fetch_int64(files, base + STARTS, high, 1, values)
-                if status == MISSING:
-                    missing = True
-                    break
-                if status != OK:
-                    return status, base + STARTS, row, offsets, numbers, starts, stops
-            values = _grown(values, entries + 1)
-            if high + 1 < num_spans:
-                status = _fetch_int64(files, base + STARTS, low, entries + 1, values)
-            else:
-                status = _fetch_int64(files, base + STARTS, low, entries, values)
-                values[entries] = segment_items
-            if status == MISSING:
-                missing = True
-                break
-            if status != OK:
-                return status, base + STARTS, row, offsets, numbers, starts, stops
-            if values[0] > begin or values[entries] < end or not _is_sorted(values, entries + 1):
-                return BAD_SPANS, base + STARTS, row, offsets, numbers, starts, stops
-
-            first = _last_at_or_before(values, entries, begin)
-            last = _last_at_or_before(values, entries, end - 1)
+                return status, file, row, offsets, numbers, starts, stops
+            first = _last_at_or_before(values, high - low + 1, begin)
+            last = _last_at_or_before(values, high - low + 1, end - 1)
             needed = found + last - first + 1
-            numbers = _grown(numbers, needed)
-            starts = _grown(starts, needed)
-            stops = _grown(stops, needed)
+            numbers = grown(numbers, needed)
+            starts = grown(starts, needed)
+            stops = grown(stops, needed)
             for i in range(first, last + 1):
                 if values[i] == values[i + 1]:
                     continue
@@ -156,15 +159,14 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
                 found += 1
             done += end - begin
         offsets[row + 1] = found
-    status = MISSING if missing else OK
-    return status, 0, 0, offsets, numbers[:found], starts[:found], stops[:found]
+    return result, 0, 0, offsets, numbers[:found], starts[:found], stops[:found]
 
 
 @kernel
 def locate_spans(numbers, segment_starts, segment_spans, files, files_per_segment, first_file, out):
     """out[0, j], out[1, j] = first item and number of items of span numbers[j], over all segments. One read each."""
     pair = np.empty(2, np.int64)
-    missing = False
+    result = OK
     total = segment_spans[segment_spans.size - 1]
     for row in range(numbers.size):
         number = numbers[row]
@@ -172,15 +174,12 @@ def locate_spans(numbers, segment_starts, segment_spans, files, files_per_segmen
             return BAD_INDEX, 0, row
         segment = find_segment(segment_spans, number)
         segment_items = segment_starts[segment + 1] - segment_starts[segment]
-        local = number - segment_spans[segment]
         file = segment * files_per_segment + first_file + STARTS
-        if number + 1 < segment_spans[segment + 1]:
-            status = _fetch_int64(files, file, local, 2, pair)
-        else:
-            status = _fetch_int64(files, file, local, 1, pair)
-            pair[1] = segment_items
+        is_last = number + 1 == segment_spans[segment + 1]
+        pair[1] = segment_items
+        status = _fetch_int64(files, file, number - segment_spans[segment], 1 if is_last else 2, pair)
         if status == MISSING:
-            missing = True
+            result = MISSING
             continue
         if status != OK:
             return status, file, row
@@ -188,7 +187,7 @@ def locate_spans(numbers, segment_starts, segment_spans, files, files_per_segmen
             return BAD_SPANS, file, row
         out[0, row] = segment_starts[segment] + pair[0]
         out[1, row] = pair[1] - pair[0]
-    return MISSING if missing else OK, 0, 0
+    return result, 0, 0
 
 
 @kernel
@@ -207,7 +206,7 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
     values = np.empty(64, np.int64)
     used = 0
     row = 0
-    missing = False
+    result = OK
     while row < count:
         number = numbers[row]
         if number < 0 or number >= total:
@@ -217,19 +216,19 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
         while row + run < count and numbers[row + run] == number + run and number + run < segment_spans[segment + 1]:
             run += 1
         base = segment * files_per_segment + first_file
-        values = _grown(values, run + 1)
+        values = grown(values, run + 1)
         status = _fetch_int64(files, base + OFFSETS, number - segment_spans[segment], run + 1, values)
         if status == MISSING:
-            missing = True
+            result = MISSING
             row += run
             continue
         if status != OK:
             return status, base + OFFSETS, row, data, starts, stops
-        # A read of nothing: it makes sure that the payload file is open, so that its size is known.
+        # A read of nothing makes sure that the payload file is open, so that its size is known.
         status = fetch(files, base + PAYLOAD, 0, 0, data.ctypes.data)
         if status != OK:
             return status, base + PAYLOAD, row, data, starts, stops
-        payload_bytes = files[base + PAYLOAD, SIZE] - (files[base + PAYLOAD, START] - 1)
+        payload_bytes = files[base + PAYLOAD].size - (files[base + PAYLOAD].start - 1)
         for i in range(run):
             starts[row + i] = values[i]
         for i in range(run + 1):
@@ -240,19 +239,20 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
         if size > _PROBED:
             status = fetch(files, base + PAYLOAD, values[run] - 1, 1, probe.ctypes.data)
             if status == MISSING:
-                missing = True
+                result = MISSING
                 row += run
                 continue
             if status != OK:
                 return status, base + PAYLOAD, row, data, starts, stops
-        data = _grown(data, used + size)
+        data = grown(data, used + size)
         status = fetch(files, base + PAYLOAD, values[0], size, data.ctypes.data + used)
-        missing = missing or status == MISSING
-        if status != OK and status != MISSING:
+        if status == MISSING:
+            result = MISSING
+        elif status != OK:
             return status, base + PAYLOAD, row, data, starts, stops
         for i in range(run):
             stops[row + i] = used + values[i + 1] - values[0]
             starts[row + i] = -1 if starts[row + i] < 0 else used + values[i] - values[0]
         used += size
         row += run
-    return MISSING if missing else OK, 0, 0, data[:used], starts, stops
+    return result, 0, 0, data[:used], starts, stops

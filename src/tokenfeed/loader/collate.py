@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.store.batch import HostBatch
-from tokenfeed.types import Array
+from tokenfeed.types import Array, Bools, Ints
 
 __all__ = ["Padded", "Truncate", "pad"]
 
@@ -16,11 +15,11 @@ Truncate = Literal["end", "start", "error"]
 
 
 class Padded(NamedTuple):
-    """Documents as rows: `columns[name]` is (rows, width, …), of which `mask` says what is not padding."""
+    """Documents as rows: `columns[name]` is (rows, width, …), and `mask` is False for padding."""
 
     columns: dict[str, Array]
-    lengths: npt.NDArray[np.int64]
-    mask: npt.NDArray[np.bool_]
+    lengths: Ints
+    mask: Bools
 
 
 def pad(

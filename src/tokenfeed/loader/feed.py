@@ -15,10 +15,10 @@ _PATIENCE_SECONDS = 5
 
 
 class Feed(Iterator[Result], Generic[Job, Result]):
-    """The results of `work(job)` for one job after the other, computed ahead of time by threads.
+    """Results of `work(job)` for one job after another, computed ahead of time by threads.
 
     A job gives about `per_job` results; at most `depth` of them wait or are under way. The threads refer to this object
-    alone, so whoever owns it can be collected, and must then call `close`.
+    only, so its owner can be collected, and must then call `close`.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class Feed(Iterator[Result], Generic[Job, Result]):
         self._work = work
         self._per_job = per_job
         self._full = max(0, depth - per_job)
-        """A job is not begun while more than this wait or are under way."""
+        """Largest number of results, waiting or under way, at which another job is begun."""
         self._idle = 0
-        """How many threads wait, or are about to wait, for room."""
+        """Number of threads that wait, or are about to wait, for room."""
         self._changed = threading.Condition()
         self._ready: deque[Result] = deque()
         self._done: dict[int, list[Result] | BaseException | None] = {}
-        """What finished before its turn: results, an error, or None for the end."""
+        """Outcomes that came before their turn: results, an error, or None for the end."""
         self._taken = 0
         self._delivered = 0
         self._closed = False
@@ -44,14 +44,14 @@ class Feed(Iterator[Result], Generic[Job, Result]):
 
     @property
     def queued(self) -> int:
-        """How many results are ready."""
+        """Number of results that are ready."""
         return len(self._ready)
 
     def __iter__(self) -> Iterator[Result]:
         return self
 
     def __next__(self) -> Result:
-        """The next result. Raises StopIteration behind the last one, and what `work` raised in its turn."""
+        """The next result. Raises StopIteration after the last one, and an error of `work` in its turn."""
         try:
             result = self._ready.popleft()  # no lock: only this side takes, and others may add meanwhile
         except IndexError:
@@ -114,7 +114,7 @@ class Feed(Iterator[Result], Generic[Job, Result]):
             return error
 
     def close(self) -> None:
-        """Stop the threads. One that is stuck is not waited for: it does no harm, and ends with the process."""
+        """Stop the threads. A thread that is stuck is not waited for: it does no harm, and ends with the process."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Which rank of how many this process is, as launchers say it."""
+"""Rank and world size of this process, as launchers set them."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _LAUNCHERS = (
 
 
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """(rank, world size): those given, else those of the launcher, else (0, 1)."""
+    """(rank, world size): as given, else as the launcher says, else (0, 1)."""
     if (rank is None) != (world_size is None):
         raise ArgumentError(f"rank is {rank}, world_size is {world_size}; give both or neither")
     if rank is None or world_size is None:

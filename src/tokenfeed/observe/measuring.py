@@ -31,21 +31,10 @@ class Measurement:
     seconds_to_first: float
     """Time from opening the store to the first batch."""
 
-    @property
-    def windows_per_second(self) -> float:
-        return self.windows / self.seconds if self.seconds else 0.0
-
-    @property
-    def items_per_second(self) -> float:
-        return self.items / self.seconds if self.seconds else 0.0
-
-    @property
-    def bytes_per_second(self) -> float:
-        return self.num_bytes / self.seconds if self.seconds else 0.0
-
     def rates(self) -> dict[str, float]:
-        names = "windows_per_second", "items_per_second", "bytes_per_second"
-        return dict(zip(names, (self.windows_per_second, self.items_per_second, self.bytes_per_second), strict=True))
+        """Windows, items and bytes per second."""
+        counts = {"windows": self.windows, "items": self.items, "bytes": self.num_bytes}
+        return {f"{name}_per_second": count / max(self.seconds, 1e-9) for name, count in counts.items()}
 
 
 def measure_store(

@@ -8,10 +8,11 @@ import time
 import weakref
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.delivery import Delivery, Stats
+from tokenfeed.loader.placing import PlacedLoader
 from tokenfeed.observe.machine import measure_memory
 from tokenfeed.observe.rates import NO_STATS
 from tokenfeed.observe.snapshots import Snapshot, predecessor_of
@@ -41,16 +42,9 @@ def publish(loader: Any, path: str | os.PathLike[str], *, every: float = 1.0, ma
     return publisher
 
 
-@runtime_checkable
-class _Stage(Protocol):
-    """An iterator that passes on the batches of a loader, such as the one `to_device` returns."""
-
-    loader: Any
-
-
 def find_loader(loader: Any) -> Delivery:
     """The loader itself, or the loader whose batches `to_device` or `to_arrays` passes on."""
-    found = loader.loader if isinstance(loader, _Stage) else loader
+    found = loader.loader if isinstance(loader, PlacedLoader) else loader
     if not isinstance(found, Delivery):
         raise ArgumentError(
             f"expected a Loader, a stream, or what to_device or to_arrays makes of one; got {type(loader).__name__}"
@@ -119,11 +113,11 @@ class Publisher:
         # with a line break before it: the line stays whole even after the half line of a killed process.
         with self.path.open("ab", buffering=0) as file:
             if file.tell() + len(line) + 2 <= self._max_bytes:
-                file.write(f"\n{line}\n".encode())
+                os.write(file.fileno(), f"\n{line}\n".encode())
                 return
         self.path.replace(predecessor_of(self.path))
         with self.path.open("ab", buffering=0) as file:
-            file.write(f"\n{line}\n".encode())
+            os.write(file.fileno(), f"\n{line}\n".encode())
 
     def close(self) -> None:
         """Write the last line and stop."""

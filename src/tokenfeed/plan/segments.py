@@ -38,6 +38,12 @@ class Segment:
     def table(self) -> "Table":
         return _TABLES.get(self.counts)
 
+    def locate(self, samples: Ints, sources: Ints, numbers: Ints) -> int:
+        """Set the source, and the number in it, of those samples that lie in the segment. Returns how many do."""
+        table, bases = self.table, self.bases[self.active]
+        args = self.active, bases, self.counts, table.sources, table.ranks, sources, numbers
+        return int(kernels.locate(samples, self.start, self.stop, *args))
+
     def count(self, stop: int) -> Ints:
         """How many samples each source has had before sample `stop` of the run. O(sources)."""
         periods, places = divmod(stop - self.start, self.period)

@@ -142,9 +142,6 @@ class Removals:
         self._removed: list[Ints] = [np.empty(0, np.int64)]
         self._sorted: dict[tuple[int, int], Ints] = {}
 
-    def __bool__(self) -> bool:
-        return len(self._removed) > 1
-
     def add(self, start: int, indices: Ints) -> None:
         """Remove `indices` too, from number `start` on."""
         if start < self._starts[-1]:
@@ -180,8 +177,6 @@ class Removals:
 
     def to_positions(self, numbers: Ints) -> Ints:
         """Number → position."""
-        if not self:
-            return numbers
         positions = numbers.copy()
         stages = np.searchsorted(self._starts, numbers, side="right") - 1
         for stage in np.unique(stages[stages > 0]):

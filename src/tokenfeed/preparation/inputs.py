@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError
+from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError
 from tokenfeed.text.sources.files import open_text
 from tokenfeed.text.sources.finding import PathLike, find_files, of_split
 from tokenfeed.text.sources.portions import Portion, TextRules
@@ -78,7 +78,7 @@ def read_slice(file: InputFile, slice: Slice, rules: TextRules) -> Iterator[Port
 
 def _describe(stored: StoredFile, name: str) -> InputFile:
     if not stored.is_remote and not Path(stored.path).exists():
-        raise NotAStoreError(
+        raise NotFoundError(
             f"there is no file {stored.path} (any more). If a download is to bring it, run `tokenfeed download` again: "
             "it goes on where it stopped."
         )

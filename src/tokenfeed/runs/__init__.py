@@ -2,6 +2,7 @@
 
 history      starts of a run, and which steps and rows deliver which samples
 file         the run file, written and read
+streams      the run file of a stream, which cannot be traced
 origins      the views that a run was over, opened again and checked
 rows         rows of a step, traced to shards and documents
 sightings    documents, and the rows that deliver them

@@ -12,7 +12,7 @@ its last start: later steps are reported as they were planned.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.history import Paths, Start, find_step
 from tokenfeed.storage.local import read_bytes, reading, writing
 
-__all__ = ["RunFile", "read_starts"]
+__all__ = ["RunFile", "append_lines", "read_lines", "read_starts"]
 
 _MOST_ROWS = 1 << 22
 """Limit on the rows of all ranks in one step; a run file that says more is damaged."""
@@ -63,15 +63,35 @@ class RunFile:
                 "time": round(time.time(), 3),
             }
         )
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        with writing(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a+b") as file:
-                if file.tell():
-                    file.seek(-1, 2)
-                    if file.read(1) != b"\n":
-                        text = "\n" + text
-                file.write(text.encode())
+        append_lines(self._path, lines)
+
+
+def append_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Append lines to a run file, after the end of a line that a crash cut short."""
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            if file.tell():
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":
+                    text = "\n" + text
+            file.write(text.encode())
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """(line number, value) of the lines of a run file; lines that a crash cut short are left out."""
+    lines = read_bytes(path).split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines) or _was_cut(line):
+                continue
+            raise StateError(f"{path}, line {number}: not valid JSON ({error})") from error
+        yield number, value
 
 
 def read_starts(path: Path) -> list[Start]:
@@ -83,16 +103,7 @@ def read_starts(path: Path) -> list[Start]:
     starts: list[Start] = []
     plan: Plan | None = None
     stores: Paths = {}
-    lines = read_bytes(path).split(b"\n")
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            if number + 1 == len(lines) or _was_cut(line):
-                continue
-            raise StateError(f"{path}, line {number + 1}: not valid JSON ({error})") from error
+    for number, fields in read_lines(path):
         try:
             if "plan" in fields or "kind" in fields:
                 plan, stores = _read_plan(fields)
@@ -101,11 +112,16 @@ def read_starts(path: Path) -> list[Start]:
             else:
                 starts.append(_read_start(fields, plan, stores))
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise StateError(f"{path}, line {number + 1}: {error}") from error
+            raise StateError(f"{path}, line {number}: {error}") from error
     return starts
 
 
 def _read_plan(fields: Any) -> tuple[Plan, Paths]:
+    if isinstance(fields, Mapping) and fields.get("kind") == "stream":
+        raise StateError(
+            "this is the run file of a stream, and cannot be traced: the rows of a stream do not follow from a plan. "
+            "batch.documents says which documents a batch holds, when it is delivered"
+        )
     fields = check_kind(fields, "run")
     stores = fields["stores"]
     if not isinstance(stores, Mapping) or not all(_is_paths(paths) for paths in stores.values()):

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tokenfeed.errors import CorruptionError
 from tokenfeed.kernels import blocks
 from tokenfeed.kernels.jit import address_of
+from tokenfeed.kernels.posix import record
 from tokenfeed.storage.disk_cache import DiskCache
 from tokenfeed.storage.fetcher import Fetched, Range, fetcher
 from tokenfeed.storage.remote import Remote, RemoteStats
@@ -62,7 +63,7 @@ class BlockCache:
         self._describe = describe
         self._how = how
         self._disk = None if how.cache is None else DiskCache(Path(how.cache), how.cache_bytes, how.block_bytes)
-        self._header = np.zeros(blocks.CACHE_FIELDS, np.int64)
+        self._header = np.zeros(1, blocks.CACHE)
         self._log = np.zeros(_LOG_SIZE + 1, np.int64)
         self._under_way: dict[int, _Run] = {}
         self._versions: dict[int, str | None] = {}
@@ -85,7 +86,7 @@ class BlockCache:
     @property
     def capacity(self) -> int:
         """In bytes."""
-        return int(self._header[blocks.NUM_SLOTS]) * self._how.block_bytes
+        return int(self._header["num_slots"][0]) * self._how.block_bytes
 
     def stats(self) -> RemoteStats:
         full = self._disk is not None and self._disk.is_full
@@ -100,7 +101,7 @@ class BlockCache:
     def load(self, wanted: Ints) -> None:
         """Return once these blocks have been put into memory. Raises what the server, or a check, said."""
         with self.guard:
-            if 4 * wanted.size > self._header[blocks.NUM_SLOTS]:
+            if 4 * wanted.size > self._header["num_slots"][0]:
                 self._resize(4 * wanted.size)
         runs = self._begin(wanted)
         if any(not run.landed.done() for run in runs):
@@ -241,17 +242,15 @@ class BlockCache:
         self._slots = np.empty(slots * self._how.block_bytes, np.uint8)
         self._keys = np.full(slots, blocks.EMPTY, np.int64)
         self._index = np.full(index_size, blocks.EMPTY, np.int64)
-        fields = {
-            blocks.READ: address_of(blocks.read_through),
-            blocks.BLOCK_BYTES: self._how.block_bytes,
-            blocks.NUM_SLOTS: slots,
-            blocks.SLOTS: self._slots.ctypes.data,
-            blocks.KEYS: self._keys.ctypes.data,
-            blocks.INDEX: self._index.ctypes.data,
-            blocks.INDEX_SIZE: index_size,
-            blocks.NEXT: 0,
-            blocks.LOG: self._log.ctypes.data,
-            blocks.LOG_SIZE: _LOG_SIZE,
-        }
-        for field, value in fields.items():
-            self._header[field] = value
+        self._header[:] = record(
+            blocks.CACHE,
+            read=address_of(blocks.read_through),
+            block_bytes=self._how.block_bytes,
+            num_slots=slots,
+            slots=self._slots.ctypes.data,
+            keys=self._keys.ctypes.data,
+            index=self._index.ctypes.data,
+            index_size=index_size,
+            log=self._log.ctypes.data,
+            log_size=_LOG_SIZE,
+        )

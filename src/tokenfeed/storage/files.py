@@ -1,20 +1,20 @@
-"""Numbered local files, opened on first use and read by kernels (`kernels/posix.py` describes the table).
+"""Numbered files, opened on first use and read by kernels (`kernels/posix.py` describes the table).
 
-The first `max_open_files` files that are touched stay open for as long as the table lives. Every further one is opened
+The first `max_open_files` files that are touched stay open for as long as the table lives. Every further file is opened
 and closed around each read. Under a global shuffle all files are equally likely to be next, so no eviction policy would
-do better; and because an entry, once made, never changes, threads share the table without a lock.
+do better; and because a record, once made, never changes, threads share the table without a lock.
 """
 
 import contextlib
 import mmap
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TruncatedError, describe_errno
 from tokenfeed.kernels import checked, posix
@@ -24,6 +24,7 @@ from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.limits import default_open_files
 from tokenfeed.storage.local import reading
 from tokenfeed.storage.remote import Remote
+from tokenfeed.types import Array, Bytes
 
 if TYPE_CHECKING:
     from tokenfeed.storage.blocks import BlockCache
@@ -40,43 +41,43 @@ class Part(NamedTuple):
 
     path: str
     file_bytes: int
-    """The size the file must have."""
+    """Size the file must have."""
     byte_start: int = 0
-    """Where the items begin."""
+    """Byte at which the items begin."""
     header: bytes = b""
-    """The bytes the file must begin with."""
+    """Bytes the file must begin with."""
     kept: float = 0.0
-    """Where it is small and wanted often, it is best read once and kept in memory: as long as what is kept so takes no
-    more than this share of the room there is."""
+    """Share of the memory for kept files up to which this one is read once and kept: for small files needed often."""
     identity: str = ""
-    """Stands for the content of a file that lies elsewhere; its address does where this is empty."""
+    """Name for the content of a remote file; its address and size are used where this is empty."""
     sums: "Part | None" = None
-    """The file of block checksums that it is compared with whenever it is read (`kernels/checked.py`)."""
+    """File of block checksums that every read is compared with (`kernels/checked.py`)."""
     first_sum: int = 0
-    """Which of them is that of its first block."""
+    """Number of the checksum of its first block."""
 
 
 class FileTable:
     """Files 0 … num_files − 1, each described by `describe(number)`: a file, or an array that stands for one.
 
-    Nothing is opened, and `describe` is not called, before a kernel asks for a file. `rows` is what kernels take.
+    Nothing is opened, and `describe` is not called, before a kernel asks for a file. Kernels take `rows`, an array of
+    `posix.FILE`.
     """
 
     def __init__(
         self,
         num_files: int,
-        describe: Callable[[int], Part | npt.NDArray[np.int64]],
+        describe: Callable[[int], Part | Array],
         *,
         backend: Backend = "pread",
         max_open_files: int | None = None,
         remote: Remote | None = None,
     ) -> None:
-        """`remote` says how files that lie elsewhere are read; without it there must be none."""
+        """`remote` says how remote files are read; without it there must be none."""
         if backend not in ("pread", "mmap"):
             raise ArgumentError(f"backend is {backend!r}; it must be 'pread' or 'mmap'")
         if max_open_files is not None and max_open_files < 0:
             raise ArgumentError(f"max_open_files is {max_open_files}; it must be at least 0")
-        self.rows = np.zeros((num_files, posix.FILE_FIELDS), np.int64)
+        self.rows = np.zeros(num_files, posix.FILE)
         self._describe = describe
         self._backend = backend
         self._room = default_open_files() if max_open_files is None else max_open_files
@@ -87,10 +88,10 @@ class FileTable:
         weakref.finalize(self, _close_all, self._descriptors)
         _ALL.add(self)
         self._plain = self.rows[:0]
-        """The files that are checked, as they lie, and behind them those of their sums."""
+        """The files that are checked, as they lie, then their files of sums."""
         self._sums: list[Part] = []
         self._sums_numbers: dict[str, int] = {}
-        self._checks: dict[int, npt.NDArray[np.int64]] = {}
+        self._checks: dict[int, Array] = {}
         self.blocks = None if remote is None else _cache_blocks(num_files, describe, self._sums, remote)
 
     def name(self, number: int) -> str:
@@ -102,47 +103,47 @@ class FileTable:
         """Make a file readable by kernels, after checking that it is what it should be. Idempotent, thread-safe."""
         with self._lock:
             row = self.rows[number]
-            if row[posix.HANDLE] != 0:
+            if row["handle"] != 0:
                 return
             part = self._describe(number)
             if not isinstance(part, Part):
-                self._open_array(row, part)
+                array = np.ascontiguousarray(part, np.int64)
+                _publish(row, address=self._keep(array), size=array.nbytes)
             elif part.sums is not None:
                 self._open_checked(number, part, part.sums)
             else:
                 self._open_part(row, part)
 
-    def _open_part(self, row: npt.NDArray[np.int64], part: Part) -> bool:
-        """Returns whether it is in memory now."""
+    def _open_part(self, row: Any, part: Part) -> bool:
+        """Make a file readable as it lies. Returns whether it was read into memory."""
         if is_remote(part.path):
             self._open_remote(row, part)
             return False
         return self._open_file(row, part)
 
     def _open_checked(self, number: int, part: Part, sums: Part) -> None:
-        """What is kept in memory is checked now, and all else whenever it is read."""
+        """A file that is kept in memory is checked now, any other whenever it is read."""
         if len(self._plain) == 0:
-            self._plain = np.zeros((2 * len(self.rows), posix.FILE_FIELDS), np.int64)
-        check = np.zeros(checked.CHECK_FIELDS, np.int64)
-        check[checked.READ] = address_of(checked.read_checked)
-        check[checked.FILES] = self._plain.ctypes.data
-        check[checked.NUM_FILES] = len(self._plain)
-        check[checked.DATA] = number
-        check[checked.SUMS] = self._open_sums(sums)
-        check[checked.FIRST_SUM] = part.first_sum
+            self._plain = np.zeros(2 * len(self.rows), posix.FILE)
+        check = posix.record(
+            checked.CHECK,
+            read=address_of(checked.read_checked),
+            files=self._plain.ctypes.data,
+            num_files=len(self._plain),
+            data=number,
+            sums=self._open_sums(sums),
+            first_sum=part.first_sum,
+        )
         self._checks[number] = check
         row, plain = self.rows[number], self._plain[number]
-        if self._open_part(plain, part):
-            status = checked.read_whole(check, part.file_bytes)
-            if status != posix.OK:
-                plain[:] = 0
-                raise self.failure(status, number)
-            row[:] = plain
+        if not self._open_part(plain, part):
+            _publish(row, reader=check.ctypes.data, size=part.file_bytes, start=part.byte_start)
             return
-        row[posix.READER] = check.ctypes.data
-        row[posix.SIZE] = part.file_bytes
-        row[posix.START] = part.byte_start + 1
-        row[posix.HANDLE] = posix.TRANSIENT
+        status = checked.read_whole(check, part.file_bytes)
+        if status != posix.OK:
+            self._plain[number] = 0
+            raise self.failure(status, number)
+        self.rows[number] = plain
 
     def _open_sums(self, sums: Part) -> int:
         """The number of a file of sums, which several files share."""
@@ -153,29 +154,18 @@ class FileTable:
             self._sums_numbers[sums.path] = number
         return self._sums_numbers[sums.path]
 
-    def _open_array(self, row: npt.NDArray[np.int64], array: npt.NDArray[np.int64]) -> None:
-        array = np.ascontiguousarray(array, np.int64)
-        self._kept_alive.append(array)
-        row[posix.ADDRESS] = array.ctypes.data
-        row[posix.SIZE] = array.nbytes
-        row[posix.START] = 1
-        row[posix.HANDLE] = posix.TRANSIENT
-
-    def _open_remote(self, row: npt.NDArray[np.int64], part: Part) -> None:
-        """Asks nobody: what the server has is compared with what is expected at the first answer, and at every one."""
+    def _open_remote(self, row: Any, part: Part) -> None:
+        """Sends no request: every answer of the server, the first one too, is compared with what is expected."""
         assert self.blocks is not None
         if part.file_bytes > self.blocks.largest_file:  # else its blocks would have the keys of another file
             raise CorruptionError(
                 f"{part.path} should have {part.file_bytes:,} bytes; at most {self.blocks.largest_file:,} can be read"
             )
-        row[posix.READER] = self.blocks.address
-        row[posix.SIZE] = part.file_bytes
-        row[posix.START] = part.byte_start + 1
-        row[posix.HANDLE] = posix.TRANSIENT
+        _publish(row, reader=self.blocks.address, size=part.file_bytes, start=part.byte_start)
 
     def call(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a kernel that reads these files. Where blocks of remote ones are missing, they are fetched, and it is
-        called again; those that came damaged are fetched again, once."""
+        """Call a kernel that reads these files. If blocks of remote files are missing, they are fetched, and the
+        kernel is called again; blocks that arrived damaged are fetched once more."""
         cache = self.blocks
         if cache is None:
             return kernel(*arguments)
@@ -186,8 +176,8 @@ class FileTable:
                 missing = cache.take_missing()
             if answer[0] == posix.MISSING:
                 cache.load(missing)
-            elif answer[0] == posix.DAMAGED and self._plain[answer[1], posix.READER] != 0:
-                place = answer[1], int(self._checks[answer[1]][checked.DAMAGED_BLOCK])
+            elif answer[0] == posix.DAMAGED and self._plain["reader"][answer[1]] != 0:
+                place = answer[1], int(self._checks[answer[1]]["damaged_block"][0])
                 if place in tried:
                     return answer
                 tried.add(place)
@@ -196,16 +186,15 @@ class FileTable:
                 return answer
 
     def _ranges_behind(self, number: int, block: int) -> list[tuple[int, int, int]]:
-        """(file, first byte, end) of what a block of a remote file was checked by: its bytes, and its sum."""
-        check, size = self._checks[number], checked.CHECKED_BYTES
-        stop = min((block + 1) * size, int(self.rows[number, posix.SIZE]))
-        sums = int(check[checked.SUMS])
-        start = int(self._plain[sums, posix.START]) - 1
-        start += (int(check[checked.FIRST_SUM]) + block) * checked.SUM_BYTES
+        """(file, first byte, end) of the bytes that a block of a remote file is checked by: its own, and its sum."""
+        check, size = self._checks[number][0], checked.CHECKED_BYTES
+        stop = min((block + 1) * size, int(self.rows["size"][number]))
+        sums = int(check["sums"])
+        start = int(self._plain["start"][sums]) - 1 + (int(check["first_sum"]) + block) * checked.SUM_BYTES
         return [(number, block * size, stop), (sums, start, start + checked.SUM_BYTES)]
 
     def announce(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a kernel that notes what it would read, and begin to fetch what is not there."""
+        """Call a kernel that notes what it would read, and begin to fetch what is missing."""
         assert self.blocks is not None
         with self.blocks.guard:
             answer = kernel(*arguments)
@@ -213,12 +202,13 @@ class FileTable:
         self.blocks.announce(missing)
         return answer
 
-    def _open_file(self, row: npt.NDArray[np.int64], part: Part) -> bool:
-        """Returns whether it was read into memory."""
+    def _open_file(self, row: Any, part: Part) -> bool:
+        """Open a local file. Returns whether it was read into memory."""
         is_kept = part.kept > 0 and self._bytes_kept + part.file_bytes <= part.kept * _KEPT_BYTES
         with reading(part.path):
             fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
-        handle = posix.TRANSIENT
+        stays_open = False
+        place = {}
         try:
             _check(fd, part)
             if is_kept:
@@ -226,46 +216,44 @@ class FileTable:
                 if len(data) < part.file_bytes:
                     raise TruncatedError(f"{part.path} ended while it was being read", filename=part.path)
                 self._bytes_kept += part.file_bytes
-                view = np.frombuffer(data, np.uint8)
-                self._kept_alive.append(view)
-                row[posix.ADDRESS] = view.ctypes.data
+                place["address"] = self._keep(np.frombuffer(data, np.uint8))
             elif self._room == 0:
-                path = np.frombuffer(os.fsencode(part.path) + b"\0", np.uint8)
-                self._kept_alive.append(path)
-                row[posix.PATH] = path.ctypes.data
+                place["path"] = self._keep(np.frombuffer(os.fsencode(part.path) + b"\0", np.uint8))
             elif self._backend == "mmap" and part.file_bytes > 0:
-                view = _map(fd, part)
-                self._kept_alive.append(view)
-                row[posix.ADDRESS] = view.ctypes.data
+                place["address"] = self._keep(_map(fd, part))
                 self._room -= 1
             else:
-                if hasattr(os, "posix_fadvise"):
+                if sys.platform == "linux":
                     with contextlib.suppress(OSError):  # only a hint, and some file systems refuse it
                         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-                handle = fd + 1
+                place["handle"] = fd + 1
                 self._descriptors.append(fd)
                 self._room -= 1
+                stays_open = True
         finally:
-            if handle == posix.TRANSIENT:
+            if not stays_open:
                 with contextlib.suppress(OSError):  # it is closed, whatever it says, and nothing was written
                     os.close(fd)
-        row[posix.SIZE] = part.file_bytes
-        row[posix.START] = part.byte_start + 1
-        row[posix.HANDLE] = handle
+        _publish(row, size=part.file_bytes, start=part.byte_start, **place)
         return is_kept
+
+    def _keep(self, array: Array) -> int:
+        """The address of an array, which lives from now on as long as the table does."""
+        self._kept_alive.append(array)
+        return array.ctypes.data
 
     def failure(self, status: int, number: int) -> Exception:
         """The error for a kernel's negative answer about a file."""
-        name = self.name(number)
+        name, size = self.name(number), int(self.rows["size"][number])
         if status == posix.END_OF_FILE:
             return TruncatedError(
-                f"{name} ended while it was being read: it is now shorter than the {self.rows[number, posix.SIZE]:,} "
-                "bytes it had when it was opened. Something truncated or replaced it.",
+                f"{name} ended while it was being read: it is now shorter than the {size:,} bytes it had when it was "
+                "opened. Something truncated or replaced it.",
                 filename=name,
             )
         if status == posix.DAMAGED:
-            check, size = self._checks[number], checked.CHECKED_BYTES
-            block, sums = int(check[checked.DAMAGED_BLOCK]), self._sums[int(check[checked.SUMS]) - len(self.rows)]
+            check, size = self._checks[number][0], checked.CHECKED_BYTES
+            block, sums = int(check["damaged_block"]), self._sums[int(check["sums"]) - len(self.rows)]
             return CorruptionError(
                 f"{name} is damaged in block {block:,}, bytes [{block * size:,}, {(block + 1) * size:,}): they are not "
                 f"what {sums.path} has the checksum of. Nothing of them was delivered. `tokenfeed verify` says what "
@@ -274,11 +262,19 @@ class FileTable:
         return ReadError(f"cannot read {name}: {describe_errno(status)}", filename=name, errno=status)
 
 
+def _publish(row: Any, *, start: int = 0, handle: int = posix.TRANSIENT, **fields: int) -> None:
+    """Fill in the record of a file, the handle last: kernels that other threads run may look at it at any time."""
+    for name, value in fields.items():
+        row[name] = value
+    row["start"] = start + 1
+    row["handle"] = handle
+
+
 _ALL: "weakref.WeakSet[FileTable]" = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
-    """In a forked process: a thread that was not carried over may have been opening a file."""
+    """After a fork: a thread that the child does not have may have been opening a file."""
     for table in _ALL:
         table._lock = threading.Lock()
 
@@ -287,9 +283,9 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _cache_blocks(
-    num_files: int, describe: Callable[[int], Part | npt.NDArray[np.int64]], sums: list[Part], remote: Remote
+    num_files: int, describe: Callable[[int], Part | Array], sums: list[Part], remote: Remote
 ) -> "BlockCache":
-    from tokenfeed.storage.blocks import BlockCache, Described  # what talks to servers takes 60 ms to import
+    from tokenfeed.storage.blocks import BlockCache, Described  # the network takes 60 ms to import
 
     def describe_remote(number: int) -> Described:
         part = describe(number) if number < num_files else sums[number - num_files]
@@ -313,7 +309,7 @@ def _check(fd: int, part: Part) -> None:
 
 
 def _pread(fd: int, size: int, path: str) -> bytes:
-    """The first `size` bytes; fewer only where the file ends. A read may give less than it was asked for."""
+    """The first `size` bytes; fewer only where the file ends. One read may return less than it was asked for."""
     data = b""
     with reading(path):
         while len(data) < size and (more := os.pread(fd, size - len(data), len(data))):
@@ -321,11 +317,10 @@ def _pread(fd: int, size: int, path: str) -> bytes:
     return data
 
 
-def _map(fd: int, part: Part) -> npt.NDArray[np.uint8]:
+def _map(fd: int, part: Part) -> Bytes:
     with reading(part.path):
         mapping = mmap.mmap(fd, part.file_bytes, prot=mmap.PROT_READ)
-    if hasattr(mmap, "MADV_RANDOM"):
-        mapping.madvise(mmap.MADV_RANDOM)
+    mapping.madvise(mmap.MADV_RANDOM)
     return np.frombuffer(mapping, np.uint8)
 
 

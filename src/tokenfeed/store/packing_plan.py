@@ -205,11 +205,11 @@ class PackedPieces:
         records = [plan.record for plan in plans]
         self.plans = list(plans)
         self._backend: Backend = backend
-        self._table = np.zeros((len(plans) + 1, pieces.PLAN_FIELDS), np.int64)
-        self._table[1:, pieces.FIRST_ROW] = np.cumsum([record.rows for record in records])
-        self._table[1:, pieces.FIRST_ITEM] = np.cumsum([record.items for record in records])
-        self._table[:-1, pieces.NUM_PIECES] = [record.pieces for record in records]
-        self._table[:-1, pieces.NUM_ITEMS] = [record.items for record in records]
+        self._table = np.zeros(len(plans) + 1, pieces.PLAN)
+        self._table["first_row"][1:] = np.cumsum([record.rows for record in records])
+        self._table["first_item"][1:] = np.cumsum([record.items for record in records])
+        self._table["num_pieces"][:-1] = [record.pieces for record in records]
+        self._table["num_items"][:-1] = [record.items for record in records]
         num_files = pieces.PLAN_FILES * len(plans)
         self._files = FileTable(num_files, partial(_describe_file, self.plans), backend=backend)
         for number in range(num_files):
@@ -225,7 +225,7 @@ class PackedPieces:
         return self.plans[0].record.length
 
     def __len__(self) -> int:
-        return int(self._table[-1, pieces.FIRST_ROW])
+        return int(self._table["first_row"][-1])
 
     def find(self, indices: Ints) -> Pieces:
         """What rows are made of. One GIL-free call."""

@@ -5,22 +5,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, CorruptionError, SampleIndexError
 from tokenfeed.kernels import items, posix, spans
 from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.shards import Shard
+from tokenfeed.types import Array, Bytes, Ints
 
 __all__ = ["Form", "FoundSpans", "Ints", "Location", "Payloads", "Reader"]
-
-Ints = npt.NDArray[np.int64]
 
 FoundSpans = tuple[Ints, Ints, Ints, Ints]
 """offsets, numbers, starts, stops: the spans of row j are entries [offsets[j], offsets[j + 1])."""
 
-Payloads = tuple[npt.NDArray[np.uint8], Ints, Ints]
+Payloads = tuple[Bytes, Ints, Ints]
 """data, starts, stops: payload j is data[starts[j]:stops[j]], and there is none where starts[j] is -1."""
 
 
@@ -33,14 +31,16 @@ class Location(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How a column lies in its files, and in the buffer of a batch: as there, or in wider numbers."""
+    """Sizes of a column in its files and in the buffer of a batch, which holds the same or wider numbers."""
 
     item_bytes: int
+    """Bytes of an item in the file."""
     out_bytes: int
+    """Bytes of an item in the buffer."""
     number_bytes: int
-    """Of one number of an item, in the file."""
+    """Bytes of one number of an item in the file."""
     sign: int
-    """The sign bit of these numbers; 0 where they have none."""
+    """Sign bit of these numbers; 0 if they have none."""
 
 
 class Reader:
@@ -75,6 +75,8 @@ class Reader:
         self._ahead = reads_in_flight
         self.starts = _cumulative([shard.num_items for shard in shards])
         self._span_starts: dict[str, Ints] = {}
+        self._requests: dict[Any, Ints] = {}
+        self._arguments: dict[str, tuple[Ints, Array, int, int]] = {}
         # Not a method of this object: the two would refer to each other, and files would stay open until the next
         # garbage collection.
         describe = partial(_describe_file, shards, self._columns, self._tables)
@@ -82,9 +84,9 @@ class Reader:
             remote = Remote()
         self._is_verified = any(shard.is_verified for shard in shards)
         self._announces = remote is None and self._is_verified
-        """Whether the operating system is told of rows before they are read, because the kernel does not do so."""
+        """Whether to tell the operating system about rows before they are read, because the kernel does not do so."""
         self.remote = remote
-        """How what lies elsewhere is read; None where nothing does."""
+        """How remote files are read; None if there are none."""
         self._files = FileTable(
             len(shards) * self._files_per_segment,
             describe,
@@ -94,21 +96,31 @@ class Reader:
         )
 
     def join(self, others: Sequence["Reader"], columns: Sequence[str], tables: Sequence[str]) -> "Reader":
-        """A reader of some columns and span tables of several stores, one behind the other, that reads as this does."""
+        """A reader of some columns and span tables of several stores, one after the other, that reads as this one."""
         shards = [shard for reader in (self, *others) for shard in reader.shards]
         return Reader(shards, columns, tables, **self._how)
 
     def request(
         self, columns: Mapping[str, Form], *, stride: int = 0, num_items: int = 0, num_samples: int = 0
     ) -> Ints:
-        """What kernels take to know the columns to be read, in which form each, and what windows are.
+        """The columns to read, the form of each, and what a window is, as kernels take it.
 
-        It is good for as long as this reader is.
+        It is valid for as long as this reader exists.
         """
-        table = np.array([(self._columns.index(name), *form) for name, form in columns.items()], np.int64)
-        fixed = self.starts, self._files.rows, self._files_per_segment, table, self._ahead
-        request: Ints = items.make_request(*fixed, stride, num_items, num_samples)  # type: ignore[no-untyped-call]
-        return request
+        key = (*columns.items(), stride, num_items, num_samples)
+        if key not in self._requests:
+            table = np.array([(self._columns.index(name), *form) for name, form in columns.items()], items.COLUMN)
+            self._requests[key] = items.make_request(
+                self.starts,
+                self._files.rows,
+                self._files_per_segment,
+                table,
+                ahead=self._ahead,
+                stride=stride,
+                num_items=num_items,
+                num_samples=num_samples,
+            )
+        return self._requests[key]
 
     def span_starts(self, table: str) -> Ints:
         """Number of the first span of every shard, and the number of all."""
@@ -128,133 +140,102 @@ class Reader:
             segment += 1
         return places
 
-    def _first_file(self, table: str) -> int:
-        return len(self._columns) + spans.TABLE_FILES * self._tables.index(table)
-
-    def read_windows(self, indices: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
+    def read_windows(self, indices: Ints, request: Ints, buffer: Bytes) -> None:
         """Row j of every column becomes the items of window indices[j]; `request` says which those are."""
         if self._announces:
-            num_items = int(request[items.NUM_ITEMS])
+            stride, num_items, _ = items.windows_of(request)
             row_offsets = np.arange(0, (indices.size + 1) * num_items, num_items)
-            items.want_rows(indices * request[items.STRIDE], row_offsets, request)
+            items.want_rows(indices * stride, row_offsets, request)
         if self.remote is None:  # at once: every tenth of a microsecond before a kernel keeps other threads waiting
             status, file, row = items.read_windows(indices, request, buffer)
         else:
             status, file, row = self._files.call(items.read_windows, indices, request, buffer)
         while status != posix.OK:
-            stride, _, num_samples = request[:3].tolist()
+            stride, _, num_samples = items.windows_of(request)
             if status == posix.BAD_INDEX:
                 raise SampleIndexError(f"sample {indices[row]} is outside the view, which has {num_samples:,} samples")
             self._recover(status, file, self.starts, indices * stride)
             status, file, row = self._files.call(items.read_windows, indices, request, buffer)
 
-    def read_ragged(self, first_items: Ints, row_offsets: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
-        """Row j of every column becomes the items from first_items[j] on, at [row_offsets[j], row_offsets[j + 1])."""
-        self._read_rows(items.read_ragged, first_items, row_offsets, request, buffer)
+    def read_ragged(self, first_items: Ints, row_offsets: Ints, request: Ints, buffer: Bytes) -> None:
+        """Row j of every column becomes the items from first_items[j] on, at [row_offsets[j], row_offsets[j + 1]).
 
-    def read_pieces(self, first_items: Ints, offsets: Ints, request: Ints, buffer: npt.NDArray[Any]) -> None:
-        """As `read_ragged`; and what begins at `items.PADDING` becomes zeros."""
-        self._read_rows(items.read_pieces, first_items, offsets, request, buffer)
-
-    def _read_rows(
-        self, kernel: Any, first_items: Ints, offsets: Ints, request: Ints, buffer: npt.NDArray[Any]
-    ) -> None:
+        A row that begins at `items.PADDING` becomes zeros.
+        """
         if self._announces:
-            items.want_rows(first_items, offsets, request)
-        while True:
-            status, file, row = self._files.call(kernel, first_items, offsets, request, buffer)
-            if status == posix.OK:
-                return
-            if status == posix.BAD_INDEX:
-                raise SampleIndexError(
-                    f"row {row} begins at item {first_items[row]}; the store has {self.starts[-1]:,}"
-                )
-            self._recover(status, file, self.starts, first_items)
+            items.want_rows(first_items, row_offsets, request)
+        self._run(items.read_ragged, first_items, row_offsets, request, buffer)
+
+    read_pieces = read_ragged
 
     def announce(self, first_items: Ints, row_offsets: Ints, request: Ints) -> None:
-        """Begin to fetch what `read_pieces` will read, as far as it lies elsewhere."""
+        """Begin to fetch the part of the rows that is remote."""
         while True:
             status, file, _ = self._files.announce(items.want_rows, first_items, row_offsets, request)
             if status != posix.UNOPENED:
-                return  # whatever else is wrong is told to whoever reads
+                return  # whoever reads the rows is told of anything else that is wrong
             self._recover(status, file, self.starts, first_items)
 
     def bytes_to_fetch(self, num_bytes: int) -> int:
-        """About how many bytes have to be fetched to read so many in one place."""
-        blocks = 2 if self._is_verified else 1  # another for its checksums
+        """About how many bytes have to be fetched to read `num_bytes` in one place."""
+        blocks = 2 if self._is_verified else 1  # another one for its checksums
         return num_bytes + (0 if self.remote is None else blocks * self.remote.block_bytes)
 
     def stats(self) -> RemoteStats | None:
-        """What fetching took; None where there is nothing to fetch."""
+        """Counts of what was fetched; None if nothing is remote."""
         return None if self._files.blocks is None else self._files.blocks.stats()
 
     def close(self) -> None:
-        """Wait until what was fetched is in the cache on disk. Reading may go on."""
+        """Wait until everything fetched is in the cache on disk. Reading may go on."""
         if self._files.blocks is not None:
             self._files.blocks.close()
 
     def find_spans(self, table: str, first_items: Ints, row_offsets: Ints) -> FoundSpans:
-        """The spans of `table` that rows touch; the number of items of row j is row_offsets[j + 1] - row_offsets[j]."""
-        while True:
-            status, file, row, *found = self._files.call(
-                spans.find_spans,
-                first_items,
-                row_offsets,
-                self.starts,
-                self.span_starts(table),
-                self._files.rows,
-                self._files_per_segment,
-                self._first_file(table),
-            )
-            if status == posix.OK:
-                return found[0], found[1], found[2], found[3]
-            if status == posix.BAD_INDEX:
-                raise SampleIndexError(
-                    f"row {row} begins at item {first_items[row]}; the store has {self.starts[-1]:,}"
-                )
-            self._recover(status, file, self.starts, first_items)
+        """The spans of `table` that rows touch. Row j has row_offsets[j + 1] - row_offsets[j] items."""
+        arguments = first_items, row_offsets, self.starts, *self._table_arguments(table)
+        _, _, _, offsets, numbers, starts, stops = self._run(spans.find_spans, *arguments)
+        return offsets, numbers, starts, stops
 
     def locate_spans(self, table: str, numbers: Ints) -> tuple[Ints, Ints]:
         """First item and number of items of each span."""
         located = np.empty((2, numbers.size), np.int64)
-        while True:
-            status, file, row = self._files.call(
-                spans.locate_spans,
-                numbers,
-                self.starts,
-                self.span_starts(table),
-                self._files.rows,
-                self._files_per_segment,
-                self._first_file(table),
-                located,
-            )
-            if status == posix.OK:
-                return located[0], located[1]
-            self._recover_span(table, numbers, status, file, row)
+        self._run(spans.locate_spans, numbers, self.starts, *self._table_arguments(table), located, table=table)
+        return located[0], located[1]
 
     def read_payloads(self, table: str, numbers: Ints) -> Payloads:
         """The payload bytes of spans."""
-        while True:
-            status, file, row, *payloads = self._files.call(
-                spans.read_payloads,
-                numbers,
-                self.span_starts(table),
-                self._files.rows,
-                self._files_per_segment,
-                self._first_file(table),
-            )
-            if status == posix.OK:
-                return payloads[0], payloads[1], payloads[2]
-            self._recover_span(table, numbers, status, file, row)
+        arguments = numbers, *self._table_arguments(table)
+        _, _, _, data, starts, stops = self._run(spans.read_payloads, *arguments, table=table)
+        return data, starts, stops
 
-    def _recover_span(self, table: str, numbers: Ints, status: int, file: int, row: int) -> None:
-        starts = self.span_starts(table)
-        if status == posix.BAD_INDEX:
-            raise SampleIndexError(f"span {numbers[row]} is outside {table!r}, which has {starts[-1]:,} spans")
-        self._recover(status, file, starts, numbers)
+    def _table_arguments(self, table: str) -> tuple[Ints, Array, int, int]:
+        """The arguments by which kernels know a span table."""
+        if table not in self._arguments:
+            first_file = len(self._columns) + spans.TABLE_FILES * self._tables.index(table)
+            self._arguments[table] = self.span_starts(table), self._files.rows, self._files_per_segment, first_file
+        return self._arguments[table]
+
+    def _run(self, kernel: Any, positions: Ints, *arguments: Any, table: str | None = None) -> Any:
+        """Call a kernel, again whenever it needs a file opened; its answer.
+
+        `positions` are the first items of rows, or numbers of spans if `table` is given.
+        """
+        while True:
+            answer = self._files.call(kernel, positions, *arguments)
+            if answer[0] == posix.OK:
+                return answer
+            status, file, row, *_ = answer
+            starts = self.starts if table is None else self.span_starts(table)
+            if status == posix.BAD_INDEX:
+                raise SampleIndexError(
+                    f"row {row} begins at item {positions[row]}; the store has {starts[-1]:,}"
+                    if table is None
+                    else f"span {positions[row]} is outside {table!r}, which has {starts[-1]:,} spans"
+                )
+            self._recover(status, file, starts, positions)
 
     def _recover(self, status: int, file: int, starts: Ints, positions: Ints) -> None:
-        """Open what a kernel asked for, and the same file of every shard these rows begin in; or raise."""
+        """Open the file a kernel asked for, and the same one of every shard that rows begin in; or raise."""
         if status == posix.UNOPENED:
             self._files.open(file)
             segments = np.unique(np.searchsorted(starts, positions, side="right") - 1)
@@ -264,7 +245,7 @@ class Reader:
             name = self._files.name(file)
             raise CorruptionError(f"{name} contradicts its table or itself; `tokenfeed verify` says where")
         elif status == posix.SMALL_OUTPUT:
-            raise ArgumentError("the output is smaller than what is to be read into it")
+            raise ArgumentError("the output is too small for the rows that are read into it")
         else:
             raise self._files.failure(status, file)
 
@@ -281,5 +262,5 @@ def _describe_file(shards: Sequence[Shard], columns: list[str], tables: list[str
 def _cumulative(counts: Sequence[int]) -> Ints:
     total = sum(counts)
     if total >= 1 << 62:
-        raise CorruptionError(f"the shards claim {total:,} items or spans together; at most 2**62 can be")
+        raise CorruptionError(f"the shards claim {total:,} items or spans together; the most is 2**62")
     return np.concatenate(([0], np.cumsum(np.array(counts, np.int64)))).astype(np.int64)

@@ -1,11 +1,12 @@
 """`verify`: checks every checksum and every structural invariant of `docs/format.md`, in slices."""
 
 import contextlib
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -208,17 +209,18 @@ class _Verification:
             return False
         return True
 
-    def _check_start(self, file: "_Opened", part: Part) -> bool:
-        if file.size != part.file_bytes:
-            self._problem(part.path, f"has {file.size:,} bytes, expected {part.file_bytes:,}")
+    def _check_start(self, file: BinaryIO, part: Part) -> bool:
+        size = file.seek(0, io.SEEK_END)
+        if size != part.file_bytes:
+            self._problem(part.path, f"has {size:,} bytes, expected {part.file_bytes:,}")
             return False
-        header = file.pread(len(part.header), 0)
+        header = _pread(file, len(part.header), 0)
         if header != part.header:
             self._problem(part.path, f"begins with {header!r}, expected {part.header!r}")
             return False
         return True
 
-    def _check_sums(self, file: "_Opened", part: Part, record: FileRecord, sums: "tuple[_Numbers, int] | None") -> None:
+    def _check_sums(self, file: BinaryIO, part: Part, record: FileRecord, sums: "tuple[_Numbers, int] | None") -> None:
         """Check the checksum of everything after the header, and of each block.
 
         `sums` is (all block checksums, number of the first one of this file).
@@ -226,7 +228,7 @@ class _Verification:
         computed = Checksum()
         damaged = [np.empty(0, np.int64)]
         for position in range(0, part.file_bytes, _SLICE_BYTES):
-            data = file.pread(_SLICE_BYTES, position)
+            data = _pread(file, _SLICE_BYTES, position)
             computed.update(memoryview(data)[max(0, part.byte_start - position) :])
             if sums is not None:
                 found = checksum_blocks(bytes_of(data), CHECKED_BYTES).view(np.int64)
@@ -317,36 +319,23 @@ class _Numbers:
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         with _opened(self.path) as file:
-            return np.frombuffer(file.pread((stop - start) * 8, SPAN_HEADER_BYTES + start * 8), "<i8")
+            return np.frombuffer(_pread(file, (stop - start) * 8, SPAN_HEADER_BYTES + start * 8), "<i8")
 
     def slices(self, size: int = _SLICE_ITEMS) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         for start in range(0, self.count, size):
             yield start, self.read(start, min(start + size, self.count))
 
 
-class _Opened(Protocol):
-    """An open file, local or remote."""
-
-    @property
-    def size(self) -> int: ...
-
-    def pread(self, count: int, position: int) -> bytes: ...
-
-
-class _LocalFile:
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.size = os.fstat(fd).st_size
-
-    def pread(self, count: int, position: int) -> bytes:
-        return os.pread(self._fd, count, position)
-
-
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[_Opened]:
+def _opened(path: str) -> Iterator[BinaryIO]:
     if is_remote(path):
-        with open_file(path) as remote:
-            yield remote
-        return
-    with reading(path), Path(path).open("rb") as file:
-        yield _LocalFile(file.fileno())
+        with io.BufferedReader(open_file(path)) as file:
+            yield file
+    else:
+        with reading(path), Path(path).open("rb") as file:
+            yield file
+
+
+def _pread(file: BinaryIO, count: int, position: int) -> bytes:
+    file.seek(position)
+    return file.read(count)

@@ -55,14 +55,14 @@ def show_batch(subject: Subject, query: Query) -> Json:
     files, tokenizer = subject.files, subject.tokenizer
     options: dict[str, Any] = {
         "batch_size": query.whole("batch_size", 4, least=1, most=32),
-        "seq_len": query.whole("seq_len", 128, least=8, most=2048),
+        "length": query.whole("length", 128, least=8, most=2048),
         "packing": query.choice("packing", ("best_fit", "concat")),
         "overflow": query.choice("overflow", ("split", "crop")),
         "buffer_size": query.whole("buffer_size", 64, least=1, most=1000),
     }
     step = query.whole("step", 0, most=_MOST_STEPS - 1)
     world_size = query.whole("world_size", 2, least=1, most=8)
-    size = world_size * options["batch_size"] * options["seq_len"]
+    size = world_size * options["batch_size"] * options["length"]
     if size > _MOST_TOKENS:
         raise ArgumentError(
             f"a batch has {size:,} tokens over all ranks; the page shows at most {_MOST_TOKENS:,}. Choose fewer ranks, "
@@ -111,7 +111,7 @@ def _take(feed: TextFeed, step: int) -> Any:
 
 def _rows(batch: Any, documents: dict[tuple[int, ...], int], tokenizer: Tokenizer) -> list[Json]:
     """Rows with their pieces. Adds new documents to `documents`, numbered in order of first appearance."""
-    spans, places = batch.spans["documents"], batch.rows.documents
+    spans, places = batch.spans["documents"], batch.documents
     told = []
     for row, tokens in enumerate(batch.tokens):
         pieces = []

@@ -6,8 +6,6 @@ import pytest
 import tokenfeed
 from golden import golden_texts, golden_tokenizer
 
-pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not once for each worker
-
 
 def test_history(clients, made):
     told, run = clients["run"].ask("run"), tokenfeed.Run(made.run)
@@ -47,14 +45,14 @@ def test_a_mixture(clients, made):
 
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
 def test_the_flow_is_the_stream(clients, made, packing):
-    told = clients["text"].ask("flow", packing=packing, step=2, world_size=2, batch_size=3, seq_len=64)
+    told = clients["text"].ask("flow", packing=packing, step=2, world_size=2, batch_size=3, length=64)
     texts = golden_texts()
     for rank in range(2):
         feed = tokenfeed.stream(
             made.text,
             golden_tokenizer(),
             batch_size=3,
-            seq_len=64,
+            length=64,
             split=None,
             packing=packing,
             buffer_size=64,

@@ -13,8 +13,6 @@ import pytest
 from tokenfeed.errors import AddressInUseError, NotFoundError
 from tokenfeed.ui import Server, open_subject
 
-pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not once for each worker
-
 COMMAND = Path(sys.executable).parent / "tokenfeed"
 
 

@@ -15,8 +15,6 @@ from tokenfeed.loader.delivery import Stats
 from tokenfeed.observe.snapshots import Snapshot
 from tokenfeed.ui.live import Live
 
-pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not once for each worker
-
 # Trains until it is killed. Making batches takes long while there is a file called "slow".
 SCRIPT = """
 import os, sys, time, tokenfeed

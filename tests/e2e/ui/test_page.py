@@ -13,8 +13,6 @@ from tiers import slow
 from tokenfeed.format.manifest import Manifest
 from tokenfeed.ui import Server, open_subject
 
-pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not once for each worker
-
 SECTIONS = {
     "store": {"Overview", "Samples", "Packing", "Order"},
     "run": {"Run", "Live", "Overview", "Samples", "Packing", "Order"},

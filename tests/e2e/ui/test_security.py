@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("page")  # what it shows is made once, not once for each worker
-
 ASSETS = ["/", "/app.js", "/dom.js", "/style.css", "/icon.svg"]
 QUESTIONS = {
     "store": [
@@ -43,7 +41,7 @@ WRONG = [
     "shards?first=-1",
     "find?document=99999999",
     "trace?step=1&rank=/etc/passwd",
-    "flow?seq_len=4",
+    "flow?length=4",
     "text?file=99",
     "ledger?samples=-1",
     "rounds?n=0",

@@ -81,7 +81,7 @@ def changed(path, value):
         (["shards", 0, "checksum"], "xyz", "hexadecimal"),
         (["shards", 0, "split"], "a/b", "not a valid name for a split"),
         (["shards", 0, "spans"], {}, "span tables"),
-        (["shards", 0, "spans", "documents"], [1], "number of spans"),
+        (["shards", 0, "spans", "documents"], [1], "two whole numbers"),
         (["shards", 0, "spans", "documents"], [1, -1], "whole number"),
         (["stores"], [], "both shards and stores"),
     ],

@@ -168,7 +168,7 @@ def test_reading_is_the_bottleneck_of_a_loop_that_does_nothing(store, clock, mon
     windows = tokenfeed.open(store).windows(512)
     slow_down(monkeypatch, type(windows), "load", clock)
     loader = tokenfeed.Loader(windows, 8, threads=1, rank=0, world_size=1)
-    assert "waits 100% of the time: reading is the bottleneck; 1 thread is at it 100%" in observe(loader, 60)
+    assert "waits 100% of the time: reading is the bottleneck; 1 thread is busy 100%" in observe(loader, 60)
 
 
 def test_a_slow_collate_is_found(store, clock):
@@ -240,7 +240,7 @@ def test_slow_tokenising_is_found(tmp_path, clock, monkeypatch):
         str(tmp_path / "*.jsonl"),
         tokenizer,
         batch_size=16,
-        seq_len=512,
+        length=512,
         buffer_size=64,
         refill_size=32,
         threads=1,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError
+from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError
 from tokenfeed.preparation.inputs import Slice, cut, find_inputs, read_slice
 from tokenfeed.text.sources.portions import Portion, TextRules
 
@@ -63,8 +63,8 @@ def test_a_digest_is_of_the_content_alone(tmp_path):
     ("sources", "kind", "message"),
     [
         ([], ArgumentError, "empty list"),
-        ("{}/none.jsonl", NotAStoreError, "no file or folder"),
-        ("{}/*.parquet", NotAStoreError, "matches no file ending in .parquet"),
+        ("{}/none.jsonl", NotFoundError, "no file or folder"),
+        ("{}/*.parquet", NotFoundError, "matches no file ending in .parquet"),
         ("{}/a.csv", ArgumentError, "must end in .parquet"),
         (["{}/a.jsonl", "{}/../{}/a.jsonl"], ArgumentError, "twice"),
         (["{}/a.jsonl", "s3://b/a.jsonl"], ArgumentError, "together"),
@@ -141,5 +141,5 @@ def test_a_file_that_changes_is_noticed(tmp_path, name):
     with pytest.raises(CorruptionError, match="was changed while it was being read"):
         list(portions)
     path.unlink()
-    with pytest.raises(NotAStoreError, match="there is no file"):
+    with pytest.raises(NotFoundError, match="there is no file"):
         list(read_slice(file, part, TextRules()))

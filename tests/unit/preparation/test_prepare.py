@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotAStoreError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError
 from tokenfeed.preparation.recipe import Recipe, choose_slice_bytes, choose_split
 from tokenfeed.store.verify import verify
 
@@ -295,7 +295,7 @@ def test_an_empty_file_and_nothing_at_all(tmp_path):
     report = prepare(tmp_path / "empty.jsonl", tmp_path / "store")
     assert (report.is_complete, report.num_slices) == (True, 0)
     assert tokenfeed.open(tmp_path / "store").num_items == 0
-    with pytest.raises(NotAStoreError):
+    with pytest.raises(NotFoundError):
         prepare(tmp_path / "nothing.jsonl", tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -330,7 +330,7 @@ def test_a_tokenizer_by_its_path(inputs, tmp_path):
     TOKENIZER.save(tmp_path / "tokenizer")
     prepare(folder, tmp_path / "store", tokenizer=tmp_path / "tokenizer")
     assert tokenfeed.open(tmp_path / "store").tokenizer == TOKENIZER.digest
-    with pytest.raises((FormatError, NotAStoreError)):
+    with pytest.raises((FormatError, NotFoundError)):
         prepare(folder, tmp_path / "other", tokenizer=tmp_path / "nothing")
 
 

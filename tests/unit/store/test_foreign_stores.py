@@ -59,7 +59,9 @@ def test_documents(tmp_path, write):
     store = tokenfeed.open(write(tmp_path))
     documents = store.documents()
     assert len(documents) == len(LENGTHS)
-    for number, document in enumerate(documents.read(range(len(LENGTHS)))):
+    batch = documents.read(range(len(LENGTHS)))
+    for number in range(len(LENGTHS)):
+        document = batch[number]
         np.testing.assert_array_equal(document.tokens, TOKENS[ENDS[number] - LENGTHS[number] : ENDS[number]])
         assert document.payload is None
     row = store.windows(4500, extra=0)[1].spans["documents"]
@@ -75,7 +77,9 @@ def test_documents_by_their_last_token(tmp_path):
     path = write_raw(tmp_path)
     eos = int(TOKENS[700])
     store = tokenfeed.open(path, eos=eos)
-    for document in store.documents().read(range(len(store.documents()) - 1)):
+    documents = store.documents()
+    for number in range(len(documents) - 1):
+        document = documents[number]
         assert document.tokens[-1] == eos
         assert (document.tokens == eos).sum() == 1
 
@@ -95,7 +99,7 @@ def test_several_as_one(tmp_path):
     raw.tofile(tmp_path / "x.npy")
     tokenfeed.combine([tmp_path / "x.npy"], tmp_path / "x", dtype="uint32", eos=3)
     store = tokenfeed.open(tmp_path / "x")
-    assert [document.tokens.tolist() for document in store.documents().read([0, 1])] == [[0, 1, 2, 3], [4, 5, 6]]
+    assert [store.documents()[number].tokens.tolist() for number in (0, 1)] == [[0, 1, 2, 3], [4, 5, 6]]
     assert verify(tmp_path / "x").ok
     with pytest.raises(ArgumentError, match="span tables"):
         tokenfeed.open([paths[0], write_raw(tmp_path)])

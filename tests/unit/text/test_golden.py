@@ -20,7 +20,7 @@ def feed_of(name, expected, **changes):
         GOLDEN / "data",
         golden_tokenizer(),
         batch_size=batch_size,
-        seq_len=width - 1,
+        length=width - 1,
         **{**golden_options(name), **changes},
     )
 
@@ -39,7 +39,7 @@ def test_a_run_of_nanochat(path):
     recorded = np.load(path)
     if "segs" in recorded:
         np.testing.assert_array_equal(np.concatenate(placed), by_row(recorded["segs"])[:, :5])
-        (lane,) = feed.state_dict()["lane"].values()
+        (lane,) = feed.state_dict()["lanes"].values()
         waiting = np.array(lane["documents"]).reshape(-1, 4)
         assert numbers_of(waiting, first_file) == recorded["final_buffer"].tolist()
     feed.close()
@@ -53,7 +53,7 @@ def segments_of(number, batch, first_file):
     """(batch, row, start, length, document)."""
     spans = batch.spans["documents"]
     rows = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))
-    documents = numbers_of(batch.rows.documents, first_file)
+    documents = numbers_of(batch.documents, first_file)
     return np.column_stack([np.full(len(rows), number), rows, spans.starts, spans.stops - spans.starts, documents])
 
 
@@ -100,13 +100,13 @@ def test_conversations_are_rendered_as_nanochat_renders_them(chat):
 @pytest.mark.parametrize("name", CHATS)
 def test_conversations_are_packed_as_nanochat_packs_them(chat, name):
     conversations, recorded = chat
-    batch_size, seq_len = recorded["params"].tolist()
+    batch_size, length = recorded["params"].tolist()
     world_size, rank, buffer_size = (int(part.lstrip("wrbuf")) for part in name.split("_"))
     feed = stream_chat(
         conversations,
         golden_tokenizer(),
         batch_size=batch_size,
-        seq_len=seq_len,
+        length=length,
         buffer_size=buffer_size,
         rank=rank,
         world_size=world_size,
@@ -114,5 +114,5 @@ def test_conversations_are_packed_as_nanochat_packs_them(chat, name):
     for inputs, targets in zip(recorded[f"{name}_inputs"], recorded[f"{name}_targets"], strict=True):
         batch = next(feed)
         np.testing.assert_array_equal(batch.inputs, inputs)
-        np.testing.assert_array_equal(batch.targets, targets)
+        np.testing.assert_array_equal(np.where(batch.loss_mask, batch.targets.astype(np.int64), -1), targets)
     feed.close()

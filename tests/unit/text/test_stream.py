@@ -19,7 +19,7 @@ from tokenfeed.errors import (
     CorruptionError,
     FitError,
     MissingError,
-    NotAStoreError,
+    NotFoundError,
     PlanMismatchError,
     ReadError,
     StateError,
@@ -28,9 +28,9 @@ from tokenfeed.errors import (
 from tokenfeed.text import TextFeed, Tokenizer, stream_chat
 from tokenfeed.text.sources.listing import Listing, write_listing
 from tokenfeed.text.streaming.chat import Conversations
-from tokenfeed.text.streaming.state import StreamState
+from tokenfeed.text.streaming.state import SavedStream
 
-SMALL = {"batch_size": 2, "seq_len": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1}
+SMALL = {"batch_size": 2, "length": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1}
 
 
 def write(path, texts, *, per_group=4, column="text"):
@@ -57,7 +57,7 @@ def take(feed, count):
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"seq_len": 0}, "seq_len is 0"),
+        ({"length": 0}, "length is 0"),
         ({"buffer_size": 0}, "buffer_size is 0"),
         ({"refill_size": 0}, "refill_size is 0"),
         ({"threads": 0}, "threads is 0"),
@@ -65,7 +65,7 @@ def take(feed, count):
         ({"packing": "first_fit"}, "packing is 'first_fit'"),
         ({"overflow": "drop"}, "overflow is 'drop'"),
         ({"sharding": "random"}, "sharding is 'random'"),
-        ({"sharding": "per_file", "shuffle_seed": 1}, "shuffle_seed"),
+        ({"sharding": "per_file", "seed": 1}, "seed permutes row groups"),
         ({"split": "test"}, "split is 'test'"),
         ({"lanes": 3, "world_size": 2, "rank": 0}, "3 lanes cannot be shared by 2 ranks"),
         ({"lanes": 11}, "11 lanes, but there are only 10 row groups"),
@@ -87,10 +87,10 @@ def test_a_tokenizer_without_bos(folder):
 
 
 def test_no_train_file(tmp_path):
-    with pytest.raises(NotAStoreError, match="no file ending in"):
+    with pytest.raises(NotFoundError, match="no file ending in"):
         make(tmp_path)
     write(tmp_path / "only.parquet", ["a"] * 8)
-    with pytest.raises(NotAStoreError, match="the last file is 'val', and there is only one"):
+    with pytest.raises(NotFoundError, match="the last file is 'val', and there is only one"):
         make(tmp_path)
     assert len(next(make(tmp_path, split=None))) == 2
 
@@ -103,7 +103,7 @@ def test_a_missing_column_is_said_at_once(folder):
 def test_nulls_are_passed_over_and_empty_documents_are_a_bos(tmp_path):
     write(tmp_path / "0.parquet", [None, "one", None, "", "two", None, None, "three"])
     tokenizer = golden_tokenizer()
-    batch = next(make(tmp_path, split=None, packing="concat", batch_size=1, seq_len=20))
+    batch = next(make(tmp_path, split=None, packing="concat", batch_size=1, length=20))
     expected = []
     while len(expected) < 21:
         for text in ("one", "", "two", "three"):
@@ -114,7 +114,7 @@ def test_nulls_are_passed_over_and_empty_documents_are_a_bos(tmp_path):
 @pytest.mark.parametrize("engine", ["fastokens", "tiktoken"])
 def test_documents_that_are_hard_for_tokenizers(tmp_path, engine):
     write(tmp_path / "0.parquet", [" " * 1_000_000, "a" * 1_000_000, "x", "\n" * 300_000, "!" * 300_000])
-    feed = make(tmp_path, golden_tokenizer(engine), split=None, seq_len=512, packing="best_fit")
+    feed = make(tmp_path, golden_tokenizer(engine), split=None, length=512, packing="best_fit")
     take(feed, 50)
     feed.close()
 
@@ -163,8 +163,8 @@ def test_a_state_is_small_and_says_which_lanes_it_holds(folder):
     feed = make(folder, lanes=2, buffer_size=12)
     next(feed)
     state = feed.state_dict()
-    assert set(state["lane"]) == {"0", "1"}
-    waiting = sum(len(lane["documents"]) // 4 for lane in state["lane"].values())
+    assert set(state["lanes"]) == {"0", "1"}
+    waiting = sum(len(lane["documents"]) // 4 for lane in state["lanes"].values())
     assert waiting >= 20
     text = json.dumps(state, separators=(",", ":"))
     assert len(text) < 600 + 24 * waiting
@@ -187,7 +187,7 @@ def test_a_state_of_other_files_tokenizers_or_columns(folder, tmp_path_factory):
     with pytest.raises(PlanMismatchError, match="files"):
         make(other).load_state_dict(state)
     with pytest.raises(PlanMismatchError, match="seed None, this plan has 1"):
-        make(folder, shuffle_seed=1).load_state_dict(state)
+        make(folder, seed=1).load_state_dict(state)
     with pytest.raises(PlanMismatchError, match="sharding"):
         make(folder, sharding="per_file").load_state_dict(state)
     renamed = Tokenizer.from_ranks(
@@ -208,11 +208,11 @@ def test_a_state_of_another_packing_or_of_the_other_road(folder):
     next(feed)
     with pytest.raises(PlanMismatchError, match="packing 'best_fit', this plan has 'concat'"):
         make(folder, packing="concat").load_state_dict(feed.state_dict())
-    other = make(folder, overflow="crop", seq_len=32, buffer_size=9, batch_size=3)
+    other = make(folder, overflow="crop", length=32, buffer_size=9, batch_size=3)
     other.load_state_dict(feed.state_dict())  # these may change
     next(other)
-    with pytest.raises(StateError, match="the state of a Loader"):
-        feed.load_state_dict({"version": 1, "samples": 5, "plan": {}})
+    with pytest.raises(StateError, match="of kind 'run', made by a Loader"):
+        feed.load_state_dict({"kind": "run", "version": 2, "samples": 5, "plan": {}})
 
 
 def test_a_tokenizer_may_be_a_path(folder, tmp_path_factory):
@@ -228,23 +228,25 @@ def test_states_that_cannot_be_understood(folder):
     for broken, message in [
         (7, "not int"),
         ([], "empty list"),
-        ({}, "version None"),
-        ({**state, "version": 2}, "version 2"),
-        ({**state, "rows": -1}, "damaged"),
-        ({**state, "lane": {"0": {}}}, "damaged"),
-        ({**state, "lane": {"5": state["lane"]["0"]}}, "damaged"),
-        ({**state, "lane": {"0": {**state["lane"]["0"], "documents": [1, 2]}}}, "damaged"),
-        ({**state, "lane": {"0": {**state["lane"]["0"], "documents": [1, 2, 3, "4"]}}}, "damaged"),
-        ({**state, "lane": {"0": state["lane"]["0"]}}, r"needs lanes \[1\]"),
-        ([state, {**state, "rows": 99}], "different moments"),
-        ([{**state, "lane": {"0": state["lane"]["0"]}}], r"lanes \[1\] of 2 are in none"),
+        ({}, "of kind 'None'"),
+        ({**state, "version": 1}, "version 1"),
+        ({**state, "samples": -1}, "damaged"),
+        ({**state, "lanes": {"0": {}}}, "damaged"),
+        ({**state, "lanes": {"5": state["lanes"]["0"]}}, "damaged"),
+        ({**state, "lanes": {"0": {**state["lanes"]["0"], "documents": [1, 2]}}}, "damaged"),
+        ({**state, "lanes": {"0": {**state["lanes"]["0"], "documents": [1, 2, 3, "4"]}}}, "damaged"),
+        ({**state, "lanes": {"0": state["lanes"]["0"]}}, r"needs lanes \[1\]"),
+        ([state, {**state, "samples": 99}], "different moments"),
+        ([{**state, "lanes": {"0": state["lanes"]["0"]}}], r"lanes \[1\] of 2 are in none"),
+        ({**state, "pq_idx": 0, "rg_idx": 1, "epoch": 1}, "nanochat's pq_idx and also kind, version"),
+        ({"pq_idx": 0, "rg_idx": 1, "epoch": 1, "samples": 3}, "nanochat's pq_idx and also samples"),
     ]:
         with pytest.raises(StateError, match=message):
             make(folder, lanes=2).load_state_dict(broken)
     with pytest.raises(StateError, match="the list of all ranks' states"):
-        make(folder, lanes=3).load_state_dict({**state, "lane": {"0": state["lane"]["0"]}})
+        make(folder, lanes=3).load_state_dict({**state, "lanes": {"0": state["lanes"]["0"]}})
     beyond = json.loads(json.dumps(state))
-    beyond["lane"]["0"]["documents"][2] = 10**6
+    beyond["lanes"]["0"]["documents"][2] = 10**6
     resumed = make(folder, lanes=2)
     resumed.load_state_dict(beyond)
     with pytest.raises(CorruptionError, match="row 1000000"):
@@ -304,7 +306,7 @@ def test_rows_carry_their_documents(folder):
         spans = batch.spans["documents"]
         assert len(spans) == 3
         for (file, group, row, done), span, in_row in zip(
-            batch.rows.documents.tolist(),
+            batch.documents.tolist(),
             [span for each in spans for span in each],
             np.repeat(np.arange(3), np.diff(spans.offsets)).tolist(),
             strict=True,
@@ -372,7 +374,7 @@ CHAT = [conversation_of(number) for number in range(23)]
 
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_chat_resumes_after_every_batch(lanes):
-    options = {"batch_size": 2, "seq_len": 48, "buffer_size": 5, "lanes": lanes, "rank": 0, "world_size": 1}
+    options = {"batch_size": 2, "length": 48, "buffer_size": 5, "lanes": lanes, "rank": 0, "world_size": 1}
     whole = stream_chat(CHAT, golden_tokenizer(), **options)
     batches = [next(whole) for _ in range(20)]
     for step in range(17):
@@ -388,23 +390,23 @@ def test_a_chat_resumes_after_every_batch(lanes):
 
 def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():
     """From two ranks to three: what was delivered and what comes is every conversation once an epoch."""
-    options = {"batch_size": 1, "seq_len": 48, "buffer_size": 4}
+    options = {"batch_size": 1, "length": 48, "buffer_size": 4}
     ranks = [stream_chat(CHAT, golden_tokenizer(), rank=rank, world_size=2, **options) for rank in range(2)]
     seen = []
     for _ in range(4):
         batches = [next(rank) for rank in ranks]
-        seen += [row for batch in batches for row in batch.rows.documents[:, 2].tolist()]
+        seen += [row for batch in batches for row in batch.documents[:, 2].tolist()]
     states = [batch.state for batch in batches]
     ranks = [stream_chat(CHAT, golden_tokenizer(), rank=rank, world_size=3, **options) for rank in range(3)]
     for rank in ranks:
         rank.load_state_dict(states)
     for _ in range(10):
         batches = [next(rank) for rank in ranks]
-        seen += [row for batch in batches for row in batch.rows.documents[:, 2].tolist()]
-    state = StreamState.from_json([batch.state for batch in batches])
-    (place,) = Conversations(CHAT, golden_tokenizer()).deal(state.lanes, 1)
-    counts = np.bincount([*seen, *place.pending[:, 2].tolist()], minlength=len(CHAT))
-    np.testing.assert_array_equal(counts, np.bincount(np.arange(place.group) % len(CHAT), minlength=len(CHAT)))
+        seen += [row for batch in batches for row in batch.documents[:, 2].tolist()]
+    saved = SavedStream.from_json([batch.state for batch in batches])
+    (cursor,) = Conversations(CHAT, golden_tokenizer()).deal(saved.position.lanes, 1)
+    counts = np.bincount([*seen, *cursor.pending[:, 2].tolist()], minlength=len(CHAT))
+    np.testing.assert_array_equal(counts, np.bincount(np.arange(cursor.group) % len(CHAT), minlength=len(CHAT)))
     for rank in ranks:
         rank.close()
 
@@ -413,11 +415,11 @@ def test_conversations_longer_than_a_row(tmp_path):
     """They fill the buffer, as in nanochat, or are dropped."""
     long = {"messages": [{"role": "user", "content": "why " * 99}, {"role": "assistant", "content": "because"}]}
     mixed = [long if number % 3 == 0 else CHAT[5] for number in range(30)]
-    options = {"batch_size": 2, "seq_len": 48, "buffer_size": 6, "rank": 0, "world_size": 1}
+    options = {"batch_size": 2, "length": 48, "buffer_size": 6, "rank": 0, "world_size": 1}
     with pytest.raises(FitError, match="too_long='drop'"):
         take(stream_chat(mixed, golden_tokenizer(), **options), 40)
     feed = stream_chat(mixed, golden_tokenizer(), too_long="drop", **options)
-    seen = [row for _ in range(40) for row in next(feed).rows.documents[:, 2].tolist()]
+    seen = [row for _ in range(40) for row in next(feed).documents[:, 2].tolist()]
     assert {number % 3 for number in seen} == {1, 2}
     feed.close()
     with pytest.raises(FitError, match="no conversation fits"):
@@ -443,7 +445,7 @@ def test_conversations_longer_than_a_row(tmp_path):
     ],
 )
 def test_conversations_that_are_none(conversation, message):
-    feed = stream_chat([conversation], golden_tokenizer(), batch_size=2, seq_len=16, rank=0, world_size=1)
+    feed = stream_chat([conversation], golden_tokenizer(), batch_size=2, length=16, rank=0, world_size=1)
     with pytest.raises(TokenfeedError, match=message):
         next(feed)
     feed.close()

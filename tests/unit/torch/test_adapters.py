@@ -117,7 +117,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.xdist_group("torchrun")
 def test_rank_of_a_device_mesh(store_path, tmp_path):
     """Four processes. Of a tensor-parallel pair, both get the same batches; two dimensions can be taken as one."""
     (tmp_path / "mesh.py").write_text(MESH)

@@ -187,7 +187,7 @@ def test_the_rows_shown_are_those_that_pack_makes(subject, plain, length):
     lengths = np.array([stop - start for start, stop, _ in plain.table("documents")])
     rows = pack_some(lengths, length + 1)
     report = subject.store.pack(length)
-    found = subject.store.packed(length).rows.find(np.arange(report.rows))
+    found = subject.store.packed(length).plan.find(np.arange(report.rows))
     assert len(rows) == report.rows
     for row, pieces in enumerate(rows):
         part = found.part(row, row + 1)

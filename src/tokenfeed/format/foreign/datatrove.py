@@ -94,7 +94,7 @@ def _choose_dtype(path: Path, stated: np.dtype[Any] | None, given: np.dtype[Any]
 def _open_loss(path: Path, num_items: int) -> Part:
     part = Part(str(path), measure(path))
     if part.file_bytes != num_items:
-        expected = f"{num_items:,} bytes, one a token"
+        expected = f"{num_items:,} bytes, one per token"
         raise wrong(path, "size", expected=expected, found=f"{part.file_bytes:,} bytes")
     return part
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
+from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError
 from tokenfeed.storage.local import reading
 from tokenfeed.text.sources.finding import ENDINGS, Found, PathLike, check_split, find_files, kind_of, of_split
 from tokenfeed.text.sources.group import Group, TextFile
@@ -212,7 +212,7 @@ class TextFiles:
                 since = time.monotonic()
             seen |= sizes
             if time.monotonic() - since >= self._wait_seconds:
-                raise NotAStoreError(
+                raise NotFoundError(
                     f"{path} is listed in {path.parent / 'files.json'} and has not arrived; nothing has for "
                     f"{self._wait_seconds:g} s. Run `tokenfeed download` again: it goes on where it stopped."
                 )

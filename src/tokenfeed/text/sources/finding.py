@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tokenfeed.errors import ArgumentError, NotAStoreError
+from tokenfeed.errors import ArgumentError, NotFoundError
 from tokenfeed.storage.address import is_remote, join, local_path, parse
 from tokenfeed.text.sources.listing import read_listing
 from tokenfeed.text.sources.stored import list_folder, shown
@@ -73,11 +73,11 @@ def of_split(found: Sequence[Found], split: str | None) -> list[Found]:
     if chosen:
         return chosen
     if not any(file.is_listed for file in found):
-        raise NotAStoreError(
+        raise NotFoundError(
             f"there is no file for split 'train': the last file is 'val', and there is only one: "
             f"{shown(found[0].path)}. split=None takes all."
         )
-    raise NotAStoreError(
+    raise NotFoundError(
         f"there is no file for split {split!r}: {Path(found[0].path).parent / 'files.json'} puts all {len(found):,} "
         "files into the other one. split=None takes all."
     )
@@ -90,7 +90,7 @@ def _expand(text: str) -> list[Found]:
         listing = read_listing(path)
         if listing is not None:
             if not listing.train + listing.val:
-                raise NotAStoreError(f"{path / 'files.json'} lists no file")
+                raise NotFoundError(f"{path / 'files.json'} lists no file")
             named = [(name, False) for name in listing.train] + [(name, True) for name in listing.val]
             return [Found(_known(str(path / name)), "", is_val, True) for name, is_val in named]
         paths = sorted(child for child in path.iterdir() if _is_text(child))
@@ -98,13 +98,13 @@ def _expand(text: str) -> list[Found]:
     elif path.exists():
         return [Found(_known(str(path)))]
     elif not glob.has_magic(text):
-        raise NotAStoreError(f"there is no file or folder {text}")
+        raise NotFoundError(f"there is no file or folder {text}")
     else:
         paths = [Path(name) for name in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
         paths = [path for path in paths if _is_text(path)]
         looked_for = f"the pattern {text} matches no file ending in"
     if not paths:
-        raise NotAStoreError(f"{looked_for} {', '.join(ENDINGS)}")
+        raise NotFoundError(f"{looked_for} {', '.join(ENDINGS)}")
     return [Found(str(path)) for path in paths]
 
 
@@ -120,7 +120,7 @@ def _expand_remote(source: str) -> list[Found]:
     names = [name for name in list_folder(folder) if name.endswith(ENDINGS) and not name.startswith(".")]
     names = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
     if not names:
-        raise NotAStoreError(f"{address} stands for no file ending in {', '.join(ENDINGS)}")
+        raise NotFoundError(f"{address} stands for no file ending in {', '.join(ENDINGS)}")
     return [Found(join(folder, name)) for name in names]
 
 

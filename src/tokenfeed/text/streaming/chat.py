@@ -1,30 +1,31 @@
 """Conversations for fine-tuning: rendered with a loss mask, packed whole, padded.
 
-A conversation becomes BOS and, message by message, special tokens around the text. What the assistant says is learnt
-(mask 1: its text, the Python it runs, and the token that ends its turn); what users, tools and the frame say is not.
+A conversation becomes BOS and, message by message, special tokens around the text. The assistant's words are learned
+(mask 1: its text, the Python it runs, and the token that ends its turn); those of users, tools and the frame are not.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FitError, FormatError
-from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.state import check_parts
-from tokenfeed.text.streaming.chunks import Encoded, Texts
+from tokenfeed.store.batch import HostBatch
+from tokenfeed.text.streaming.chunks import Encoded, TextChunk
+from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
 from tokenfeed.text.streaming.feed import TextFeed
+from tokenfeed.text.streaming.options import StreamOptions
 from tokenfeed.text.streaming.packer import Packing
-from tokenfeed.text.streaming.places import NO_DOCUMENTS, Place
 from tokenfeed.text.streaming.rows import StreamRows
 from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-from tokenfeed.types import Array, Ints
+from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["Conversations", "render", "stream_chat"]
+__all__ = ["ConversationList", "Conversations", "render", "stream_chat"]
 
 Conversation = Mapping[str, Any]
 Part = tuple[str, int]
@@ -36,46 +37,59 @@ _MASK_BIT = 31
 _SAMPLED = 64
 
 
+@runtime_checkable
+class ConversationList(Protocol):
+    """A list of conversations, or a dataset object with a length and an index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Conversation: ...
+
+
 def stream_chat(
-    conversations: Sequence[Conversation],
+    conversations: ConversationList,
     tokenizer: Tokenizer,
     *,
-    batch_size: int,
-    seq_len: int,
+    batch_size: int | Mapping[int, int],
+    length: int,
     buffer_size: int = 100,
     too_long: str = "keep",
     lanes: int | None = None,
+    epochs: int | None = None,
     threads: int = 2,
     prefetch: int = 4,
     rank: int | None = None,
     world_size: int | None = None,
+    collate: Callable[[HostBatch], Any] | None = None,
+    run: str | Path | None = None,
 ) -> TextFeed:
     """Endless batches of conversations, each `{"messages": [{"role": …, "content": …}, …]}`, as nanochat packs them.
 
     Rows hold whole conversations by best fit, and are padded where none fits. `batch.loss_mask` is False wherever there
     is nothing to learn. A conversation longer than a row is never placed: with `too_long="keep"` it stays in the buffer
-    for good, as in nanochat, and it is an error when nothing else is left there; "drop" passes it over. Conversation i
-    is lane i mod lanes', epoch after epoch.
+    for good, as in nanochat, which is an error once nothing else is left there; "drop" skips it. Lane l has the
+    conversations l, l + lanes, …, epoch after epoch. The other options are those of `stream`.
     """
-    rank, world_size = find_rank(rank, world_size)
-    if too_long not in ("keep", "drop"):
-        raise ArgumentError(f"too_long is {too_long!r}; it must be 'keep' or 'drop'")
-    how = Packing.padding(seq_len=seq_len, buffer_size=buffer_size)
-    source = Conversations(conversations, tokenizer, longest=seq_len + 1 if too_long == "drop" else None)
-    return TextFeed(
-        source,
-        how,
+    options = StreamOptions.check(
         batch_size=batch_size,
         lanes=lanes,
+        epochs=epochs,
         threads=threads,
         prefetch=prefetch,
         rank=rank,
         world_size=world_size,
+        collate=collate,
+        run=run,
     )
+    if too_long not in ("keep", "drop"):
+        raise ArgumentError(f"too_long is {too_long!r}; it must be 'keep' or 'drop'")
+    packing = Packing.padding(length=length, buffer_size=buffer_size)
+    source = Conversations(conversations, tokenizer, longest=length + 1 if too_long == "drop" else None)
+    return TextFeed(source, packing, options)
 
 
-def render(conversations: Iterable[Conversation], tokenizer: Tokenizer) -> tuple[Array, npt.NDArray[np.bool_], Ints]:
-    """(ids, mask, offsets): conversation i is ids[offsets[i]:offsets[i + 1]]; mask says which tokens are learnt."""
+def render(conversations: Iterable[Conversation], tokenizer: Tokenizer) -> tuple[Array, Bools, Ints]:
+    """(ids, mask, offsets): conversation i is ids[offsets[i]:offsets[i + 1]]; mask says which tokens are learned."""
     parts = [_parts_of(number, conversation) for number, conversation in enumerate(conversations)]
     flat = [part for conversation in parts for part in conversation]
     texts, text_offsets = tokenizer.encode_batch([text for text, kind in flat if kind < _SPECIAL], threads=1)
@@ -149,15 +163,14 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 class Conversations:
-    """Conversations as the source of a stream. The mask of a token travels in its highest bit."""
+    """Conversations as the documents of a stream. The mask of a token travels in its highest bit."""
 
     dtype = np.dtype(np.uint32)
+    paths: list[str] = []  # noqa: RUF012 — conversations come from no file
 
-    def __init__(
-        self, conversations: Sequence[Conversation], tokenizer: Tokenizer, *, longest: int | None = None
-    ) -> None:
-        """Conversations of more than `longest` tokens are passed over."""
-        if isinstance(conversations, str) or not hasattr(conversations, "__getitem__"):
+    def __init__(self, conversations: ConversationList, tokenizer: Tokenizer, *, longest: int | None = None) -> None:
+        """Conversations of more than `longest` tokens are skipped."""
+        if isinstance(conversations, str) or not isinstance(conversations, ConversationList):
             raise ArgumentError(
                 f"conversations are a sequence of dicts, such as a list, not {type(conversations).__name__}"
             )
@@ -171,22 +184,25 @@ class Conversations:
         if len(self._conversations) < num_lanes:
             raise ArgumentError(f"{num_lanes} lanes, but only {len(self._conversations)} conversations")
 
-    def start(self, lane: int, num_lanes: int) -> Place:
-        return Place(0, 0, lane, 0)
+    def start(self, lane: int, num_lanes: int) -> LaneCursor:
+        return LaneCursor(0, 0, lane, 0)
 
-    def read(self, lane: int, num_lanes: int, place: Place) -> Iterator[Texts]:
-        """One conversation after the other: numbers place.group, + num_lanes, …, counted on through all epochs."""
+    def end(self, epochs: int) -> LaneCursor:
+        return LaneCursor(epochs, 0, epochs * len(self._conversations), 0)
+
+    def read(self, lane: int, num_lanes: int, cursor: LaneCursor, epochs: int | None) -> Iterator[TextChunk]:
+        """Conversations cursor.group, + num_lanes, … one by one. Groups are conversations counted through all epochs."""
         count = len(self._conversations)
-        for entry in range(len(place.pending)):
-            references = place.pending[entry : entry + 1]
-            behind = Place(place.epoch, 0, place.group, 0, (), place.pending[entry + 1 :])
-            yield Texts([self._conversations[int(references[0, 2])]], references, behind)
-        position = place.group
-        while True:
-            behind = Place((position + num_lanes) // count, 0, position + num_lanes, 0)
-            references = np.array([[0, 0, position % count, 0]])
-            yield Texts([self._conversations[position % count]], references, behind)
+        for entry in range(len(cursor.pending)):
+            references = cursor.pending[entry : entry + 1]
+            after = LaneCursor(cursor.epoch, 0, cursor.group, 0, (), cursor.pending[entry + 1 :])
+            yield TextChunk([self._conversations[int(references[0, 2])]], references, after)
+        position = cursor.group
+        while epochs is None or position < epochs * count:
+            epoch, number = divmod(position, count)
             position += num_lanes
+            references = np.array([[0, 0, number, 0]])
+            yield TextChunk([self._conversations[number]], references, LaneCursor(epoch, 0, position, 0))
 
     def encode(self, conversations: list[Any]) -> Encoded:
         ids, mask, offsets = render(conversations, self._tokenizer)
@@ -194,37 +210,36 @@ class Conversations:
         return Encoded(tokens, offsets) if self._longest is None else self._drop_long(tokens, offsets, self._longest)
 
     def _drop_long(self, tokens: Array, offsets: Ints, longest: int) -> Encoded:
-        """What is too long becomes a document without tokens, which does not wait."""
+        """A conversation that is too long becomes a document without tokens, which never waits."""
         lengths = np.diff(offsets)
         fits = lengths <= longest
         self._num_dropped = 0 if fits.any() else self._num_dropped + lengths.size
-        if self._num_dropped > len(self._conversations):
-            raise FitError(f"no conversation fits a row of {longest} tokens; choose a greater seq_len")
+        if self._num_dropped >= len(self._conversations):
+            raise FitError(f"no conversation fits a row of {longest} tokens; choose a greater length")
         ends = np.cumsum(np.where(fits, lengths, 0))
         return Encoded(tokens[np.repeat(fits, lengths)], np.concatenate([np.zeros(1, np.int64), ends]))
 
     def fetch(self, references: Ints) -> Encoded:
         return self.encode([self._conversations[number] for number in references[:, 2].tolist()])
 
-    def rows(self, packed: Array, segments: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
+    def make_rows(self, packed: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
         tokens = (packed & np.uint32((1 << _MASK_BIT) - 1)).astype(self._tokenizer.dtype)
         learned = (packed >> np.uint32(_MASK_BIT)).astype(np.bool_)
-        return StreamRows(tokens, segments, samples, crosses_documents=crosses_documents, learned=learned)
+        return StreamRows(tokens, pieces, samples, crosses_documents=crosses_documents, learned=learned)
 
-    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[Place]:
-        """Deal what the lanes had before them out to another number of lanes."""
+    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[LaneCursor]:
         count = len(self._conversations)
-        start = max(lane.place.group for lane in lanes.values())
+        start = max(lane.cursor.group for lane in lanes.values())
         waiting = [NO_DOCUMENTS]
         for lane in lanes.values():
-            unread = np.arange(lane.place.group, start, len(lanes)) % count
+            unread = np.arange(lane.cursor.group, start, len(lanes)) % count
             references = np.zeros((unread.size, 4), np.int64)
             references[:, 2] = unread
-            waiting += [lane.documents, lane.place.pending, references]
+            waiting += [lane.documents, lane.cursor.pending, references]
         shares = np.array_split(np.concatenate(waiting), num_lanes)
-        return [Place((start + lane) // count, 0, start + lane, 0, (), shares[lane]) for lane in range(num_lanes)]
+        return [LaneCursor((start + lane) // count, 0, start + lane, 0, (), shares[lane]) for lane in range(num_lanes)]
 
-    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> Place:
+    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> LaneCursor:
         raise ArgumentError("nanochat keeps no state of its conversations; there is nothing to go on from")
 
     def parts(self) -> dict[str, Any]:

@@ -11,22 +11,22 @@ import numpy as np
 
 from tokenfeed.errors import CorruptionError
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.streaming.places import Place, Stride
+from tokenfeed.text.streaming.cursors import LaneCursor, Stride
 from tokenfeed.types import Array, Ints
 
-__all__ = ["Chunk", "Encoded", "Texts", "encode_ahead", "read_chunks", "read_documents"]
+__all__ = ["Encoded", "TextChunk", "TokenChunk", "encode_ahead", "read_chunks", "read_documents"]
 
 
 _CHUNKS_PER_CALL = 4
 
 
-class Texts(NamedTuple):
+class TextChunk(NamedTuple):
     """Documents as they were read."""
 
     texts: list[Any]
     references: Ints
-    """(file, row group, row, tokens done) of each."""
-    behind: Place
+    """(file, row group, row, tokens done) of each document."""
+    after: LaneCursor
     """Where reading goes on after them."""
 
 
@@ -37,40 +37,46 @@ class Encoded(NamedTuple):
     offsets: Ints
 
 
-class Chunk(NamedTuple):
+class TokenChunk(NamedTuple):
+    """Documents as tokens, with what a `TextChunk` says of them."""
+
     encoded: Encoded
     references: Ints
-    behind: Place
+    after: LaneCursor
 
 
-def read_chunks(files: TextFiles, stride: Stride, lane: int, place: Place, size: int) -> Iterator[Texts]:
-    """The documents of a lane from a place on, without end, at most `size` at a time. Nulls are passed over.
+def read_chunks(
+    files: TextFiles, stride: Stride, lane: int, cursor: LaneCursor, size: int, epochs: int | None = None
+) -> Iterator[TextChunk]:
+    """The documents of a lane from a cursor on, at most `size` at a time: without end, or to the end of so many epochs.
 
-    A chunk is rows [i·size, (i + 1)·size) of a row group, so it depends on the data alone.
+    A chunk is rows [i·size, (i + 1)·size) of a row group, so it depends on the data alone. Null texts are skipped.
     """
     while True:
-        while len(place.pending):
-            references = place.pending[:size]
-            place = replace(place, pending=place.pending[size:])
-            yield Texts(read_documents(files, references), references, place)
-        while place.rest:
-            (file, group, start), *others = place.rest
+        while len(cursor.pending):
+            references = cursor.pending[:size]
+            cursor = replace(cursor, pending=cursor.pending[size:])
+            yield TextChunk(read_documents(files, references), references, cursor)
+        while cursor.rest:
+            (file, group, start), *others = cursor.rest
             rows = files.read(file, group, start)
             if rows is None:
                 raise CorruptionError(f"{files.paths[file]} has no row group {group} any more")
-            done = replace(place, rest=tuple(others))
+            done = replace(cursor, rest=tuple(others))
             for first_row, texts in rows.batches(size):
                 stop = first_row + len(texts)
-                place = done if stop == rows.num_rows else replace(done, rest=((file, group, stop), *others))
+                cursor = done if stop == rows.num_rows else replace(done, rest=((file, group, stop), *others))
                 kept = [row for row, text in enumerate(texts) if text is not None]
                 references = np.zeros((len(kept), 4), np.int64)
                 references[:, 0] = file
                 references[:, 1] = group
                 references[:, 2] = kept
                 references[:, 2] += first_row
-                yield Texts([text for text in texts if text is not None], references, place)
-            place = done
-        place = stride.take(place, lane)
+                yield TextChunk([text for text in texts if text is not None], references, cursor)
+            cursor = done
+        cursor = stride.take(cursor, lane)
+        if epochs is not None and cursor.epoch >= epochs:
+            return
 
 
 def read_documents(files: TextFiles, references: Ints) -> list[str]:
@@ -101,51 +107,54 @@ def read_documents(files: TextFiles, references: Ints) -> list[str]:
 
 
 def encode_ahead(
-    chunks: Iterator[Texts], encode: Callable[[list[Any]], Encoded], pool: Executor | None, depth: int
-) -> Iterator[Chunk]:
+    chunks: Iterator[TextChunk], encode: Callable[[list[Any]], Encoded], pool: Executor | None, depth: int
+) -> Iterator[TokenChunk]:
     """The same chunks as tokens, in the same order; `depth` calls of `encode` are under way or done ahead of time.
 
-    Several chunks are encoded by one call: threads inside it end at different times, and then wait for each other. An
-    error comes in its turn, behind the chunks before it.
+    One call encodes several chunks: threads inside it end at different times, and then wait for each other. An error
+    is raised in its turn, after the chunks before it.
     """
     if pool is None:
         for chunk in chunks:
-            yield Chunk(encode(chunk.texts), chunk.references, chunk.behind)
-    else:
-        waiting: deque[Future[list[Chunk]]] = deque()
-        while True:
-            while len(waiting) < depth and not (waiting and _has_failed(waiting[-1])):
-                waiting += _submit(pool, encode, chunks)
-            yield from waiting.popleft().result()
+            yield TokenChunk(encode(chunk.texts), chunk.references, chunk.after)
+        return
+    waiting: deque[Future[list[TokenChunk]]] = deque()
+    while True:
+        while len(waiting) < depth and not (waiting and _has_failed(waiting[-1])):
+            submitted = _submit(pool, encode, chunks)
+            if not submitted:
+                break
+            waiting += submitted
+        if not waiting:
+            return
+        yield from waiting.popleft().result()
 
 
 def _submit(
-    pool: Executor, encode: Callable[[list[Any]], Encoded], chunks: Iterator[Texts]
-) -> "Iterator[Future[list[Chunk]]]":
-    """What encodes the next chunks; and, where reading them failed, what raises that error."""
-    taken: list[Texts] = []
-    failed: Future[list[Chunk]] | None = None
+    pool: Executor, encode: Callable[[list[Any]], Encoded], chunks: Iterator[TextChunk]
+) -> "list[Future[list[TokenChunk]]]":
+    """A call that encodes the next chunks, if there are any; and, where reading failed, one that raises the error."""
+    taken: list[TextChunk] = []
+    failed: Future[list[TokenChunk]] | None = None
     try:
-        taken.extend(islice(chunks, _CHUNKS_PER_CALL))  # what was read before an error stays in it
-    except Exception as error:  # noqa: BLE001 — it is the consumer's, whatever it is
+        taken.extend(islice(chunks, _CHUNKS_PER_CALL))  # keeps the chunks read before an error
+    except Exception as error:  # noqa: BLE001 — whatever it is, the consumer must get it
         failed = Future()
         failed.set_exception(error)
-    if taken:
-        yield pool.submit(_encode_together, encode, taken)
-    if failed is not None:
-        yield failed
+    submitted = [pool.submit(_encode_together, encode, taken)] if taken else []
+    return submitted if failed is None else [*submitted, failed]
 
 
-def _encode_together(encode: Callable[[list[Any]], Encoded], chunks: list[Texts]) -> list[Chunk]:
+def _encode_together(encode: Callable[[list[Any]], Encoded], chunks: list[TextChunk]) -> list[TokenChunk]:
     tokens, offsets = encode([text for chunk in chunks for text in chunk.texts])
     encoded, first = [], 0
     for chunk in chunks:
         bounds = offsets[first : first + len(chunk.texts) + 1]
         part = Encoded(tokens[bounds[0] : bounds[-1]], bounds - bounds[0])
-        encoded.append(Chunk(part, chunk.references, chunk.behind))
+        encoded.append(TokenChunk(part, chunk.references, chunk.after))
         first += len(chunk.texts)
     return encoded
 
 
-def _has_failed(future: "Future[list[Chunk]]") -> bool:
+def _has_failed(future: "Future[list[TokenChunk]]") -> bool:
     return future.done() and future.exception() is not None

@@ -18,42 +18,49 @@ _RULES = {
     "crop_oldest": packing.CROP_OLDEST,
 }
 _LEAST_TOKENS = 1 << 16
+_PADDING = -1
+"""File number of a document that is padding."""
 
 
 @dataclass(frozen=True)
 class Packing:
     """How rows are made of documents."""
 
-    seq_len: int
+    length: int
     rule: int
     buffer_size: int
     name: str
-    """What a state must agree on: which tokens of a document are done means another thing to each."""
+    """Packing that a state must agree on: "tokens done" of a document means another thing to each."""
     pops: bool = False
     """Whether the last row of a batch moves on by one token more."""
 
+    @property
+    def crosses_documents(self) -> bool:
+        """Whether a token is to be predicted from the document before its own."""
+        return self.rule == packing.CONCAT
+
     @classmethod
-    def choose(cls, name: str, overflow: str, *, seq_len: int, buffer_size: int) -> "Packing":
-        """By the names that `stream` takes."""
-        if seq_len < 1 or buffer_size < 1:
-            raise ArgumentError(f"seq_len is {seq_len}, buffer_size is {buffer_size}; both must be at least 1")
+    def choose(cls, name: str, overflow: str, *, length: int, buffer_size: int) -> "Packing":
+        """The packing that `stream` calls by these names."""
+        if length < 1 or buffer_size < 1:
+            raise ArgumentError(f"length is {length}, buffer_size is {buffer_size}; both must be at least 1")
         if name in ("concat", "concat_pop"):
-            return cls(seq_len, packing.CONCAT, buffer_size, name, name == "concat_pop")
+            return cls(length, packing.CONCAT, buffer_size, name, name == "concat_pop")
         if name != "best_fit":
             raise ArgumentError(f"packing is {name!r}; it must be 'best_fit', 'concat' or 'concat_pop'")
         if overflow not in _RULES:
             raise ArgumentError(f"overflow is {overflow!r}; it must be one of {', '.join(map(repr, _RULES))}")
-        return cls(seq_len, _RULES[overflow], buffer_size, name)
+        return cls(length, _RULES[overflow], buffer_size, name)
 
     @classmethod
-    def padding(cls, *, seq_len: int, buffer_size: int) -> "Packing":
-        """Whole documents by best fit, and padding where none fits."""
-        return replace(cls.choose("best_fit", "crop", seq_len=seq_len, buffer_size=buffer_size), rule=packing.PAD)
+    def padding(cls, *, length: int, buffer_size: int) -> "Packing":
+        """The packing of whole documents by best fit, with padding where none fits."""
+        return replace(cls.choose("best_fit", "crop", length=length, buffer_size=buffer_size), rule=packing.PAD)
 
 
 @dataclass(frozen=True)
 class PackingCounts:
-    """What became of the tokens of rows that were made, whether delivered yet or not."""
+    """Tokens of rows that were made, whether delivered yet or not, by their fate."""
 
     rows: int = 0
     lost: int = 0
@@ -61,20 +68,32 @@ class PackingCounts:
     repeated: int = 0
     """BOS tokens that lead a further piece of a document."""
     padded: int = 0
+    """Tokens of padding."""
     waiting: int = 0
     """Documents that wait to be packed."""
+
+    def plus(self, other: "PackingCounts") -> "PackingCounts":
+        """The counts of two packers together."""
+        return PackingCounts(
+            self.rows + other.rows,
+            self.lost + other.lost,
+            self.repeated + other.repeated,
+            self.padded + other.padded,
+            self.waiting + other.waiting,
+        )
 
 
 class Packer:
     """Documents that wait, and the rule by which rows of `width` tokens are made of them.
 
-    Memory is that of the waiting documents, twice at most, and 88 bytes for each.
+    Memory is at most twice that of the waiting documents, and 88 bytes for each.
     """
 
     def __init__(self, how: Packing, dtype: npt.DTypeLike, bos: int) -> None:
         """`bos` leads pieces of documents, and is padding."""
-        width, buffer_size = how.seq_len + 1, how.buffer_size
+        width, buffer_size = how.length + 1, how.buffer_size
         self._rule = how.rule
+        self._num_rows = self._padded = 0
         self._width = width
         self._buffer_size = buffer_size
         self._bos = bos
@@ -88,17 +107,22 @@ class Packer:
         packing.reset(self._table, self._lines, self._bits, self._state)
 
     def __len__(self) -> int:
-        """How many documents wait."""
+        """Number of documents that wait."""
         return int(self._state[packing.COUNT])
 
-    def counts(self, num_rows: int) -> PackingCounts:
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing waits that no row has had; `concat` keeps the last token of a row for the next one."""
+        return len(self) == 0 if self._rule != packing.CONCAT else int(self._state[packing.LIVE]) <= 1
+
+    def counts(self) -> PackingCounts:
         lost, repeated, padded = (int(self._state[entry]) for entry in (packing.LOST, packing.REPEATED, packing.PADDED))
-        return PackingCounts(num_rows, lost, repeated, padded, len(self))
+        return PackingCounts(self._num_rows, lost, repeated, padded + self._padded, len(self))
 
     def add(self, tokens: Array, offsets: Ints, references: Ints, epoch: int) -> None:
         """Let documents wait: document i is tokens[offsets[i]:offsets[i + 1]] with its BOS.
 
-        references[i] says what it is (three numbers), and how many of its tokens are done already.
+        references[i] is (file, row group, row) of the document, and how many of its tokens are done already.
         """
         self._state[packing.EPOCH] = epoch
         tokens = np.ascontiguousarray(tokens, self._tokens.dtype)
@@ -133,11 +157,14 @@ class Packer:
         self._table = table
         self._heap = np.concatenate([self._heap, np.empty(num_columns - old, np.int64)])
 
-    def fill(self, rows: Array, row_numbers: Ints, epochs: Ints, advances: Ints, refill: Callable[[], None]) -> Ints:
-        """Fill rows[row_numbers]; `refill` adds documents whenever there are too few. Returns the pieces placed.
+    def fill(
+        self, rows: Array, row_numbers: Ints, epochs: Ints, advances: Ints, refill: Callable[[], bool]
+    ) -> tuple[Ints, int]:
+        """Fill rows[row_numbers]. Returns the pieces placed, and how many rows were filled: all, unless documents end.
 
-        epochs[row_numbers] becomes the epoch that had been reached when each was full. `advances`, for concat, is by
-        how many tokens each of the rows moves on.
+        `refill` adds documents whenever there are too few, and returns False where no more come; the last row is then
+        padded. epochs[row_numbers] becomes the epoch that had been reached when each was full. `advances`, for concat,
+        is by how many tokens each of the rows moves on.
         """
         state = self._state
         state[packing.ROW_NUMBER] = state[packing.SEGMENTS] = 0
@@ -151,22 +178,46 @@ class Packer:
                 status = packing.fill_best_fit(
                     *arrays, rows, row_numbers, epochs, self._segments, self._rule, self._buffer_size, self._bos
                 )
-            if status == packing.FULL:
-                return self._segments[: state[packing.SEGMENTS]].copy()
-            if status == packing.NEEDS_DOCUMENTS:
-                refill()
-            elif status == packing.NEEDS_SEGMENTS:
+            if status == packing.FULL or (
+                status == packing.NEEDS_DOCUMENTS and not refill() and not self._do_without()
+            ):
+                break
+            if status == packing.NEEDS_SEGMENTS:
                 more = np.empty((len(self._segments) + self._width, packing.SEGMENT_FIELDS), np.int64)
                 self._segments = np.concatenate([self._segments, more])
-            else:
+            elif status == packing.STUCK:
                 raise FitError(
                     f"the {len(self):,} documents that wait are all longer than a row of {self._width:,} tokens. Such "
-                    "are never placed, and have filled the buffer: leave them out (too_long='drop'), or choose a "
-                    "greater seq_len"
+                    "documents are never placed, and have filled the buffer: leave them out (too_long='drop'), or "
+                    "choose a greater length"
                 )
+        num_filled = int(state[packing.ROW_NUMBER])
+        self._num_rows += num_filled
+        pieces = self._segments[: state[packing.SEGMENTS]]
+        return pieces[pieces[:, 3] != _PADDING], num_filled
+
+    def _do_without(self) -> bool:
+        """Go on where no more documents come: with those that wait, then with padding to the end of the row.
+
+        Returns False where there is nothing left to put into a row.
+        """
+        state = self._state
+        self._buffer_size = 1
+        if self._rule == packing.CONCAT:
+            missing = 0 if self.is_spent else self._width - int(state[packing.LIVE])
+        elif len(self):
+            return True
+        else:
+            missing = (self._width - int(state[packing.POSITION])) % self._width
+        if missing:
+            reference = np.array([[_PADDING, 0, 0, 0]])
+            padding = np.full(missing, self._bos, self._tokens.dtype)
+            self.add(padding, np.array([0, missing]), reference, int(state[packing.EPOCH]))
+            self._padded += missing
+        return missing > 0
 
     def references(self) -> Ints:
-        """What waits, oldest first: the references given to `add`, with how many of their tokens are done by now."""
+        """Documents that wait, oldest first: the references given to `add`, with how many tokens are done by now."""
         references = np.empty((len(self), 4), np.int64)
         packing.list_documents(self._table, self._state, references)
         return references

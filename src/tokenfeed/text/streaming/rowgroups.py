@@ -10,8 +10,8 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, CorruptionError, PlanMismatchError, StateError
 from tokenfeed.plan.state import check_parts
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.streaming.chunks import Encoded, Texts, read_chunks, read_documents
-from tokenfeed.text.streaming.places import InOrder, Place, Shuffled, Stride, deal
+from tokenfeed.text.streaming.chunks import Encoded, TextChunk, read_chunks, read_documents
+from tokenfeed.text.streaming.cursors import GroupsInOrder, LaneCursor, ShuffledGroups, Stride, deal
 from tokenfeed.text.streaming.rows import StreamRows
 from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ __all__ = ["RowGroups"]
 
 
 class RowGroups:
-    """Where a stream's documents come from, and what they are as tokens."""
+    """Documents of a stream that come from files, and their tokens."""
 
     def __init__(
         self,
@@ -29,46 +29,50 @@ class RowGroups:
         tokenizer: Tokenizer,
         *,
         sharding: str = "global",
-        shuffle_seed: int | None = None,
+        seed: int | None = None,
         refill_size: int = 128,
         threads: int = 1,
     ) -> None:
-        """`threads` is how many may work on what several threads encode at once."""
+        """`threads` is the number of threads per tokenizer call, where the engine has threads of its own."""
         if sharding not in ("global", "per_file"):
             raise ArgumentError(f"sharding is {sharding!r}; it must be 'global' or 'per_file'")
-        if sharding == "per_file" and shuffle_seed is not None:
-            raise ArgumentError("shuffle_seed permutes row groups over all files; it goes with sharding='global' alone")
+        if sharding == "per_file" and seed is not None:
+            raise ArgumentError("seed permutes row groups over all files; leave it out, or choose sharding='global'")
         if refill_size < 1:
             raise ArgumentError(f"refill_size is {refill_size}; it must be at least 1")
         self._files = self._all_files = files
         self._tokenizer = tokenizer
         self._sharding = sharding
-        self._seed = shuffle_seed
+        self._seed = seed
         self._refill_size = refill_size
         self._threads = threads if tokenizer.is_parallel else 1
         self.bos = tokenizer.bos_id
         self.dtype = tokenizer.dtype
 
     def _stride(self, num_lanes: int) -> Stride:
-        order = InOrder(self._files) if self._seed is None else Shuffled(self._files, self._seed)
+        order = GroupsInOrder(self._files) if self._seed is None else ShuffledGroups(self._files, self._seed)
         return Stride(order, num_lanes, per_file=self._sharding == "per_file")
 
+    @property
+    def paths(self) -> list[str]:
+        return [str(path) for path in self._files.paths]
+
     def check(self, num_lanes: int) -> None:
-        """Raise where a lane would have nothing to read."""
         self._stride(num_lanes).check()
 
-    def start(self, lane: int, num_lanes: int) -> Place:
+    def start(self, lane: int, num_lanes: int) -> LaneCursor:
         return self._stride(num_lanes).start(lane)
 
-    def read(self, lane: int, num_lanes: int, place: Place) -> Iterator[Texts]:
-        """The documents of a lane from a place on."""
-        return read_chunks(self._files, self._stride(num_lanes), lane, place, self._refill_size)
+    def end(self, epochs: int) -> LaneCursor:
+        return LaneCursor(epochs, 0, 0, 0)
+
+    def read(self, lane: int, num_lanes: int, cursor: LaneCursor, epochs: int | None) -> Iterator[TextChunk]:
+        return read_chunks(self._files, self._stride(num_lanes), lane, cursor, self._refill_size, epochs)
 
     def encode(self, texts: list[str]) -> Encoded:
         return Encoded(*self._tokenizer.encode_batch(texts, threads=self._threads, prepend=self.bos))
 
     def fetch(self, references: Ints) -> Encoded:
-        """Documents that were read before, once more."""
         encoded = self.encode(read_documents(self._files, references))
         short = np.flatnonzero(np.diff(encoded.offsets) <= references[:, 3])
         if short.size:
@@ -79,26 +83,24 @@ class RowGroups:
             )
         return encoded
 
-    def rows(self, packed: Array, segments: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
-        return StreamRows(packed, segments, samples, crosses_documents=crosses_documents)
+    def make_rows(self, packed: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
+        return StreamRows(packed, pieces, samples, crosses_documents=crosses_documents)
 
-    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[Place]:
-        """Deal what the lanes had before them out to another number of lanes."""
+    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[LaneCursor]:
         states = [lanes[number] for number in range(len(lanes))]
-        places, documents = [lane.place for lane in states], [lane.documents for lane in states]
-        return deal(places, documents, self._stride(len(lanes)), self._stride(num_lanes))
+        cursors, waiting = [lane.cursor for lane in states], [lane.documents for lane in states]
+        return deal(cursors, waiting, self._stride(len(lanes)), self._stride(num_lanes))
 
-    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> Place:
-        """Where nanochat goes on with a state of its own: behind the row group it names, whatever was in its buffer."""
+    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> LaneCursor:
+        """Where nanochat goes on: after the row group that its state names. Its buffer is lost, as it is there."""
         file, group, epoch = (state.get(name, 1) for name in ("pq_idx", "rg_idx", "epoch"))
         stops = {"pq_idx": len(self._files), "rg_idx": 1 << 62, "epoch": 1 << 62}
         for (name, stop), number in zip(stops.items(), (file, group, epoch), strict=True):
             if type(number) is not int or not 0 <= number < stop:
                 raise StateError(f"{name} of nanochat's state is {str(number)[:80]}; there is no such place")
-        return Place(max(0, epoch - 1), file, (group // num_lanes + 1) * num_lanes, lane)
+        return LaneCursor(max(0, epoch - 1), file, (group // num_lanes + 1) * num_lanes, lane)
 
     def parts(self) -> dict[str, Any]:
-        """What a state depends on."""
         return self._parts(self._files)
 
     def _parts(self, files: TextFiles) -> dict[str, Any]:
@@ -112,11 +114,11 @@ class RowGroups:
         }
 
     def contents(self, files: Iterable[int]) -> dict[str, str]:
-        """Checksums of files. One small read each, once."""
+        """Checksums of files. Each takes one small read, once."""
         return {str(file): self._files.digest(file) for file in sorted(files)}
 
     def accept(self, plan: Mapping[str, Any], contents: Mapping[str, str]) -> None:
-        """Check that a state was made from these files. Of files that came later no notice is taken from here on."""
+        """Check that a state was made from these files. Files added after the checkpoint are ignored from here on."""
         files = self._all_files
         match plan.get("files"):
             case [int(count), _] if 0 < count < len(files):

@@ -1,4 +1,4 @@
-"""`StreamRows`: the rows of a batch that a stream packed."""
+"""`StreamBatch`: a batch that a stream packed; and `StreamRows`, its rows."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -6,11 +6,12 @@ from functools import cached_property
 import numpy as np
 
 from tokenfeed.errors import MissingError
-from tokenfeed.store.batch import Rows
+from tokenfeed.store.batch import Draw, HostBatch, Rows
 from tokenfeed.store.spans import BatchSpans, SpanTable
+from tokenfeed.text.streaming.state import Position
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["StreamRows"]
+__all__ = ["StreamBatch", "StreamRows"]
 
 _TABLE = "documents"
 
@@ -22,8 +23,8 @@ class StreamRows(Rows):
         self, tokens: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool, learned: Bools | None = None
     ) -> None:
         """`pieces` are (row, start, length, file, row group, row in it, tokens before) of all that was placed, in any
-        order. Where rows cross documents, as `concat` packs them, every target counts; else `loss_mask` is that of
-        `store.packed`. `learned` says which tokens are to be learned at all.
+        order. Where rows cross documents, as `concat` packs them, every target but padding counts; else `loss_mask` is
+        that of `store.packed`. `learned` says which tokens are to be learned at all.
         """
         self.tokens = tokens
         self.length: int = tokens.shape[1] - 1
@@ -58,7 +59,7 @@ class StreamRows(Rows):
 
     @property
     def lengths(self) -> Ints:
-        return np.bincount(self._sorted[:, 0], self._sorted[:, 2], len(self)).astype(np.int64)
+        return np.bincount(self._pieces[:, 0], self._pieces[:, 2], len(self)).astype(np.int64)
 
     def column(self, name: str) -> Array:
         if name != "tokens":
@@ -69,10 +70,10 @@ class StreamRows(Rows):
     def _sorted(self) -> Ints:
         return self._pieces[np.lexsort((self._pieces[:, 1], self._pieces[:, 0]))]
 
-    @property
-    def documents(self) -> Ints:
-        """(file, row group, row, tokens before) of every piece, in the order of `spans["documents"]`."""
-        return self._sorted[:, 3:7]
+    def documents(self, start: int, stop: int) -> Ints:
+        """(file, row group, row, tokens before) of every piece in rows [start, stop)."""
+        first, last = self._spans.offsets[[start, stop]].tolist()
+        return self._sorted[first:last, 3:7]
 
     @cached_property
     def _spans(self) -> BatchSpans:
@@ -88,10 +89,31 @@ class StreamRows(Rows):
 
     def loss_mask(self, start: int, stop: int) -> Bools | None:
         if self._crosses_documents:
-            return None
+            real = self.lengths[start:stop]
+            return None if (real > self.length).all() else np.arange(1, self.length + 1) < real[:, None]
         spans = self._spans.part(start, stop, length=self.length)
         offsets = self.offsets[: stop - start + 1]
         mask = spans.span_numbers(offsets) >= 0
         mask[np.repeat(offsets[:-1], np.diff(spans.offsets)) + spans.starts] = False
-        mask = mask.reshape(stop - start, -1)[:, 1:]
+        mask = mask.reshape(stop - start, self.length + 1)[:, 1:]
         return mask if self._learned is None else mask & self._learned[start:stop, 1:]
+
+
+class StreamBatch(HostBatch):
+    """A batch of a stream, and the position of the stream after it."""
+
+    rows: StreamRows
+    _draw: Draw
+
+    def __init__(self, rows: StreamRows, start: int, stop: int, *, draw: Draw, position: Position) -> None:
+        super().__init__(rows, start, stop, draw=draw, num_delivered=position.num_rows)
+        self.position = position
+
+    @property
+    def documents(self) -> Ints:
+        """(file, row group, row, tokens before) of every piece of a document, in the order of `spans["documents"]`."""
+        return self.rows.documents(self._start, self._stop)
+
+    def part(self, start: int, stop: int) -> "StreamBatch":
+        first = self._start
+        return StreamBatch(self.rows, first + start, first + stop, draw=self._draw, position=self.position)

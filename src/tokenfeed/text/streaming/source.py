@@ -1,53 +1,62 @@
-"""What a stream asks of where its documents come from."""
+"""`DocumentSource`: what a stream asks of the place its documents come from."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from tokenfeed.text.streaming.chunks import Encoded, Texts
-from tokenfeed.text.streaming.places import Place
+from tokenfeed.text.streaming.chunks import Encoded, TextChunk
+from tokenfeed.text.streaming.cursors import LaneCursor
 from tokenfeed.text.streaming.rows import StreamRows
 from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.types import Array, Ints
 
-__all__ = ["Source"]
+__all__ = ["DocumentSource"]
 
 
-class Source(Protocol):
-    """Documents for any number of lanes, and what they are as tokens. `references` are four numbers a document."""
+class DocumentSource(Protocol):
+    """Documents for any number of lanes, and their tokens. A document is referred to by four numbers."""
 
     bos: int
-    """What leads every document."""
+    """Token that leads every document."""
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """Of tokens on their way to rows."""
+        """Type of tokens while they are packed."""
+
+    @property
+    def paths(self) -> list[str]:
+        """Files that the documents are read from."""
 
     def check(self, num_lanes: int) -> None:
         """Raise where a lane would have nothing to read."""
 
-    def start(self, lane: int, num_lanes: int) -> Place: ...
+    def start(self, lane: int, num_lanes: int) -> LaneCursor:
+        """Where a lane begins."""
 
-    def read(self, lane: int, num_lanes: int, place: Place) -> Iterator[Texts]:
-        """The documents of a lane from a place on, without end."""
+    def end(self, epochs: int) -> LaneCursor:
+        """Where the only lane of a finite stream ends."""
 
-    def encode(self, texts: list[Any]) -> Encoded: ...
+    def read(self, lane: int, num_lanes: int, cursor: LaneCursor, epochs: int | None) -> Iterator[TextChunk]:
+        """Documents of a lane from a cursor on: to the end of so many epochs, or without end."""
+
+    def encode(self, texts: list[Any]) -> Encoded:
+        """Documents as tokens."""
 
     def fetch(self, references: Ints) -> Encoded:
-        """Documents that were read before, once more."""
+        """Documents that were read before, as tokens."""
 
-    def rows(self, packed: Array, segments: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
+    def make_rows(self, packed: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
         """The rows to deliver, made from packed tokens."""
 
-    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[Place]:
-        """Deal what the lanes had before them out to another number of lanes: every document once."""
+    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[LaneCursor]:
+        """Deal the remaining documents of all lanes out to another number of lanes: every document once."""
 
-    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> Place:
+    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> LaneCursor:
         """Where nanochat goes on with a state of its own."""
 
     def parts(self) -> dict[str, Any]:
-        """What a state depends on."""
+        """Everything that a state depends on, in short."""
 
     def contents(self, files: Iterable[int]) -> dict[str, str]:
         """Checksums of files that a state refers to."""

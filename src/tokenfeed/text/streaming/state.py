@@ -1,9 +1,9 @@
 """The state of a stream: for every lane, where reading goes on, and which documents wait to be packed.
 
-    {"version": 1, "rows": 6400, "lanes": 2, "plan": {…}, "files": {"3": "0f5e…"},
-     "lane": {"0": {"cursor": [0, 3, 7, 1], "rest": [[3, 6, 128]], "pending": [], "documents": [3, 6, 17, 0, …], …}}}
+    {"kind": "stream", "version": 2, "samples": 6400, "plan": {…}, "files": {"3": "0f5e…"}, "num_lanes": 2,
+     "lanes": {"0": {"cursor": [0, 3, 7, 1], "rest": [[3, 6, 128]], "pending": [], "documents": [3, 6, 17, 0, …], …}}}
 
-Documents are references, four numbers each, so that a state is small; resuming reads their text again.
+Documents are references of four numbers each, so a state is small; resuming reads their text again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,114 +13,147 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import StateError
-from tokenfeed.text.streaming.places import Place
+from tokenfeed.plan.state import VERSION, check_kind
+from tokenfeed.text.streaming.cursors import LaneCursor
 from tokenfeed.types import Ints
 
-__all__ = ["LaneState", "StreamState"]
+__all__ = ["LaneState", "Position", "SavedStream", "is_nanochats"]
 
-VERSION = 1
 _MOST_LANES = 1 << 20
 
 
 @dataclass(frozen=True)
 class LaneState:
-    place: Place
+    """Where a lane goes on."""
+
+    cursor: LaneCursor
     documents: Ints
     """(file, row group, row, tokens done) of the documents that wait, oldest first."""
     num_rows: int
-    """That the lane has given."""
+    """Number of rows that the lane has given."""
 
     def to_json(self) -> dict[str, Any]:
-        place = self.place
+        cursor = self.cursor
         return {
-            "cursor": [*place.cursor, place.skip],
-            "rest": [list(group) for group in place.rest],
-            "pending": place.pending.reshape(-1).tolist(),
+            "cursor": [*cursor.reached, cursor.skip],
+            "rest": [list(group) for group in cursor.rest],
+            "pending": cursor.pending.reshape(-1).tolist(),
             "documents": self.documents.reshape(-1).tolist(),
-            "rows": self.num_rows,
+            "samples": self.num_rows,
         }
 
     @classmethod
     def from_json(cls, value: Any) -> "LaneState":
         epoch, part, group, skip = _whole(value["cursor"])
         rest = tuple((file, group, row) for file, group, row in map(_whole, value["rest"]))
-        place = Place(epoch, part, group, skip, rest, _references(value["pending"]))
-        (num_rows,) = _whole([value["rows"]])
-        return cls(place, _references(value["documents"]), num_rows)
+        cursor = LaneCursor(epoch, part, group, skip, rest, _references(value["pending"]))
+        (num_rows,) = _whole([value["samples"]])
+        return cls(cursor, _references(value["documents"]), num_rows)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no document waits or was dealt out: nothing is left but what the cursor has not reached."""
+        return not (len(self.documents) or len(self.cursor.pending) or self.cursor.rest)
 
     def files(self) -> set[int]:
-        """The files that it refers to."""
-        return {
-            *self.documents[:, 0].tolist(),
-            *self.place.pending[:, 0].tolist(),
-            *(one[0] for one in self.place.rest),
-        }
+        """Numbers of the files that it refers to."""
+        cursor = self.cursor
+        return {*self.documents[:, 0].tolist(), *cursor.pending[:, 0].tolist(), *(one[0] for one in cursor.rest)}
 
 
 @dataclass(frozen=True)
-class StreamState:
+class Position:
+    """Where a stream is: rows delivered over all ranks, and lanes."""
+
     num_rows: int
-    """Rows delivered, over all lanes."""
     num_lanes: int
     lanes: Mapping[int, LaneState]
-    """Those that one rank owns, or all."""
+    """Lanes that one rank owns, or all."""
+
+    def files(self) -> set[int]:
+        """Numbers of the files that its lanes refer to."""
+        return {file for lane in self.lanes.values() for file in lane.files()}
+
+    def has_reached(self, end: LaneCursor | None) -> bool:
+        """Whether nothing is left before a cursor; never where there is no end."""
+        return end is not None and all(
+            lane.is_spent and lane.cursor.reached >= end.reached for lane in self.lanes.values()
+        )
+
+
+@dataclass(frozen=True)
+class SavedStream:
+    """A state: a position, and what it is a position in."""
+
+    position: Position
     plan: Mapping[str, Any]
     contents: Mapping[str, str]
     """Checksums of the files that the lanes refer to."""
 
     def to_json(self) -> dict[str, Any]:
+        position = self.position
         return {
+            "kind": "stream",
             "version": VERSION,
-            "rows": self.num_rows,
-            "lanes": self.num_lanes,
+            "samples": position.num_rows,
             "plan": dict(self.plan),
             "files": dict(self.contents),
-            "lane": {str(number): lane.to_json() for number, lane in self.lanes.items()},
+            "num_lanes": position.num_lanes,
+            "lanes": {str(number): lane.to_json() for number, lane in position.lanes.items()},
         }
 
     @classmethod
-    def from_json(cls, value: Any) -> "StreamState":
-        """From one state, or from the list of all ranks' states."""
+    def from_json(cls, value: Any) -> "SavedStream":
+        """One state, or the list of all ranks' states as one."""
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
             return cls._merge([cls._from_one(one) for one in value])
         return cls._from_one(value)
 
     @classmethod
-    def _from_one(cls, value: Any) -> "StreamState":
-        if not isinstance(value, Mapping):
-            raise StateError(f"the state of a stream is a dict (or a list of them), not {type(value).__name__}")
-        if value.get("version") != VERSION:
-            raise StateError(f"the state has version {value.get('version')!r}; this tokenfeed takes {VERSION}")
-        if "samples" in value and "rows" not in value:
-            raise StateError("this is the state of a Loader, over a store; a stream has another")
+    def _from_one(cls, value: Any) -> "SavedStream":
+        state = check_kind(value, "stream")
         try:
-            num_rows, num_lanes = _whole([value["rows"], value["lanes"]])
-            lanes = {int(number): LaneState.from_json(lane) for number, lane in value["lane"].items()}
+            num_rows, num_lanes = _whole([state["samples"], state["num_lanes"]])
+            lanes = {int(number): LaneState.from_json(lane) for number, lane in state["lanes"].items()}
             if not 1 <= num_lanes <= _MOST_LANES or not all(0 <= number < num_lanes for number in lanes):
                 raise ValueError(f"lanes {sorted(lanes)} of {num_lanes}")
-            return cls(num_rows, num_lanes, lanes, dict(value["plan"]), dict(value["files"]))
+            return cls(Position(num_rows, num_lanes, lanes), dict(state["plan"]), dict(state["files"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the state of the stream is damaged: {error!r}") from error
 
     @classmethod
-    def _merge(cls, states: Sequence["StreamState"]) -> "StreamState":
+    def _merge(cls, states: Sequence["SavedStream"]) -> "SavedStream":
         if not states:
             raise StateError("an empty list of states cannot be resumed")
         first = states[0]
+        num_rows, num_lanes = first.position.num_rows, first.position.num_lanes
         lanes: dict[int, LaneState] = {}
         contents: dict[str, str] = {}
         for state in states:
-            if (state.num_rows, state.num_lanes, state.plan) != (first.num_rows, first.num_lanes, first.plan):
+            position = state.position
+            if (position.num_rows, position.num_lanes, state.plan) != (num_rows, num_lanes, first.plan):
                 raise StateError(
-                    f"these are states of different moments or runs: {first.num_rows:,} rows of {first.num_lanes} "
-                    f"lanes in one, {state.num_rows:,} of {state.num_lanes} in another"
+                    f"these are states of different moments or runs: {num_rows:,} rows of {num_lanes} lanes in one, "
+                    f"{position.num_rows:,} of {position.num_lanes} in another"
                 )
-            lanes.update(state.lanes)
+            lanes.update(position.lanes)
             contents.update(state.contents)
-        missing = sorted(set(range(first.num_lanes)) - set(lanes))
+        missing = sorted(set(range(num_lanes)) - set(lanes))
         if missing:
-            raise StateError(f"lanes {missing[:8]} of {first.num_lanes} are in none of these {len(states)} states")
-        return cls(first.num_rows, first.num_lanes, lanes, first.plan, contents)
+            raise StateError(f"lanes {missing[:8]} of {num_lanes} are in none of these {len(states)} states")
+        return cls(Position(num_rows, num_lanes, lanes), first.plan, contents)
+
+
+def is_nanochats(state: Any) -> bool:
+    """Whether a state is nanochat's `{"pq_idx", "rg_idx", "epoch"}`. A state that is both its and ours is refused."""
+    if not isinstance(state, Mapping) or "pq_idx" not in state:
+        return False
+    ours = [name for name in ("kind", "version", "samples", "plan", "num_lanes", "lanes") if name in state]
+    if ours:
+        raise StateError(
+            f"the state has nanochat's pq_idx and also {', '.join(ours)} of a stream; give one of the two states"
+        )
+    return True
 
 
 def _whole(numbers: Any) -> list[int]:

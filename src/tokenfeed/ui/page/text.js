@@ -84,7 +84,7 @@ function flow() {
   const state = {
     step: 0,
     batch_size: 3,
-    seq_len: 96,
+    length: 96,
     world_size: 2,
     packing: "best_fit",
     overflow: "split",
@@ -110,7 +110,7 @@ function flow() {
       sliderField("step", state.step, { min: 0, max: 15, onchange: set("step") }),
       sliderField("ranks", state.world_size, { min: 1, max: 8, onchange: set("world_size") }),
       sliderField("batch size", state.batch_size, { min: 1, max: 16, onchange: set("batch_size") }),
-      sliderField("row length", state.seq_len, { min: 16, max: 512, step: 16, onchange: set("seq_len") }),
+      sliderField("row length", state.length, { min: 16, max: 512, step: 16, onchange: set("length") }),
       field("packing", select(["best_fit", "concat"], state.packing, set("packing"))),
       field("long documents", select(["split", "crop"], state.overflow, set("overflow"))),
     ),

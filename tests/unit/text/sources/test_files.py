@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clock import Clock
-from tokenfeed.errors import ArgumentError, FormatError, NotAStoreError, ReadError
+from tokenfeed.errors import ArgumentError, FormatError, NotFoundError, ReadError
 from tokenfeed.text.sources import files as files_module
 from tokenfeed.text.sources import jsonl
 from tokenfeed.text.sources.files import TextFiles
@@ -114,7 +114,7 @@ def test_the_last_file_is_val(folder):
     assert TextFiles.find([folder / "c.jsonl.zst", folder / "a.jsonl"], split="val").names == ("a.jsonl",)
     one = folder / "b.parquet"
     assert TextFiles.find(one, split="val").names == ("b.parquet",)
-    with pytest.raises(NotAStoreError, match=r"last file is 'val', and there is only one: .*b\.parquet\. split=None"):
+    with pytest.raises(NotFoundError, match=r"last file is 'val', and there is only one: .*b\.parquet\. split=None"):
         TextFiles.find(one, split="train")
     with pytest.raises(ArgumentError, match="split is 'test'"):
         TextFiles.find(folder, split="test")
@@ -129,10 +129,10 @@ def test_a_listing_fixes_order_and_split(folder):
     both = TextFiles.find([folder, folder / "sub.parquet"], split="val")
     assert both.names == ("b.parquet",), "only listings say what is val, where there is one"
     write_listing(folder, Listing(train=("a.jsonl",), val=()))
-    with pytest.raises(NotAStoreError, match=r"no file for split 'val': .*files\.json"):
+    with pytest.raises(NotFoundError, match=r"no file for split 'val': .*files\.json"):
         TextFiles.find(folder, split="val")
     write_listing(folder, Listing(train=(), val=()))
-    with pytest.raises(NotAStoreError, match="lists no file"):
+    with pytest.raises(NotFoundError, match="lists no file"):
         TextFiles.find(folder)
     (folder / "files.json").write_text("{}")
     with pytest.raises(FormatError, match=r"files\.json"):
@@ -141,11 +141,11 @@ def test_a_listing_fixes_order_and_split(folder):
 
 def test_nothing_there_is_said(folder, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotAStoreError, match=r"in the folder .*empty there is no file ending in \.parquet, \.jsonl"):
+    with pytest.raises(NotFoundError, match=r"in the folder .*empty there is no file ending in \.parquet, \.jsonl"):
         TextFiles.find(tmp_path / "empty")
-    with pytest.raises(NotAStoreError, match=r"the pattern .*\*\.arrow matches no file"):
+    with pytest.raises(NotFoundError, match=r"the pattern .*\*\.arrow matches no file"):
         TextFiles.find(f"{folder}/*.arrow")
-    with pytest.raises(NotAStoreError, match=r"there is no file or folder .*nothing\.parquet"):
+    with pytest.raises(NotFoundError, match=r"there is no file or folder .*nothing\.parquet"):
         TextFiles.find(folder / "nothing.parquet")
     with pytest.raises(ArgumentError, match=r"notes\.csv cannot be read as text; its name must end in"):
         TextFiles.find(folder / "notes.csv")
@@ -325,11 +325,11 @@ def test_a_file_that_does_not_arrive(tmp_path, monkeypatch):
         files = TextFiles.find(tmp_path, wait_seconds=wait_seconds)
         clock = Clock(tick=0.1)
         monkeypatch.setattr(time, "monotonic", clock)
-        with pytest.raises(NotAStoreError, match=message):
+        with pytest.raises(NotFoundError, match=message):
             files.read(0, 0)
         assert wait_seconds <= clock.now <= wait_seconds + 0.4
     for ask in (files.num_groups, files.digest):
-        with pytest.raises(NotAStoreError, match=message):
+        with pytest.raises(NotFoundError, match=message):
             ask(0)
 
 

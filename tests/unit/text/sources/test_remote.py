@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from servers import nginx_server, s3_server
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotAStoreError, ReadError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotFoundError, ReadError
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.portions import TextRules
@@ -66,7 +66,7 @@ def test_s3_gives_what_local_files_give(tmp_path, s3):
         streamed.close()
     assert [file.name for file in find_inputs("s3://bucket/data/*.jsonl*", split="train")] == ["a.jsonl"]
     assert [file.digest for file in find_inputs("s3://bucket/data")] == [file.digest for file in remote]
-    with pytest.raises(NotAStoreError, match="stands for no file ending in"):
+    with pytest.raises(NotFoundError, match="stands for no file ending in"):
         find_inputs("s3://bucket/data/*.zst")
     with pytest.raises(ReadError, match=r"s3://bucket/data/none\.jsonl"):
         find_inputs("s3://bucket/data/none.jsonl")

@@ -1,6 +1,7 @@
-"""Where each lane reads: which row groups are whose, and how a lane goes on after a stop.
+"""Cursors: where each lane reads, which row groups belong to which lane, and how lanes go on after a stop.
 
-A lane passes over the row groups of all files in order and takes every L-th one, starting with its own number:
+A lane is one independent stream of rows. It passes over the row groups of all files in order and takes every L-th one,
+starting with its own number:
 
     files        0: 3 row groups      1: 4 row groups           sharding="global", L = 2
     lane 0       0,0       0,2        1,1       1,3             lane l takes l, l + L, … counted over all files
@@ -19,16 +20,16 @@ from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.types import Ints
 
-__all__ = ["NO_DOCUMENTS", "GroupOrder", "InOrder", "Place", "Shuffled", "Stride", "deal"]
+__all__ = ["NO_DOCUMENTS", "GroupOrder", "GroupsInOrder", "LaneCursor", "ShuffledGroups", "Stride", "deal"]
 
 NO_DOCUMENTS: Ints = np.empty((0, 4), np.int64)
 NO_DOCUMENTS.setflags(write=False)
 _MOST_EPOCHS = 1000
-"""Between two lanes of a state that is to be believed."""
+"""Limit on the epochs between two lanes; a state with more is damaged."""
 
 
-class Files(Protocol):
-    """What is asked of files: how many, and how many row groups each has."""
+class GroupCounts(Protocol):
+    """Files, as far as an order asks: how many there are, and how many row groups each has."""
 
     def __len__(self) -> int: ...
 
@@ -38,22 +39,23 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a lane goes on: first documents, then row groups, then the order of row groups from `cursor` on."""
+class LaneCursor:
+    """Where a lane goes on: first `pending` documents, then the `rest` of row groups, then new row groups in order."""
 
     epoch: int
     part: int
-    """Of the order: a file, as a rule."""
+    """Part of the order: as a rule, a file."""
     group: int
     skip: int
-    """Row groups from `group` on that belong to other lanes."""
+    """Number of row groups from `group` on that belong to other lanes."""
     rest: tuple[tuple[int, int, int], ...] = ()
     """(file, row group, first row) of row groups that were begun, or dealt out."""
     pending: Ints = field(default_factory=lambda: NO_DOCUMENTS)
     """(file, row group, row, tokens done) of documents dealt out."""
 
     @property
-    def cursor(self) -> tuple[int, int, int]:
+    def reached(self) -> tuple[int, int, int]:
+        """(epoch, part, group) of the first row group that this lane has not passed."""
         return self.epoch, self.part, self.group
 
 
@@ -71,10 +73,10 @@ class GroupOrder(Protocol):
         """(file, row group) at a place of the order."""
 
 
-class InOrder:
+class GroupsInOrder:
     """File after file, row group after row group."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: GroupCounts) -> None:
         self._files = files
         self.num_parts = len(files)
 
@@ -88,12 +90,12 @@ class InOrder:
         return part, group
 
 
-class Shuffled:
+class ShuffledGroups:
     """All row groups of all files in a new random order in every epoch. Every file must be there."""
 
     num_parts = 1
 
-    def __init__(self, files: Files, seed: int) -> None:
+    def __init__(self, files: GroupCounts, seed: int) -> None:
         self._seed = seed
         self._starts = np.concatenate([[0], np.cumsum([files.num_groups(file) for file in range(len(files))])])
 
@@ -110,7 +112,7 @@ class Shuffled:
 
 
 class Stride:
-    """Which row groups are whose, for a number of lanes."""
+    """Which row groups belong to which of a number of lanes."""
 
     def __init__(self, order: GroupOrder, num_lanes: int, *, per_file: bool = False) -> None:
         self._order = order
@@ -131,55 +133,56 @@ class Stride:
             "Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
         )
 
-    def start(self, lane: int) -> Place:
-        return Place(0, 0, 0, lane)
+    def start(self, lane: int) -> LaneCursor:
+        """Where a lane begins."""
+        return LaneCursor(0, 0, 0, lane)
 
-    def advance(self, place: Place, lane: int) -> tuple[tuple[int, int, int], Place]:
-        """((epoch, part, group) of the next row group that the lane takes from the order, the place behind it)."""
-        epoch, part, group = place.cursor
-        skip = place.skip
+    def advance(self, cursor: LaneCursor, lane: int) -> tuple[tuple[int, int, int], LaneCursor]:
+        """((epoch, part, group) of the next row group that the lane takes from the order, the cursor after it)."""
+        epoch, part, group = cursor.reached
+        skip = cursor.skip
         while not self._order.has_group(part, group + skip):
             skip = lane if self._per_file else group + skip - self._order.num_groups(part)
             part, group = part + 1, 0
             if part == self._order.num_parts:
                 epoch, part, skip = epoch + 1, 0, lane
         group += skip
-        behind = replace(place, epoch=epoch, part=part, group=group + 1, skip=self.num_lanes - 1)
-        return (epoch, part, group), behind
+        after = replace(cursor, epoch=epoch, part=part, group=group + 1, skip=self.num_lanes - 1)
+        return (epoch, part, group), after
 
-    def take(self, place: Place, lane: int) -> Place:
-        """The place after the lane has opened its next row group: that row group is the rest to be read."""
-        (epoch, part, group), behind = self.advance(place, lane)
-        return replace(behind, rest=((*self._order.locate(epoch, part, group), 0),))
+    def take(self, cursor: LaneCursor, lane: int) -> LaneCursor:
+        """The cursor once the lane has opened its next row group: that row group is the rest to be read."""
+        (epoch, part, group), after = self.advance(cursor, lane)
+        return replace(after, rest=((*self._order.locate(epoch, part, group), 0),))
 
-    def take_all(self, place: Place, lane: int, cursor: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-        """The row groups that the lane would take before `cursor`."""
+    def take_all(self, cursor: LaneCursor, lane: int, stop: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+        """The row groups that the lane would take before (epoch, part, group)."""
         taken: list[tuple[int, int, int]] = []
         while True:
-            (epoch, part, group), place = self.advance(place, lane)
-            if (epoch, part, group) >= cursor:
+            (epoch, part, group), cursor = self.advance(cursor, lane)
+            if (epoch, part, group) >= stop:
                 return taken
             taken.append((*self._order.locate(epoch, part, group), 0))
 
 
-def deal(places: Sequence[Place], buffered: Sequence[Ints], old: Stride, new: Stride) -> list[Place]:
-    """Deal what the old lanes had before them out to new ones: every remaining document once.
+def deal(cursors: Sequence[LaneCursor], waiting: Sequence[Ints], old: Stride, new: Stride) -> list[LaneCursor]:
+    """Deal the remaining documents of the old lanes out to new ones: every document once.
 
-    The order beyond what any of the old lanes had reached is the new lanes' from their start; the row groups before
-    that are dealt out one by one, and documents in runs, so that few row groups are read for them.
+    Beyond what any old lane had reached, the new lanes take row groups as from a start. The row groups before that are
+    dealt out one by one, and waiting documents in runs, so that few row groups are read for them.
     """
-    cursor = max(place.cursor for place in places)
-    if cursor[0] - min(place.epoch for place in places) > _MOST_EPOCHS:
+    reached = max(cursor.reached for cursor in cursors)
+    if reached[0] - min(cursor.epoch for cursor in cursors) > _MOST_EPOCHS:
         raise StateError(f"one lane is more than {_MOST_EPOCHS:,} epochs ahead of another; the state is damaged")
     rest, documents = [], [NO_DOCUMENTS]
-    for lane, place in enumerate(places):
-        rest += [*place.rest, *old.take_all(place, lane, cursor)]
-        documents += [buffered[lane], place.pending]
-    waiting = np.concatenate(documents)
-    waiting = waiting[np.lexsort(waiting.T[2::-1])]
-    shares = np.array_split(waiting, new.num_lanes)
+    for lane, cursor in enumerate(cursors):
+        rest += [*cursor.rest, *old.take_all(cursor, lane, reached)]
+        documents += [waiting[lane], cursor.pending]
+    pending = np.concatenate(documents)
+    pending = pending[np.lexsort(pending.T[2::-1])]
+    shares = np.array_split(pending, new.num_lanes)
     rest.sort()
     return [
-        Place(*cursor, skip=lane, rest=tuple(rest[lane :: new.num_lanes]), pending=shares[lane])
+        LaneCursor(*reached, skip=lane, rest=tuple(rest[lane :: new.num_lanes]), pending=shares[lane])
         for lane in range(new.num_lanes)
     ]

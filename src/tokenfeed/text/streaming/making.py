@@ -1,0 +1,210 @@
+"""`BatchMaker`: lanes that are filled with documents, and batches of their rows."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.loader.memory import Buffers
+from tokenfeed.plan.steps import rows_of
+from tokenfeed.store.batch import Draw
+from tokenfeed.text.streaming.chunks import Encoded, TokenChunk, encode_ahead
+from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
+from tokenfeed.text.streaming.options import StreamOptions
+from tokenfeed.text.streaming.packer import Packer, Packing, PackingCounts
+from tokenfeed.text.streaming.rows import StreamBatch
+from tokenfeed.text.streaming.source import DocumentSource
+from tokenfeed.text.streaming.state import LaneState, Position, SavedStream
+from tokenfeed.types import Array, Ints
+
+__all__ = ["BatchMaker", "plan_of", "save"]
+
+# Calls of the tokenizer that are under way or done ahead, beyond one for each thread: enough that none waits while a
+# row group is decoded.
+_AHEAD = 2
+
+
+def plan_of(source: DocumentSource, packing: Packing) -> dict[str, Any]:
+    """Everything that a state depends on, in short."""
+    return {**source.parts(), "packing": packing.name}
+
+
+def save(position: Position, source: DocumentSource, packing: Packing) -> dict[str, Any]:
+    """The state of a stream that is at a position."""
+    return SavedStream(position, plan_of(source, packing), source.contents(position.files())).to_json()
+
+
+class BatchMaker:
+    """Makes one batch after the other, from a position on. One thread at a time may use it."""
+
+    def __init__(
+        self, source: DocumentSource, packing: Packing, options: StreamOptions, position: Position, buffers: Buffers
+    ) -> None:
+        """Threads tokenise ahead of time; where nothing is prefetched, the caller's thread does."""
+        threads = options.threads if options.prefetch else 0
+        self._source = source
+        self._packing = packing
+        self._options = options
+        self._position = position
+        self._buffers = buffers
+        self._pool = ThreadPoolExecutor(threads, "tokenfeed") if threads else None
+        depth = max(1, (threads + _AHEAD) // len(position.lanes))
+        self._encode = _TimedEncode(source.encode)
+        self._end = None if options.epochs is None else source.end(options.epochs)
+
+        def read(number: int, cursor: LaneCursor) -> Iterator[TokenChunk]:
+            chunks = source.read(number, position.num_lanes, cursor, options.epochs)
+            return encode_ahead(chunks, self._encode, self._pool, depth)
+
+        self._lanes = {
+            number: _Lane(source, packing, state, read(number, state.cursor), self._end)
+            for number, state in position.lanes.items()
+        }
+        self.num_bytes = 0
+        self.seconds = 0.0
+        self.collate_seconds = 0.0
+
+    def jobs(self) -> Iterator[tuple[()]]:
+        """One job for every call of `make`: to the end of the stream, or without end."""
+        while not self._position.has_reached(self._end):
+            yield ()
+
+    def make(self) -> list[StreamBatch]:
+        """The next batch; none where the stream turns out to have ended."""
+        began = time.perf_counter()
+        source, packing, options = self._source, self._packing, self._options
+        start = self._position.num_rows
+        size = options.batch_sizes.at(start)
+        samples = rows_of(start, size, options.rank, options.world_size)
+        tokens = self._take_memory(size)
+        epochs = np.empty(len(tokens), np.int64)
+        placed, num_filled = [], 0
+        for number, lane in self._lanes.items():
+            pieces, count = lane.fill(tokens, self._places(number, samples), epochs, size)
+            placed.append(pieces)
+            num_filled += count
+        stop = start + (size * options.world_size if self._end is None else num_filled)
+        states = {number: lane.state() for number, lane in self._lanes.items()}
+        position = self._position = Position(stop, self._position.num_lanes, states)
+        if stop == start:
+            return []
+        count = int(np.count_nonzero(samples < stop))
+        samples, epochs, tokens = samples[:count], epochs[:count], tokens[:count]
+        pieces = np.concatenate(placed)
+        rows = source.make_rows(
+            tokens, pieces[pieces[:, 0] < size], samples, crosses_documents=packing.crosses_documents
+        )
+        sources = np.zeros_like(samples)
+        draw = Draw(samples, epochs, sources, samples, ("",), lambda _: save(position, source, packing))
+        batch = StreamBatch(rows, 0, count, draw=draw, position=position)
+        if options.collate is not None:
+            collating = time.perf_counter()
+            batch.data = options.collate(batch)
+            self.collate_seconds += time.perf_counter() - collating
+        self.num_bytes += tokens.nbytes
+        self.seconds += time.perf_counter() - began
+        return [batch]
+
+    def _take_memory(self, size: int) -> Array:
+        """Room for the rows of a batch; and, where this rank packs rows of others too, for one of those."""
+        num_rows = size if self._end is None else size + 1
+        width = self._packing.length + 1
+        dtype = np.dtype(self._source.dtype)
+        return self._buffers.take(num_rows * width * dtype.itemsize).view(dtype).reshape(num_rows, width)
+
+    def _places(self, lane: int, samples: Ints) -> Ints:
+        """Rows of the batch that a lane fills, in order.
+
+        In a finite stream its only lane fills the rows of all ranks. Those of other ranks go into row `size`, one over
+        the other: rank 1 of 3 with a batch size of 2 fills rows 2 0 2 2 1 2.
+        """
+        if self._end is None:
+            return np.flatnonzero(samples % self._position.num_lanes == lane)
+        places = np.full(samples.size * self._options.world_size, samples.size)
+        places[self._options.rank :: self._options.world_size] = np.arange(samples.size)
+        return places
+
+    @property
+    def encode_seconds(self) -> float:
+        return self._encode.seconds
+
+    def counts(self) -> PackingCounts:
+        """The counts of all lanes that this rank packs."""
+        return reduce(PackingCounts.plus, (lane.packer.counts() for lane in self._lanes.values()))
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _TimedEncode:
+    """The tokenizer, and how long its calls took. Threads may share it."""
+
+    def __init__(self, encode: Callable[[list[Any]], Encoded]) -> None:
+        self._encode = encode
+        self._lock = threading.Lock()
+        self.seconds = 0.0
+
+    def __call__(self, texts: list[Any]) -> Encoded:
+        began = time.perf_counter()
+        try:
+            return self._encode(texts)
+        finally:
+            with self._lock:
+                self.seconds += time.perf_counter() - began
+
+
+class _Lane:
+    """One stream of rows: documents that wait, and where the next ones come from."""
+
+    def __init__(
+        self,
+        source: DocumentSource,
+        packing: Packing,
+        state: LaneState,
+        chunks: Iterator[TokenChunk],
+        end: LaneCursor | None,
+    ) -> None:
+        """`end` is the cursor at which the chunks end; None where they never do."""
+        self.packer = Packer(packing, source.dtype, source.bos)
+        self._cursor = state.cursor
+        self._packing = packing
+        self._num_rows = state.num_rows
+        self._chunks = chunks
+        self._end = end
+        self._source = source
+        self._waiting = state.documents
+
+    def fill(self, tokens: Array, rows: Ints, epochs: Ints, batch_size: int) -> tuple[Ints, int]:
+        """Fill tokens[rows] and epochs[rows]. Returns the pieces placed and the number of rows filled."""
+        if len(self._waiting):
+            epoch = self._cursor.epoch if self._end is None else min(self._cursor.epoch, self._end.epoch - 1)
+            self.packer.add(*self._source.fetch(self._waiting), self._waiting, epoch)
+            self._waiting = NO_DOCUMENTS
+        advances = np.full(rows.size, self._packing.length)
+        if self._packing.pops:
+            advances += (self._num_rows + 1 + np.arange(rows.size)) % batch_size == 0
+        pieces, num_filled = self.packer.fill(tokens, rows, epochs, advances, self._refill)
+        self._num_rows += num_filled
+        while self._end is not None and self.packer.is_spent and self._refill():
+            pass  # so that the state after the last row says that it was the last
+        return pieces, num_filled
+
+    def _refill(self) -> bool:
+        """Read the next documents. Returns False at the end."""
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            assert self._end is not None
+            self._cursor = self._end
+            return False
+        self._cursor = chunk.after
+        self.packer.add(*chunk.encoded, chunk.references, self._cursor.epoch)
+        return True
+
+    def state(self) -> LaneState:
+        has_ended = self._cursor is self._end and self.packer.is_spent
+        return LaneState(self._cursor, NO_DOCUMENTS if has_ended else self.packer.references(), self._num_rows)
