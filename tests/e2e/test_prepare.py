@@ -12,7 +12,7 @@ from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs
 from servers import SECRET, s3_server
 from tokenfeed.cli import app
-from tokenfeed.errors import ArgumentError, NotAStoreError
+from tokenfeed.errors import ArgumentError, NotFoundError
 from tokenfeed.storage import objects
 from tokenfeed.store.verify import verify
 
@@ -67,7 +67,7 @@ def test_errors_are_told_in_one_block(text, tmp_path):
     ):
         command = ["prepare", *arguments, "-o", tmp_path / "other", *tokenizer]
         error = CliRunner().invoke(app, [str(one) for one in command]).exception  # which `main` shows as such a block
-        assert isinstance(error, ArgumentError | NotAStoreError), error
+        assert isinstance(error, ArgumentError | NotFoundError), error
 
 
 def test_parts_as_array_jobs(text, tmp_path):

@@ -5,8 +5,8 @@ Lines that orjson refuses, or reads less exactly, are left to `json`: with and w
 
 import codecs
 import json
+import os
 import re
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -112,7 +112,7 @@ class LongLine:
         self._block_bytes = block_bytes
         self._long_bytes = max(long_bytes, _SHORTEST_PLACEHOLDER)
         self._rest = bytearray()
-        self._placeholder = secrets.token_hex(16)
+        self._placeholder = os.urandom(16).hex()
         self._strings: dict[str, tuple[int, int]] = {}
         self._start = -1  # where the string that is open begins; -1 outside of strings
         self._start_in_rest = 0
