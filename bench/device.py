@@ -66,7 +66,7 @@ def on_device(rows: int) -> Batches:
 
 def text_on_device(text: Path, rows: int) -> Batches:
     """The ceiling of what is trained on text, whose frequent tokens make a step a little slower."""
-    with tokenfeed.stream(text, find_tokenizer(text), batch_size=rows, seq_len=LENGTH) as feed:
+    with tokenfeed.stream(text, find_tokenizer(text), batch_size=rows, length=LENGTH) as feed:
         batches = tokenfeed.torch.to_device(feed, "cuda")
         made = [tuple(side.clone() for side in next(batches)) for _ in range(8)]
     yield from cycle(made)
@@ -98,7 +98,7 @@ def contenders(folder: Path, text: Path, rows: int, stack: ExitStack) -> dict[st
 
     def stream() -> Batches:
         tokenizer = find_tokenizer(text)
-        return ours(tokenfeed.stream(text, tokenizer, batch_size=rows, seq_len=LENGTH, threads=max(1, CORES - 2)))
+        return ours(tokenfeed.stream(text, tokenizer, batch_size=rows, length=LENGTH, threads=max(1, CORES - 2)))
 
     return {
         CEILING: lambda: on_device(rows),

@@ -42,7 +42,7 @@ def of_loader(store: Path, threads: int, seconds: float, **ranks: int) -> float:
 
 def of_stream(text: Path, threads: int, seconds: float) -> float:
     tokenizer = find_tokenizer(text)
-    with tokenfeed.stream(text, tokenizer, batch_size=ROWS, seq_len=LENGTH, threads=threads) as feed:
+    with tokenfeed.stream(text, tokenizer, batch_size=ROWS, length=LENGTH, threads=threads) as feed:
         return rate(feed, seconds)
 
 

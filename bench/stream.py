@@ -39,7 +39,7 @@ def throughput(report: Report, folder: Path, repetitions: int, batches: int) -> 
                 tokenizer.encode_batch(chunk, threads=2, prepend=tokenizer.bos_id)
             return num_tokens / (time.perf_counter() - began) / 1e6
 
-        feed = tokenfeed.stream(folder, tokenizer, batch_size=ROWS, seq_len=LENGTH, threads=2, rank=0, world_size=1)
+        feed = tokenfeed.stream(folder, tokenizer, batch_size=ROWS, length=LENGTH, threads=2, rank=0, world_size=1)
         steps = max(10, num_tokens // (ROWS * LENGTH))
 
         def stream(_: int, feed=feed, steps=steps) -> float:
@@ -73,7 +73,7 @@ def waste(report: Report, folder: Path, batches: int) -> None:
     tokenizer = find_tokenizer(folder)
     for overflow in ("split", "crop"):
         feed = tokenfeed.stream(
-            folder, tokenizer, batch_size=ROWS, seq_len=LENGTH, overflow=overflow, rank=0, world_size=1
+            folder, tokenizer, batch_size=ROWS, length=LENGTH, overflow=overflow, rank=0, world_size=1
         )
         for _ in range(batches):
             next(feed)
@@ -103,7 +103,7 @@ before, seen = resident(), []
 """
 _FEED = """
 began = time.perf_counter()
-feed = tokenfeed.stream(folder, tokenizer, batch_size={rows}, seq_len={length}, buffer_size=1000, rank=0, world_size=1)
+feed = tokenfeed.stream(folder, tokenizer, batch_size={rows}, length={length}, buffer_size=1000, rank=0, world_size=1)
 for number in range(batches):
     inputs, targets = next(feed)
     if number == 0:

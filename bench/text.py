@@ -53,7 +53,7 @@ def find_tokenizer(folder: Path, engine: str | None = None) -> Tokenizer:
 
 
 def plain_loop(
-    folder: Path, tokenizer: Tokenizer, batch_size: int, seq_len: int, *, buffer_size: int = 1000, threads: int = 2
+    folder: Path, tokenizer: Tokenizer, batch_size: int, length: int, *, buffer_size: int = 1000, threads: int = 2
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Best fit with cropping as nanochat describes it: tiktoken, Python lists, a scan of the buffer per placement."""
     import tiktoken
@@ -78,7 +78,7 @@ def plain_loop(
 
     documents = batches_of_documents()
     waiting: list[list[int]] = []
-    width = seq_len + 1
+    width = length + 1
     rows = torch.empty((batch_size, width), dtype=torch.long)
     while True:
         for row in range(batch_size):

@@ -50,7 +50,7 @@ def main() -> None:
         options.text,
         options.tokenizer,
         batch_size=options.batch_size // dist.get_world_size(),
-        seq_len=options.length,
+        length=options.length,
         lanes=options.lanes,
     )
     step = 0

@@ -71,8 +71,8 @@ class TinyGPT(nn.Module):
 
 
 def bits_per_byte(model: TinyGPT, tokenizer: tokenfeed.Tokenizer) -> float:
-    """Of the first validation batches, always the same."""
-    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, seq_len=LENGTH, split="val", buffer_size=32)
+    """Bits per byte of the first validation batches, always the same."""
+    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split="val", epochs=1)
     bits = evaluate_bpb(model, to_device(feed, "cpu"), EVALUATION_STEPS, tokenizer.token_bytes)
     feed.close()
     return bits
@@ -90,7 +90,7 @@ def main() -> None:
     tokenizer = tokenfeed.Tokenizer.train((text for group in groups for text in group), VOCABULARY)
     print(f"{tokenizer}, trained in {time.perf_counter() - began:.1f} s")
 
-    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, seq_len=LENGTH, buffer_size=200)
+    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, buffer_size=200)
     model = TinyGPT(tokenizer.vocab_size, LENGTH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     size = sum(each.numel() for each in model.parameters())
@@ -98,7 +98,7 @@ def main() -> None:
 
     began = shown = time.perf_counter()
     for step, batch in enumerate(to_device(feed, "cpu"), 1):
-        loss = model(batch.inputs, batch.targets)
+        loss = model(batch.inputs, batch.targets.masked_fill(~batch.loss_mask, -1))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -4,7 +4,6 @@ import json
 import random
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -70,13 +69,7 @@ def contents(store, *, split=None):
     """(tokens, payload) of every document, in the order of the store."""
     opened = tokenfeed.open(store, split=split)
     documents = opened.documents()
-    return [(one.tokens.tolist(), one.payload) for one in samples(documents)]
-
-
-def samples(view):
-    """All samples of a view, read at once."""
-    batch = view.read(np.arange(len(view)))
-    return [batch[row] for row in range(len(view))]
+    return [(one.tokens.tolist(), one.payload) for one in documents]
 
 
 def expected_tokens(documents, tokenizer=None):

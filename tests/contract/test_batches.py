@@ -75,6 +75,9 @@ DELIVERS = {
     "best fit": lambda store, **options: tokenfeed.stream(
         GOLDEN / "data", golden_tokenizer(), batch_size=B, length=T, **options
     ),
+    "finite best fit": lambda store, **options: tokenfeed.stream(
+        GOLDEN / "data", golden_tokenizer(), batch_size=B, length=T, epochs=1, **options
+    ),
     "concat": lambda store, **options: tokenfeed.stream(
         GOLDEN / "data", golden_tokenizer(), batch_size=B, length=T, packing="concat", **options
     ),
@@ -84,7 +87,7 @@ DELIVERS = {
 }
 HAS_MASK = {
     "windows with a mask", "masked windows", "documents", "documents with a mask", "packed", "packed by turns",
-    "masked packed", "mixture of packed", "best fit", "chat",
+    "masked packed", "mixture of packed", "best fit", "finite best fit", "chat",
 }  # fmt: skip
 
 

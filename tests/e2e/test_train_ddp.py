@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import tokenfeed
+from tiers import slow
 from torchrun import Torchrun
 
 pytestmark = pytest.mark.timeout(600)
@@ -171,18 +172,18 @@ def test_two_ranks_then_one_then_three(store, tmp_path):
     assert (reached - end).norm() < 1e-4 * (end - start).norm()
 
 
-@pytest.mark.slow
-def test_between_micro_steps_to_the_bit(store, tmp_path):
+@pytest.mark.parametrize("world_size", [1, *slow(3)])
+def test_between_micro_steps_to_the_bit(store, tmp_path, world_size):
     """Killed and resumed on as many ranks: the samples and weights, bit for bit, of a run that nobody disturbed.
 
     Three ranks: the sum of two numbers does not depend on their order, that of three does.
     """
     killed, undisturbed = Legs(store, tmp_path / "killed"), Legs(store, tmp_path / "undisturbed")
-    killed.run_and_kill(3, between_micro_steps=True)
+    killed.run_and_kill(world_size, between_micro_steps=True)
     assert all(gradient.abs().sum() > 0 for gradient in killed.checkpoint()["gradients"])
     end = killed.newest_step() + 4 * ACCUMULATE
-    killed.run(3, to=end)
-    undisturbed.run(3, to=end)
+    killed.run(world_size, to=end)
+    undisturbed.run(world_size, to=end)
 
     assert killed.steps == undisturbed.steps
     ours, theirs = killed.checkpoint(), undisturbed.checkpoint()

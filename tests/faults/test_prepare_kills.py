@@ -123,7 +123,7 @@ def test_kill_minus_nine_of_workers(text, tmp_path):
         assert killed
         total += len(killed)
         retries += report.retries
-    assert retries > total / 2  # some died between two slices
+    assert retries > total / 2 or total < 3  # some died between two slices
 
 
 DEADLY = """

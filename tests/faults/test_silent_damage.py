@@ -62,7 +62,7 @@ def test_blocks_of_a_file_that_changed_places(path, reading):
         with pytest.raises(CorruptionError, match=file.name):
             read_everything(tokenfeed.open(path, verify=True, **reading), packed=plan_of(path))
         problem = next(problem for problem in verify(path).problems if file.name in problem)
-        assert "2 blocks of 4,096 bytes differ from their checksums: 1, 2" in problem
+        assert "2 blocks of 4,096 bytes differ from the recorded checksum: 1, 2" in problem
         file.write_bytes(data)
 
 
@@ -95,7 +95,7 @@ def test_what_an_error_says(path):
     for what in (str(file), "block 2", "[8,192, 12,288)", "shard.blocks.npy", "tokenfeed verify", "copy"):
         assert what in str(caught.value)
     (problem,) = verify(path).problems
-    assert "1 blocks of 4,096 bytes differ from their checksums: 2" in problem
+    assert "1 block of 4,096 bytes differs from the recorded checksum: 2" in problem
 
 
 def test_many_damaged_blocks_are_counted(path):
@@ -103,7 +103,7 @@ def test_many_damaged_blocks_are_counted(path):
     for block in range(3, 14):
         flip(file, 8 * block * CHECKED_BYTES)
     (problem,) = verify(path).problems
-    assert "11 blocks of 4,096 bytes differ from their checksums: 3, 4, 5, 6, 7, 8, 9, 10 and 3 more" in problem
+    assert "11 blocks of 4,096 bytes differ from the recorded checksum: 3, 4, 5, 6, 7, 8, 9, 10 and 3 more" in problem
 
 
 def test_what_is_not_read_is_not_missed(path):
@@ -170,7 +170,7 @@ def test_files_of_other_systems_are_refused(path, tmp_path):
     np.save(tmp_path / "tokens.npy", np.arange(100, dtype=np.uint16))
     for given in (tmp_path / "tokens.npy", [tmp_path / "tokens.npy"]):
         tokenfeed.open(given)
-        with pytest.raises(ArgumentError, match=r"tokens\.npy no checksums to verify .* Open it without verify=True"):
+        with pytest.raises(ArgumentError, match=r"tokens\.npy .* no checksums to verify\. Open it without verify=True"):
             tokenfeed.open(given, verify=True)
     tokenfeed.combine([tmp_path / "tokens.npy"], tmp_path / "all")
     with pytest.raises(ArgumentError, match="no checksums to verify"):
@@ -181,7 +181,7 @@ def test_a_changed_manifest_is_signed_by_sealing(path):
     manifest = path / "manifest.json"
     manifest.write_text(manifest.read_text().replace("\\u00e9", "e"))
     assert tokenfeed.open(path).provenance == {"of": "e"}
-    with pytest.raises(CorruptionError, match=r"manifest\.json is not what was written.*tokenfeed\.seal"):
+    with pytest.raises(CorruptionError, match=r"manifest\.json has changed since it was written.*tokenfeed\.seal"):
         tokenfeed.open(path, verify=True)
     tokenfeed.seal(path)
     assert tokenfeed.open(path, verify=True).provenance == {"of": "e"}

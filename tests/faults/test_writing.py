@@ -33,7 +33,7 @@ def check(path):
     report = verify(path)
     assert report.ok, report.problems
     documents = tokenfeed.open(path).documents()
-    for document in documents.read(np.arange(len(documents))):
+    for document in documents:
         number, length = document.payload
         np.testing.assert_array_equal(document.tokens, np.arange(length) + number)
     return len(documents)
@@ -43,7 +43,7 @@ def test_kill_minus_nine_at_any_moment(tmp_path):
     """Again and again; what was committed before stays, and the store goes on being written to."""
     rng = np.random.default_rng(0)
     seen = 0
-    for seed in range(int(os.environ.get("KILL_ROUNDS", pick(2, 8)))):
+    for seed in range(int(os.environ.get("KILL_ROUNDS", pick(3, 8)))):
         process = subprocess.Popen([sys.executable, "-c", CODE, str(tmp_path), str(seed)], stdout=subprocess.PIPE)
         if seed % 4:  # every fourth is killed while it starts
             process.stdout.readline()
@@ -56,7 +56,7 @@ def test_kill_minus_nine_at_any_moment(tmp_path):
         now = check(tmp_path)
         assert now >= seen
         seen = now
-    assert seen > 100
+    assert seen >= 100
     tokenfeed.seal(tmp_path)
     assert check(tmp_path) == seen
 

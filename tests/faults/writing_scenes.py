@@ -64,9 +64,9 @@ def read_documents(path: Path, split: str) -> list[Any]:
         return []
     documents, concepts = store.documents("documents"), store.documents("concepts")
     frames = store.windows(1, columns=["frame"], extra=0)
-    pieces = [[len(piece.tokens), piece.payload] for piece in concepts.read(np.arange(len(concepts)))]
+    pieces = [[len(piece.tokens), piece.payload] for piece in concepts]
     found, position = [], 0
-    for document in documents.read(np.arange(len(documents))):
+    for document in documents:
         stop = position + len(document.tokens)
         seen = frames.read(np.arange(position, stop)).column("frame").tolist()
         found.append([document.tokens.tolist(), document.payload, seen])

@@ -135,7 +135,7 @@ def test_every_conversation_once_an_epoch(count, world_size, batch_size, epochs,
     rows, _ = play(
         made,
         [(2, 1, 1, 0), (world_size, batch_size, 0, prefetch)],
-        lambda batch: seen.update(batch.documents[:, 2].tolist()),
+        lambda batch: seen.update(batch.documents[:, 1].tolist()),
     )
     assert seen == dict.fromkeys(range(count), epochs)
     assert [row.sample for row in rows] == list(range(len(rows)))

@@ -88,7 +88,7 @@ def mix_tiles(places, n, size, seed, epoch, stage):
     known = np.empty((3, kernels._CHUNK), np.uint64)
     for start in range(0, places.size, kernels._CHUNK):
         chunk = places[start : start + kernels._CHUNK]
-        kernels._mix(chunk, np.uint64(0), layout, n, gap_at, keys[stage], known)
+        kernels._mix(chunk, np.uint64(0), layout, n, gap_at, keys[stage], known, False)
 
 
 @pytest.mark.parametrize(("size", "count"), [(64, 5000), (100, 5000), (1000, 500), (4096, 100), (65_536, 12)])

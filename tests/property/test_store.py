@@ -59,7 +59,8 @@ def test_documents_equal_what_was_written(lengths, shard_bytes, reading, data):
             assert len(view) == len(written)
             indices = data.draw(st.lists(st.integers(0, len(view) - 1), max_size=20)) if len(view) else []
             batch = view.read(indices)
-            for document, index in zip(batch, indices, strict=True):
+            for row, index in enumerate(indices):
+                document = batch[row]
                 start, stop, payload = written[index]
                 np.testing.assert_array_equal(document.tokens, plain.tokens[start:stop])
                 np.testing.assert_array_equal(document.column("frame"), plain.frames()[start:stop])

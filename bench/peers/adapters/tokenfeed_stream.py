@@ -24,7 +24,7 @@ class Feed:
             folder,
             tokenizer,
             batch_size=job.rows,
-            seq_len=job.length,
+            length=job.length,
             threads=2,
             rank=job.rank,
             world_size=job.world_size,

@@ -5,7 +5,8 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
 
@@ -135,7 +136,7 @@ class Manifest:
             if len({entry.name for entry in shards}) < len(shards):
                 raise FormatError(f"{path} lists a shard twice")
         if fields.has("stores"):
-            stores = tuple(_reference_from_json(value, path) for value in fields.list("stores"))
+            stores = tuple(Fields(value, f"{path}: store").record(Reference) for value in fields.list("stores"))
         if shards is not None and stores is not None:
             raise FormatError(f"{path} has both shards and stores; expected one of them")
         return cls(columns, spans, fields.text_or_none("tokenizer"), fields.mapping("provenance"), shards, stores)
@@ -172,10 +173,10 @@ class ShardRecord:
     @classmethod
     def from_json(cls, data: bytes, path: str, tables: Mapping[str, Any]) -> "ShardRecord":
         fields = Fields.parse(data, path, "tokenfeed-shard")
-        files = {}
-        for name, value in fields.mapping("files").items():
-            described = Fields(value, f"{path}: file {name!r}")
-            files[name] = FileRecord(described.count("bytes"), described.checksum("checksum"))
+        files = {
+            name: Fields(value, f"{path}: file {name!r}").record(FileRecord)
+            for name, value in fields.mapping("files").items()
+        }
         return cls(fields.count("items"), _span_counts(fields, tables), files, fields.split())
 
 
@@ -269,6 +270,27 @@ class Fields:
         name = self.text_or_none("split")
         return None if name is None else check_name("split", name, where=self.where)
 
+    def record(self, kind: type[_Value]) -> _Value:
+        """A dataclass of whole numbers and strings, from the fields of the same names.
+
+        Names that end in `checksum` or `identity` must hold checksums. Null is allowed where the dataclass allows None.
+        """
+        values: dict[str, Any] = {}
+        made: Any = kind
+        for name, annotation in _annotations(made).items():
+            if type(None) in get_args(annotation) and self.any(name) is None:
+                values[name] = None
+            elif int in (annotation, *get_args(annotation)):
+                values[name] = self.count(name)
+            else:
+                values[name] = self.checksum(name) if name.endswith(("checksum", "identity")) else self.text(name)
+        return kind(**values)
+
+
+@cache
+def _annotations(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
 
 def _is_count(value: Any) -> bool:
     """Whether `value` is a whole number in [0, 2**62)."""
@@ -298,12 +320,6 @@ def _entry_from_json(value: Any, where: str, tables: Mapping[str, Any]) -> Shard
     return ShardEntry(
         name, fields.count("items"), _span_counts(fields, tables), fields.checksum("checksum"), fields.split()
     )
-
-
-def _reference_from_json(value: Any, path: str) -> Reference:
-    fields = Fields(value, f"{path}: store")
-    eos = None if fields.any("eos") is None else fields.count("eos")
-    return Reference(fields.text("uri"), fields.text("identity"), fields.text_or_none("dtype"), eos)
 
 
 def _by_line(value: Any) -> str:

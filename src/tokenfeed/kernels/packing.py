@@ -1,13 +1,15 @@
 """The packing kernels: documents that wait in an arena of tokens, and rows that are filled from it.
 
-Documents lie in one array `tokens`, each led by its BOS. A column of `table` says where a waiting document lies, how
-much of it is left, where it came from, and who is before and behind it, oldest first. Documents of one length wait in
-line at one of the `lines`, and `bits` has a bit for every line that is not empty, so that the longest document that
-fits is found in a few steps however many wait. Longer ones than a row wait in the last line; where they are cropped
-shortest first, in a heap instead.
+Documents lie in one array `tokens`, each led by its BOS. A `DOCUMENT` record says where one lies, how much of it is
+left, where it came from, and which documents are older and newer. Documents of one length wait in line at one of the
+`lines`, and `bits` has a bit for every line that is not empty, so that the longest document that fits is found in a few
+steps however many wait. Documents longer than a row wait in the last line; where they are cropped shortest first, in a
+heap instead.
 
     width 4:  line  1  2  3  4  5     [BOS b] and [BOS d] in line 2, [BOS c c] in line 3, longer than 4 in line 5
-              bits  0  1  1  0  1     remaining 4 → line 3; remaining 2 → line 2, of which the older one
+              bits  0  1  1  0  1     remaining 4 → line 3; remaining 2 → line 2, the older one
+
+Kernels called from Python take the `STATE` as an array of one record.
 """
 
 import numpy as np
@@ -15,25 +17,48 @@ import numpy as np
 from tokenfeed.kernels.jit import inlined, kernel
 from tokenfeed.kernels.posix import c_memcpy, c_memmove
 
-# Rows of `table`: START of what is left in `tokens`, how many tokens are left (LENGTH) of how many (TOTAL), the next in
-# its line, its neighbours by age, when it came, what it is (FILE, GROUP, ROW of the source), how much of it is DONE.
-START, LENGTH, TOTAL, NEXT, OLDER, NEWER, ARRIVAL, FILE, GROUP, ROW, DONE = range(11)
-TABLE_ROWS = 11
+DOCUMENT = np.dtype(
+    [
+        ("start", np.int64),  # of what is left of it, in `tokens`
+        ("length", np.int64),  # tokens left …
+        ("total", np.int64),  # … of how many
+        ("next", np.int64),  # the next document in its line; of a free record, the next free one
+        ("older", np.int64),
+        ("newer", np.int64),
+        ("arrival", np.int64),  # counts up
+        ("file", np.int64),  # where it came from: file, row group, row
+        ("group", np.int64),
+        ("row", np.int64),
+        ("done", np.int64),  # tokens of it that are in rows already
+    ]
+)
+STATE = np.dtype(
+    [
+        ("count", np.int64),  # documents that wait
+        ("oldest", np.int64),
+        ("newest", np.int64),
+        ("free", np.int64),  # a free record
+        ("end", np.int64),  # of the documents in `tokens`
+        ("live", np.int64),  # tokens of all waiting documents
+        ("heap", np.int64),  # documents in the heap
+        ("arrivals", np.int64),
+        ("row_number", np.int64),  # where filling goes on: the row …
+        ("position", np.int64),  # … and the place in it
+        ("segments", np.int64),  # pieces noted
+        ("lost", np.int64),  # tokens cropped
+        ("repeated", np.int64),  # BOS tokens that lead a further piece of a document
+        ("padded", np.int64),  # tokens of padding
+        ("epoch", np.int64),  # of the documents added last
+    ]
+)
+SEGMENT = np.dtype([(name, np.int64) for name in ("place", "start", "length", "file", "group", "row", "done", "total")])
+"""A piece of a document that was placed: its row, start and length there, and the document as it was before."""
 
-# Entries of `state`. ROW_NUMBER and POSITION are where filling goes on; a free column of `table` is found through FREE;
-# EPOCH is that of the documents added last.
-COUNT, OLDEST, NEWEST, FREE, END, LIVE, HEAP, ARRIVALS, ROW_NUMBER, POSITION, SEGMENTS, LOST, REPEATED = range(13)
-PADDED, EPOCH = 13, 14
-STATE_ENTRIES = 15
-
-# The rule: documents one behind the other (CONCAT), or by best fit, and then what happens when none fits.
+# The rule: documents one after the other (CONCAT), or by best fit; and then what happens when none fits.
 CONCAT, SPLIT, CROP, CROP_OLDEST, PAD = range(5)
 
 # What a filling kernel returns: all rows are full, or what it needs to go on, or that it can never go on.
 FULL, NEEDS_DOCUMENTS, NEEDS_SEGMENTS, STUCK = range(4)
-
-SEGMENT_FIELDS = 8
-"""Of a placed piece: row, start and length in the row; FILE, GROUP, ROW, DONE before it; TOTAL."""
 
 NONE = -1
 
@@ -110,20 +135,20 @@ def _first_line(bits, num_lines):
 
 
 @inlined
-def _comes_first(table, a, b):
+def _comes_first(documents, a, b):
     """Whether document a is before b in the heap: shorter, or as long and older."""
-    if table[LENGTH, a] != table[LENGTH, b]:
-        return table[LENGTH, a] < table[LENGTH, b]
-    return table[ARRIVAL, a] < table[ARRIVAL, b]
+    if documents[a].length != documents[b].length:
+        return documents[a].length < documents[b].length
+    return documents[a].arrival < documents[b].arrival
 
 
 @inlined
-def _push(heap, table, state, document):
-    place = state[HEAP]
-    state[HEAP] += 1
+def _push(heap, documents, state, document):
+    place = state.heap
+    state.heap += 1
     while place > 0:
         parent = (place - 1) >> 1
-        if not _comes_first(table, document, heap[parent]):
+        if not _comes_first(documents, document, heap[parent]):
             break
         heap[place] = heap[parent]
         place = parent
@@ -131,19 +156,19 @@ def _push(heap, table, state, document):
 
 
 @inlined
-def _pop(heap, table, state):
+def _pop(heap, documents, state):
     top = heap[0]
-    state[HEAP] -= 1
-    size = state[HEAP]
+    state.heap -= 1
+    size = state.heap
     document = heap[size]
     place = 0
     while True:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and _comes_first(table, heap[child + 1], heap[child]):
+        if child + 1 < size and _comes_first(documents, heap[child + 1], heap[child]):
             child += 1
-        if not _comes_first(table, heap[child], document):
+        if not _comes_first(documents, heap[child], document):
             break
         heap[place] = heap[child]
         place = child
@@ -152,192 +177,166 @@ def _pop(heap, table, state):
 
 
 @inlined
-def _enqueue(table, lines, bits, heap, state, document, rule):
-    """Let a document wait behind all others."""
-    table[ARRIVAL, document] = state[ARRIVALS]
-    state[ARRIVALS] += 1
-    newest = state[NEWEST]
-    table[OLDER, document] = newest
-    table[NEWER, document] = NONE
+def _enqueue(documents, lines, bits, heap, state, document, rule):
+    """Let a document wait after all others."""
+    documents[document].arrival = state.arrivals
+    state.arrivals += 1
+    newest = state.newest
+    documents[document].older = newest
+    documents[document].newer = NONE
     if newest == NONE:
-        state[OLDEST] = document
+        state.oldest = document
     else:
-        table[NEWER, newest] = document
-    state[NEWEST] = document
-    state[COUNT] += 1
-    state[LIVE] += table[LENGTH, document]
+        documents[newest].newer = document
+    state.newest = document
+    state.count += 1
+    state.live += documents[document].length
     if rule == CONCAT:
         return
     longest = lines.shape[1] - 1
-    line = min(table[LENGTH, document], longest)
+    line = min(documents[document].length, longest)
     if line == longest and rule == CROP:
-        _push(heap, table, state, document)
+        _push(heap, documents, state, document)
         return
-    table[NEXT, document] = NONE
+    documents[document].next = NONE
     if lines[0, line] == NONE:
         lines[0, line] = document
         _set_bit(bits, longest + 1, line)
     else:
-        table[NEXT, lines[1, line]] = document
+        documents[lines[1, line]].next = document
     lines[1, line] = document
 
 
 @inlined
-def _leave_age(table, state, document):
-    older = table[OLDER, document]
-    newer = table[NEWER, document]
+def _leave_age(documents, state, document):
+    older = documents[document].older
+    newer = documents[document].newer
     if older == NONE:
-        state[OLDEST] = newer
+        state.oldest = newer
     else:
-        table[NEWER, older] = newer
+        documents[older].newer = newer
     if newer == NONE:
-        state[NEWEST] = older
+        state.newest = older
     else:
-        table[OLDER, newer] = older
-    state[COUNT] -= 1
-    state[LIVE] -= table[LENGTH, document]
+        documents[newer].older = older
+    state.count -= 1
+    state.live -= documents[document].length
 
 
 @inlined
-def _take_first(table, lines, bits, state, line):
+def _take_first(documents, lines, bits, state, line):
     """Take the oldest document of a line."""
     document = lines[0, line]
-    lines[0, line] = table[NEXT, document]
+    lines[0, line] = documents[document].next
     if lines[0, line] == NONE:
         _clear_bit(bits, lines.shape[1], line)
-    _leave_age(table, state, document)
+    _leave_age(documents, state, document)
     return document
 
 
 @inlined
-def _free(table, state, document):
-    table[NEXT, document] = state[FREE]
-    state[FREE] = document
+def _free(documents, state, document):
+    documents[document].next = state.free
+    state.free = document
 
 
 @kernel
-def reset(table, lines, bits, state):
-    """Empty everything; all columns of `table` are free."""
-    for line in range(lines.shape[1]):
-        lines[0, line] = NONE
-        lines[1, line] = NONE
-    for word in range(bits.size):
-        bits[word] = 0
-    for entry in range(state.size):
-        state[entry] = 0
-    state[OLDEST] = NONE
-    state[NEWEST] = NONE
-    for document in range(table.shape[1]):
-        table[NEXT, document] = document + 1
-    table[NEXT, table.shape[1] - 1] = NONE
-
-
-@kernel
-def add_documents(tokens, table, lines, bits, heap, state, new_tokens, offsets, references, rule, bos):
+def add_documents(tokens, documents, lines, bits, heap, states, new_tokens, offsets, references, rule, bos):
     """Append documents: entry i is new_tokens[offsets[i]:offsets[i + 1]], of which references[i, 3] are done already.
 
-    There must be room: free columns of `table`, and tokens behind END. `bos` leads what is left of a document that was
-    split; −1 where nothing is put there.
+    There must be room: free records, and tokens after the end. `bos` leads what is left of a document that was split;
+    −1 where nothing is put there.
     """
+    state = states[0]
     size = tokens.itemsize
     for i in range(offsets.size - 1):
         total = offsets[i + 1] - offsets[i]
         done = references[i, 3]
         if total <= done:
             continue
-        document = state[FREE]
-        state[FREE] = table[NEXT, document]
-        start = state[END]
+        document = state.free
+        state.free = documents[document].next
+        start = state.end
         length = total - done
         first = offsets[i] + done
         c_memcpy(tokens.ctypes.data + start * size, new_tokens.ctypes.data + first * size, length * size)
         if done > 0 and bos >= 0:
             tokens[start] = bos
-        state[END] += length
-        table[START, document] = start
-        table[LENGTH, document] = length
-        table[TOTAL, document] = total
-        table[FILE, document] = references[i, 0]
-        table[GROUP, document] = references[i, 1]
-        table[ROW, document] = references[i, 2]
-        table[DONE, document] = done
-        _enqueue(table, lines, bits, heap, state, document, rule)
+        state.end += length
+        documents[document].start = start
+        documents[document].length = length
+        documents[document].total = total
+        documents[document].file = references[i, 0]
+        documents[document].group = references[i, 1]
+        documents[document].row = references[i, 2]
+        documents[document].done = done
+        _enqueue(documents, lines, bits, heap, state, document, rule)
 
 
 @kernel
-def list_documents(table, state, references):
-    """Write (FILE, GROUP, ROW, DONE) of the waiting documents, oldest first."""
-    document = state[OLDEST]
-    for i in range(state[COUNT]):
-        references[i, 0] = table[FILE, document]
-        references[i, 1] = table[GROUP, document]
-        references[i, 2] = table[ROW, document]
-        references[i, 3] = table[DONE, document]
-        document = table[NEWER, document]
+def list_waiting(documents, states, numbers):
+    """Write the numbers of the documents that wait, oldest first."""
+    document = states[0].oldest
+    for i in range(states[0].count):
+        numbers[i] = document
+        document = documents[document].newer
 
 
 @kernel
-def list_columns(table, state, columns):
-    """Write the columns of `table` that waiting documents have."""
-    document = state[OLDEST]
-    for i in range(state[COUNT]):
-        columns[i] = document
-        document = table[NEWER, document]
-
-
-@kernel
-def move_documents(tokens, target, table, state, columns):
-    """Move documents, given in the order of START, to the beginning of `target`, which may be `tokens` itself."""
+def move_documents(tokens, target, documents, states, numbers):
+    """Move documents, numbered in the order of their starts, to the beginning of `target`, which may be `tokens`."""
     end = 0
     size = tokens.itemsize
-    for i in range(columns.size):
-        start = table[START, columns[i]]
-        length = table[LENGTH, columns[i]]
+    for i in range(numbers.size):
+        start = documents[numbers[i]].start
+        length = documents[numbers[i]].length
         c_memmove(target.ctypes.data + end * size, tokens.ctypes.data + start * size, length * size)
-        table[START, columns[i]] = end
+        documents[numbers[i]].start = end
         end += length
-    state[END] = end
+    states[0].end = end
 
 
 @inlined
-def _note(segments, state, table, document, row, position, length):
-    entry = state[SEGMENTS]
-    segments[entry, 0] = row
-    segments[entry, 1] = position
-    segments[entry, 2] = length
-    segments[entry, 3] = table[FILE, document]
-    segments[entry, 4] = table[GROUP, document]
-    segments[entry, 5] = table[ROW, document]
-    segments[entry, 6] = table[DONE, document]
-    segments[entry, 7] = table[TOTAL, document]
-    state[SEGMENTS] = entry + 1
+def _note(segment, state, document, place, position, length):
+    segment.place = place
+    segment.start = position
+    segment.length = length
+    segment.file = document.file
+    segment.group = document.group
+    segment.row = document.row
+    segment.done = document.done
+    segment.total = document.total
+    state.segments += 1
 
 
 @kernel
-def fill_best_fit(tokens, table, lines, bits, heap, state, rows, row_numbers, epochs, segments, rule, buffer_size, bos):
+def fill_best_fit(
+    tokens, documents, lines, bits, heap, states, rows, row_numbers, epochs, segments, rule, buffer_size, bos
+):
     """Fill rows[row_numbers] from the waiting documents, and note the epoch of each; call again with what it asks for.
 
     The longest document that fits goes next, of equal ones the oldest. When none fits, the shortest is cropped (CROP)
     or the oldest is (CROP_OLDEST), or the rest of the row is padded with `bos` (PAD), or (SPLIT) a document is cut and
-    its rest, led by `bos`, waits again behind the others: one that is longer than a row if there is such, else the
+    its rest, led by `bos`, waits again after the others: one that is longer than a row if there is such, else the
     shortest; a single place that is left gets `bos` alone. With SPLIT, every row begins with the oldest document, so
     that none waits for more rows than there are others.
     """
+    state = states[0]
     width = rows.shape[1]
     size = tokens.itemsize
     longest = width + 1
     num_lines = lines.shape[1]
-    while state[ROW_NUMBER] < row_numbers.size:
-        row = row_numbers[state[ROW_NUMBER]]
-        while state[POSITION] < width:
-            if state[COUNT] < buffer_size:
+    while state.row_number < row_numbers.size:
+        row = row_numbers[state.row_number]
+        while state.position < width:
+            if state.count < buffer_size:
                 return NEEDS_DOCUMENTS
-            if state[SEGMENTS] == segments.shape[0]:
+            if state.segments == segments.size:
                 return NEEDS_SEGMENTS
-            position = state[POSITION]
+            position = state.position
             remaining = width - position
             if rule == SPLIT and position == 0:
-                line = min(table[LENGTH, state[OLDEST]], longest)
+                line = min(documents[state.oldest].length, longest)
             else:
                 line = _last_line(bits, num_lines, remaining)
             if line == NONE:
@@ -346,97 +345,98 @@ def fill_best_fit(tokens, table, lines, bits, heap, state, rows, row_numbers, ep
                         return STUCK
                     for j in range(position, width):
                         rows[row, j] = bos
-                    state[PADDED] += remaining
-                    state[POSITION] = width
+                    state.padded += remaining
+                    state.position = width
                     break
                 if rule == SPLIT and remaining == 1:
                     rows[row, position] = bos
-                    state[REPEATED] += 1
-                    state[POSITION] = width
+                    state.repeated += 1
+                    state.position = width
                     break
                 if rule == CROP:
                     line = _first_line(bits, num_lines)
                 elif rule == CROP_OLDEST:
-                    line = min(table[LENGTH, state[OLDEST]], longest)
+                    line = min(documents[state.oldest].length, longest)
                 elif lines[0, longest] != NONE:
                     line = longest
                 else:
                     line = _first_line(bits, num_lines)
             if line == NONE:
-                document = _pop(heap, table, state)
-                _leave_age(table, state, document)
+                document = _pop(heap, documents, state)
+                _leave_age(documents, state, document)
             else:
-                document = _take_first(table, lines, bits, state, line)
-            start = table[START, document]
-            length = table[LENGTH, document]
+                document = _take_first(documents, lines, bits, state, line)
+            start = documents[document].start
+            length = documents[document].length
             placed = min(length, remaining)
             place = (row * width + position) * size
             c_memcpy(rows.ctypes.data + place, tokens.ctypes.data + start * size, placed * size)
-            _note(segments, state, table, document, row, position, placed)
-            state[POSITION] += placed
+            _note(segments[state.segments], state, documents[document], row, position, placed)
+            state.position += placed
             if placed == length:
-                _free(table, state, document)
+                _free(documents, state, document)
             elif rule == SPLIT:
                 # The last token that was placed makes room for the BOS of what is left.
-                state[REPEATED] += 1
-                table[START, document] += placed - 1
-                table[LENGTH, document] -= placed - 1
-                table[DONE, document] += placed - 1
-                tokens[table[START, document]] = bos
-                _enqueue(table, lines, bits, heap, state, document, rule)
+                state.repeated += 1
+                documents[document].start += placed - 1
+                documents[document].length -= placed - 1
+                documents[document].done += placed - 1
+                tokens[documents[document].start] = bos
+                _enqueue(documents, lines, bits, heap, state, document, rule)
             else:
-                state[LOST] += length - placed
-                _free(table, state, document)
-        state[POSITION] = 0
-        epochs[row] = state[EPOCH]
-        state[ROW_NUMBER] += 1
+                state.lost += length - placed
+                _free(documents, state, document)
+        state.position = 0
+        epochs[row] = state.epoch
+        state.row_number += 1
     return FULL
 
 
 @inlined
-def _consume(table, state, count):
+def _consume(documents, state, count):
     """Take `count` tokens off the oldest documents."""
     while count > 0:
-        document = state[OLDEST]
-        length = table[LENGTH, document]
+        document = state.oldest
+        length = documents[document].length
         taken = min(count, length)
         if taken == length:
-            _leave_age(table, state, document)
-            _free(table, state, document)
+            _leave_age(documents, state, document)
+            _free(documents, state, document)
         else:
-            table[START, document] += taken
-            table[LENGTH, document] -= taken
-            table[DONE, document] += taken
-            state[LIVE] -= taken
+            documents[document].start += taken
+            documents[document].length -= taken
+            documents[document].done += taken
+            state.live -= taken
         count -= taken
 
 
 @kernel
-def fill_concat(tokens, table, state, rows, row_numbers, epochs, segments, advances):
-    """Fill rows[row_numbers] with documents one behind the other, oldest first; call again with what it asks for.
+def fill_concat(tokens, documents, states, rows, row_numbers, epochs, segments, advances):
+    """Fill rows[row_numbers] with documents one after the other, oldest first; call again with what it asks for.
 
     Row i is the next tokens; then advances[i] of them are done with: one less than a row is wide, so that the last
     target of a row is the first input of the next, or as many.
     """
+    state = states[0]
     width = rows.shape[1]
     size = tokens.itemsize
-    while state[ROW_NUMBER] < row_numbers.size:
-        row = row_numbers[state[ROW_NUMBER]]
-        if state[LIVE] < width:
+    while state.row_number < row_numbers.size:
+        row = row_numbers[state.row_number]
+        if state.live < width:
             return NEEDS_DOCUMENTS
-        if state[SEGMENTS] + min(width, state[COUNT]) > segments.shape[0]:
+        if state.segments + min(width, state.count) > segments.size:
             return NEEDS_SEGMENTS
-        document = state[OLDEST]
+        document = state.oldest
         position = 0
         while position < width:
-            start = table[START, document]
-            placed = min(table[LENGTH, document], width - position)
+            start = documents[document].start
+            placed = min(documents[document].length, width - position)
             place = (row * width + position) * size
             c_memcpy(rows.ctypes.data + place, tokens.ctypes.data + start * size, placed * size)
-            _note(segments, state, table, document, row, position, placed)
+            _note(segments[state.segments], state, documents[document], row, position, placed)
             position += placed
-            document = table[NEWER, document]
-        _consume(table, state, advances[state[ROW_NUMBER]])
-        epochs[row] = state[EPOCH]
-        state[ROW_NUMBER] += 1
+            document = documents[document].newer
+        _consume(documents, state, advances[state.row_number])
+        epochs[row] = state.epoch
+        state.row_number += 1
     return FULL

@@ -285,7 +285,8 @@ os.register_at_fork(after_in_child=_renew_locks)
 def _cache_blocks(
     num_files: int, describe: Callable[[int], Part | Array], sums: list[Part], remote: Remote
 ) -> "BlockCache":
-    from tokenfeed.storage.blocks import BlockCache, Described  # the network takes 60 ms to import
+    from tokenfeed.storage.blocks import BlockCache  # the client of servers takes 60 ms to import
+    from tokenfeed.storage.disk_cache import Described
 
     def describe_remote(number: int) -> Described:
         part = describe(number) if number < num_files else sums[number - num_files]

@@ -352,7 +352,8 @@ class HostBatch(Batch):
     def span_numbers(self, table: str | None = None) -> Ints:
         """For every item of every row, the number of the span that covers it; −1 where none does."""
         numbers = self.spans_of(self.rows.table if table is None else table).span_numbers(self.offsets)
-        return numbers if self.rows.length is None else numbers.reshape(len(self), -1)
+        length = self.rows.length
+        return numbers if length is None else numbers.reshape(len(self), length + self.rows.extra)
 
     @property
     def offsets(self) -> Ints:

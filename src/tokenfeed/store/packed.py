@@ -128,6 +128,6 @@ class _PackedRows(StoreRows):
         pieces = self._pieces.part(start, stop)
         mask = np.repeat(pieces.filled, np.diff(pieces.offsets))
         mask[pieces.offsets[1:] - 1] = False
-        mask = mask.reshape(stop - start, -1)[:, :-1] if stop > start else np.empty((0, self.view.length), np.bool_)
+        mask = mask.reshape(stop - start, self.view.length + 1)[:, :-1]
         wanted = super().loss_mask(start, stop)
         return mask if wanted is None else mask & wanted

@@ -28,8 +28,8 @@ from tokenfeed.store.packing_plan import (
     ROW_DTYPE,
     ROWS,
     SUMS,
+    PackKey,
     PackRecord,
-    Wanted,
     plan_folders,
 )
 from tokenfeed.store.shard_writer import NpyFile, write_sums
@@ -83,7 +83,7 @@ def pack(
     began = time.perf_counter()
     if not 1 <= length < LONGEST_ROW:
         raise ArgumentError(f"length is {length}; packed rows may have 1 to {LONGEST_ROW - 1:,} inputs")
-    wanted = Wanted(data.identity, data.spans[table].name, length, data.num_items)
+    wanted = PackKey(data.identity, data.spans[table].name, length, data.num_items)
     folders = plan_folders(shards, wanted) if cache is None else [Path(cache)]
     with _attempt(folders) as (folder, attempt):
         writer = _PlanWriter(attempt)

@@ -1,4 +1,4 @@
-"""The packing plan on disk: where it lies, what `pack.json` says, and the pieces of any row in two reads."""
+"""The packing plan on disk: its folder, its record `pack.json`, and the pieces of any row in two reads."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.local import read_bytes, reading
 from tokenfeed.store.shards import NativeShard, Shard
 from tokenfeed.store.spec import PACKING_ALGORITHM
-from tokenfeed.types import Ints
+from tokenfeed.types import Bools, Ints
 
 __all__ = [
+    "PackKey",
     "PackRecord",
     "PackedPieces",
     "PackingPlan",
     "Pieces",
-    "Wanted",
     "find_plan",
     "load_record",
     "plan_folders",
@@ -41,8 +41,8 @@ _LARGEST_RECORD = 1 << 16
 _SLICE = 1 << 20
 
 
-class Wanted(NamedTuple):
-    """What a plan must be of."""
+class PackKey(NamedTuple):
+    """The data, table and row length that a plan must match."""
 
     identity: str
     table: str
@@ -51,27 +51,27 @@ class Wanted(NamedTuple):
 
     @property
     def command(self) -> str:
-        """What makes such a plan."""
+        """The command that makes such a plan."""
         table = "" if self.table == "documents" else f" --table {self.table}"
         return f"tokenfeed pack STORE --length {self.length}{table}"
 
 
 @dataclass(frozen=True, slots=True)
 class PackRecord:
-    """What `pack.json` says. A plan exists once this does."""
+    """Content of `pack.json`. A plan exists once this file does."""
 
     algorithm: int
     identity: str
-    """Of the store that was packed."""
+    """Identity of the packed store."""
     table: str
     length: int
-    """Rows have one item more."""
+    """Inputs per row; a row has one item more."""
     block_documents: int
-    """So many documents are packed together; rows never mix documents of two blocks."""
+    """Number of documents packed together; a row never mixes documents of two blocks."""
     documents: int
-    """How many there are, without the empty ones, which are in no row."""
+    """Number of documents, without empty ones, which are in no row."""
     cut_documents: int
-    """How many of these are longer than a row."""
+    """Number of documents longer than a row."""
     items: int
     rows: int
     pieces: int
@@ -85,29 +85,14 @@ class PackRecord:
     @classmethod
     def from_json(cls, data: bytes, path: str) -> "PackRecord":
         check_signature(data, path)
-        fields = Fields.parse(data, path, "tokenfeed-pack")
-        return cls(
-            fields.count("algorithm"),
-            fields.checksum("identity"),
-            fields.text("table"),
-            fields.count("length"),
-            fields.count("block_documents"),
-            fields.count("documents"),
-            fields.count("cut_documents"),
-            fields.count("items"),
-            fields.count("rows"),
-            fields.count("pieces"),
-            fields.checksum("rows_checksum"),
-            fields.checksum("pieces_checksum"),
-            fields.checksum("blocks_checksum"),
-        )
+        return Fields.parse(data, path, "tokenfeed-pack").record(cls)
 
 
 class Pieces(NamedTuple):
-    """What rows are made of. Row j is entries [entries[j], entries[j + 1]) of the other two.
+    """The pieces of some rows: row j has pieces [entries[j], entries[j + 1]).
 
-    The items of the store from first_items[i] on lie at [offsets[i], offsets[i + 1]) of the rows laid end to end; where
-    first_items[i] is PADDING, nothing does.
+    Piece i is the items of the store from first_items[i] on, at positions [offsets[i], offsets[i + 1]) of the rows laid
+    end to end; PADDING as first item marks empty positions.
     """
 
     entries: Ints
@@ -115,28 +100,28 @@ class Pieces(NamedTuple):
     offsets: Ints
 
     def part(self, start: int, stop: int) -> "Pieces":
-        """Those of rows [start, stop)."""
+        """The pieces of rows [start, stop)."""
         first, last = self.entries[start], self.entries[stop]
         offsets = self.offsets[first : last + 1]
         return Pieces(self.entries[start : stop + 1] - first, self.first_items[first:last], offsets - offsets[0])
 
     @property
-    def filled(self) -> npt.NDArray[np.bool_]:
-        """Which entries are not padding."""
+    def filled(self) -> Bools:
+        """True for pieces that are not padding."""
         return self.first_items >= 0
 
 
 class PackingPlan:
-    """A plan that was made by `pack`."""
+    """A plan made by `pack`."""
 
     def __init__(self, folder: Path, record: PackRecord, *, verify: bool = False) -> None:
-        """With `verify`, all that is read of it is compared with its block checksums."""
+        """`verify` compares everything read with its block checksums."""
         self.folder = folder
         self.record = record
         self._is_verified = verify
 
     def part(self, number: int) -> Part:
-        """One of the two files, and what it must look like."""
+        """File `number` of the two, with the checksums to compare it with."""
         part = self.parts()[number]
         if not self._is_verified:
             return part
@@ -144,12 +129,12 @@ class PackingPlan:
         return part._replace(sums=sums, first_sum=self.first_sums()[0][os.path.basename(part.path)])
 
     def parts(self) -> tuple[Part, Part]:
-        """The two files."""
+        """The files of rows and of pieces."""
         rows = self._part(ROWS, ROW_DTYPE, self.record.rows + 1, kept=1.0)
         return rows, self._part(PIECES, PIECE_DTYPE, self.record.pieces, kept=1.0)
 
     def first_sums(self) -> tuple[dict[str, int], int]:
-        """Where among the block checksums those of each file begin, by name; and how many there are."""
+        """Position of the first block checksum of each file, by name; and the number of all."""
         return first_sums({os.path.basename(part.path): part.file_bytes for part in self.parts()})
 
     def sums_part(self) -> Part:
@@ -165,13 +150,13 @@ class PackingPlan:
         yield from (part["first_item"] for part in self._read(PIECES, self.record.pieces_checksum))
 
     def read_rows(self) -> Ints:
-        """Where the pieces of each row begin, and the end of the last: a mapped file."""
+        """The first piece of each row, and the end of the last row, as a mapped file."""
         for _ in self._read(ROWS, self.record.rows_checksum):
             pass
         return self._map(ROWS)
 
     def _read(self, name: str, expected: str) -> Iterator[npt.NDArray[Any]]:
-        """A file slice by slice; after the last, a CorruptionError if they were not what was written."""
+        """A file slice by slice; raises CorruptionError after the last if the checksum is wrong."""
         mapped, found = self._map(name), Checksum()
         for first in range(0, mapped.size, _SLICE):
             part = np.array(mapped[first : first + _SLICE])
@@ -179,12 +164,12 @@ class PackingPlan:
             yield part
         if found.hexdigest() != expected:
             raise CorruptionError(
-                f"{self.folder / name} is damaged: its checksum is {found.hexdigest()}, and it was {expected}. Pack "
-                "again; the result is the same."
+                f"{self.folder / name} is damaged: its checksum is {found.hexdigest()}, expected {expected}. Pack "
+                "again; the result is the same"
             )
 
     def _map(self, name: str) -> npt.NDArray[Any]:
-        """A file behind its header, which was compared when it was opened."""
+        """A mapped file without its header, which was checked when the file was opened."""
         part, dtype = self.parts()[0 if name == ROWS else 1], ROW_DTYPE if name == ROWS else PIECE_DTYPE
         if part.file_bytes == part.byte_start:
             return np.empty(0, dtype)
@@ -221,14 +206,14 @@ class PackedPieces:
 
     @property
     def length(self) -> int:
-        """Rows have one item more."""
+        """Inputs per row; a row has one item more."""
         return self.plans[0].record.length
 
     def __len__(self) -> int:
         return int(self._table["first_row"][-1])
 
     def find(self, indices: Ints) -> Pieces:
-        """What rows are made of. One GIL-free call."""
+        """The pieces of some rows, in one GIL-free call."""
         status, file, row, *found = pieces.find_pieces(indices, self._files.rows, self._table, self.length + 1)
         if status == posix.OK:
             return Pieces(*found)
@@ -237,7 +222,7 @@ class PackedPieces:
         if status == posix.BAD_SPANS:
             raise CorruptionError(
                 f"{self._files.name(file)} is damaged at row {indices[row]:,}: its pieces do not bear its mark. "
-                "Pack again; the result is the same."
+                "Pack again; the result is the same"
             )
         raise self._files.failure(status, file)
 
@@ -247,10 +232,10 @@ def _describe_file(plans: Sequence[PackingPlan], number: int) -> Part:
     return plans[plan].part(file)
 
 
-def plan_folders(shards: Sequence[Shard], wanted: Wanted) -> list[Path]:
-    """Where a plan may lie, the best place first: in the store if that is one local folder, and in the user's cache.
+def plan_folders(shards: Sequence[Shard], wanted: PackKey) -> list[Path]:
+    """Possible folders of a plan, the best first: inside the store if that is one local folder, then the user's cache.
 
-    In a store its name begins with a dot, because a folder without `shard.json` would be taken for a shard under way.
+    The name begins with a dot, because in a store a folder without `shard.json` is taken for a shard being written.
     """
     folders = []
     homes = {shard.home.local if isinstance(shard, NativeShard) else None for shard in shards}
@@ -264,11 +249,11 @@ def plan_folders(shards: Sequence[Shard], wanted: Wanted) -> list[Path]:
     return [*folders, cache / "packed" / f"{wanted.identity}-{wanted.table}-{wanted.length}"]
 
 
-def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend, verify: bool = False) -> PackedPieces:
-    """The rows of the first plan in these folders that is what is wanted. O(1): `pack.json` and two headers are read.
+def find_plan(folders: Sequence[Path], wanted: PackKey, *, backend: Backend, verify: bool = False) -> PackedPieces:
+    """The rows of the first matching plan in these folders. O(1): reads `pack.json` and two headers.
 
-    Raises what is wrong with the first one where none is right: a StateError for a plan of other data or of another
-    algorithm, a CorruptionError for a damaged one.
+    If no plan matches, raises the problem of the first: StateError for other data or another algorithm,
+    CorruptionError for a damaged plan; MissingError if there is no plan at all.
     """
     problem: Exception | None = None
     for folder in folders:
@@ -283,22 +268,22 @@ def find_plan(folders: Sequence[Path], wanted: Wanted, *, backend: Backend, veri
     if problem is not None:
         raise problem
     raise MissingError(
-        f"there is no plan that packs {wanted.table!r} into rows of {wanted.length} + 1 items; make one by "
+        f"there is no plan that packs {wanted.table!r} into rows of {wanted.length} + 1 items; make one with "
         f"`{wanted.command}` or store.pack({wanted.length}). Looked in {', '.join(map(str, folders))}"
     )
 
 
 def load_record(folder: Path) -> PackRecord:
-    """What `pack.json` says. Raises a FormatError where it is not as it was written."""
+    """Read `pack.json`. Raises FormatError if it was changed."""
     path = folder / RECORD
     with reading(str(path)):
         size = path.stat().st_size
     if size > _LARGEST_RECORD:
-        raise CorruptionError(f"{path} has {size:,} bytes; at most {_LARGEST_RECORD:,} are expected")
+        raise CorruptionError(f"{path} has {size:,} bytes, expected at most {_LARGEST_RECORD:,}")
     return PackRecord.from_json(read_bytes(path), str(path))
 
 
-def _load_record(folder: Path, wanted: Wanted) -> PackRecord:
+def _load_record(folder: Path, wanted: PackKey) -> PackRecord:
     record = load_record(folder)
     for what, ours, theirs in (
         ("data", wanted.identity, record.identity),
@@ -309,7 +294,7 @@ def _load_record(folder: Path, wanted: Wanted) -> PackRecord:
     ):
         if ours != theirs:
             raise StateError(
-                f"{folder} is a plan of other samples: {what} {theirs!r} there, {ours!r} here. Pack again by "
-                f"`{wanted.command}`, or open what was packed."
+                f"{folder} is a plan of other samples: its {what} is {theirs!r}, expected {ours!r}. Pack again with "
+                f"`{wanted.command}`, or open the store that was packed"
             )
     return record

@@ -16,7 +16,6 @@ __all__ = [
     "list_shards",
     "load_entries",
     "load_manifest",
-    "load_record",
     "parse_record",
     "record_file",
     "seal",
@@ -59,21 +58,9 @@ def record_file(folder: Folder, name: str) -> str:
     return f"{check_name('shard', name, where=str(folder))}/{SHARD}"
 
 
-def load_record(
-    path: PathLike | Folder, name: str, manifest: Manifest, *, verify: bool = False
-) -> tuple[ShardRecord, ShardEntry]:
-    """Read a shard's `shard.json`: the record, and its entry for the manifest. `verify` is as for `load_manifest`."""
-    folder = open_folder(path)
-    return parse_record(folder, name, folder.read(record_file(folder, name)), manifest, verify=verify)
-
-
-def parse_record(
-    folder: Folder, name: str, data: bytes, manifest: Manifest, *, verify: bool = False
-) -> tuple[ShardRecord, ShardEntry]:
-    """The same, from the bytes of that file."""
+def parse_record(folder: Folder, name: str, data: bytes, manifest: Manifest) -> tuple[ShardRecord, ShardEntry]:
+    """The record in a shard's `shard.json`, and its entry for the manifest, from the bytes of the file."""
     path = folder.path(record_file(folder, name))
-    if verify:
-        check_signature(data, path)
     record = ShardRecord.from_json(data, path, manifest.spans)
     expected = {*shard_files(manifest.columns, manifest.spans), SHARD_SUMS}
     if record.files.keys() != expected:
@@ -82,14 +69,16 @@ def parse_record(
 
 
 def load_entries(
-    path: PathLike | Folder, manifest: Manifest, names: Sequence[str], *, verify: bool = False
+    folder: Folder, manifest: Manifest, names: Sequence[str], *, verify: bool = False
 ) -> tuple[ShardEntry, ...]:
-    """The manifest entries of many shards."""
-    folder = open_folder(path)
+    """The manifest entries of many shards, from their `shard.json`. `verify` is as for `load_manifest`."""
+    entries = []
     found = folder.read_all([record_file(folder, name) for name in names])
-    return tuple(
-        parse_record(folder, name, data, manifest, verify=verify)[1] for name, data in zip(names, found, strict=True)
-    )
+    for name, data in zip(names, found, strict=True):
+        if verify:
+            check_signature(data, folder.path(record_file(folder, name)))
+        entries.append(parse_record(folder, name, data, manifest)[1])
+    return tuple(entries)
 
 
 def check_records(folder: Folder, entries: Sequence[ShardEntry]) -> None:

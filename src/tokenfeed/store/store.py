@@ -19,7 +19,7 @@ from tokenfeed.store.data import Data
 from tokenfeed.store.documents import Documents
 from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
-from tokenfeed.store.packing_plan import PackedPieces, Wanted, find_plan, plan_folders
+from tokenfeed.store.packing_plan import PackedPieces, PackKey, find_plan, plan_folders
 from tokenfeed.store.reader import Reader
 from tokenfeed.store.resolve import Content, resolve
 from tokenfeed.store.shards import Shard
@@ -226,7 +226,7 @@ class Store:
                 f"rows were packed by algorithm {spec.algorithm}; this tokenfeed packs by {PACKING_ALGORITHM}, which "
                 "makes other rows"
             )
-        wanted = Wanted(self.identity, self._data.spans[spec.table].name, spec.length, self.num_items)
+        wanted = PackKey(self.identity, self._data.spans[spec.table].name, spec.length, self.num_items)
         folders = plan_folders(self.shards, wanted) if spec.cache is None else [Path(spec.cache)]
         verify = any(shard.is_verified for shard in self.shards)
         return find_plan(folders, wanted, backend=self._backend, verify=verify)

@@ -25,7 +25,7 @@ from tokenfeed.storage.objects import is_remote, open_file
 from tokenfeed.store.packing_plan import RECORD, PackingPlan
 from tokenfeed.store.packing_plan import load_record as load_plan_record
 from tokenfeed.store.resolve import resolve
-from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, load_record, record_file
+from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, parse_record, record_file
 from tokenfeed.store.shards import NativeShard, SpanParts
 
 __all__ = ["VerifyReport", "verify"]
@@ -87,7 +87,10 @@ class _Verification:
             self._check_foreign(path, dtype, eos)
             return
         manifest = load_manifest(folder)
-        self._check_signature(folder, MANIFEST)
+        try:
+            check_signature(folder.read(MANIFEST), folder.path(MANIFEST))
+        except TokenfeedError as error:
+            self.report.problems.append(str(error))
         if manifest.stores is None:
             self._check_store(folder, manifest)
             return
@@ -124,8 +127,9 @@ class _Verification:
         records = []
         for name in names:
             try:
-                records.append((name, *load_record(folder, name, manifest)))
-                self._check_signature(folder, record_file(folder, name))
+                data = folder.read(record_file(folder, name))
+                records.append((name, *parse_record(folder, name, data, manifest)))
+                check_signature(data, folder.path(record_file(folder, name)))
             except TokenfeedError as error:
                 self.report.problems.append(str(error))
         self._total = sum(file.bytes for _, record, _ in records for file in record.files.values())
@@ -140,12 +144,6 @@ class _Verification:
         if folder.local is not None:
             for path in sorted(folder.local.glob(f".packed-*/{RECORD}")):
                 self._check_plan(path.parent)
-
-    def _check_signature(self, folder: Folder, name: str) -> None:
-        try:
-            check_signature(folder.read(name), folder.path(name))
-        except TokenfeedError as error:
-            self.report.problems.append(str(error))
 
     def _check_plan(self, folder: Path) -> None:
         """Check a packing plan. A damaged one can be made again."""

@@ -114,7 +114,10 @@ class View(ABC):
         """The samples of this view, then those of the others, as one view that reads them by one call."""
         alike = [self]
         for number, other in enumerate(others, 1):
-            if not isinstance(other, type(self)) or other.spec != self.spec or other.columns != self.columns:
+            ours, theirs = (
+                (view.spec.sample, view.spec.loss_mask, view.spec.table, view.columns) for view in (self, other)
+            )
+            if not isinstance(other, type(self)) or ours != theirs:
                 raise ArgumentError(
                     f"views 0 and {number} cannot be read together: {self.spec} of {', '.join(self.columns)}, and "
                     f"{other.spec} of {', '.join(other.columns)}"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,23 +16,25 @@ __all__ = ["evaluate_bpb"]
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def evaluate_bpb(model: Any, batches: Iterable[Any], steps: int, token_bytes: Any) -> float:
+def evaluate_bpb(model: Any, batches: Iterable[Any], steps: int | None, token_bytes: Any) -> float:
     """Bits that the model needs per byte of text, over the next `steps` batches of all ranks together, as nanochat's.
+
+    `steps` may be None where batches end, such as those of `stream(…, epochs=1)`: then all of them count. Where
+    torch.distributed is initialised, every rank must take equally many steps, as finite loaders and streams do.
 
     `model(inputs, targets, loss_reduction="none")` gives nats per target, in any shape. `token_bytes` is the
     tokenizer's: the bytes of each token. Targets that the batch's `loss_mask` leaves out, that are negative, or that
     stand for no bytes (special tokens) count neither way; infinity where none counts. `batches` yields batches, or
     pairs of inputs and targets; NumPy arrays are moved to the model's device. Sums are float64, and stay on the device
-    until the end. Where torch.distributed is initialised, every rank must call this with the same `steps`.
+    until the end.
     """
     table = nats = num_bytes = None
-    batches = iter(batches)
-    for step in range(steps):
-        try:
-            batch = next(batches)
-        except StopIteration:
-            raise ArgumentError(f"batches ended after {step}; steps is {steps}") from None
+    step = 0
+    for batch in batches if steps is None else islice(batches, steps):
+        step += 1
         inputs, targets = (_tensor(each, model) for each in batch)
+        if len(inputs) == 0:
+            continue
         mask = batch.loss_mask if isinstance(batch, Batch) else None
         loss = model(inputs, targets, loss_reduction="none").reshape(-1)
         if loss.device.type == "mps":  # which has no float64
@@ -48,8 +51,14 @@ def evaluate_bpb(model: Any, batches: Iterable[Any], steps: int, token_bytes: An
         lengths = torch.where(counted, table[targets.clamp(min=0)], 0)
         nats += torch.where(lengths > 0, loss.double(), 0.0).sum()
         num_bytes += lengths.sum()
-    if nats is None or num_bytes is None:
-        raise ArgumentError(f"steps is {steps}; at least 1 is needed")
+    if steps is not None and step < max(1, steps):
+        raise ArgumentError(
+            f"steps is {steps}; at least 1 is needed"
+            if step == steps
+            else f"batches ended after {step}; steps is {steps}"
+        )
+    if nats is None or num_bytes is None:  # this rank had empty batches alone; the others wait for its sums
+        nats, num_bytes = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         nats, num_bytes = _reduced(nats), _reduced(num_bytes)
     total = int(num_bytes.item())
@@ -68,6 +77,5 @@ def _tensor(values: Any, model: Any) -> Any:
     """A tensor as it is; an array as int64 on the model's device."""
     if isinstance(values, torch.Tensor):
         return values
-    parameters = getattr(model, "parameters", None)
-    first = next(iter(parameters()), None) if callable(parameters) else None
+    first = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None
     return torch.as_tensor(np.asarray(values).astype(np.int64)).to("cpu" if first is None else first.device)

@@ -128,7 +128,7 @@ def test_ranks_together_and_each_by_itself(ranks_server, visit):
     words = section.locator(".words p").all_inner_texts()
     assert words[0].startswith("Rank 2: Process 7 wrote its last snapshot")
     assert any(text.startswith("Rank 0: Nothing to gain") for text in words)
-    assert any(text.startswith("Rank 1: It ended") for text in words)
+    assert any(text.startswith("Rank 1: The loader ended") for text in words)
     assert "from 1,000 to 3,000" in section.get_by_role("img", name="Tokens a second").get_attribute("aria-label")
     assert lines_of(section, "Tokens a second").count() == 1
     choice = section.get_by_role("combobox", name="ranks")

@@ -281,6 +281,7 @@ def test_ten_thousand_shards_are_asked_for_as_they_are_shown(visit, tmp_path):
     thread.start()
     try:
         page = visit(server)
+        page.settle()
         answers = []
         page.page.on("response", lambda answer: answers.append(answer))
         page.page.reload()

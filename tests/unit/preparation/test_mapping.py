@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from golden import golden_tokenizer
-from preparing import make_documents, picture, samples, write_jsonl
+from preparing import make_documents, picture, write_jsonl
 from tokenfeed.errors import ArgumentError
 from tokenfeed.preparation import Characters, annotates
 from tokenfeed.preparation.mapping import MapOrigin, tile
@@ -63,7 +63,7 @@ def test_concepts(inputs, tmp_path):
     view = store.documents(columns=["weight", "place"], spans=["concepts", "halves"])
     assert len(view) == len(kept)
     seen = 0
-    for one, sample in zip(kept, samples(view), strict=True):
+    for one, sample in zip(kept, view, strict=True):
         tokens = TOKENIZER.encode(one["text"], prepend="<|bos|>")
         np.testing.assert_array_equal(sample.tokens, tokens)
         assert sample.payload == {"url": one["url"], "score": one["score"]}
@@ -114,7 +114,7 @@ def test_payloads_of_documents_from_the_function(inputs, tmp_path):
 
     prepare(path, tmp_path / "store", map=annotate)
     view = tokenfeed.open(tmp_path / "store").documents()
-    payloads = [one.payload for one in samples(view)]
+    payloads = [one.payload for one in view]
     assert payloads == [f"{len(one['text'])} characters" for one in documents]
 
 

@@ -206,9 +206,9 @@ def test_another_table_and_a_folder_of_ones_own(store_path, tmp_path):
     numbers = view.read(np.arange(len(view))).span_numbers("concepts")
     counts = np.bincount(numbers[numbers >= 0], minlength=len(store.spans["concepts"]))
     np.testing.assert_array_equal(counts, store.spans["concepts"].locate(np.arange(counts.size))[1])
-    with pytest.raises(StateError, match="table 'concepts' there, 'documents' here"):
+    with pytest.raises(StateError, match="table is 'concepts', expected 'documents'"):
         store.packed(30, cache=tmp_path / "mine")
-    with pytest.raises(StateError, match="length 30 there, 31 here"):
+    with pytest.raises(StateError, match="length is 30, expected 31"):
         store.packed(31, table="concepts", cache=tmp_path / "mine")
 
 

@@ -395,18 +395,20 @@ def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():
     seen = []
     for _ in range(4):
         batches = [next(rank) for rank in ranks]
-        seen += [row for batch in batches for row in batch.documents[:, 2].tolist()]
+        seen += [row for batch in batches for row in batch.documents[:, 1].tolist()]
     states = [batch.state for batch in batches]
     ranks = [stream_chat(CHAT, golden_tokenizer(), rank=rank, world_size=3, **options) for rank in range(3)]
     for rank in ranks:
         rank.load_state_dict(states)
     for _ in range(10):
         batches = [next(rank) for rank in ranks]
-        seen += [row for batch in batches for row in batch.documents[:, 2].tolist()]
+        seen += [row for batch in batches for row in batch.documents[:, 1].tolist()]
     saved = SavedStream.from_json([batch.state for batch in batches])
     (cursor,) = Conversations(CHAT, golden_tokenizer()).deal(saved.position.lanes, 1)
-    counts = np.bincount([*seen, *cursor.pending[:, 2].tolist()], minlength=len(CHAT))
-    np.testing.assert_array_equal(counts, np.bincount(np.arange(cursor.group) % len(CHAT), minlength=len(CHAT)))
+    left = [*cursor.pending[:, 1].tolist(), *(group for _, group, _ in cursor.rest)]
+    counts = np.bincount([*seen, *left], minlength=len(CHAT))
+    read = np.arange(cursor.epoch * len(CHAT) + cursor.group)
+    np.testing.assert_array_equal(counts, np.bincount(read % len(CHAT), minlength=len(CHAT)))
     for rank in ranks:
         rank.close()
 
@@ -419,7 +421,7 @@ def test_conversations_longer_than_a_row(tmp_path):
     with pytest.raises(FitError, match="too_long='drop'"):
         take(stream_chat(mixed, golden_tokenizer(), **options), 40)
     feed = stream_chat(mixed, golden_tokenizer(), too_long="drop", **options)
-    seen = [row for _ in range(40) for row in next(feed).documents[:, 2].tolist()]
+    seen = [row for _ in range(40) for row in next(feed).documents[:, 1].tolist()]
     assert {number % 3 for number in seen} == {1, 2}
     feed.close()
     with pytest.raises(FitError, match="no conversation fits"):

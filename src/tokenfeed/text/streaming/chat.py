@@ -13,15 +13,17 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, FitError, FormatError
+from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.state import check_parts
+from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.batch import HostBatch
-from tokenfeed.text.streaming.chunks import Encoded, TextChunk
-from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
+from tokenfeed.text.streaming.chunks import Encoded
+from tokenfeed.text.streaming.cursors import LaneCursor
 from tokenfeed.text.streaming.feed import TextFeed
 from tokenfeed.text.streaming.options import StreamOptions
 from tokenfeed.text.streaming.packer import Packing
 from tokenfeed.text.streaming.rows import StreamRows
-from tokenfeed.text.streaming.state import LaneState
+from tokenfeed.text.streaming.source import DocumentSource
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Bools, Ints
 
@@ -70,17 +72,9 @@ def stream_chat(
     for good, as in nanochat, which is an error once nothing else is left there; "drop" skips it. Lane l has the
     conversations l, l + lanes, …, epoch after epoch. The other options are those of `stream`.
     """
-    options = StreamOptions.check(
-        batch_size=batch_size,
-        lanes=lanes,
-        epochs=epochs,
-        threads=threads,
-        prefetch=prefetch,
-        rank=rank,
-        world_size=world_size,
-        collate=collate,
-        run=run,
-    )
+    rank, world_size = find_rank(rank, world_size)
+    sizes = BatchSizes(batch_size)
+    options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
     if too_long not in ("keep", "drop"):
         raise ArgumentError(f"too_long is {too_long!r}; it must be 'keep' or 'drop'")
     packing = Packing.padding(length=length, buffer_size=buffer_size)
@@ -162,14 +156,50 @@ def _text(message: Mapping[str, Any]) -> str:
     return content
 
 
-class Conversations:
-    """Conversations as the documents of a stream. The mask of a token travels in its highest bit."""
+class _Conversation:
+    """A row group of one conversation."""
 
-    dtype = np.dtype(np.uint32)
-    paths: list[str] = []  # noqa: RUF012 — conversations come from no file
+    num_rows = 1
+
+    def __init__(self, conversation: Any) -> None:
+        self._conversation = conversation
+
+    def batches(self, size: int) -> Iterator[tuple[int, list[Any]]]:
+        yield 0, [self._conversation]
+
+
+class _ConversationFile:
+    """Conversations as one file, in which each is a row group."""
+
+    paths = ("conversations",)
+
+    def __init__(self, conversations: ConversationList) -> None:
+        self._conversations = conversations
+
+    def __len__(self) -> int:
+        return 1
+
+    def num_groups(self, file: int) -> int:
+        return len(self._conversations)
+
+    def has_group(self, file: int, group: int) -> bool:
+        return group < len(self._conversations)
+
+    def read(self, file: int, group: int, start: int = 0) -> _Conversation | None:
+        return _Conversation(self._conversations[group]) if start == 0 and self.has_group(file, group) else None
+
+
+class Conversations(DocumentSource):
+    """Conversations as the documents of a stream. The mask of a token travels in its highest bit.
+
+    Lanes do not begin to count again in a new epoch: lane 1 of 2 has conversations 1, 0, 2, 1, … of three, as nanochat.
+    """
+
+    _restart = "never"
 
     def __init__(self, conversations: ConversationList, tokenizer: Tokenizer, *, longest: int | None = None) -> None:
         """Conversations of more than `longest` tokens are skipped."""
+        super().__init__(tokenizer, np.dtype(np.uint32))
         if isinstance(conversations, str) or not isinstance(conversations, ConversationList):
             raise ArgumentError(
                 f"conversations are a sequence of dicts, such as a list, not {type(conversations).__name__}"
@@ -177,35 +207,14 @@ class Conversations:
         self._longest = longest
         self._num_dropped = 0
         self._conversations = conversations
-        self._tokenizer = tokenizer
-        self.bos = tokenizer.bos_id
+        self._texts = _ConversationFile(conversations)
 
     def check(self, num_lanes: int) -> None:
         if len(self._conversations) < num_lanes:
             raise ArgumentError(f"{num_lanes} lanes, but only {len(self._conversations)} conversations")
 
-    def start(self, lane: int, num_lanes: int) -> LaneCursor:
-        return LaneCursor(0, 0, lane, 0)
-
-    def end(self, epochs: int) -> LaneCursor:
-        return LaneCursor(epochs, 0, epochs * len(self._conversations), 0)
-
-    def read(self, lane: int, num_lanes: int, cursor: LaneCursor, epochs: int | None) -> Iterator[TextChunk]:
-        """Conversations cursor.group, + num_lanes, … one by one. Groups are conversations counted through all epochs."""
-        count = len(self._conversations)
-        for entry in range(len(cursor.pending)):
-            references = cursor.pending[entry : entry + 1]
-            after = LaneCursor(cursor.epoch, 0, cursor.group, 0, (), cursor.pending[entry + 1 :])
-            yield TextChunk([self._conversations[int(references[0, 2])]], references, after)
-        position = cursor.group
-        while epochs is None or position < epochs * count:
-            epoch, number = divmod(position, count)
-            position += num_lanes
-            references = np.array([[0, 0, number, 0]])
-            yield TextChunk([self._conversations[number]], references, LaneCursor(epoch, 0, position, 0))
-
-    def encode(self, conversations: list[Any]) -> Encoded:
-        ids, mask, offsets = render(conversations, self._tokenizer)
+    def encode(self, texts: list[Any]) -> Encoded:
+        ids, mask, offsets = render(texts, self._tokenizer)
         tokens = ids.astype(np.uint32) | (mask.astype(np.uint32) << np.uint32(_MASK_BIT))
         return Encoded(tokens, offsets) if self._longest is None else self._drop_long(tokens, offsets, self._longest)
 
@@ -219,25 +228,10 @@ class Conversations:
         ends = np.cumsum(np.where(fits, lengths, 0))
         return Encoded(tokens[np.repeat(fits, lengths)], np.concatenate([np.zeros(1, np.int64), ends]))
 
-    def fetch(self, references: Ints) -> Encoded:
-        return self.encode([self._conversations[number] for number in references[:, 2].tolist()])
-
     def make_rows(self, packed: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
         tokens = (packed & np.uint32((1 << _MASK_BIT) - 1)).astype(self._tokenizer.dtype)
         learned = (packed >> np.uint32(_MASK_BIT)).astype(np.bool_)
         return StreamRows(tokens, pieces, samples, crosses_documents=crosses_documents, learned=learned)
-
-    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[LaneCursor]:
-        count = len(self._conversations)
-        start = max(lane.cursor.group for lane in lanes.values())
-        waiting = [NO_DOCUMENTS]
-        for lane in lanes.values():
-            unread = np.arange(lane.cursor.group, start, len(lanes)) % count
-            references = np.zeros((unread.size, 4), np.int64)
-            references[:, 2] = unread
-            waiting += [lane.documents, lane.cursor.pending, references]
-        shares = np.array_split(np.concatenate(waiting), num_lanes)
-        return [LaneCursor((start + lane) // count, 0, start + lane, 0, (), shares[lane]) for lane in range(num_lanes)]
 
     def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> LaneCursor:
         raise ArgumentError("nanochat keeps no state of its conversations; there is nothing to go on from")

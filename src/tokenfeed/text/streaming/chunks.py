@@ -1,23 +1,34 @@
 """Documents on their way from files to a packer: read as text, encoded ahead of time, handed over in order."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tokenfeed.errors import CorruptionError
-from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.streaming.cursors import LaneCursor, Stride
+from tokenfeed.text.sources.files import Group
+from tokenfeed.text.streaming.cursors import GroupCounts, LaneCursor, Stride
 from tokenfeed.types import Array, Ints
 
-__all__ = ["Encoded", "TextChunk", "TokenChunk", "encode_ahead", "read_chunks", "read_documents"]
+__all__ = ["Encoded", "GroupedTexts", "TextChunk", "TokenChunk", "encode_ahead", "read_chunks", "read_documents"]
 
 
 _CHUNKS_PER_CALL = 4
+
+
+class GroupedTexts(GroupCounts, Protocol):
+    """Texts in row groups, in files."""
+
+    @property
+    def paths(self) -> Sequence[Any]:
+        """Names of the files, for messages."""
+
+    def read(self, file: int, group: int, start: int = 0) -> Group | None:
+        """A row group from row `start` on; None where there is no such group."""
 
 
 class TextChunk(NamedTuple):
@@ -46,7 +57,7 @@ class TokenChunk(NamedTuple):
 
 
 def read_chunks(
-    files: TextFiles, stride: Stride, lane: int, cursor: LaneCursor, size: int, epochs: int | None = None
+    files: GroupedTexts, stride: Stride, lane: int, cursor: LaneCursor, size: int, epochs: int | None = None
 ) -> Iterator[TextChunk]:
     """The documents of a lane from a cursor on, at most `size` at a time: without end, or to the end of so many epochs.
 
@@ -79,7 +90,7 @@ def read_chunks(
             return
 
 
-def read_documents(files: TextFiles, references: Ints) -> list[str]:
+def read_documents(files: GroupedTexts, references: Ints) -> list[str]:
     """The texts of documents, in any order. Each row group is read once, as far as it is needed."""
     texts: list[str | None] = [None] * len(references)
     keys, groups = np.unique(references[:, :2], axis=0, return_inverse=True)

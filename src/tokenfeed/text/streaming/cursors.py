@@ -12,7 +12,8 @@ Nothing but the number of row groups of the files passed is needed, so files may
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import cached_property
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.types import Ints
 
-__all__ = ["NO_DOCUMENTS", "GroupOrder", "GroupsInOrder", "LaneCursor", "ShuffledGroups", "Stride", "deal"]
+__all__ = ["NO_DOCUMENTS", "GroupCounts", "GroupOrder", "LaneCursor", "Restart", "Stride", "deal"]
+
+Restart = Literal["part", "epoch", "never"]
 
 NO_DOCUMENTS: Ints = np.empty((0, 4), np.int64)
 NO_DOCUMENTS.setflags(write=False)
@@ -59,54 +62,34 @@ class LaneCursor:
         return self.epoch, self.part, self.group
 
 
-class GroupOrder(Protocol):
-    """The row groups of an epoch in the order in which lanes pass over them, in parts of a known number."""
+class GroupOrder:
+    """The row groups of an epoch in the order in which lanes pass over them, in parts of a known number.
 
-    @property
-    def num_parts(self) -> int: ...
+    Without a seed, a part is a file. With one, all row groups of all files are one part, in a new random order in every
+    epoch; every file must be there.
+    """
 
-    def num_groups(self, part: int) -> int: ...
-
-    def has_group(self, part: int, group: int) -> bool: ...
-
-    def locate(self, epoch: int, part: int, group: int) -> tuple[int, int]:
-        """(file, row group) at a place of the order."""
-
-
-class GroupsInOrder:
-    """File after file, row group after row group."""
-
-    def __init__(self, files: GroupCounts) -> None:
+    def __init__(self, files: GroupCounts, seed: int | None = None) -> None:
         self._files = files
-        self.num_parts = len(files)
-
-    def num_groups(self, part: int) -> int:
-        return self._files.num_groups(part)
-
-    def has_group(self, part: int, group: int) -> bool:
-        return self._files.has_group(part, group)
-
-    def locate(self, epoch: int, part: int, group: int) -> tuple[int, int]:
-        return part, group
-
-
-class ShuffledGroups:
-    """All row groups of all files in a new random order in every epoch. Every file must be there."""
-
-    num_parts = 1
-
-    def __init__(self, files: GroupCounts, seed: int) -> None:
         self._seed = seed
-        self._starts = np.concatenate([[0], np.cumsum([files.num_groups(file) for file in range(len(files))])])
+        self.num_parts = len(files) if seed is None else 1
+
+    @cached_property
+    def _starts(self) -> Ints:
+        """Number of the first row group of every file, and the end."""
+        return np.concatenate([[0], np.cumsum([self._files.num_groups(file) for file in range(len(self._files))])])
 
     def num_groups(self, part: int) -> int:
-        return int(self._starts[-1])
+        return self._files.num_groups(part) if self._seed is None else int(self._starts[-1])
 
     def has_group(self, part: int, group: int) -> bool:
-        return group < int(self._starts[-1])
+        return self._files.has_group(part, group) if self._seed is None else group < self.num_groups(part)
 
     def locate(self, epoch: int, part: int, group: int) -> tuple[int, int]:
-        number = int(Permutation(int(self._starts[-1]), seed=self._seed, epoch=epoch)[group])
+        """(file, row group) of a group of a part."""
+        if self._seed is None:
+            return part, group
+        number = int(Permutation(self.num_groups(part), seed=self._seed, epoch=epoch)[group])
         file = int(np.searchsorted(self._starts, number, side="right")) - 1
         return file, number - int(self._starts[file])
 
@@ -114,20 +97,21 @@ class ShuffledGroups:
 class Stride:
     """Which row groups belong to which of a number of lanes."""
 
-    def __init__(self, order: GroupOrder, num_lanes: int, *, per_file: bool = False) -> None:
+    def __init__(self, order: GroupOrder, num_lanes: int, restart: Restart = "epoch") -> None:
+        """Lanes begin to count again in every part of the order, in every epoch, or never."""
         self._order = order
         self.num_lanes = num_lanes
-        self._per_file = per_file
+        self._restart = restart
 
     def check(self) -> None:
         """Raise where a lane would never find a row group. Looks at no more files than it needs."""
         found = 0
         for part in range(self._order.num_parts):
             count = self._order.num_groups(part)
-            found = max(found, count) if self._per_file else found + count
+            found = max(found, count) if self._restart == "part" else found + count
             if found >= self.num_lanes:
                 return
-        where = "the largest file has" if self._per_file else "there are"
+        where = "the largest file has" if self._restart == "part" else "there are"
         raise ArgumentError(
             f"{self.num_lanes} lanes, but {where} only {found} row groups: some lanes would have nothing to read. "
             "Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
@@ -142,10 +126,11 @@ class Stride:
         epoch, part, group = cursor.reached
         skip = cursor.skip
         while not self._order.has_group(part, group + skip):
-            skip = lane if self._per_file else group + skip - self._order.num_groups(part)
+            skip = lane if self._restart == "part" else group + skip - self._order.num_groups(part)
             part, group = part + 1, 0
             if part == self._order.num_parts:
-                epoch, part, skip = epoch + 1, 0, lane
+                epoch, part = epoch + 1, 0
+                skip = skip if self._restart == "never" else lane
         group += skip
         after = replace(cursor, epoch=epoch, part=part, group=group + 1, skip=self.num_lanes - 1)
         return (epoch, part, group), after

@@ -8,8 +8,10 @@ from typing import Any, Self
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Feed
+from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.state import check_parts
+from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.streams import StreamFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
@@ -77,17 +79,9 @@ def stream(
     `prefetch` batches are made ahead: 0 for none, and no thread. Neither changes what is delivered. `collate` is called
     with every batch, in the background; its result is `batch.data`. `run` is a file in which rank 0 notes every start.
     """
-    options = StreamOptions.check(
-        batch_size=batch_size,
-        lanes=lanes,
-        epochs=epochs,
-        threads=threads,
-        prefetch=prefetch,
-        rank=rank,
-        world_size=world_size,
-        collate=collate,
-        run=run,
-    )
+    rank, world_size = find_rank(rank, world_size)
+    sizes = BatchSizes(batch_size)
+    options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     files = TextFiles.find(source, text_column=text_column, split=split, wait_seconds=_WAIT_SECONDS)

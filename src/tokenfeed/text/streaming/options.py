@@ -1,12 +1,11 @@
 """`StreamOptions`: the settings that `stream` and `stream_chat` share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.batch import HostBatch
 
@@ -18,41 +17,27 @@ class StreamOptions:
     """How batches are made and delivered; which documents they hold is not decided here."""
 
     batch_sizes: BatchSizes
+    rank: int
+    world_size: int
     lanes: int | None
     """Number of lanes that was asked for, if one was."""
     epochs: int | None
     """Number of epochs after which the stream ends; None without end."""
     threads: int
     prefetch: int
-    rank: int
-    world_size: int
     collate: Callable[[HostBatch], Any] | None
     run: str | Path | None
 
-    @classmethod
-    def check(
-        cls,
-        *,
-        batch_size: int | Mapping[int, int],
-        lanes: int | None,
-        epochs: int | None,
-        threads: int,
-        prefetch: int,
-        rank: int | None,
-        world_size: int | None,
-        collate: Callable[[HostBatch], Any] | None,
-        run: str | Path | None,
-    ) -> "StreamOptions":
-        """Settings as users give them; an error says which of them cannot be."""
-        rank, world_size = find_rank(rank, world_size)
-        for name, value, least in (("threads", threads, 1), ("prefetch", prefetch, 0), ("epochs", epochs, 1)):
+    def __post_init__(self) -> None:
+        numbers = {"threads": (self.threads, 1), "prefetch": (self.prefetch, 0), "epochs": (self.epochs, 1)}
+        for name, (value, least) in numbers.items():
             if value is not None and (type(value) is not int or value < least):
                 raise ArgumentError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+        lanes, world_size = self.lanes, self.world_size
         if lanes is not None and (lanes < 1 or lanes % world_size):
             raise ArgumentError(f"{lanes} lanes cannot be shared by {world_size} ranks: it must be a multiple of them")
-        if lanes is not None and epochs is not None:
+        if lanes is not None and self.epochs is not None:
             raise ArgumentError(f"lanes is {lanes}, but a stream with epochs= has one lane, which every rank packs")
-        return cls(BatchSizes(batch_size), lanes, epochs, threads, prefetch, rank, world_size, collate, run)
 
     @property
     def wanted_lanes(self) -> int | None:

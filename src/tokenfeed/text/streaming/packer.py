@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FitError
 from tokenfeed.kernels import packing
+from tokenfeed.kernels.posix import record
 from tokenfeed.types import Array, Ints
 
 __all__ = ["Packer", "Packing", "PackingCounts"]
@@ -98,25 +99,25 @@ class Packer:
         self._buffer_size = buffer_size
         self._bos = bos
         self._tokens = np.empty(_LEAST_TOKENS, dtype)
-        self._lines = np.empty((2, width + 2), np.int64)
-        self._bits = np.empty(packing.num_bit_words(width + 2), np.uint64)
-        self._state = np.empty(packing.STATE_ENTRIES, np.int64)
-        self._table = np.empty((packing.TABLE_ROWS, 2 * buffer_size + 64), np.int64)
-        self._heap = np.empty(self._table.shape[1], np.int64)
-        self._segments = np.empty((1024, packing.SEGMENT_FIELDS), np.int64)
-        packing.reset(self._table, self._lines, self._bits, self._state)
+        self._lines = np.full((2, width + 2), packing.NONE, np.int64)
+        self._bits = np.zeros(packing.num_bit_words(width + 2), np.uint64)
+        self._state = record(packing.STATE, oldest=packing.NONE, newest=packing.NONE, free=packing.NONE)
+        self._documents = np.zeros(0, packing.DOCUMENT)
+        self._heap = np.empty(0, np.int64)
+        self._segments = np.empty(1024, packing.SEGMENT)
+        self._add_records(2 * buffer_size + 64)
 
     def __len__(self) -> int:
         """Number of documents that wait."""
-        return int(self._state[packing.COUNT])
+        return int(self._state["count"][0])
 
     @property
     def is_spent(self) -> bool:
         """Whether nothing waits that no row has had; `concat` keeps the last token of a row for the next one."""
-        return len(self) == 0 if self._rule != packing.CONCAT else int(self._state[packing.LIVE]) <= 1
+        return len(self) == 0 if self._rule != packing.CONCAT else int(self._state["live"][0]) <= 1
 
     def counts(self) -> PackingCounts:
-        lost, repeated, padded = (int(self._state[entry]) for entry in (packing.LOST, packing.REPEATED, packing.PADDED))
+        lost, repeated, padded = (int(self._state[name][0]) for name in ("lost", "repeated", "padded"))
         return PackingCounts(self._num_rows, lost, repeated, padded + self._padded, len(self))
 
     def add(self, tokens: Array, offsets: Ints, references: Ints, epoch: int) -> None:
@@ -124,38 +125,41 @@ class Packer:
 
         references[i] is (file, row group, row) of the document, and how many of its tokens are done already.
         """
-        self._state[packing.EPOCH] = epoch
+        self._state["epoch"] = epoch
         tokens = np.ascontiguousarray(tokens, self._tokens.dtype)
         self._make_room(tokens.size, len(references))
         lead = -1 if self._rule == packing.CONCAT else self._bos
-        arrays = self._tokens, self._table, self._lines, self._bits, self._heap, self._state
+        arrays = self._tokens, self._documents, self._lines, self._bits, self._heap, self._state
         packing.add_documents(*arrays, tokens, offsets, references, self._rule, lead)
 
     def _make_room(self, num_tokens: int, num_documents: int) -> None:
-        state = self._state
-        if len(self) + num_documents > self._table.shape[1]:
-            self._widen_table(2 * (len(self) + num_documents))
-        if state[packing.END] + num_tokens <= self._tokens.size:
+        if len(self) + num_documents > self._documents.size:
+            self._add_records(2 * (len(self) + num_documents) - self._documents.size)
+        if self._state["end"][0] + num_tokens <= self._tokens.size:
             return
-        columns = np.empty(len(self), np.int64)
-        packing.list_columns(self._table, state, columns)
-        columns = columns[np.argsort(self._table[packing.START, columns])]
-        needed = 2 * (int(state[packing.LIVE]) + num_tokens)
+        numbers = self._waiting()
+        numbers = numbers[np.argsort(self._documents["start"][numbers])]
+        needed = 2 * (int(self._state["live"][0]) + num_tokens)
         target = self._tokens
         if not needed <= target.size <= 8 * max(needed, _LEAST_TOKENS):
             target = np.empty(max(needed, _LEAST_TOKENS), target.dtype)
-        packing.move_documents(self._tokens, target, self._table, state, columns)
+        packing.move_documents(self._tokens, target, self._documents, self._state, numbers)
         self._tokens = target
 
-    def _widen_table(self, num_columns: int) -> None:
-        old = self._table.shape[1]
-        table = np.empty((packing.TABLE_ROWS, num_columns), np.int64)
-        table[:, :old] = self._table
-        table[packing.NEXT, old:] = np.arange(old + 1, num_columns + 1)
-        table[packing.NEXT, -1] = self._state[packing.FREE]
-        self._state[packing.FREE] = old
-        self._table = table
-        self._heap = np.concatenate([self._heap, np.empty(num_columns - old, np.int64)])
+    def _add_records(self, count: int) -> None:
+        """Make room for `count` more documents."""
+        old, more = self._documents.size, np.zeros(count, packing.DOCUMENT)
+        more["next"] = np.arange(old + 1, old + count + 1)
+        more["next"][-1] = self._state["free"][0]
+        self._state["free"] = old
+        self._documents = np.concatenate([self._documents, more])
+        self._heap = np.concatenate([self._heap, np.empty(count, np.int64)])
+
+    def _waiting(self) -> Ints:
+        """Numbers of the documents that wait, oldest first."""
+        numbers = np.empty(len(self), np.int64)
+        packing.list_waiting(self._documents, self._state, numbers)
+        return numbers
 
     def fill(
         self, rows: Array, row_numbers: Ints, epochs: Ints, advances: Ints, refill: Callable[[], bool]
@@ -167,14 +171,14 @@ class Packer:
         is by how many tokens each of the rows moves on.
         """
         state = self._state
-        state[packing.ROW_NUMBER] = state[packing.SEGMENTS] = 0
+        state["row_number"] = state["segments"] = 0
         while True:
             if self._rule == packing.CONCAT:
                 status = packing.fill_concat(
-                    self._tokens, self._table, state, rows, row_numbers, epochs, self._segments, advances
+                    self._tokens, self._documents, state, rows, row_numbers, epochs, self._segments, advances
                 )
             else:
-                arrays = self._tokens, self._table, self._lines, self._bits, self._heap, state
+                arrays = self._tokens, self._documents, self._lines, self._bits, self._heap, state
                 status = packing.fill_best_fit(
                     *arrays, rows, row_numbers, epochs, self._segments, self._rule, self._buffer_size, self._bos
                 )
@@ -183,7 +187,7 @@ class Packer:
             ):
                 break
             if status == packing.NEEDS_SEGMENTS:
-                more = np.empty((len(self._segments) + self._width, packing.SEGMENT_FIELDS), np.int64)
+                more = np.empty(self._segments.size + self._width, packing.SEGMENT)
                 self._segments = np.concatenate([self._segments, more])
             elif status == packing.STUCK:
                 raise FitError(
@@ -191,10 +195,11 @@ class Packer:
                     "documents are never placed, and have filled the buffer: leave them out (too_long='drop'), or "
                     "choose a greater length"
                 )
-        num_filled = int(state[packing.ROW_NUMBER])
+        num_filled = int(state["row_number"][0])
         self._num_rows += num_filled
-        pieces = self._segments[: state[packing.SEGMENTS]]
-        return pieces[pieces[:, 3] != _PADDING], num_filled
+        pieces = self._segments[: state["segments"][0]]
+        pieces = pieces[pieces["file"] != _PADDING]
+        return pieces.view(np.int64).reshape(-1, packing.SEGMENT.itemsize // 8), num_filled
 
     def _do_without(self) -> bool:
         """Go on where no more documents come: with those that wait, then with padding to the end of the row.
@@ -204,20 +209,19 @@ class Packer:
         state = self._state
         self._buffer_size = 1
         if self._rule == packing.CONCAT:
-            missing = 0 if self.is_spent else self._width - int(state[packing.LIVE])
+            missing = 0 if self.is_spent else self._width - int(state["live"][0])
         elif len(self):
             return True
         else:
-            missing = (self._width - int(state[packing.POSITION])) % self._width
+            missing = (self._width - int(state["position"][0])) % self._width
         if missing:
             reference = np.array([[_PADDING, 0, 0, 0]])
             padding = np.full(missing, self._bos, self._tokens.dtype)
-            self.add(padding, np.array([0, missing]), reference, int(state[packing.EPOCH]))
+            self.add(padding, np.array([0, missing]), reference, int(state["epoch"][0]))
             self._padded += missing
         return missing > 0
 
     def references(self) -> Ints:
         """Documents that wait, oldest first: the references given to `add`, with how many tokens are done by now."""
-        references = np.empty((len(self), 4), np.int64)
-        packing.list_documents(self._table, self._state, references)
-        return references
+        waiting = self._documents[self._waiting()]
+        return np.stack([waiting[name] for name in ("file", "group", "row", "done")], axis=1)

@@ -1,8 +1,8 @@
-"""Documents out of files of text, row group by row group, for any number of lanes."""
+"""Documents out of files of text, row group by row group."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,18 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, CorruptionError, PlanMismatchError, StateError
 from tokenfeed.plan.state import check_parts
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.streaming.chunks import Encoded, TextChunk, read_chunks, read_documents
-from tokenfeed.text.streaming.cursors import GroupsInOrder, LaneCursor, ShuffledGroups, Stride, deal
+from tokenfeed.text.streaming.chunks import Encoded
+from tokenfeed.text.streaming.cursors import LaneCursor
 from tokenfeed.text.streaming.rows import StreamRows
-from tokenfeed.text.streaming.state import LaneState
+from tokenfeed.text.streaming.source import DocumentSource
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Ints
 
 __all__ = ["RowGroups"]
 
 
-class RowGroups:
-    """Documents of a stream that come from files, and their tokens."""
+class RowGroups(DocumentSource):
+    """Documents of a stream that come from files."""
 
     def __init__(
         self,
@@ -34,46 +34,25 @@ class RowGroups:
         threads: int = 1,
     ) -> None:
         """`threads` is the number of threads per tokenizer call, where the engine has threads of its own."""
+        super().__init__(tokenizer, tokenizer.dtype)
         if sharding not in ("global", "per_file"):
             raise ArgumentError(f"sharding is {sharding!r}; it must be 'global' or 'per_file'")
         if sharding == "per_file" and seed is not None:
             raise ArgumentError("seed permutes row groups over all files; leave it out, or choose sharding='global'")
         if refill_size < 1:
             raise ArgumentError(f"refill_size is {refill_size}; it must be at least 1")
-        self._files = self._all_files = files
-        self._tokenizer = tokenizer
+        self._files = self._all_files = self._texts = files
         self._sharding = sharding
+        self._restart = "epoch" if sharding == "global" else "part"
         self._seed = seed
         self._refill_size = refill_size
         self._threads = threads if tokenizer.is_parallel else 1
-        self.bos = tokenizer.bos_id
-        self.dtype = tokenizer.dtype
-
-    def _stride(self, num_lanes: int) -> Stride:
-        order = GroupsInOrder(self._files) if self._seed is None else ShuffledGroups(self._files, self._seed)
-        return Stride(order, num_lanes, per_file=self._sharding == "per_file")
-
-    @property
-    def paths(self) -> list[str]:
-        return [str(path) for path in self._files.paths]
-
-    def check(self, num_lanes: int) -> None:
-        self._stride(num_lanes).check()
-
-    def start(self, lane: int, num_lanes: int) -> LaneCursor:
-        return self._stride(num_lanes).start(lane)
-
-    def end(self, epochs: int) -> LaneCursor:
-        return LaneCursor(epochs, 0, 0, 0)
-
-    def read(self, lane: int, num_lanes: int, cursor: LaneCursor, epochs: int | None) -> Iterator[TextChunk]:
-        return read_chunks(self._files, self._stride(num_lanes), lane, cursor, self._refill_size, epochs)
 
     def encode(self, texts: list[str]) -> Encoded:
         return Encoded(*self._tokenizer.encode_batch(texts, threads=self._threads, prepend=self.bos))
 
     def fetch(self, references: Ints) -> Encoded:
-        encoded = self.encode(read_documents(self._files, references))
+        encoded = super().fetch(references)
         short = np.flatnonzero(np.diff(encoded.offsets) <= references[:, 3])
         if short.size:
             file, group, row, done = references[short[0]].tolist()
@@ -85,11 +64,6 @@ class RowGroups:
 
     def make_rows(self, packed: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
         return StreamRows(packed, pieces, samples, crosses_documents=crosses_documents)
-
-    def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[LaneCursor]:
-        states = [lanes[number] for number in range(len(lanes))]
-        cursors, waiting = [lane.cursor for lane in states], [lane.documents for lane in states]
-        return deal(cursors, waiting, self._stride(len(lanes)), self._stride(num_lanes))
 
     def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> LaneCursor:
         """Where nanochat goes on: after the row group that its state names. Its buffer is lost, as it is there."""
@@ -133,7 +107,7 @@ class RowGroups:
                     f"{files.paths[int(file)]} is not the file that the checkpoint was made from: its checksum is "
                     f"{ours}, not {theirs}"
                 )
-        self._files = files
+        self._files = self._texts = files
 
     def __repr__(self) -> str:
         return repr(self._files)

@@ -1,6 +1,5 @@
 """`StreamBatch`: a batch that a stream packed; and `StreamRows`, its rows."""
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -13,11 +12,15 @@ from tokenfeed.types import Array, Bools, Ints
 
 __all__ = ["StreamBatch", "StreamRows"]
 
-_TABLE = "documents"
-
 
 class StreamRows(Rows):
     """Rows of `length` + 1 tokens, packed from pieces of documents."""
+
+    extra = 1
+    table = "documents"
+    tables = ("documents",)
+    columns = ("tokens",)
+    primary = "tokens"
 
     def __init__(
         self, tokens: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool, learned: Bools | None = None
@@ -32,26 +35,6 @@ class StreamRows(Rows):
         self._pieces = pieces
         self._crosses_documents = crosses_documents
         self._learned = learned
-
-    @property
-    def extra(self) -> int:
-        return 1
-
-    @property
-    def table(self) -> str:
-        return _TABLE
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return ("tokens",)
-
-    @property
-    def primary(self) -> str:
-        return "tokens"
-
-    @property
-    def tables(self) -> Sequence[str]:
-        return (_TABLE,)
 
     @property
     def offsets(self) -> Ints:
@@ -79,12 +62,12 @@ class StreamRows(Rows):
     def _spans(self) -> BatchSpans:
         rows, starts, lengths = self._sorted[:, 0], self._sorted[:, 1], self._sorted[:, 2]
         offsets = np.searchsorted(rows, np.arange(len(self) + 1))
-        table = SpanTable(_TABLE, None, None)
+        table = SpanTable(self.table, None, None)
         return BatchSpans(table, offsets, np.arange(rows.size), starts, starts + lengths)
 
     def spans(self, table: str) -> BatchSpans:
-        if table != _TABLE:
-            raise MissingError(f"the stream has no span table {table!r}; it has {_TABLE!r}")
+        if table != self.table:
+            raise MissingError(f"the stream has no span table {table!r}; it has {self.table!r}")
         return self._spans
 
     def loss_mask(self, start: int, stop: int) -> Bools | None:

@@ -5,6 +5,7 @@ import json
 import urllib.parse
 from pathlib import Path
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -40,8 +41,8 @@ def documents(files):
 
 
 @pytest.fixture
-def s3(tmp_path, monkeypatch):
-    with s3_server(tmp_path / "s3") as server:
+def s3(monkeypatch):
+    with s3_server() as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         yield server
@@ -49,8 +50,7 @@ def s3(tmp_path, monkeypatch):
 
 def test_s3_gives_what_local_files_give(tmp_path, s3):
     write_files(tmp_path / "local")
-    write_files(s3.root / "bucket" / "data")
-    s3.notice()
+    s3.put(tmp_path / "local", under="data")
     local = find_inputs(tmp_path / "local")
     for source in ("s3://bucket/data", [f"s3://bucket/data/{name}" for name in NAMES]):
         remote = find_inputs(source)
@@ -73,13 +73,12 @@ def test_s3_gives_what_local_files_give(tmp_path, s3):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_object_that_is_replaced_is_noticed(s3, name):
-    write_files(s3.root / "bucket")
-    s3.notice()
-    (file,) = find_inputs(f"s3://bucket/{name}")
+def test_an_object_that_is_replaced_is_noticed(tmp_path, s3, name):
+    write_files(tmp_path)
+    s3.put(tmp_path, under="data")
+    (file,) = find_inputs(f"s3://bucket/data/{name}")
     part = cut(0, file)[0]
-    path = s3.root / "bucket" / name
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    obstore.put(s3.bucket(), f"data/{name}", (tmp_path / name).read_bytes()[:-1] + b"x")
     with pytest.raises(CorruptionError, match="has changed since it was found"):
         list(read_slice(file, part, TextRules()))
 
