@@ -12,7 +12,7 @@ from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs
 from servers import SECRET, s3_server
 from tokenfeed.cli import app
-from tokenfeed.errors import ArgumentError, NotAStoreError
+from tokenfeed.errors import ArgumentError, NotFoundError
 from tokenfeed.storage import objects
 from tokenfeed.store.verify import verify
 
@@ -53,7 +53,7 @@ def test_errors_are_told_in_one_block(text, tmp_path):
     (tmp_path / "bad.jsonl").write_bytes(jsonl(make_documents(3)) + b"[1, 2]\n")
     bad = ["prepare", tmp_path / "bad.jsonl", "-o", tmp_path / "store", *tokenizer, "-w", 1]
     done = run(*bad)
-    assert (done.returncode, "CorruptionError" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert (done.returncode, "FormatError" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert "line 4" in done.stderr
     done = run(*bad, "--on-error", "skip")
     assert done.returncode == 0, done.stderr
@@ -67,7 +67,7 @@ def test_errors_are_told_in_one_block(text, tmp_path):
     ):
         command = ["prepare", *arguments, "-o", tmp_path / "other", *tokenizer]
         error = CliRunner().invoke(app, [str(one) for one in command]).exception  # which `main` shows as such a block
-        assert isinstance(error, ArgumentError | NotAStoreError), error
+        assert isinstance(error, ArgumentError | NotFoundError), error
 
 
 def test_parts_as_array_jobs(text, tmp_path):
