@@ -66,9 +66,9 @@ def prepare(folder: Path, tokenizer: Path, **options: object) -> tuple[float, fl
     out = Path(tempfile.mkdtemp(prefix="tokenfeed-bench-")) / "store"
     first: list[tuple[float, int]] = []
 
-    def note(progress: tokenfeed.preparation.Progress) -> None:
+    def note(report: tokenfeed.preparation.Report) -> None:
         if not first:
-            first.append((time.perf_counter(), progress.new_bytes))
+            first.append((time.perf_counter(), report.made_counts.input_bytes))
 
     began = time.perf_counter()
     try:

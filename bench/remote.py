@@ -1,15 +1,13 @@
 """Measures reading from object storage: `python bench/remote.py [--quick] [--json PATH]`.
 
-Exit status 1 if a bar is missed. A real S3 server (rclone) on loopback, in another process, that answers every request
-20 ms late. It reads a whole object for every range of it that is asked for, so there are many small ones. `--quick`
-takes few repetitions, and enforces nothing.
+Exit status 1 if a bar is missed. A real S3 server (SeaweedFS) on loopback, in another process, answers every request
+20 ms late. `--quick` takes few repetitions, and enforces nothing.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,8 +31,8 @@ STEP_SECONDS = 0.2
 def slow_server() -> Iterator[Path]:
     """A server with the store in `s3://bucket/store`; the environment says where. Gives an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(make_small_shards(QUICK), Path(folder, "root", "bucket", "store"))
-        command = [sys.executable, str(Path(__file__).with_name("slow_server.py")), f"{folder}/root", str(LATENCY)]
+        store = make_small_shards(QUICK)
+        command = [sys.executable, str(Path(__file__).with_name("slow_server.py")), str(store), str(LATENCY)]
         server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert server.stdin is not None
         assert server.stdout is not None

@@ -14,7 +14,8 @@ from servers import faulty_proxy, s3_server
 
 def main() -> None:
     root, seconds = Path(sys.argv[1]), float(sys.argv[2])
-    with s3_server(root) as s3, faulty_proxy(s3.url, latency=seconds) as proxy:
+    with s3_server() as s3, faulty_proxy(s3.url, latency=seconds) as proxy:
+        s3.put(root, under="store")
         print(json.dumps(s3.environment(proxy.url)), flush=True)
         sys.stdin.read()
 

@@ -321,7 +321,7 @@ imported = time.perf_counter()
 def memory(field):
     return int(re.search(field + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6
 
-Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
 anonymous, resident = memory("RssAnon"), memory("VmRSS")
 opening = time.perf_counter()
 store = tokenfeed.open(sys.argv[1])
@@ -357,7 +357,7 @@ def opening(report: Report, scale: Scale) -> None:
     report.limit(f"{what}: time", series["open"], "s", bar=1)
     report.limit(f"{what}: anonymous memory", series["anonymous"], "MB", bar=50)
     report.limit(f"{what}: memory at the worst moment", series["peak"], "MB")
-    report.limit("its first batch in a fresh process, kernels cached", series["first"], "s")
+    report.limit("its first batch in a fresh process, kernels cached", series["first"], "s", bar=0.4)
     report.limit("import tokenfeed, beyond numpy and numba", series["import"], "s", bar=0.5)
 
 

@@ -32,7 +32,7 @@ def put_shards(server, count, *script, size=SIZE, **options):
 
 
 def get(address, folder, **options):
-    return download(address, folder, **{"backoff": 0.0, "timeout": 5.0, **options})
+    return download(address, folder, **{"timeout": 5.0, **options})
 
 
 def contents(folder):
@@ -47,7 +47,7 @@ def ranges(server, path):
 CHILD = """
 import sys
 from tokenfeed.text.download.shards import download
-done = download(sys.argv[1], sys.argv[2], workers=2, timeout=20.0, backoff=0.0)
+done = download(sys.argv[1], sys.argv[2], workers=2, timeout=60.0)
 sys.exit(0 if done.ok else f"failed: {done.failed}")
 """
 

@@ -28,6 +28,7 @@ from typing import Any, Self
 class Request:
     """One request as the server saw it."""
 
+    method: str
     path: str
     query: str
     headers: Mapping[str, str]
@@ -71,6 +72,8 @@ class Exchange:
         self.handler.end_headers()
 
     def send(self, data: bytes) -> None:
+        if self.handler.command == "HEAD":
+            return
         self.handler.wfile.write(data)
         self.request.num_bytes += len(data)
 
@@ -80,7 +83,9 @@ class Exchange:
         if self.resource.etag:
             headers |= {"ETag": self.resource.etag, "Accept-Ranges": "bytes"}
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.request.range or "")
-        if not match or self.request.headers.get("If-Range", self.resource.etag) != self.resource.etag:
+        if self.request.headers.get("If-Match", self.resource.etag) != self.resource.etag:
+            return 412, {"Content-Length": "0"}, b""
+        if not match:
             return 200, headers | {"Content-Length": str(len(data))}, data
         start, stop = int(match[1]), min(len(data), int(match[2] or len(data)) + bool(match[2]))
         if start >= stop:
@@ -296,9 +301,9 @@ class FlakyServer(socketserver.ThreadingTCPServer):
         oid: Callable[[bytes], str] = lambda data: hashlib.sha256(data).hexdigest(),
     ) -> None:
         """A dataset repository as the Hugging Face hub has it: a list in pages, and files behind signed redirects."""
-        entries: list[dict[str, Any]] = [{"type": "directory", "path": "data", "size": 0}]
+        entries: list[dict[str, Any]] = [{"type": "directory", "path": "data", "size": 0, "oid": "0" * 40}]
         for path, data in files.items():
-            entry = {"type": "file", "path": path, "size": len(data)}
+            entry = {"type": "file", "path": path, "size": len(data), "oid": "0" * 40}
             if path.endswith(".parquet"):
                 entry["lfs"] = {"oid": oid(data), "size": len(data), "pointerSize": 132}
             entries.append(entry)
@@ -355,7 +360,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        request = Request(path, query, {name.title(): value for name, value in self.headers.items()})
+        request = Request(self.command, path, query, {name.title(): value for name, value in self.headers.items()})
         resource = self.server.resources.get(path) or Resource(b"", [Status(404, body=b"no such file")], {}, None)
         with self.server.lock:
             self.server.requests.append(request)
@@ -368,6 +373,8 @@ class _Handler(BaseHTTPRequestHandler):
     def finish(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             super().finish()
+
+    do_HEAD = do_GET  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         pass

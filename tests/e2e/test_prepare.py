@@ -12,7 +12,7 @@ from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs
 from servers import SECRET, s3_server
 from tokenfeed.cli import app
-from tokenfeed.errors import ArgumentError, NotAStoreError
+from tokenfeed.errors import ArgumentError, NotFoundError
 from tokenfeed.storage import objects
 from tokenfeed.store.verify import verify
 
@@ -53,7 +53,7 @@ def test_errors_are_told_in_one_block(text, tmp_path):
     (tmp_path / "bad.jsonl").write_bytes(jsonl(make_documents(3)) + b"[1, 2]\n")
     bad = ["prepare", tmp_path / "bad.jsonl", "-o", tmp_path / "store", *tokenizer, "-w", 1]
     done = run(*bad)
-    assert (done.returncode, "CorruptionError" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+    assert (done.returncode, "FormatError" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert "line 4" in done.stderr
     done = run(*bad, "--on-error", "skip")
     assert done.returncode == 0, done.stderr
@@ -67,7 +67,7 @@ def test_errors_are_told_in_one_block(text, tmp_path):
     ):
         command = ["prepare", *arguments, "-o", tmp_path / "other", *tokenizer]
         error = CliRunner().invoke(app, [str(one) for one in command]).exception  # which `main` shows as such a block
-        assert isinstance(error, ArgumentError | NotAStoreError), error
+        assert isinstance(error, ArgumentError | NotFoundError), error
 
 
 def test_parts_as_array_jobs(text, tmp_path):
@@ -99,11 +99,11 @@ def test_to_s3_and_from_s3(text, tmp_path, monkeypatch):
     """The same bytes as in a local folder, by workers and after one of them was interrupted; no secret anywhere."""
     folder, _ = text
     tokenfeed.prepare(folder / "in", tmp_path / "local", tokenizer=folder / "tokenizer", workers=0, slice_bytes=20_000)
-    with s3_server(tmp_path / "s3") as server:
+    with s3_server() as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
-        there = tmp_path / "s3" / "bucket"
-        write_inputs(there / "in", 90)
+        write_inputs(tmp_path / "in", 90)
+        server.put(tmp_path / "in", under="in")
         options = {"tokenizer": folder / "tokenizer", "slice_bytes": 20_000}
         first = tokenfeed.prepare(folder / "in", "s3://bucket/store", workers=0, part=(0, 2), **options)
         assert not first.is_complete
@@ -112,7 +112,8 @@ def test_to_s3_and_from_s3(text, tmp_path, monkeypatch):
         assert report.is_complete
         assert report.made == report.num_slices - first.made + 1
         assert tokenfeed.prepare(folder / "in", "s3://bucket/store", workers=0, **options).made == 0
-        assert picture(there / "store") == picture(tmp_path / "local")
+        server.get("store", tmp_path / "there")
+        assert picture(tmp_path / "there") == picture(tmp_path / "local")
         assert verify("s3://bucket/store").ok
         remote = tokenfeed.prepare("s3://bucket/in", tmp_path / "from", workers=2, **options)
         assert remote.is_complete

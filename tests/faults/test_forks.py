@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 from torch.utils.data import DataLoader
 
 import tokenfeed
 import tokenfeed.torch
+from flaky_server import FlakyServer
 from tiers import slow
+from tokenfeed.errors import ForkError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 
@@ -36,7 +39,7 @@ def expected(store_path):
 @pytest.mark.parametrize("prefetch", [0, 1, 8])
 @pytest.mark.parametrize("before", [0, 1, 7])
 def test_both_sides_of_a_fork_go_on(store_path, expected, prefetch, before):
-    """The child has none of the threads; it begins anew behind what its parent had delivered."""
+    """The child has none of the threads; it starts after what its parent had delivered."""
     loader = make(store_path, prefetch=prefetch)
     for step in range(before):
         assert content(next(loader)) == expected[step]
@@ -49,6 +52,51 @@ def test_both_sides_of_a_fork_go_on(store_path, expected, prefetch, before):
     assert [content(next(loader)) for _ in range(STEPS - before)] == expected[before:]
     assert os.waitpid(child, 0)[1] == 0
     loader.close()
+
+
+def test_remote_data_in_a_forked_child_is_an_error_that_names_the_way_out(store_path, expected):
+    """Where the parent had opened some. The child still reads local files, and a spawned one reads everything."""
+    with FlakyServer() as server:
+        for file in store_path.rglob("*.*"):
+            server.put(f"/{file.relative_to(store_path)}", file.read_bytes())
+        loaders = [make(server.url(""), prefetch=prefetch) for prefetch in (0, 2)]
+        assert [content(next(loader)) for loader in loaders] == [expected[0]] * 2
+        view = tokenfeed.open(server.url("")).windows(64)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            refused = 0
+            try:
+                acts = [partial(next, loader) for loader in loaders]
+                acts += [lambda: view[0], lambda: view[-1], lambda: tokenfeed.open(server.url(""))]
+                for act in acts:
+                    try:
+                        act()
+                    except ForkError as error:
+                        refused += "spawn" in str(error) and "after the fork" in str(error)
+                refused *= content(next(make(store_path, prefetch=2))) == expected[0]
+            finally:
+                os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+        assert [content(next(loader)) for loader in loaders] == [expected[1]] * 2
+        batches = DataLoader(Opened(server.url("")), num_workers=1, multiprocessing_context="spawn", sampler=range(3))
+        assert [row.tolist() for batch in batches for row in batch] == [view[i].tokens.tolist() for i in range(3)]
+
+
+def test_a_forked_child_may_open_remote_data_first(store_path):
+    with FlakyServer() as server:
+        for file in store_path.rglob("*.*"):
+            server.put(f"/{file.relative_to(store_path)}", file.read_bytes())
+        code = f"""
+import os, tokenfeed
+child = os.fork()
+if child == 0:
+    view = tokenfeed.open({server.url("")!r}).windows(64)
+    assert (view[3].tokens == tokenfeed.open({str(store_path)!r}).windows(64)[3].tokens).all()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=100)
 
 
 def test_forks_at_any_moment(store_path, expected):

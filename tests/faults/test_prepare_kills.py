@@ -21,7 +21,7 @@ from preparing import make_documents, picture, write_jsonl
 from tiers import pick
 from tokenfeed.errors import StateError, WorkerError, WriteError
 from tokenfeed.preparation import locking
-from tokenfeed.preparation.locking import alone, beside_others
+from tokenfeed.preparation.locking import hold
 from tokenfeed.store.verify import verify
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", pick(1, 3)))
@@ -184,10 +184,10 @@ def test_two_runs_at_once(text, tmp_path, monkeypatch):
     (tmp_path / "store" / ".prepare").mkdir(parents=True)
     lock = tmp_path / "store" / ".prepare" / "lock"
     options = {"tokenizer": text / "tokenizer", "workers": 0, **OPTIONS}
-    for hold in (alone, beside_others):
-        with hold(lock), pytest.raises(StateError, match="another run is preparing"):
+    for exclusive in (True, False):
+        with hold(lock, exclusive=exclusive), pytest.raises(StateError, match="another run is preparing"):
             tokenfeed.prepare(text / "text.jsonl", tmp_path / "store", **options)
-    with beside_others(lock):  # parts work side by side
+    with hold(lock, exclusive=False):  # parts work side by side
         tokenfeed.prepare(text / "text.jsonl", tmp_path / "store", part=(0, 5), **options)
     assert tokenfeed.prepare(text / "text.jsonl", tmp_path / "store", **options).is_complete
 

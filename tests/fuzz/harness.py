@@ -28,7 +28,7 @@ from typing import Any
 
 __all__ = ["Case", "Figures", "Target", "fuzz"]
 
-SECONDS = 20.0
+SECONDS = 60.0
 """For one input; ample, since the machine may be busy."""
 FIRST_SECONDS = 300.0
 """For the first one, which may compile kernels."""

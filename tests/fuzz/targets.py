@@ -27,7 +27,6 @@ TARGETS: Mapping[str, Target] = {
     "listing": state_targets.listing,
     "jsonl": text_targets.jsonl,
     "jsonl-compressed": text_targets.jsonl_compressed,
-    "json-kernels": text_targets.json_kernels,
     "tokenizer": text_targets.tokenizer,
     "hugging-face": text_targets.hugging_face,
     "rank-file": text_targets.rank_file,

@@ -17,24 +17,25 @@ from tokenfeed.errors import CorruptionError, FormatError, TokenfeedError
 from tokenfeed.format.codecs import SHIPPED
 from tokenfeed.format.npy import parse_header
 from tokenfeed.text.sources import jsonl
+from tokenfeed.text.sources.stored import StoredFile
 
 MEBIBYTE = 1 << 20
 
 CODE = """
 import resource, sys
-from tokenfeed.preparation.documents import Reading, read_slice
-from tokenfeed.preparation.inputs import cut, find_inputs
+from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
+from tokenfeed.text.sources.portions import TextRules
 (file,) = find_inputs(sys.argv[1])
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-def read(how):
+def read(rules):
     count = 0
     for part in cut(0, file):
-        for chunk in read_slice(file, part, how):
-            count += sum(map(len, chunk.texts))
+        for portion in read_slice(file, part, rules):
+            count += sum(map(len, portion.texts))
     return count
 before = peak()
-print(read(Reading(on_error="skip")), peak() - before)
+print(read(TextRules(on_error="skip")), peak() - before)
 """
 
 
@@ -74,7 +75,7 @@ def test_what_a_stream_holds_is_bounded(tmp_path, kind, monkeypatch):
     write_bomb(path, b"x" * MEBIBYTE, 64, b'{"text": "', b'"}\n')
     tracemalloc.start()
     try:
-        text = jsonl.JsonlText(path, "text")
+        text = jsonl.JsonlText(StoredFile(str(path)), "text")
         with pytest.raises(FormatError, match="prepare"):
             text.read(0)
         with pytest.raises(FormatError, match="prepare"):
@@ -88,7 +89,7 @@ def test_what_a_stream_holds_is_bounded(tmp_path, kind, monkeypatch):
 def test_a_group_that_fits_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(jsonl, "_LARGEST_GROUP", 1000)
     (tmp_path / "a.jsonl").write_text('{"text": "abc"}\n' * 3000)
-    text = jsonl.JsonlText(tmp_path / "a.jsonl", "text")
+    text = jsonl.JsonlText(StoredFile(str(tmp_path / "a.jsonl")), "text")
     with pytest.raises(FormatError):  # 1,024 lines have 16,384 bytes
         text.read(0)
     monkeypatch.setattr(jsonl, "_LARGEST_GROUP", 16_385)

@@ -7,7 +7,6 @@ Indices of arrays are checked where `NUMBA_BOUNDSCHECK` is set (`make bounds`); 
     blocks     slots of the cache           slot < NUM_SLOTS, one block each       slots with a guard page
     checksum   the data                     a block at a time while one is left    every size with a guard page
     packing    rows of tokens               lengths that add up to the width       rows with a guard page
-    json_*     a line, and what it says     eight bytes while eight are left       fuzz target `json-kernels`
     spans      arrays made in the kernel    grown to what is read into them        fuzz targets `spans`, `payloads`
     pieces     the same                     the same                               fuzz target `packing-plan`
 """

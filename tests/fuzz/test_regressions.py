@@ -12,7 +12,6 @@ from fuzz.text_targets import byte_tokenizer
 from plain import make_documents
 from tokenfeed.errors import (
     CorruptionError,
-    DownloadError,
     FormatError,
     PlanMismatchError,
     ReadError,
@@ -24,10 +23,9 @@ from tokenfeed.format.npy import descr_from_json
 from tokenfeed.observe.snapshots import Snapshot, parse_snapshots
 from tokenfeed.plan.plan import Plan
 from tokenfeed.storage import objects
-from tokenfeed.text.download.client import Client
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.listing import read_listing
-from tokenfeed.text.streaming.state import StreamState
+from tokenfeed.text.streaming.state import SavedStream
 
 DEEP = b"[" * 100_000
 
@@ -118,7 +116,7 @@ def test_references_beyond_64_bits(stream):
     state = json.loads(json.dumps(feed.state_dict()))
     state["lanes"]["0"]["documents"][0] = 2**64
     with pytest.raises(StateError):
-        StreamState.from_json(state)
+        SavedStream.from_json(state)
 
 
 def test_one_lane_far_ahead_of_another(stream):
@@ -263,12 +261,6 @@ def test_documents_that_claim_more_than_there_is(tmp_path, where, claimed):
         assert store.documents().read([len(store.documents()) - 1]).payloads
     with pytest.raises(TokenfeedError):
         assert store.windows(100).read([0]).spans["documents"][0][0].payload
-
-
-def test_a_server_that_sends_a_list_without_end():
-    chunks = iter(lambda: b" " * (1 << 20), None)
-    with pytest.raises(DownloadError, match="bytes of JSON"):
-        list(Client._bounded(chunks, "https://user:secret@host/list"))
 
 
 def test_a_list_of_files_with_a_name_too_long(tmp_path):

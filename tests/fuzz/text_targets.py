@@ -7,20 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from fuzz.guarded import guarded
 from fuzz.harness import Case
 from fuzz.mutator import mutate_bytes, mutate_json
 from fuzz.store_targets import check
 from tokenfeed import Tokenizer
 from tokenfeed.errors import TokenfeedError
-from tokenfeed.kernels import json_lines, json_strings
-from tokenfeed.preparation.documents import Reading, read_slice
-from tokenfeed.preparation.inputs import cut, find_inputs
-from tokenfeed.preparation.reading_lines import Wanted
+from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
 from tokenfeed.text.sources.jsonl import JsonlText
+from tokenfeed.text.sources.portions import TextRules
+from tokenfeed.text.sources.stored import StoredFile
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
 Attempt = Callable[[Case], None]
@@ -49,11 +46,11 @@ def plain_documents(data: bytes) -> tuple[list[tuple[str, Any]], int]:
             continue
         try:
             found = json.loads(str(line, "utf-8"))
-            text, kept = found.get("text"), found.get("id")
+            text, kept = found["text"], found.get("id")
             json.dumps([text, kept], ensure_ascii=False).encode()
             if text is not None and not isinstance(text, str):
                 raise ValueError(text)
-        except (ValueError, AttributeError, RecursionError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             wrong += 1
             continue
         if text is not None:
@@ -72,20 +69,20 @@ def draw_lines(case: Case) -> bytes:
 def read_prepared(case: Case, path: Path) -> tuple[list[tuple[str, Any]], int]:
     """(documents, how many lines are none) as `tokenfeed prepare` reads them, however it cuts."""
     rng = case.rng
-    how = Reading(
-        keep=("id",), on_error="skip", chunk_bytes=rng.choice((1, 20, 1 << 20)), long_bytes=rng.choice((1, 64, 1 << 22))
-    )
+    sizes = {"portion_bytes": rng.choice((1, 20, 1 << 20)), "long_bytes": rng.choice((1, 64, 1 << 22))}
+    rules = TextRules(keep=("id",), on_error="skip", **sizes)
     (file,) = find_inputs(path)
     documents: list[tuple[str, Any]] = []
     malformed = 0
     for part in cut(0, file, slice_bytes=rng.choice((1 << 30, 64))):
-        for chunk in read_slice(file, part, how):
-            malformed += chunk.num_malformed
-            for text, begins, kept in zip(chunk.texts, chunk.begins, chunk.kept, strict=True):
-                if begins:
-                    documents.append((text, json.dumps(kept["id"])))
-                else:
-                    documents[-1] = (documents[-1][0] + text, documents[-1][1])
+        for portion in read_slice(file, part, rules):
+            malformed += portion.num_malformed
+            if portion.begins:
+                documents += [
+                    (text, json.dumps(kept["id"])) for text, kept in zip(portion.texts, portion.kept, strict=True)
+                ]
+            else:
+                documents[-1] = (documents[-1][0] + portion.texts[0], documents[-1][1])
     return documents, malformed
 
 
@@ -95,7 +92,7 @@ def too_much(data: bytes) -> bool:
 
 
 def jsonl(folder: Path) -> Attempt:
-    """Lines through both readers: the same documents, or the same lines refused."""
+    """Lines as groups and as slices: the same documents, or the same lines refused."""
 
     def attempt(case: Case) -> None:
         data = draw_lines(case)
@@ -104,23 +101,17 @@ def jsonl(folder: Path) -> Attempt:
         found, malformed = read_prepared(case, folder / "a.jsonl")
         if not too_much(data):
             check((found, malformed) == (expected, wrong), found, expected, malformed, wrong)
-        text = JsonlText(folder / "a.jsonl", "text")
+        text = JsonlText(StoredFile(str(folder / "a.jsonl")), "text")
         try:
             streamed = [each for _, batch in text.read(0).batches(3) for each in batch if each is not None]
         except TokenfeedError:
-            check(wrong or b'"text"' not in data.split(b"\n", 1)[1] or _lacks_text(data), "refused without need")
+            check(wrong or too_much(data), "refused without need")
             raise
         finally:
             text.close()
         check(streamed == [each for each, _ in expected] or wrong or too_much(data), streamed)
 
     return attempt
-
-
-def _lacks_text(data: bytes) -> bool:
-    """Whether a line has no text: a stream refuses it, `prepare` counts it."""
-    lines = (line for line in data.split(b"\n") if line.strip())
-    return any("text" not in json.loads(line) for line in lines)
 
 
 def jsonl_compressed(folder: Path) -> Attempt:
@@ -137,7 +128,7 @@ def jsonl_compressed(folder: Path) -> Attempt:
         found, malformed = read_prepared(case, path)
         if whole and not too_much(data):
             check((found, malformed) == plain_documents(data))
-        text = JsonlText(path, "text")
+        text = JsonlText(StoredFile(str(path)), "text")
         try:
             for _ in text.read(0).batches(3):
                 pass
@@ -145,44 +136,6 @@ def jsonl_compressed(folder: Path) -> Attempt:
             text.close()
 
     return attempt
-
-
-def json_kernels(folder: Path) -> Attempt:
-    """The kernels alone, on arrays with an unmapped page behind them: one byte too far ends the process."""
-
-    def attempt(case: Case) -> None:
-        rng = case.rng
-        data = draw_lines(case)[rng.choice((0, 0, rng.randrange(40))) :]
-        case.note("data", data)
-        wanted = Wanted(["text", "id"])
-        array, out = guarded(data, writable=False), guarded(bytes(len(data)))
-        rows = guarded(bytes(8 * 16 * (json_lines.KEYS + 4))).view(np.int64).reshape(16, -1)
-        state, offsets = (guarded(each.tobytes()).view(np.int64) for each in (wanted.state, wanted.offsets))
-        name, keys = guarded(wanted.name.tobytes()), guarded(wanted.keys.tobytes(), writable=False)
-        stop = 0
-        while stop < len(data):
-            count, stop = json_lines.scan_lines(array, stop, len(data), state, name, keys, offsets, rows, out)
-            for start, end, status, first, last in rows[:count, :5].tolist():
-                kind = status & ~json_lines.CHECK
-                if kind in (json_lines.RAW, json_lines.UNESCAPED):
-                    source = array if kind == json_lines.RAW else out
-                    _check_text(data[start:end], source[first:last].tobytes())
-        inside = data[: rng.randrange(len(data) + 1)].replace(b'"', b"'")
-        target = guarded(bytes(len(inside)))
-        stopped, written = json_strings.unescape(
-            guarded(inside, writable=False), 0, len(inside), rng.random() < 0.5, target, 0
-        )
-        check(-1 <= stopped <= len(inside) and 0 <= written <= len(inside))
-
-    return attempt
-
-
-def _check_text(line: bytes, text: bytes) -> None:
-    try:
-        fields = json.loads(str(line, "utf-8"))
-    except UnicodeDecodeError:
-        return  # whoever asked looks at the bytes before he believes them
-    check(fields["text"].encode() == text, line)
 
 
 def byte_tokenizer() -> Tokenizer:

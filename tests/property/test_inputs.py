@@ -5,20 +5,26 @@ import json
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokenfeed.kernels import json_lines, json_strings
-from tokenfeed.preparation.documents import Reading, read_slice
-from tokenfeed.preparation.inputs import cut, find_inputs
-from tokenfeed.preparation.reading_lines import LongLine, Wanted
+import tokenfeed
+from golden import golden_tokenizer
+from preparing import contents as contents_of
+from tokenfeed.errors import FormatError
+from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
+from tokenfeed.text.sources import json_lines
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line
+from tokenfeed.text.sources.portions import TextRules
+from tokenfeed.text.streaming.chunks import read_chunks
+from tokenfeed.text.streaming.cursors import GroupsInOrder, Stride
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
-TEXT = st.one_of(st.text(CHARACTERS, max_size=40), st.sampled_from(["", 'a "b" \\ \n\t', "é😀" * 9, "x" * 200]))
+TEXT = st.one_of(st.text(CHARACTERS, max_size=40), st.sampled_from(["", 'a "b" \\ \n\t', "é😀" * 90, "x" * 700]))
 VALUE = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXT),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
@@ -81,15 +87,6 @@ def fits_utf8(value) -> bool:
     return True
 
 
-def depth(value) -> int:
-    """How deep a value is nested; ValueError where that is too deep for us."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    levels = 0 if inner is None else 1 + max(map(depth, inner), default=0)
-    if levels > json_lines.MAX_DEPTH:
-        raise ValueError("nested too deep")
-    return levels
-
-
 def plain_documents(content: bytes, keep: tuple[str, ...]):
     """(documents, malformed, null) by the plainest way there is."""
     documents, malformed, null = [], 0, 0
@@ -98,14 +95,13 @@ def plain_documents(content: bytes, keep: tuple[str, ...]):
             continue
         try:
             fields = json.loads(str(line, "utf-8"))
-            depth(fields)
         except ValueError:
             malformed += 1
             continue
-        if not isinstance(fields, dict):
+        if not isinstance(fields, dict) or "text" not in fields:
             malformed += 1
             continue
-        text, kept = fields.get("text"), {name: fields.get(name) for name in keep}
+        text, kept = fields["text"], {name: fields.get(name) for name in keep}
         if text is None:
             null += 1
         elif not isinstance(text, str) or not fits_utf8([text, kept]):
@@ -115,37 +111,39 @@ def plain_documents(content: bytes, keep: tuple[str, ...]):
     return documents, malformed, null
 
 
-def joined(chunks):
-    """(documents, malformed, null) of chunks, pieces put together."""
+def joined(portions):
+    """(documents, malformed, null) of portions, pieces put together."""
     documents, malformed, null, is_open = [], 0, 0, False
-    for chunk in chunks:
-        assert len(chunk.texts) == len(chunk.begins) == len(chunk.ends) == len(chunk.kept)
-        for text, begins, ends, kept in zip(chunk.texts, chunk.begins, chunk.ends, chunk.kept, strict=True):
-            assert begins != is_open
-            assert begins == (kept is not None)
-            if begins:
-                documents.append((text, kept))
-            else:
-                assert text, "only a document can be empty, not a piece of one"
-                documents[-1] = (documents[-1][0] + text, documents[-1][1])
-            is_open = not ends
-        malformed += chunk.num_malformed
-        null += chunk.num_null
+    for portion in portions:
+        malformed += portion.num_malformed
+        null += portion.num_null
+        if portion.begins and portion.ends:
+            assert not is_open or not portion.texts
+            documents += zip(portion.texts, portion.kept, strict=True)
+            continue
+        assert portion.begins != is_open
+        (text,) = portion.texts
+        assert text, "only a document can be empty, not a piece of one"
+        if portion.begins:
+            documents.append((text, portion.kept[0]))
+        else:
+            documents[-1] = (documents[-1][0] + text, documents[-1][1])
+        is_open = not portion.ends
     assert not is_open
     return documents, malformed, null
 
 
-def read_all(path: Path, how: Reading, slice_bytes: int):
+def read_all(path: Path, rules: TextRules, slice_bytes: int):
     (file,) = find_inputs(path)
-    chunks, total = [], 0
+    portions, total = [], 0
     for part in cut(0, file, slice_bytes=slice_bytes):
-        of_part = list(read_slice(file, part, how))
-        reached = [chunk.input_bytes for chunk in of_part]
+        of_part = list(read_slice(file, part, rules))
+        reached = [portion.input_bytes for portion in of_part]
         assert reached == sorted(reached)
         total += reached[-1]
-        chunks += of_part
+        portions += of_part
     assert total == file.size
-    return joined(chunks)
+    return joined(portions)
 
 
 def same(left, right) -> bool:
@@ -161,17 +159,17 @@ def same(left, right) -> bool:
     st.sampled_from([(), ("meta",), ("meta", "id")]),
     st.booleans(),
 )
-def test_the_documents_do_not_depend_on_how_the_file_is_cut(content, slice_bytes, chunk_bytes, long_bytes, keep, whole):
+def test_the_documents_do_not_depend_on_the_cuts(content, slice_bytes, portion_bytes, long_bytes, keep, whole):
     expected = plain_documents(content, keep)
     for long in (long_bytes, 1 << 20):
-        how = Reading(keep=keep, on_error="skip", whole=whole, chunk_bytes=chunk_bytes, long_bytes=long)
+        rules = TextRules(keep=keep, on_error="skip", whole=whole, portion_bytes=portion_bytes, long_bytes=long)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "a.jsonl")
             path.write_bytes(content)
-            assert same(read_all(path, how, slice_bytes), expected)
+            assert same(read_all(path, rules, slice_bytes), expected)
             path = Path(folder, "a.jsonl.gz")
             path.write_bytes(gzip.compress(content))
-            assert same(read_all(path, how, slice_bytes), expected)
+            assert same(read_all(path, rules, slice_bytes), expected)
 
 
 @pytest.mark.parametrize("line", ODD_LINES)
@@ -181,72 +179,153 @@ def test_odd_lines_are_what_json_says(tmp_path, line, long_bytes):
     content = b'{"text": "first", "meta": 1}\n' + line + b'\n{"text": "last", "meta": 2}'
     (tmp_path / "a.jsonl").write_bytes(content)
     for keep in [(), ("meta",)]:
-        for chunk_bytes in (1, 2, 3, 1 << 20) if long_bytes == 1 else (1 << 20,):
-            how = Reading(keep=keep, on_error="skip", chunk_bytes=chunk_bytes, long_bytes=long_bytes)
-            got, expected = read_all(tmp_path / "a.jsonl", how, 1 << 20), plain_documents(content, keep)
+        for portion_bytes in (1, 2, 3, 1 << 20) if long_bytes == 1 else (1 << 20,):
+            rules = TextRules(keep=keep, on_error="skip", portion_bytes=portion_bytes, long_bytes=long_bytes)
+            got, expected = read_all(tmp_path / "a.jsonl", rules, 1 << 20), plain_documents(content, keep)
             assert same(got, expected)
 
 
-@given(lines(), st.lists(st.integers(1, 30), min_size=1, max_size=5))
-def test_a_line_may_be_fed_in_any_pieces(line, sizes):
-    """What is found does not depend on where it is cut, and is what `json` says."""
-    expected = None
-    for steps in (sizes, [max(1, len(line))]):
-        found = LongLine(Wanted(["text", "meta"]), 7)
-        at, turn = 0, 0
-        while at < len(line):
-            size = steps[turn % len(steps)]
-            found.feed(line[at : at + size], final=False)
-            at, turn = at + size, turn + 1
-        found.feed(b"", final=True)
-        found.read = lambda offset, count: line[offset : offset + count]
-        outcome = (found.problem is None, found.is_blank, found.place("text"), found.place("meta"))
-        if expected is None:
-            expected = outcome
-        assert outcome[:2] == expected[:2]
-        if found.problem is None:
-            assert outcome == expected
-    if expected[0] and not expected[1]:
-        fields = json.loads(line)
-        for name in ("text", "meta"):
-            place = found.place(name)
-            assert (place is None) == (name not in fields)
-            if place is not None:
-                assert same(found.value(*place), fields[name])
+def long_line(line: bytes, sizes, block_bytes=7) -> LongLine:
+    """A line that was fed in pieces of these sizes, turn by turn."""
+    fed = LongLine(lambda offset, count: line[offset : offset + count], block_bytes=block_bytes, long_bytes=1)
+    at, turn = 0, 0
+    while at < len(line):
+        size = sizes[turn % len(sizes)]
+        fed.feed(line[at : at + size])
+        at, turn = at + size, turn + 1
+    return fed
 
 
-@given(st.text(max_size=60), st.integers(1, 20), st.booleans())
-@example("😀" * 5, 3, True)
+def outcome(parse):
+    try:
+        return parse()
+    except LineError:
+        return None
+
+
+@given(lines(), st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(1, 40))
+@example(b'{"text": "' + b"\\ud83d\\ude00" * 99 + b'"}', [1], 1)
+def test_a_long_line_says_what_a_short_one_says(line, sizes, block_bytes):
+    """Wherever it is cut, with placeholders for its long strings."""
+    fed = long_line(line, sizes, block_bytes)
+    assert fed.num_bytes == len(line)
+    assert fed.is_blank == (not line or line.isspace())
+    if fed.is_blank:
+        return
+    expected = outcome(lambda: parse_line(line, "text", ("meta",)))
+    got = outcome(lambda: fed.parse("text", ("meta",)))
+    assert (got is None) == (expected is None)
+    if got is not None:
+        text = None if got[0] is None else "".join(piece for piece, _ in fed.pieces(got[0]))
+        assert same((text, got[1]), expected)
+
+
+@given(st.text(min_size=300, max_size=400), st.integers(1, 20), st.booleans())
+@example("😀" * 150, 3, True)
 def test_strings_come_back_from_their_escapes(text, block_bytes, ascii_only):
     """Lone surrogates are refused, wherever the string is cut; all else is what it was."""
-    raw = json.dumps(text, ensure_ascii=ascii_only).encode(errors="surrogatepass")
-    line = LongLine(Wanted(["text"]), block_bytes)
-    line.read = lambda offset, count: raw[offset : offset + count]
+    line = json.dumps({"text": text}, ensure_ascii=ascii_only).encode(errors="surrogatepass")
+    fed = long_line(line, [50], block_bytes)
     if fits_utf8(text):
-        assert "".join(piece for _, piece in line.string(0, len(raw))) == text
+        found, _ = fed.parse("text", ())
+        assert found != text, "it is a placeholder"
+        assert "".join(piece for piece, _ in fed.pieces(found)) == text
     else:
-        with pytest.raises(ValueError):
-            list(line.string(0, len(raw)))
+        with pytest.raises(LineError):
+            fed.parse("text", ())
 
 
-@given(st.binary(max_size=60), st.integers(0, 60))
-def test_unescaping_equals_json(inside, at):
-    """Of any bytes that `json` takes for the inside of a string; and it stops nowhere but in front of an escape."""
-    inside = inside.replace(b'"', b"\\n").replace(b"\x00", b"\\u00e9\\ud83d\\ude00")
-    out = np.empty(max(1, len(inside)), np.uint8)
-    stopped, written = json_strings.unescape(np.frombuffer(inside, np.uint8), 0, len(inside), True, out, 0)
-    try:
-        expected = json.loads(b'"' + inside + b'"', strict=False)
-        expected.encode()
-    except ValueError:
-        if inside.isascii():
-            assert stopped < 0
+@given(lines())
+@example(b'{"text": "a", "meta": 18446744073709551616}')
+@example(b'{"text": "a", "meta": [18446744073709551616]}')
+@example(b'{"text": "a", "meta": -1e300}')
+def test_lines_say_the_same_without_orjson(line):
+    assert json_lines._fast_loads is not None, "orjson is part of the development environment"
+    with_orjson = outcome(lambda: parse_line(line, "text", ("meta",)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_lines, "_fast_loads", None)
+        without = outcome(lambda: parse_line(line, "text", ("meta",)))
+    assert same(with_orjson, without)
+    assert (with_orjson is None) == (without is None)
+
+
+@st.composite
+def files_of_text(draw):
+    """(name, bytes) of a file of any format."""
+    ending = draw(st.sampled_from([".jsonl", ".jsonl.gz", ".ndjson.zst", ".txt", ".txt.gz", ".parquet"]))
+    if ending == ".parquet":
+        texts = draw(st.lists(st.one_of(st.none(), TEXT), min_size=1, max_size=12))
+        column = pa.array([None if text is None else text.encode() for text in texts], pa.binary())
+        if draw(st.booleans()):
+            column = pa.array(texts, pa.string())
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"text": column}), sink, row_group_size=draw(st.integers(1, 5)))
+        return f"a{ending}", sink.getvalue().to_pybytes()
+    if ".txt" in ending:
+        data = draw(st.one_of(TEXT.map(str.encode), st.binary(max_size=9)))
     else:
-        assert stopped == len(inside)
-        assert out[:written].tobytes().decode() == expected
-    at = min(at, len(inside))
-    stopped, _ = json_strings.unescape(np.frombuffer(inside, np.uint8), 0, at, False, out, 0)
-    assert stopped < 0 or stopped == at or (inside[stopped : stopped + 1] == b"\\" and at - stopped < 12)
+        good = st.builds(lambda text: json.dumps({"text": text}).encode(), st.one_of(st.none(), TEXT))
+        end = draw(st.sampled_from([b"\n", b"\r\n", b"\n\n"]))
+        data = end.join(draw(st.lists(st.one_of(good, good, good, lines()), max_size=8)))
+    return f"a{ending}", compressed(ending, data)
+
+
+def compressed(ending: str, data: bytes) -> bytes:
+    if ending.endswith(".gz"):
+        return gzip.compress(data)
+    return pa.Codec("zstd").compress(data, asbytes=True) if ending.endswith(".zst") else data
+
+
+def streamed(path: Path) -> list[str]:
+    """The documents that `stream` would encode in one epoch."""
+    files = TextFiles.find(path)
+    if not files.num_groups(0):
+        return []
+    stride = Stride(GroupsInOrder(files), 1)
+    return [text for chunk in read_chunks(files, stride, 0, stride.start(0), 3, epochs=1) for text in chunk.texts]
+
+
+def prepared(path: Path, slice_bytes: int) -> list[str]:
+    (file,) = find_inputs(path)
+    portions = []
+    for part in cut(0, file, slice_bytes=slice_bytes):
+        portions += read_slice(file, part, TextRules(portion_bytes=50, long_bytes=300))
+    return [text for text, _ in joined(portions)[0]]
+
+
+@given(files_of_text(), st.integers(1, 300))
+def test_stream_prepare_and_training_read_the_same_documents(file, slice_bytes):
+    """Or they all refuse the file, with one kind of error, whose message names it."""
+    name, data = file
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes(data)
+        readers = [
+            lambda: streamed(path),
+            lambda: prepared(path, slice_bytes),
+            lambda: list(TextFiles.find(path).documents()),
+        ]
+        outcomes = []
+        for reader in readers:
+            try:
+                outcomes.append(reader())
+            except FormatError as error:
+                assert name in str(error)
+                outcomes.append((type(error), str(error).partition(" on_error=")[0].rstrip(".")))
+        assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+def test_a_store_and_a_stream_have_the_same_tokens(tmp_path):
+    """The same through `prepare` and `stream` themselves."""
+    texts = ["one", "", "two words", "é😀", "x" * 50]
+    lines = [json.dumps({"text": text}) for text in texts]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines[:2], '{"text": null}', "", *lines[2:]]))
+    tokenizer = golden_tokenizer("tiktoken")
+    tokenfeed.prepare(tmp_path / "a.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=0, split=None)
+    assert [tokens for tokens, _ in contents_of(tmp_path / "store")] == [
+        tokenizer.encode(text, prepend=tokenizer.bos_id).tolist() for text in texts
+    ]
+    assert streamed(tmp_path / "a.jsonl") == texts
 
 
 @given(
@@ -258,7 +337,7 @@ def test_unescaping_equals_json(inside, at):
     st.sampled_from([pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]),
     st.booleans(),
 )
-def test_parquet_slices_give_the_rows_of_the_file(texts, group_rows, slice_bytes, chunk_bytes, long_bytes, kind, whole):
+def test_parquet_slices_give_all_rows(texts, group_rows, slice_bytes, portion_bytes, long_bytes, kind, whole):
     values = [{"a": [number, None], "b": str(number)} for number in range(len(texts))]
     column = [None if text is None else text.encode() for text in texts] if kind == pa.binary() else texts
     table = pa.table({"text": pa.array(column, pa.string() if pa.types.is_dictionary(kind) else kind), "meta": values})
@@ -268,12 +347,12 @@ def test_parquet_slices_give_the_rows_of_the_file(texts, group_rows, slice_bytes
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.parquet")
         pq.write_table(table, path, row_group_size=group_rows)
-        how = Reading(keep=("meta",), whole=whole, chunk_bytes=chunk_bytes, long_bytes=long_bytes)
-        assert read_all(path, how, slice_bytes) == (expected, 0, texts.count(None))
+        rules = TextRules(keep=("meta",), whole=whole, portion_bytes=portion_bytes, long_bytes=long_bytes)
+        assert read_all(path, rules, slice_bytes) == (expected, 0, texts.count(None))
 
 
 @given(TEXT, st.integers(1, 30), st.integers(1, 60), st.booleans(), st.booleans(), st.sampled_from(["", ".gz", ".zst"]))
-def test_a_text_file_is_one_document(text, chunk_bytes, long_bytes, whole, with_bom, ending):
+def test_a_text_file_is_one_document(text, portion_bytes, long_bytes, whole, with_bom, ending):
     data = (b"\xef\xbb\xbf" if with_bom else b"") + text.encode()
     compress = {"": bytes, ".gz": gzip.compress, ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True)}
     expected = data.decode("utf-8-sig")
@@ -281,5 +360,5 @@ def test_a_text_file_is_one_document(text, chunk_bytes, long_bytes, whole, with_
         path = Path(folder, f"a.txt{ending}")
         path.write_bytes(compress[ending](data))
         for on_error in ("fail", "skip"):
-            how = Reading(on_error=on_error, whole=whole, chunk_bytes=chunk_bytes, long_bytes=long_bytes)
-            assert read_all(path, how, 1) == ([(expected, {})], 0, 0)
+            rules = TextRules(on_error=on_error, whole=whole, portion_bytes=portion_bytes, long_bytes=long_bytes)
+            assert read_all(path, rules, 1) == ([(expected, {})], 0, 0)

@@ -1,4 +1,4 @@
-"""`tokenfeed download DATASET`: bring its files here."""
+"""`tokenfeed download DATASET`: bring the files of a dataset to this machine."""
 
 import json
 import sys
@@ -23,26 +23,25 @@ def download_command(
         typer.Argument(
             metavar="DATASET",
             help="climbmix-400b, fineweb-edu-100b, hf://owner/name (or hf://owner/name@revision/folder), "
-            "or an address such as https://host/shard_{00000..01822}.parquet",
+            "or an address such as https://host/shard_{00000..01822}.parquet or s3://bucket/shard_{00000..00099}.parquet",
         ),
     ],
-    count: Annotated[int, typer.Option("-n", "--count", help="How many files to train on; -1: all.", min=-1)] = -1,
-    workers: Annotated[int, typer.Option("-w", "--workers", help="How many files at a time.", min=1)] = 4,
+    count: Annotated[int, typer.Option("-n", "--count", help="Number of files to train on; -1: all.", min=-1)] = -1,
+    workers: Annotated[int, typer.Option("-w", "--workers", help="Number of files at a time.", min=1)] = 4,
     folder: Annotated[Path | None, typer.Option("-o", "--folder", help="Default: ~/.cache/tokenfeed/<name>.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds without a byte before trying again.", min=0.1)] = 30.0,
-    retries: Annotated[int, typer.Option(help="How often to try again in a row.", min=0)] = 5,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds without progress before a file is given up. Default: TOKENFEED_TIMEOUT, or 120."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download a dataset: its first COUNT files and the one for validation. Exit status 1 if some could not be had."""
-    # Imported here: urllib3 takes a tenth of a second that other commands need not wait.
+    """Download a dataset: its first COUNT files and the one for validation. Exit status 1 if some did not come."""
     from tokenfeed.text.download.shards import download
 
     try:
-        downloaded = download(
-            dataset, folder, count=count, workers=workers, progress=not as_json, timeout=timeout, retries=retries
-        )
+        downloaded = download(dataset, folder, count=count, workers=workers, progress=not as_json, timeout=timeout)
     except KeyboardInterrupt:
-        print("Interrupted. Run the same command again: it goes on where it stopped.", file=sys.stderr)
+        print("Interrupted. Run the same command again to continue where it stopped.", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
         fields = {

@@ -19,7 +19,7 @@ from tokenfeed.cli.options import Json
 from tokenfeed.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from tokenfeed.preparation.report import Progress, Report
+    from tokenfeed.preparation.report import Report
 
 __all__ = ["prepare_command"]
 
@@ -29,40 +29,45 @@ _SOURCES = 20
 
 def prepare_command(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT...", help="Parquet, JSONL or text: files, folders, patterns.")
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Parquet, JSONL or text: files, folders, patterns, addresses."),
     ],
     out: Annotated[str, typer.Option("-o", "--out", metavar="STORE", help="The folder of the store.")],
     tokenizer: Annotated[str, typer.Option(help="A saved tokenizer: its folder, or its tokenizer.json.")],
     text_column: Annotated[str, typer.Option(help="The column, or key, that holds the text.")] = "text",
     keep: Annotated[list[str] | None, typer.Option(help="A column to keep with every document; repeatable.")] = None,
     bos: Annotated[str | None, typer.Option(help="The special token before every document.")] = None,
-    no_bos: Annotated[bool, typer.Option("--no-bos", help="None, even if the tokenizer has one.")] = False,
-    eos: Annotated[str | None, typer.Option(help="The special token behind every document.")] = None,
+    no_bos: Annotated[
+        bool, typer.Option("--no-bos", help="Begin documents with no special token, even if the tokenizer has a BOS.")
+    ] = False,
+    eos: Annotated[str | None, typer.Option(help="The special token after every document.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Default: uint16 for up to 65,536 tokens, else uint32.")] = None,
     val_fraction: Annotated[float, typer.Option(help="Share of documents for val, chosen by their text.")] = 0.001,
     val_file: Annotated[
-        list[str] | None, typer.Option(help="A file for val instead, or a pattern; 'last' is the last one; repeatable.")
+        list[str] | None, typer.Option(help="A file or pattern for val instead; 'last' is the last file; repeatable.")
     ] = None,
     no_split: Annotated[bool, typer.Option("--no-split", help="Make no splits.")] = False,
-    map_: Annotated[str | None, typer.Option("--map", help="file.py:function or module:function of yours.")] = None,
+    map_: Annotated[
+        str | None, typer.Option("--map", help="A function of your own: file.py:function or module:function.")
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option("-w", "--workers", help="Slices at a time. Default: cores; 0: one process.", min=0)
+        int | None, typer.Option("-w", "--workers", help="Processes. Default: one a core; 0: this process.", min=0)
     ] = None,
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    on_error: Annotated[str, typer.Option(help="What becomes of malformed lines: fail or skip.")] = "fail",
-    part: Annotated[str | None, typer.Option(metavar="I/N", help="Only slices I, I + N, I + 2N, …")] = None,
-    replace_changed: Annotated[
-        bool, typer.Option("--replace-changed", help="Make anew what is of inputs that changed.")
-    ] = False,
+    on_error: Annotated[
+        str, typer.Option(help="fail: the first malformed line is an error. skip: leave them out and count.")
+    ] = "fail",
+    part: Annotated[str | None, typer.Option(metavar="I/N", help="Make only the slices I, I + N, I + 2N, …")] = None,
+    replace_changed: Annotated[bool, typer.Option("--replace-changed", help="Redo the inputs that changed.")] = False,
     slice_mb: Annotated[
-        int | None, typer.Option(help="MiB of input that are one task. Default: 8 to 256, by what there is.", min=1)
+        int | None, typer.Option(help="MiB of input in one task. Default: 8 to 256, by the size of the inputs.", min=1)
     ] = None,
     shard_mb: Annotated[int, typer.Option(help="MiB after which a shard is closed.", min=1)] = 1024,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what there is to do.")] = False,
     as_json: Json = False,
 ) -> None:
     """Tokenise text files into a store. Run it again after a crash, or with more files: it does what is missing."""
-    # Imported here: it takes long enough for other commands not to wait for it.
+    # Imported here: it takes a while, and other commands do not need it.
     from tokenfeed.preparation.prepare import prepare
 
     if on_error not in ("fail", "skip"):
@@ -122,7 +127,7 @@ def _nothing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _bars() -> Iterator[Callable[["Progress"], None]]:
+def _bars() -> Iterator[Callable[["Report"], None]]:
     """A bar on standard error, or a line now and then where that is not a terminal."""
     there = Console(stderr=True)
     if not there.is_terminal:
@@ -132,30 +137,30 @@ def _bars() -> Iterator[Callable[["Progress"], None]]:
     with Bars(*columns, console=there, transient=True) as bars:
         task = bars.add_task("starting", total=None)
 
-        def tell(progress: "Progress") -> None:
-            bars.update(task, completed=progress.input_bytes, total=progress.num_bytes, description=_describe(progress))
+        def tell(report: "Report") -> None:
+            bars.update(task, completed=report.total.input_bytes, total=report.num_bytes, description=_describe(report))
 
         yield tell
 
 
-def _lines() -> Callable[["Progress"], None]:
+def _lines() -> Callable[["Report"], None]:
     told = time.monotonic()
 
-    def tell(progress: "Progress") -> None:
+    def tell(report: "Report") -> None:
         nonlocal told
         if time.monotonic() - told >= _LINE_SECONDS:
             told = time.monotonic()
-            share = progress.input_bytes / max(1, progress.num_bytes)
-            print(f"{share:.1%}  {_describe(progress)}", file=sys.stderr, flush=True)
+            share = report.total.input_bytes / max(1, report.num_bytes)
+            print(f"{share:.1%}  {_describe(report)}", file=sys.stderr, flush=True)
 
     return tell
 
 
-def _describe(progress: "Progress") -> str:
-    speed = show_bytes(progress.new_bytes / max(progress.seconds, 1e-9))
+def _describe(report: "Report") -> str:
+    total, speed = report.total, show_bytes(report.bytes_per_second)
     return (
-        f"{progress.files:,}/{progress.num_files:,} files  {progress.documents:,} documents  "
-        f"{progress.tokens / 1e6:,.1f} M tokens  {speed}/s"
+        f"{report.files:,}/{report.num_files:,} files  {total.documents:,} documents  "
+        f"{total.tokens / 1e6:,.1f} M tokens  {speed}/s"
     )
 
 
@@ -163,7 +168,7 @@ def _show_plan(report: "Report") -> None:
     facts = Table.grid(padding=(0, 2))
     for name, value in (
         ("store", report.path),
-        ("files", f"{sum(source.files for source in report.sources):,}, {show_bytes(report.num_bytes)}"),
+        ("files", f"{report.num_files:,}, {show_bytes(report.num_bytes)}"),
         ("slices", f"{report.num_slices:,}"),
         (
             "done before",
@@ -182,7 +187,7 @@ def _show(report: "Report") -> None:
         table.add_column(name, justify="left" if name == "source" else "right")
     rows = [(source.name, source.files, source.counts) for source in report.sources]
     if len(rows) > 1:
-        rows = [*rows[:_SOURCES], ("all", sum(source.files for source in report.sources), report.total)]
+        rows = [*rows[:_SOURCES], ("all", report.num_files, report.total)]
     for name, files, counts in rows:
         left_out = counts.malformed + counts.null + counts.dropped
         numbers = (f"{files:,}", f"{counts.documents:,}", f"{counts.tokens:,}", show_bytes(counts.input_bytes))
@@ -194,7 +199,7 @@ def _show(report: "Report") -> None:
         console.print(Text.assemble(("· ", "dim"), f"left out: {problem}"))
     total = report.total
     if report.left_out > len(report.problems):
-        kinds = f"{total.malformed:,} malformed, {total.null:,} without text, {total.dropped:,} by the map function"
+        kinds = f"{total.malformed:,} malformed, {total.null:,} null, {total.dropped:,} by the map function"
         console.print(Text(f"  left out in all: {kinds}", style="dim"))
     speed = f"{report.tokens_per_second / 1e6:,.2f} M tokens/s, {show_bytes(report.bytes_per_second)}/s"
     did = f"{report.made:,} of {report.num_slices:,} slices in {report.seconds:.1f} s: {speed}"

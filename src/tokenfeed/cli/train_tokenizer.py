@@ -22,18 +22,19 @@ _SAMPLE_CHARS = 1_000_000
 
 def train_tokenizer(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT...", help="Parquet or JSONL: files, folders, patterns.")
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Parquet, JSONL or text: files, folders, patterns, addresses."),
     ],
     out: Annotated[str, typer.Option("-o", "--out", help="Folder, or file ending in .json, to save to.")],
-    vocab_size: Annotated[int, typer.Option(help="Tokens in all, special ones included.")] = 32768,
+    vocab_size: Annotated[int, typer.Option(help="Number of tokens, special ones included.")] = 32768,
     pattern: Annotated[str, typer.Option(help="nanochat, gpt2, gpt4, gpt4o, or a regular expression.")] = "nanochat",
-    max_chars: Annotated[int | None, typer.Option(help="Stop after so many characters.", min=1)] = 2_000_000_000,
+    max_chars: Annotated[int | None, typer.Option(help="Stop after this many characters.", min=1)] = 2_000_000_000,
     doc_cap: Annotated[int | None, typer.Option(help="Characters taken of each document.", min=1)] = 10_000,
     text_column: Annotated[str, typer.Option(help="The column, or key, that holds the text.")] = "text",
     as_json: Json = False,
 ) -> None:
-    """Learn a byte-pair vocabulary with nanochat's special tokens. The last of several files is left for validation."""
-    # Imported here: Arrow takes a quarter of a second that other commands need not wait.
+    """Learn a byte-pair vocabulary with nanochat's special tokens. The last of several files is kept for validation."""
+    # Imported here: Arrow takes a quarter of a second, and other commands do not need it.
     from tokenfeed.text.sources.files import TextFiles
     from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
@@ -67,12 +68,11 @@ def train_tokenizer(
         facts.add_row(Text(name.replace("_", " "), style="dim"), Text(shown))
     console.print(facts)
     if tokenizer.vocab_size < vocab_size:
-        console.print(f"The text has pairs for {tokenizer.vocab_size:,} tokens only; {vocab_size:,} were asked for.")
+        console.print(f"The text has pairs for only {tokenizer.vocab_size:,} tokens; {vocab_size:,} were asked for.")
 
 
 def _texts(files: "TextFiles") -> Iterator[str]:
-    for texts in files.iter_row_groups(split="train" if len(files) > 1 else None):
-        yield from (text for text in texts if text is not None)
+    return files.documents(split="train" if len(files) > 1 else None)
 
 
 def _sample(files: "TextFiles") -> list[str]:

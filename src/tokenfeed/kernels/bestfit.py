@@ -1,19 +1,19 @@
 """Best fit decreasing: whole documents into rows of `width` items, a block of documents at a time.
 
-A document first fills as many rows as it can alone; its rest, if there is one, is a piece. Pieces are placed longest
-first, of equal ones that of the earlier document first, each into the fullest row that still has room for it, of
-equally full ones into the one that became so last; where there is none, into a new row.
+A document first fills as many rows as it can alone; what is left of it, if anything, is a piece. Pieces are placed
+longest first (of equal pieces, that of the earlier document), each into the fullest row that still has room for it (of
+equally full rows, the one that became so last), or into a new row if there is none.
 
     width 10, documents of 6, 14, 0, 3, 5 and 4 items:  the second fills a row, and leaves a piece of 4
     pieces 6 5 4 4 3:   6 → row A,  5 → row B,  4 → row A (it is full),  4 → row B,  3 → row C
 
-Pieces of one length are a list, `lines[length]`, linked through `following`; so are, once they are placed, the pieces
-of one row (`tops`, the latest first). Rows that are equally full are a stack, `fills[used]`, linked through `below`,
-and a bitmap of two levels says which are not empty: a piece costs a few steps however many rows there are. In all that
-is 8 bytes a document, its length among them, and 8 a row. First items are not kept: documents lie one behind the other,
-so a running total for every 16 of them (`totals`) will do.
+Pieces of one length are a list, `lines[length]`, linked through `following`. Once placed, so are the pieces of one row
+(`tops`, the latest first). Rows that are equally full are a stack, `fills[used]`, linked through `below`, and a bitmap
+of two levels says which stacks are not empty: a piece costs a few steps however many rows there are. In all this takes
+8 bytes a document, its length included, and 8 a row. First items are not kept: documents lie one after the other, so a
+running total for every 16 of them (`totals`) is enough.
 
-Every kernel does a part of its work and is called again, so that nobody waits long for Ctrl-C.
+Every kernel does a part of its work and is called again, so that Ctrl-C works within a second.
 """
 
 import numpy as np
@@ -36,8 +36,8 @@ LENGTH, NUM_ROWS = range(2)
 # Entries of `state` while rows of one document are listed: the document, its first item, which of its rows.
 DOCUMENT, FIRST_ITEM, TURN = range(3)
 
-# What is counted: items, documents that are not empty, those that are cut, rows that a document fills alone, pieces
-# that are left, and items of these.
+# What is counted: items, documents that are not empty, documents that are cut, rows that one document fills, pieces
+# that are left, and the items of these pieces.
 ITEMS, DOCUMENTS, CUT_DOCUMENTS, WHOLE_ROWS, PIECES, PIECE_ITEMS = range(6)
 NUM_COUNTS = 6
 
@@ -82,9 +82,9 @@ def read_lengths(first, lengths, segment_starts, segment_spans, files, values):
 
 @kernel
 def add_up(lengths, width, first, stop, start, totals, counts):
-    """Running totals of documents [first, stop), of which the first begins at item `start`. Adds to `counts`.
+    """Running totals of documents [first, stop); the first begins at item `start`. Adds to `counts`.
 
-    Returns the item behind them.
+    Returns the item after them.
     """
     for document in range(first, stop):
         if document % TOTAL_DOCUMENTS == 0:
@@ -113,7 +113,7 @@ def line_up(lengths, width, first, stop, lines, following):
 
 @kernel
 def place_pieces(lines, following, fills, below, tops, bits, state, limit):
-    """Place up to `limit` pieces, and take them out of their lines. Returns how many were: fewer when none is left."""
+    """Place up to `limit` pieces, and take them out of their lines. Returns how many: fewer if no more are left."""
     width = fills.size
     length = state[LENGTH]
     num_rows = state[NUM_ROWS]

@@ -1,4 +1,4 @@
-"""Bytes of a numbered file, wherever it lies: open, opened for one read, in memory, or behind a reader."""
+"""Bytes of a numbered file, wherever it lies: open, opened for one read, in memory, or read by a reader."""
 
 from numba import types
 

@@ -1,20 +1,20 @@
 """A keyed bijection on [0, n) in O(1) that keeps close in time what lies close in the data.
 
-The data is cut into blocks of `block` samples, of which the last may be short; blocks are permuted. The sequence of
+The data is cut into blocks of `block` samples (the last may be short), and the blocks are permuted. The sequence of
 places that this gives is cut into tiles of `tile` blocks, and samples are permuted within tiles; then once more within
-tiles that begin half a tile later, of which the first and the last are shorter. From a position to a sample:
+tiles that begin half a tile later (the first and the last are shorter). From a position to a sample:
 
     position ──within its shifted tile──► ──within its tile──► slot · block + place ──block of the slot──► sample
 
     n = 11, block 2, tile 2: blocks ab cd ef gh ij k
     blocks permuted            efab kij ghcd
-    within tiles              |bfae|jki|dhcg|      that with the short block is short, too: tiles end where blocks end
+    within tiles              |bfae|jki|dhcg|      the tile with the short block is short: tiles end where blocks end
     within shifted tiles      |fb|jae|hkdi|gc|
 
 So the samples of one shifted tile come from two tiles, that is from 2 · tile blocks, whatever n.
 
-Where the short block stands, a gap is left. *Padded* places count it, x does not: padded = x + gap from the gap on. All
-blocks and tiles begin at multiples of their size in padded places, and an x becomes padded by one comparison.
+The short block leaves a gap. *Padded* places count it, a place x does not: padded = x + gap from the gap on. All blocks
+and tiles begin at multiples of their size in padded places, and x becomes padded by one comparison.
 
 The network is that of `kernels.permutation`; its keys are the same for all tiles of an epoch, xored with a word that is
 a tile's own. What is computed here must never change: a checkpoint holds a position, and means this order.
@@ -55,7 +55,7 @@ def _lay_out(n, block, tile):
 
 @inlined
 def _num_rounds(tile_size):
-    """So many that no statistic tells tiles from random permutations; the larger a tile, the fewer that takes."""
+    """As many rounds as it takes for no statistic to tell tiles from random permutations: fewer for large tiles."""
     return 6 if tile_size >= _U(1 << 16) else 8 if tile_size >= _U(1 << 12) else 12
 
 
@@ -89,9 +89,9 @@ def _divide(number, divisor, inverse, is_small):
 
 @inlined
 def _find_tiles(places, first, layout, n, gap_at, known):
-    """Make places count within their tiles, of which that before the padded place `first` is one by itself.
+    """Make places count within their tiles; all before the padded place `first` is one tile.
 
-    Rows of `known` become what places were, the numbers of their tiles, and a word for each tile. Returns whether all
+    Rows of `known` become the old places, the numbers of their tiles, and a word for each tile. Returns whether all
     tiles are of full size: neither the first nor the last, and without a gap.
     """
     _, _, tile_size, _, gap = layout
@@ -245,7 +245,7 @@ def _permute_epoch(places, layout, n, seed, epoch, known):
 
 @kernel
 def permute_local(positions, n, block, tile, seed, epoch, out):
-    """out[j] becomes what stands at positions[j]. Returns -1, or the first row outside [0, n); `out` is then spoilt.
+    """out[j] becomes the value at positions[j]. Returns -1, or the first row outside [0, n); `out` is then spoilt.
 
     `out` may be `positions`.
     """
@@ -291,7 +291,7 @@ def _run(samples, n, block, tile, seed, epochs, indices, known):
 
 @kernel
 def permute_local_run(samples, n, block, tile, seed, epochs, indices):
-    """The samples k of a run over n: epochs[j] becomes k // n, indices[j] what stands at k % n in that epoch.
+    """The samples k of a run over n: epochs[j] becomes k // n, indices[j] the value at k % n in that epoch.
 
     Keys are derived again only where the epoch changes. A negative k gives epoch and index -1; the first such row is
     returned, or -1. `epochs` or `indices` may be `samples`. About 30 ns an index and 1.5 µs a call.

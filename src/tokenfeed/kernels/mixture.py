@@ -1,12 +1,12 @@
-"""Which source each place of a period draws from, such that every prefix of it has its share of every source.
+"""The source that each place of a period draws from, so that every prefix has its share of every source.
 
 A period has P places, and source i owns cᵢ of them. After t places it should have had cᵢ·t/P. Giving each place to
-whoever is furthest behind fails by more than one sample (so does Webster's rule); Tijdeman's solution of the chairman
-assignment problem (Discrete Mathematics 32, 1980) does not: with n sources, no source is ever further than
+the source that is most overdue fails by more than one sample (so does Webster's rule); Tijdeman's solution of the
+chairman assignment problem (Discrete Mathematics 32, 1980) does not: with n sources, no source is ever further than
 1 − 1/(2n − 2) from its due. Number the places t = 1, 2, …; the draw that follows x earlier ones of source i
 
     may not come before  t = ⌈P·((2n − 2)·x + 1) / ((2n − 2)·cᵢ)⌉            else the source is too far ahead
-    must have come at    ⌊P·((2n − 2)·(x + 1) − 1) / ((2n − 2)·cᵢ)⌋ + 1      else it is too far behind
+    must have come at    ⌊P·((2n − 2)·(x + 1) − 1) / ((2n − 2)·cᵢ)⌋ + 1      else it is too late
 
 and of the draws that may come, the one that must come first is taken; on a tie, that of the lower source.
 

@@ -5,9 +5,10 @@ A place x is the pair (left, right) = (x >> bits, x & (2**bits - 1)). Rounds alt
     left  = (left  + F(right)) mod a          F multiplies twice, so that all bits of its input reach all it gives
     right = (right + F(left )) mod 2**bits
 
-A round can be undone whatever F is, so together they are a bijection on [0, a·2**bits), which exceeds n by less than
-2**bits places. What lands there goes through again until it is below n ("cycle walking"): 1 in 12,600 at n = 10**8. As
-one half is a power of two, nothing is divided; as rounds add, not xor, permutations are odd as often as even.
+A round can be undone whatever F is, so all of them are a bijection on [0, a·2**bits), which exceeds n by less than
+2**bits places. A value that lands there goes through again until it is below n ("cycle walking"): 1 in 12,600 at
+n = 10**8. One half is a power of two, so nothing is divided; rounds add instead of xor, so permutations are odd as
+often as even.
 
     n = 10:  bits 2, a 3, 12 places;  position 7 = (1, 3) → say (2, 3) = 11, beyond 9 → say (0, 2) = 2;  so p[7] = 2
 
@@ -30,7 +31,7 @@ _BLOCK = 1024  # indices that are swept together: 8 KiB, which the nearest cache
 
 @inlined
 def num_rounds(n):
-    """How many keys `round_keys` makes: small halves need more rounds to be as random."""
+    """The number of keys that `round_keys` makes: small halves need more rounds to be as random."""
     return _FEW_ROUNDS if n >= _LARGE else _MANY_ROUNDS
 
 
@@ -68,7 +69,7 @@ def _mix(half, key):
 
 @inlined
 def _shift_left_half(right, a, key):
-    """By how much a round moves the left half: the upper 64 bits of word · a, a number below a <= 2**32."""
+    """The shift of the left half in a round: the upper 64 bits of word · a, a number below a <= 2**32."""
     word = _mix(right, key)
     return ((word >> _HALF) * a + (((word & _LOW) * a) >> _HALF)) >> _HALF
 
@@ -119,7 +120,7 @@ def _walk_back(place, n, a, bits, keys):
 
 @inlined
 def permute_one(position, n, a, bits, keys):
-    """What stands at `position`; -1 outside [0, n). Several at once cost a third each: see `permute_block`."""
+    """The value at `position`; -1 outside [0, n). `permute_block` takes a third of the time for each of many."""
     if position < 0 or position >= n:
         return -1
     return np.int64(_walk(_U(position), _U(n), a, bits, keys))
@@ -183,7 +184,7 @@ def copy_checked(numbers, n, out):
 
 @kernel
 def permute(positions, n, seed, epoch, out):
-    """out[j] becomes what stands at positions[j]. Returns -1, or the first row outside [0, n); `out` is then spoilt.
+    """out[j] becomes the value at positions[j]. Returns -1, or the first row outside [0, n); `out` is then spoilt.
 
     `out` may be `positions`. About 13 ns an index and 0.5 µs a call.
     """
@@ -230,7 +231,7 @@ def take_epoch(samples, start, n, epochs, indices):
 
 @kernel
 def permute_run(samples, n, seed, epochs, indices):
-    """The samples k of a run over n: epochs[j] becomes k // n, indices[j] what stands at k % n in that epoch.
+    """The samples k of a run over n: epochs[j] becomes k // n, indices[j] the value at k % n in that epoch.
 
     Keys are derived again only where the epoch changes. A negative k gives epoch and index -1; the first such row is
     returned, or -1. `epochs` or `indices` may be `samples`.

@@ -1,4 +1,4 @@
-"""Kernels over arrays of different lengths that lie one behind the other."""
+"""Kernels over arrays of different lengths that lie one after the other."""
 
 from tokenfeed.kernels.jit import kernel
 
@@ -7,7 +7,7 @@ NOTHING = -1
 
 @kernel
 def surround(values, offsets, first, last, out, out_offsets):
-    """Copy runs into `out` with `first` before and `last` behind each, unless these are NOTHING.
+    """Copy runs into `out` with `first` before and `last` after each run, unless these are NOTHING.
 
     values 5 6 | 7, first 1, last NOTHING → out 1 5 6 | 1 7
     """

@@ -1,4 +1,4 @@
-"""Whole numbers of 1, 2 or 4 bytes as wider ones: what tokens are stored in, as what a model on this machine takes."""
+"""Whole numbers of 1, 2 or 4 bytes as wider ones: from the dtype tokens are stored in to the one a model takes."""
 
 from numba import carray, types
 

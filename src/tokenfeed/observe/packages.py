@@ -19,11 +19,11 @@ __all__ = ["check_credentials", "check_packages"]
 _NEEDED = {
     "pyarrow": "reads Parquet",
     "tiktoken": "tokenises",
-    "obstore": "reads object stores",
-    "urllib3": "downloads",
+    "obstore": "reads object stores and downloads",
     "msgpack": "the msgpack codec for payloads",
 }
 _OPTIONAL = {
+    "huggingface_hub": ("'tokenfeed[hub]'", "datasets of the Hugging Face hub"),
     "torch": ("'tokenfeed[torch]'", "batches as tensors"),
     "jax": ("'tokenfeed[jax]'", "batches as global arrays"),
     "ray": ("'tokenfeed[ray]'", "prepare on a cluster"),

@@ -3,6 +3,6 @@
 from tokenfeed.preparation.mapping import Characters, MapFunction, annotates
 from tokenfeed.preparation.prepare import prepare
 from tokenfeed.preparation.recipe import Recipe
-from tokenfeed.preparation.report import Progress, Report
+from tokenfeed.preparation.report import Report
 
-__all__ = ["Characters", "MapFunction", "Progress", "Recipe", "Report", "annotates", "prepare"]
+__all__ = ["Characters", "MapFunction", "Recipe", "Report", "annotates", "prepare"]

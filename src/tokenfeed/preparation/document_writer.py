@@ -1,29 +1,29 @@
-"""Documents on their way into a store: encoded, put into their split, with what the map function says of them."""
+"""Documents on their way into a store: encoded, put into their split, with what the map function returns for them."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters, MapFunction, Span, tile
-from tokenfeed.preparation.reading_chunks import Chunk
 from tokenfeed.preparation.recipe import HASHED_CHARACTERS, Recipe, choose_split
 from tokenfeed.preparation.records import Counts
 from tokenfeed.store.writer import Writer
+from tokenfeed.text.sources.portions import Portion
 from tokenfeed.text.tokenizer.pieces import join_surrogates
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.types import Array
 
 __all__ = ["DocumentWriter"]
 
-Kept = Mapping[str, Any] | None
+Kept = Mapping[str, Any]
 
 
 class DocumentWriter:
-    """Takes the chunks of one slice. Memory is that of a chunk; a document in pieces is written as they come."""
+    """Takes the portions of one slice. Memory is that of a portion; a long document is written piece by piece."""
 
     def __init__(
         self,
@@ -42,20 +42,19 @@ class DocumentWriter:
         self._writer_of = writer_of
         self._long: _LongDocument | None = None
 
-    def add(self, chunk: Chunk) -> None:
-        """The documents of a chunk, or a piece of one."""
-        self.counts.input_bytes = chunk.input_bytes
-        self.counts.malformed += chunk.num_malformed
-        self.counts.null += chunk.num_null
-        self.counts.characters += sum(map(len, chunk.texts))
-        if all(chunk.begins) and all(chunk.ends):
-            self._add_whole(chunk.texts, chunk.kept)
+    def add(self, portion: Portion) -> None:
+        """Write whole documents, or a piece of one."""
+        self.counts.input_bytes = portion.input_bytes
+        self.counts.malformed += portion.num_malformed
+        self.counts.null += portion.num_null
+        self.counts.characters += sum(map(len, portion.texts))
+        if portion.begins and portion.ends:
+            self._add_whole(portion.texts, portion.kept)
             return
-        for text, begins, ends, kept in zip(chunk.texts, chunk.begins, chunk.ends, chunk.kept, strict=True):
-            if begins and ends:
-                self._add_whole([text], [kept])
-            else:
-                self._add_piece(text, begins, ends, kept)
+        if portion.begins:
+            self._long = _LongDocument(self._tokenizer.vocabulary.pattern, portion.kept[0])
+        assert self._long is not None, "the first piece of a document begins it"
+        self._add_piece(self._long, portion.texts[0], ends=portion.ends)
 
     def _add_whole(self, texts: Sequence[str], kept: Sequence[Kept]) -> None:
         splits = [choose_split(self._recipe, self._file, text) for text in texts]
@@ -82,11 +81,9 @@ class DocumentWriter:
             self._count(split, len(texts), len(ids))
             return
         for text, values, (start, stop) in zip(texts, kept, itertools.pairwise(offsets.tolist()), strict=True):
-            self._write_mapped(self._function, split, text, values or {}, ids[start:stop])
+            self._write_mapped(self._function, split, text, values, ids[start:stop])
 
-    def _write_mapped(
-        self, function: MapFunction, split: str | None, text: str, kept: Mapping[str, Any], tokens: npt.NDArray[Any]
-    ) -> None:
+    def _write_mapped(self, function: MapFunction, split: str | None, text: str, kept: Kept, tokens: Array) -> None:
         made = function(text, kept, tokens)
         if made is None:
             self.counts.dropped += 1
@@ -124,22 +121,13 @@ class DocumentWriter:
                 writer.extend(part, **new)
         self._count(split, 1, len(tokens))
 
-    def _add_piece(self, text: str, begins: bool, ends: bool, kept: Kept) -> None:
+    def _add_piece(self, long: "_LongDocument", text: str, *, ends: bool) -> None:
         recipe = self._recipe
-        if begins:
-            self._long = _LongDocument(self._tokenizer.vocabulary.pattern, kept)
-        long = self._long
-        assert long is not None, "the first piece of a document begins it"
         ready = long.add(text, ends)
         if not ready and not ends:
             return
-        ids, _ = self._tokenizer.encode_batch(
-            [ready],
-            threads=1,
-            prepend=None if long.is_begun else recipe.bos,
-            append=recipe.eos if ends else None,
-            dtype=recipe.dtype,
-        )
+        bos, eos = None if long.is_begun else recipe.bos, recipe.eos if ends else None
+        ids, _ = self._tokenizer.encode_batch([ready], threads=1, prepend=bos, append=eos, dtype=recipe.dtype)
         split = choose_split(recipe, self._file, long.head)
         if long.is_begun:
             self._writer_of(split).extend({"tokens": ids})
@@ -158,19 +146,19 @@ class DocumentWriter:
 
 
 class _LongDocument:
-    """A document of which not all is there yet."""
+    """A document that has not been read to its end."""
 
     def __init__(self, pattern: str, kept: Kept) -> None:
         self.kept = kept
         self.head = ""
-        """Its first characters, which its split is chosen by."""
+        """Its first characters, which decide its split."""
         self.is_begun = False
         """Whether some of it is written."""
         self._text = LongText(pattern)
         self._ready: list[str] = []
 
     def add(self, piece: str, ends: bool) -> str:
-        """What can be encoded and written now."""
+        """The text that can be encoded and written now."""
         self.head += piece[: HASHED_CHARACTERS - len(self.head)]
         self._ready.append(self._text.add(piece))
         if ends:

@@ -1,4 +1,4 @@
-"""Who works on a store. Locks of the kernel: gone with the process that holds them, however it ends."""
+"""Who works on a store. The locks are the kernel's: they go with the process that holds them, however it ends."""
 
 import contextlib
 import errno
@@ -10,41 +10,41 @@ from pathlib import Path
 from tokenfeed.errors import StateError
 from tokenfeed.storage.local import writing
 
-__all__ = ["alone", "beside_others"]
+__all__ = ["Hold", "hold"]
 
 _PATIENCE_SECONDS = 10.0
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
-def alone(path: Path | None) -> Iterator["Hold"]:
-    """Held by one run, and by nobody else until it lets its own workers in; waits for those of a killed run to end."""
-    with _opened(path) as hold:
-        hold.take(exclusive=True)
-        yield hold
+def hold(path: Path | None, *, exclusive: bool) -> Iterator["Hold"]:
+    """Hold a lock file: alone, as one run does until it lets its workers in, or together with others who share it.
 
-
-@contextlib.contextmanager
-def beside_others(path: Path | None) -> Iterator["Hold"]:
-    """Held together with others who do the same: workers of one run, or runs that do parts of it."""
-    with _opened(path) as hold:
-        hold.take(exclusive=False)
-        yield hold
+    Waits for the workers of a killed run to end. Without a path nothing is held.
+    """
+    if path is None:
+        yield Hold(None, -1)
+        return
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        held = Hold(path, descriptor)
+        held.take(exclusive=exclusive)
+        yield held
+    finally:
+        with contextlib.suppress(OSError):  # nothing was written to it
+            os.close(descriptor)
 
 
 class Hold:
     """An open lock file; or none, which holds nothing."""
 
-    def __init__(self, descriptor: int, path: Path | None) -> None:
-        self._descriptor = descriptor
+    def __init__(self, path: Path | None, descriptor: int) -> None:
         self._path = path
-
-    def let_workers_in(self) -> None:
-        """From being alone to being beside others."""
-        self.take(exclusive=False)
+        self._descriptor = descriptor
 
     def is_alone(self) -> bool:
-        """Whether nobody else holds it; if so, nobody else can."""
+        """Whether nobody else holds it; if so, nobody else can from now on."""
         import fcntl
 
         if self._path is None:
@@ -56,6 +56,7 @@ class Hold:
         return True
 
     def take(self, *, exclusive: bool) -> None:
+        """Hold it alone, or let others in."""
         import fcntl
 
         if self._path is None:
@@ -65,6 +66,7 @@ class Hold:
         while True:
             try:
                 fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+                return
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise StateError(
@@ -77,19 +79,3 @@ class Hold:
                     with writing(self._path):
                         raise
                 return  # a file system without locks
-            else:
-                return
-
-
-@contextlib.contextmanager
-def _opened(path: Path | None) -> Iterator[Hold]:
-    if path is None:
-        yield Hold(-1, None)
-        return
-    with writing(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        yield Hold(descriptor, path)
-    finally:
-        with contextlib.suppress(OSError):  # nothing was written to it
-            os.close(descriptor)

@@ -3,7 +3,7 @@
 A text may be cut in two places without any token changing:
 
 * At the 65,536th character of a run without a break, where `text/tokenizer/pieces.py` cuts whatever the pattern is.
-* Where the pattern always ends one match and begins the next, whatever comes before and behind. All usual patterns are
+* Where the pattern always ends one match and begins the next, whatever comes before and after. All usual patterns are
   alternatives out of `_KNOWN`, none of which can match across
 
       anything | space or tab          "…the end.| The next…"
@@ -52,7 +52,7 @@ class LongText:
     def __init__(self, pattern: str) -> None:
         self._has_cuts = has_known_cuts(pattern)
         self._kept: list[str] = []
-        """What cannot be encoded yet. There is no place to cut it at."""
+        """Text that cannot be encoded yet: it has no place to cut."""
         self._half = ""
         """The first half of a surrogate pair, if a piece ended with one."""
         self._run = 0

@@ -1,4 +1,4 @@
-"""Map functions: what a user's function makes of a document beyond its tokens, and how it reaches other processes.
+"""Map functions: what a function of the user makes of a document beyond its tokens, and how it reaches other processes.
 
 @annotates(columns={"weight": "float16"}, spans={"concepts": "json"})
 def annotate(text, kept, tokens):
@@ -8,6 +8,7 @@ def annotate(text, kept, tokens):
     }
 """
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -17,46 +18,76 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.storage.local import read_bytes
+from tokenfeed.types import Array
 
-__all__ = ["Characters", "MapFunction", "MapSource", "annotates", "check_declared", "refuse_while_loading", "tile"]
+__all__ = ["Characters", "MapFunction", "MapOrigin", "annotates", "check_declared", "refuse_while_loading", "tile"]
 
 _is_loading = False
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 Span = tuple[int, int, Any]
 """(start, stop, payload)."""
 
 
-class MapFunction(Protocol):
-    """Called once for every document.
+class MapFunction:
+    """A function of the user with what it returns, as `annotates` declares it. Called once for every document.
 
     `tokens` are the document's as they are stored, BOS and EOS included; `kept` has the columns to keep. It returns, by
     name, an array with one value per token for each of `columns`, and a list of (start, stop, payload) for each of
-    `spans`: ranges of tokens that do not overlap, `Characters` of them where they are ranges of the text. Of a table
-    called `documents` it returns the payload itself. None leaves the document out.
+    `spans`: ranges of tokens that do not overlap, or `Characters` for ranges of the text. For a table called
+    `documents` it returns the payload itself. None leaves the document out.
     """
 
-    columns: Mapping[str, Any]
-    spans: Mapping[str, str | None]
+    def __init__(
+        self, function: Callable[..., Any], columns: Mapping[str, Any], spans: Mapping[str, str | None]
+    ) -> None:
+        self.function = function
+        self.columns = dict(columns)
+        self.spans = dict(spans)
+        functools.update_wrapper(self, function)
 
-    def __call__(self, text: str, kept: Mapping[str, Any], tokens: npt.NDArray[Any], /) -> Mapping[str, Any] | None: ...
+    def __call__(self, text: str, kept: Mapping[str, Any], tokens: Array, /) -> Mapping[str, Any] | None:
+        made: Mapping[str, Any] | None = self.function(text, kept, tokens)
+        return made
+
+    @property
+    def name(self) -> str:
+        kind = self.function if isinstance(self.function, types.FunctionType) else type(self.function)
+        return kind.__qualname__
+
+
+def annotates(
+    *, columns: Mapping[str, Any] | None = None, spans: Mapping[str, str | None] | None = None
+) -> Callable[[Callable[..., Any]], MapFunction]:
+    """Declare what a map function returns: a dtype for each column, the name of a codec for each span table."""
+    return lambda function: MapFunction(function, columns or {}, spans or {})
+
+
+def check_declared(given: object, name: str) -> MapFunction:
+    """The map function, if it says what it returns."""
+    if not isinstance(given, MapFunction):
+        raise ArgumentError(
+            f"the map function {name} does not say what it returns; decorate it with "
+            "@tokenfeed.preparation.annotates(columns={…}, spans={…})"
+        )
+    if "tokens" in given.columns:
+        raise ArgumentError(f"the map function {name} declares a column 'tokens', which the tokenizer makes")
+    return given
 
 
 @dataclass(frozen=True)
 class Characters:
-    """Spans over ranges of characters. Each covers every token that has a part of it; a token that two of them share
-    belongs to the first."""
+    """Spans over ranges of characters. Each covers every token that has a part of it; where two of them share a token,
+    it belongs to the first."""
 
     spans: Sequence[Span]
 
-    def to_tokens(self, text: str, tokens: npt.NDArray[Any], token_bytes: npt.NDArray[np.int32]) -> list[Span]:
+    def to_tokens(self, text: str, tokens: Array, token_bytes: Array) -> list[Span]:
         """The same as ranges of tokens. O(characters + tokens)."""
         code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         widths = 1 + (code_points > 0x7F) + (code_points > 0x7FF).astype(np.int64) + (code_points > 0xFFFF)
@@ -86,34 +117,9 @@ def refuse_while_loading() -> None:
         )
 
 
-def annotates(
-    *, columns: Mapping[str, Any] | None = None, spans: Mapping[str, str | None] | None = None
-) -> Callable[[_Function], _Function]:
-    """Say what a map function returns: a dtype for each column, the name of a codec for each span table."""
-
-    def declare(function: _Function) -> _Function:
-        function.columns, function.spans = dict(columns or {}), dict(spans or {})  # type: ignore[attr-defined]
-        return function
-
-    return declare
-
-
-def check_declared(function: Any, name: str) -> MapFunction:
-    """The function, if it says what it returns."""
-    if not callable(function) or not hasattr(function, "columns") or not hasattr(function, "spans"):
-        raise ArgumentError(
-            f"the map function {name} does not say what it returns; decorate it with "
-            "@tokenfeed.preparation.annotates(columns={…}, spans={…})"
-        )
-    if "tokens" in function.columns:
-        raise ArgumentError(f"the map function {name} declares a column 'tokens', which the tokenizer makes")
-    checked: MapFunction = function
-    return checked
-
-
 @dataclass(frozen=True)
-class MapSource:
-    """A map function as other processes can have it: by the name of its module, or by the source of its file."""
+class MapOrigin:
+    """Where other processes get a map function from: the name of its module, or the source of its file."""
 
     function: str
     module: str
@@ -123,46 +129,22 @@ class MapSource:
 
     @property
     def name(self) -> str:
-        """What a recipe says: the function, and a digest of the file it is in."""
+        """The name in a recipe: the function, and a digest of the file it is in."""
         return f"{self.module.rpartition('.')[2]}:{self.function} {self.digest}"
 
     @classmethod
-    def find(cls, given: str | Callable[..., Any]) -> "MapSource":
-        """What `"package.module:function"`, `"file.py:function"` or a function stands for."""
-        if callable(given):
-            return cls._of_function(given)
-        place, _, function = given.rpartition(":")
+    def find(cls, given: str | MapFunction) -> "MapOrigin":
+        """The origin of `"package.module:function"`, `"file.py:function"` or a function."""
+        place, _, function = (_locate(given) if isinstance(given, MapFunction) else given).rpartition(":")
         if not place or not function.isidentifier():
             raise ArgumentError(f"map is {given!r}; expected 'file.py:function' or 'package.module:function'")
         if place.endswith(".py"):
-            return cls._of_file(Path(place), function)
-        try:
-            spec = importlib.util.find_spec(place)
-        except (ImportError, ValueError):
-            spec = None
-        if spec is None:
+            source = read_bytes(Path(place))
+            return cls(function, Path(place).stem, source, _digest(source))
+        file = _module_file(place)
+        if file is None:
             raise ArgumentError(f"map is {given!r}; there is no module {place} here")
-        return cls(function, place, None, _digest(spec.origin))
-
-    @classmethod
-    def _of_file(cls, path: Path, function: str) -> "MapSource":
-        source = read_bytes(path)
-        return cls(function, path.stem, source, hashlib.blake2b(source, digest_size=8).hexdigest())
-
-    @classmethod
-    def _of_function(cls, given: Callable[..., Any]) -> "MapSource":
-        name, module = getattr(given, "__qualname__", ""), getattr(given, "__module__", "")
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if not name.isidentifier() or file is None:
-            raise ArgumentError(
-                f"map is {given!r}, which other processes cannot have: it must be a function of a module or file. "
-                "workers=0 calls it in this process."
-            )
-        if module != "__main__":
-            spec = importlib.util.find_spec(module) if module.isidentifier() or "." in module else None
-            if spec is not None and spec.origin == file:
-                return cls(name, module, None, _digest(file))
-        return cls._of_file(Path(file), name)
+        return cls(function, place, None, _digest(read_bytes(Path(file))))
 
     def load(self) -> MapFunction:
         """The function, in this process. Runs the module it is in."""
@@ -180,15 +162,15 @@ class MapSource:
             module = types.ModuleType(f"tokenfeed_map_{self.module}")
             sys.modules[module.__name__] = module  # dataclasses and the like look for it there
             exec(compile(self.source, f"{self.module}.py", "exec"), module.__dict__)
-        function = getattr(module, self.function, None)
-        if function is None:
+        if self.function not in vars(module):
             raise ArgumentError(f"{self.module} has no function {self.function!r}")
-        return check_declared(function, self.function)
+        return check_declared(vars(module)[self.function], self.function)
 
 
 def tile(spans: Mapping[str, Iterable[Span]], num_items: int) -> list[tuple[int, dict[str, Any]]]:
-    """Where new spans begin in any of several tables, with their payloads: (item, {table: payload}). What no span
-    covers is a span without payload. The first entry is item 0, with every table.
+    """Where new spans begin in any of several tables, with their payloads: (item, {table: payload}).
+
+    Items that no span covers are a span without payload. The first entry is item 0, with every table.
 
         {"a": [(1, 3, "x")], "b": [(0, 2, "y")]}, 4 items →  0: a None, b "y";  1: a "x";  2: b None;  3: a None
     """
@@ -219,5 +201,26 @@ def _tiles(table: str, spans: Iterable[Span], num_items: int) -> Iterator[tuple[
         yield end, None
 
 
-def _digest(path: str | None) -> str:
-    return "" if path is None else hashlib.blake2b(read_bytes(Path(path)), digest_size=8).hexdigest()
+def _locate(given: MapFunction) -> str:
+    """`"package.module:function"`, or `"file.py:function"` where its file is not that of an importable module."""
+    name, module = given.name, given.function.__module__
+    file = vars(sys.modules[module]).get("__file__") if module in sys.modules else None
+    if not name.isidentifier() or file is None:
+        raise ArgumentError(
+            f"map is {name}, which other processes cannot have: it must be a function of a module or file. workers=0 "
+            "calls it in this process."
+        )
+    return f"{module}:{name}" if module != "__main__" and _module_file(module) == file else f"{file}:{name}"
+
+
+def _module_file(module: str) -> str | None:
+    """The file of a module that can be imported here."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None else spec.origin
+
+
+def _digest(source: bytes) -> str:
+    return hashlib.blake2b(source, digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Whether a run goes on with what is in a store: the same recipe, the same inputs, perhaps more of them."""
+"""Whether a run can continue a store: the same recipe, the same inputs, perhaps more of them."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from tokenfeed.errors import ArgumentError
 from tokenfeed.preparation.inputs import InputFile
 from tokenfeed.preparation.recipe import Recipe
-from tokenfeed.preparation.records import Plan
+from tokenfeed.preparation.records import PreparePlan
 from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.sealing import list_shards
 
@@ -17,7 +17,7 @@ _OURS = re.compile(r"\d{6}-\d{6}(-train|-val)?-\d{5}")
 _NAMED = 5
 
 
-def check_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = False) -> list[int]:
+def check_plan(workplace: Workplace, plan: PreparePlan, *, replace_changed: bool = False) -> list[int]:
     """The numbers of the inputs that have changed since they were prepared; an error where that is not wanted."""
     if not workplace.exists:
         if workplace.is_store:
@@ -38,16 +38,14 @@ def check_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = Fals
         more = f" and {len(changed) - _NAMED:,} more" if len(changed) > _NAMED else ""
         raise ArgumentError(
             f"inputs have changed since {workplace.folder} was prepared from them: {'; '.join(shown)}{more}. Give "
-            "those that were there, in the same order, and new ones at the end; or make anew what is of those that "
-            "changed, with replace_changed (--replace-changed)."
+            "the same inputs in the same order, and new ones at the end; or redo the inputs that changed, with "
+            "replace_changed (--replace-changed)."
         )
     return changed
 
 
-def agree_on_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = False) -> None:
-    """Put the plan into the store, or see that it fits the one that is there. New inputs are added to it."""
-    check_plan(workplace, plan, replace_changed=replace_changed)
-    workplace.make()
+def agree_on_plan(workplace: Workplace, plan: PreparePlan, *, replace_changed: bool = False) -> None:
+    """Put the plan into the store, or check that it fits the one that is there. New inputs are added to it."""
     if not workplace.exists and workplace.create_plan(plan):
         return
     for number in check_plan(workplace, plan, replace_changed=replace_changed):
@@ -57,7 +55,7 @@ def agree_on_plan(workplace: Workplace, plan: Plan, *, replace_changed: bool = F
 
 
 def find_leftovers(workplace: Workplace, wanted: Collection[str]) -> list[str]:
-    """Shards that were made by runs of `prepare` but belong to no slice that is done."""
+    """Shards that runs of `prepare` made but that belong to no finished slice."""
     shards = list_shards(workplace.folder)
     names = (*shards.committed, *shards.unfinished)
     return [name for name in names if _OURS.fullmatch(name) and name not in wanted]

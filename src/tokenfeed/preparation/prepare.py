@@ -10,25 +10,23 @@ from typing import Any, Literal
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.preparation.board import Board
-from tokenfeed.preparation.engines import ENGINES, Engine, make_engine
-from tokenfeed.preparation.engines.here import Here
+from tokenfeed.preparation.engines import Engine, make_engine
 from tokenfeed.preparation.inputs import InputFile, cut, find_inputs
-from tokenfeed.preparation.locking import Hold, alone, beside_others
-from tokenfeed.preparation.mapping import MapFunction, MapSource, check_declared, refuse_while_loading
+from tokenfeed.preparation.locking import hold
+from tokenfeed.preparation.mapping import MapFunction, MapOrigin, check_declared, refuse_while_loading
 from tokenfeed.preparation.planning import agree_on_plan, check_plan, find_leftovers
 from tokenfeed.preparation.recipe import SHARD_BYTES, Recipe, choose_slice_bytes
-from tokenfeed.preparation.records import Plan, slice_name
-from tokenfeed.preparation.report import Progress, Report
-from tokenfeed.preparation.slices import Job, Task
+from tokenfeed.preparation.records import PreparePlan, slice_name
+from tokenfeed.preparation.report import Board, Report
+from tokenfeed.preparation.slices import Task, WorkerSetup
 from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.sealing import load_manifest, seal, unseal
+from tokenfeed.text.sources.finding import PathLike
+from tokenfeed.text.sources.portions import TextRules
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.version import __version__
 
 __all__ = ["prepare"]
-
-PathLike = str | os.PathLike[str]
 
 _CUTTING_THREADS = 16
 
@@ -56,13 +54,13 @@ def prepare(
     dry_run: bool = False,
     slice_bytes: int | None = None,
     shard_bytes: int = SHARD_BYTES,
-    progress: Callable[[Progress], object] | None = None,
+    progress: Callable[[Report], object] | None = None,
 ) -> Report:
-    """Turn text into a store: Parquet, JSONL (plain, .gz, .zst) and text files; folders, patterns, or lists of these.
+    """Turn text into a store: Parquet, JSONL and plain text, compressed or not, local or remote.
 
-    The same inputs and settings make the same bytes, with any `workers` and either `engine`. A run that was killed is
-    run again: it does what is missing. Inputs may be added at the end later; where one has changed, that is an error,
-    or with `replace_changed` its part of the store is made anew.
+    `inputs` is a file, a folder, a pattern, an address, or a list of these. The same inputs and settings make the same
+    bytes, with any `workers` and either `engine`. To continue after a crash, run it again: it does what is missing.
+    Inputs may be added at the end later. A changed input is an error; `replace_changed` redoes its part of the store.
 
     `keep` names columns that become the payload of a document. `bos=True` begins every document with the tokenizer's
     BOS, where it has one; a name takes that special token, `eos` one to end with. The dtype is the narrowest for the
@@ -70,20 +68,22 @@ def prepare(
     file, or the `val_files` (names or patterns); None makes no splits. `map` is a function of your own (see
     `preparation/mapping.py`), or "file.py:function".
 
-    `workers` processes work at a time, by default one a core; 0 is this process. `engine="ray"` is a cluster.
-    `part=(i, n)` does every n-th slice from the i-th on; whoever does the last seals the store. A worker takes less
-    than 400 MB, most of it Numba's and the tokenizer's, whatever the size of files and documents.
+    A malformed line (no JSON, no such key, no UTF-8) is a FormatError that names the file and the line;
+    `on_error="skip"` leaves such lines out and counts them. A null text is left out and counted in either case.
 
-    `progress` is called about ten times a second. `dry_run` only says what there is to do. `slice_bytes` of input are
-    one task, by default 8 to 256 MiB, by how much there is.
+    `workers` processes work at a time, by default one a core; 0 is this process. `engine="ray"` is a cluster.
+    `part=(i, n)` does every n-th slice from the i-th on; the run that does the last one seals the store. A worker takes
+    less than 400 MB, most of it Numba's and the tokenizer's, whatever the size of files and documents.
+
+    `progress` is called with a report about ten times a second. `dry_run` only reports what there is to do.
+    `slice_bytes` of input are one task, by default 8 to 256 MiB, by how much there is.
     """
-    if engine not in ENGINES:
-        raise ArgumentError(f"no engine is called {engine!r}; there are {', '.join(ENGINES)}")
     refuse_while_loading()
     _check_part(part, replace_changed)
     store = os.fspath(out)
     loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
-    function, source = _find_map(map, can_stay=engine == "local" and workers == 0)
+    function, origin = _find_map(map, can_stay=engine == "local" and workers == 0)
+    chosen = make_engine(engine, workers, function)
     files = find_inputs(inputs)
     recipe = Recipe(
         tokenizer=loaded.digest,
@@ -96,66 +96,62 @@ def prepare(
         val_fraction=float(val_fraction) if split == "hash" else 0.0,
         split_seed=split_seed if split == "hash" else 0,
         val_inputs=_find_val(inputs, files, val_files) if split == "file" else (),
-        map=None if function is None else source.name if source is not None else getattr(map, "__qualname__", "map"),
+        map=None if function is None else function.name if origin is None else origin.name,
         slice_bytes=_find_slice_bytes(store, files) if slice_bytes is None else slice_bytes,
         shard_bytes=shard_bytes,
     )
-    plan = Plan(recipe, files)
-    provenance = {
-        "made_by": "tokenfeed prepare",
-        "tokenfeed": __version__,
-        "recipe": recipe.to_json(),
-    }
-    job = Job(store, recipe, loaded, provenance, on_error, source)
-    chosen = Here(function) if engine == "local" and workers == 0 else make_engine(engine, workers)
-    return _Run(plan, job, function, part, progress).run(chosen, dry_run=dry_run, replace_changed=replace_changed)
+    TextRules(text_column, recipe.keep, on_error)  # refuses what cannot be meant before anything is made
+    provenance = {"made_by": "tokenfeed prepare", "tokenfeed": __version__, "recipe": recipe.to_json()}
+    setup = WorkerSetup(store, recipe, loaded, provenance, on_error, origin)
+    run = _Run(PreparePlan(recipe, files), setup, function, part, progress)
+    return run.run(chosen, dry_run=dry_run, replace_changed=replace_changed)
 
 
 class _Run:
     def __init__(
         self,
-        plan: Plan,
-        job: Job,
+        plan: PreparePlan,
+        setup: WorkerSetup,
         function: MapFunction | None,
         part: tuple[int, int] | None,
-        progress: Callable[[Progress], object] | None,
+        progress: Callable[[Report], object] | None,
     ) -> None:
         self._plan = plan
-        self._job = job
+        self._setup = setup
         self._function = function
         self._part = part
-        self._workplace = Workplace(job.out)
-        self._tasks = _cut_all(plan.inputs, plan.recipe.slice_bytes)
-        self._board = Board(plan.inputs, self._tasks, progress)
+        self._workplace = Workplace(setup.out)
+        self._tasks = _cut_all(plan)
+        self._board = Board(str(self._workplace.folder), plan.inputs, self._tasks, progress)
 
     def run(self, engine: Engine, *, dry_run: bool, replace_changed: bool) -> Report:
         if dry_run:
             changed = check_plan(self._workplace, self._plan, replace_changed=replace_changed)
-            self._find_done([task for task in self._tasks if task.place.file not in changed])
-            return self._board.report(str(self._workplace.folder), is_complete=self._is_done and self._is_sealed())
+            self._find_done([task for task in self._tasks if task.slice.file not in changed])
+            return self._board.report(is_complete=self._is_done and self._is_sealed())
         check_plan(self._workplace, self._plan, replace_changed=replace_changed)  # before anything is made
         self._workplace.make()
-        with self._hold() as hold:
+        with hold(self._workplace.lock, exclusive=self._part is None) as held:
             agree_on_plan(self._workplace, self._plan, replace_changed=replace_changed)
             self._find_done(self._tasks)
-            self._job.open_writer(None, None, self._function).close()  # makes the manifest
+            self._setup.open_writer(None, None, self._function).close()  # makes the manifest
             missing = [task for task in self._mine() if task not in self._board.records]
             leftovers = find_leftovers(self._workplace, self._done_shards()) if self._part is None else []
             if missing or leftovers:
                 unseal(self._workplace.folder, sync=True)
             for shard in leftovers:
                 self._workplace.remove_shard(shard)
-            hold.let_workers_in()
+            held.take(exclusive=False)  # lets the workers in
             self._make(engine, missing)
             report = self._finish()
-            if hold.is_alone():
+            if held.is_alone():
                 self._workplace.sweep()
             return report
 
     def _make(self, engine: Engine, missing: Sequence[Task]) -> None:
         if not missing:
             return
-        with contextlib.closing(engine.run(self._job, missing, self._board.tell)) as records:
+        with contextlib.closing(engine.run(self._setup, missing, self._board.tell)) as records:
             for record in records:
                 self._board.done(record)
 
@@ -164,13 +160,13 @@ class _Run:
             self._find_done([task for task in self._tasks if task not in self._board.records])
         if self._is_done and not self._is_sealed():
             seal(self._workplace.folder)
-        return self._board.report(str(self._workplace.folder), is_complete=self._is_done)
+        return self._board.report(is_complete=self._is_done)
 
     def _find_done(self, tasks: Sequence[Task]) -> None:
         records = self._workplace.load_records() if tasks else {}
         for task in tasks:
-            record = records.get(slice_name(task.place))
-            if record is not None and (record.slice, record.input_digest) == (task.place, task.file.digest):
+            record = records.get(slice_name(task.slice))
+            if record is not None and (record.slice, record.input_digest) == (task.slice, task.file.digest):
                 self._board.was_done(record)
 
     def _done_shards(self) -> set[str]:
@@ -186,36 +182,37 @@ class _Run:
     def _is_sealed(self) -> bool:
         return self._workplace.is_store and load_manifest(self._workplace.folder).shards is not None
 
-    def _hold(self) -> contextlib.AbstractContextManager[Hold]:
-        return alone(self._workplace.lock) if self._part is None else beside_others(self._workplace.lock)
 
-
-def _cut_all(files: Sequence[InputFile], slice_bytes: int) -> list[Task]:
-    """The slices of all files, in order. Those of Parquet need a look at each footer, several at a time."""
+def _cut_all(plan: PreparePlan) -> list[Task]:
+    """The slices of all files, in order. Parquet needs a look at each footer, several at a time."""
+    recipe = plan.recipe
 
     def cut_one(numbered: tuple[int, InputFile]) -> list[Task]:
-        number, file = numbered
-        return [Task(file, place) for place in cut(number, file, slice_bytes=slice_bytes)]
+        slices = cut(*numbered, text_column=recipe.text_column, slice_bytes=recipe.slice_bytes)
+        return [Task(numbered[1], one) for one in slices]
 
-    with ThreadPoolExecutor(min(_CUTTING_THREADS, max(1, len(files)))) as pool:
-        return [task for tasks in pool.map(cut_one, enumerate(files)) for task in tasks]
+    with ThreadPoolExecutor(min(_CUTTING_THREADS, max(1, len(plan.inputs)))) as pool:
+        return [task for tasks in pool.map(cut_one, enumerate(plan.inputs)) for task in tasks]
 
 
-def _find_map(given: Any, *, can_stay: bool) -> tuple[MapFunction | None, MapSource | None]:
-    """The function here, and what other processes make it from."""
+def _find_map(given: str | Callable[..., Any] | None, *, can_stay: bool) -> tuple[MapFunction | None, MapOrigin | None]:
+    """The function here, and where other processes get it from; None where it need not travel and cannot."""
     if given is None:
         return None, None
+    if isinstance(given, str):
+        origin = MapOrigin.find(given)
+        return origin.load(), origin
+    function = check_declared(given, str(given))
     try:
-        source = MapSource.find(given)
+        return function, MapOrigin.find(function)
     except ArgumentError:
-        if isinstance(given, str) or not can_stay:
+        if not can_stay:
             raise
-        return check_declared(given, getattr(given, "__qualname__", "map")), None
-    return check_declared(given, source.function) if callable(given) else source.load(), source
+        return function, None
 
 
 def _find_slice_bytes(store: str, files: Sequence[InputFile]) -> int:
-    """As it was chosen when the store was begun; else by the size of the inputs."""
+    """The size chosen when the store was begun; else by the size of the inputs."""
     workplace = Workplace(store)
     if workplace.exists:
         return workplace.load_plan().recipe.slice_bytes
@@ -234,13 +231,13 @@ def _find_dtype(tokenizer: Tokenizer, dtype: Any) -> str:
     try:
         name: str = np.dtype(dtype).name
     except TypeError as error:
-        raise ArgumentError(f"dtype is {dtype!r}, which is none: {error}") from error
+        raise ArgumentError(f"dtype is {dtype!r}, which is no dtype: {error}") from error
     tokenizer.encode_batch([], dtype=name)  # refuses what cannot hold the vocabulary
     return name
 
 
 def _find_val(inputs: Any, files: Sequence[InputFile], val_files: Sequence[str]) -> tuple[int, ...]:
-    """The numbers of the files that are `val`."""
+    """Numbers of the files that are `val`."""
     if not val_files:
         names = {file.name for file in find_inputs(inputs, split="val")}
         if len(files) == 1:
@@ -266,4 +263,4 @@ def _check_part(part: tuple[int, int] | None, replace_changed: bool) -> None:
     if not 0 <= number < count:
         raise ArgumentError(f"part is {number} of {count}; the first is 0 of {count}, the last {count - 1} of {count}")
     if replace_changed:
-        raise ArgumentError("replace_changed is for a run that does all parts: no other may be at work meanwhile")
+        raise ArgumentError("replace_changed is for a run that does all parts: no other run may work at the same time")

@@ -1,4 +1,4 @@
-"""`Recipe`: all that decides, with the inputs, what a prepared store holds."""
+"""`Recipe`: the settings that, together with the inputs, decide what a prepared store holds."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,26 +17,26 @@ HASHED_CHARACTERS = 4096
 
 @dataclass(frozen=True)
 class Recipe:
-    """Two runs with equal recipes and equal inputs make the same bytes, whoever works on them, in whatever order."""
+    """Settings. Two runs with equal recipes and equal inputs make the same bytes, in whatever order they work."""
 
     tokenizer: str
-    """The digest of the tokenizer."""
+    """Digest of the tokenizer."""
     dtype: str
     bos: int | None
-    """The token before every document."""
+    """Token before every document."""
     eos: int | None
-    """The token behind every document."""
+    """Token after every document."""
     text_column: str = "text"
     keep: tuple[str, ...] = ()
     """Columns that become the payload of a document."""
     split: Literal["hash", "file"] | None = "hash"
     val_fraction: float = 0.001
-    """The share of documents that go to `val`, chosen by a hash of their text."""
+    """Share of the documents that go to `val`, chosen by a hash of their text."""
     split_seed: int = 0
     val_inputs: tuple[int, ...] = ()
-    """The numbers of the input files that are `val`."""
+    """Numbers of the input files that are `val`."""
     map: str | None = None
-    """The name of the map function and a digest of its source."""
+    """Name of the map function, and a digest of its source."""
     slice_bytes: int = _SMALLEST_SLICE
     shard_bytes: int = SHARD_BYTES
 
@@ -45,15 +45,15 @@ class Recipe:
             raise ArgumentError(f"split is {self.split!r}; it must be 'hash', 'file' or None")
         if not 0 <= self.val_fraction < 1:
             raise ArgumentError(f"val_fraction is {self.val_fraction}; it must be at least 0 and below 1")
-        for name in ("slice_bytes", "shard_bytes"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name, size in (("slice_bytes", self.slice_bytes), ("shard_bytes", self.shard_bytes)):
+            if size < 1:
+                raise ArgumentError(f"{name} is {size}; it must be at least 1")
         if len(set(self.keep)) < len(self.keep):
             raise ArgumentError(f"keep names a column twice: {list(self.keep)}")
 
     @property
     def splits(self) -> tuple[str | None, ...]:
-        """The names of the splits that documents may go to."""
+        """Names of the splits that documents may go to."""
         return (None,) if self.split is None else ("train", "val")
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def choose_slice_bytes(input_bytes: int) -> int:
 
 
 def choose_split(recipe: Recipe, input_number: int, text: str) -> str | None:
-    """The split of a document, by its file or by the first 4,096 characters of its text; of nothing else."""
+    """The split of a document, by its file or by the first 4,096 characters of its text, and nothing else."""
     if recipe.split is None:
         return None
     if recipe.split == "file":

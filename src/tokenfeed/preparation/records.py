@@ -1,37 +1,36 @@
-"""What is to be done, and what has been: the plan of a prepared store, and the records of its slices."""
+"""The plan of a prepared store, and the records of its slices that are done."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.preparation.inputs import InputFile, Slice
 from tokenfeed.preparation.recipe import Recipe
 
-__all__ = ["Counts", "Plan", "Record", "slice_name"]
+__all__ = ["Counts", "PreparePlan", "Record", "slice_name"]
 
 _LARGEST_NUMBER = 999_999
 
 
 @dataclass
 class Counts:
-    """What was read and made. All of it follows from the inputs and the recipe."""
+    """Numbers of what was read and made. All of them follow from the inputs and the recipe."""
 
     documents: int = 0
     tokens: int = 0
     characters: int = 0
     input_bytes: int = 0
-    """Of the files as they are stored."""
+    """Bytes of the files as they are stored."""
     val_documents: int = 0
-    """Of the documents, those that went to `val`."""
+    """Documents in the split `val`."""
     val_tokens: int = 0
     empty: int = 0
-    """Of the documents, those without any text."""
+    """Documents with an empty text."""
     malformed: int = 0
-    """Lines or rows that could not be understood, and were left out."""
+    """Lines or rows left out because they could not be understood."""
     null: int = 0
-    """Lines or rows without a text, left out."""
+    """Lines or rows left out because their text is null."""
     dropped: int = 0
     """Documents that the map function left out."""
 
@@ -47,10 +46,10 @@ class Record:
     slice: Slice
     input_digest: str
     shards: dict[str, str] = field(default_factory=dict)
-    """Their names, and the checksums of their `shard.json`."""
+    """Names of its shards, with the checksums of their `shard.json`."""
     counts: Counts = field(default_factory=Counts)
     problems: list[str] = field(default_factory=list)
-    """The first few of what was left out, in words."""
+    """Lines and rows that were left out, in words: the first few."""
 
     def to_json(self) -> bytes:
         return (json.dumps(asdict(self)) + "\n").encode()
@@ -59,24 +58,21 @@ class Record:
     def from_json(cls, data: bytes) -> "Record | None":
         """None for what a power failure left of one: the slice is made again."""
         try:
-            return cls._from_fields(json.loads(data))
+            described = json.loads(data)
+            return cls(
+                Slice(**described["slice"]),
+                described["input_digest"],
+                dict(described["shards"]),
+                Counts(**described["counts"]),
+                list(described["problems"]),
+            )
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
 
-    @classmethod
-    def _from_fields(cls, described: Mapping[str, Any]) -> "Record":
-        return cls(
-            Slice(**described["slice"]),
-            described["input_digest"],
-            dict(described["shards"]),
-            Counts(**described["counts"]),
-            list(described["problems"]),
-        )
-
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be done."""
+class PreparePlan:
+    """The settings and the inputs of a store."""
 
     recipe: Recipe
     inputs: Sequence[InputFile]
@@ -89,7 +85,7 @@ class Plan:
         return head.encode()
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> "Plan":
+    def from_json(cls, data: bytes, where: str) -> "PreparePlan":
         try:
             described = json.loads(data)
             if (described["format"], described["version"]) != ("tokenfeed-prepare", 1):

@@ -1,81 +1,69 @@
-"""What a run of `prepare` did, while it is at it and at the end."""
+"""The report of a run of `prepare`: while it works, and at the end."""
 
 import posixpath
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tokenfeed.preparation.inputs import InputFile
 from tokenfeed.preparation.records import Counts, Record
+from tokenfeed.preparation.slices import Task
 
-__all__ = ["Progress", "Report", "Source", "sum_up"]
+__all__ = ["Board", "Report", "SourceCounts"]
 
 _LISTED_PROBLEMS = 20
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run has come; what was there before is part of it."""
-
-    slices: int
-    num_slices: int
-    files: int
-    """Those of which every slice is done."""
-    num_files: int
-    documents: int
-    tokens: int
-    input_bytes: int
-    num_bytes: int
-    """Of all files as they are stored."""
-    new_bytes: int
-    """Of `input_bytes`, those that this run has gone through."""
-    retries: int
-    """Slices begun again because their worker died."""
-    seconds: float
+_TELL_SECONDS = 0.1
 
 
 @dataclass
-class Source:
+class SourceCounts:
     """The files of one folder."""
 
     name: str
-    """Relative to what all inputs have in common."""
+    """The folder, relative to what all inputs have in common."""
     files: int = 0
     counts: Counts = field(default_factory=Counts)
 
 
 @dataclass
 class Report:
-    """What is in the store, by source and in all, and what this run did of it."""
+    """The contents of the store, by folder and in all, and the work of this run: at the end, or so far."""
 
     path: str
     is_complete: bool
-    """Whether all slices are done, and the store is sealed. Not before the last part is done."""
-    sources: list[Source]
+    """Whether all slices are done, and the store is sealed: True once the last part is done."""
     total: Counts
     num_bytes: int
-    """Of all input files as they are stored, done or not."""
-    shards: int
+    """Bytes of all input files as they are stored, done or not."""
+    files: int
+    """Files with all slices done."""
+    num_files: int
     slices: int
-    """Those that are done."""
+    """Slices that are done."""
     num_slices: int
     made: int
-    """Of the slices, those that this run made."""
+    """Slices that this run made."""
     made_counts: Counts
+    """Counts of this run. While it works, slices under way are part of these and of the total."""
     retries: int
     """Slices begun again because their worker died."""
-    problems: list[str]
-    """The first 20 of what was left out, in words."""
     seconds: float
+    shards: int = 0
+    sources: list[SourceCounts] = field(default_factory=list)
+    """Counts by folder, in the order of the inputs; at the end only, like the shards and the problems."""
+    problems: list[str] = field(default_factory=list)
+    """Lines and rows that were left out, in words: the first 20."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Of this run."""
+        """Tokens that this run made, by its seconds."""
         return self.made_counts.tokens / max(self.seconds, 1e-9)
 
     @property
     def bytes_per_second(self) -> float:
-        """Of this run: bytes of the files as they are stored."""
+        """Bytes that this run read, of the files as they are stored, by its seconds."""
         return self.made_counts.input_bytes / max(self.seconds, 1e-9)
 
     @property
@@ -84,23 +72,102 @@ class Report:
         return self.total.malformed + self.total.null + self.total.dropped
 
     def to_json(self) -> dict[str, Any]:
-        derived = ("tokens_per_second", "bytes_per_second", "left_out")
-        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+        derived = {
+            "tokens_per_second": self.tokens_per_second,
+            "bytes_per_second": self.bytes_per_second,
+            "left_out": self.left_out,
+        }
+        return {**asdict(self), **derived}
 
 
-def sum_up(inputs: Sequence[InputFile], records: Sequence[Record]) -> tuple[list[Source], Counts, list[str]]:
-    """Sources in the order of their inputs, the sum of them, and the first problems."""
-    sources: dict[str, Source] = {}
-    of_file = []
-    for file in inputs:
-        name = posixpath.dirname(file.name) or "."
-        source = sources.setdefault(name, Source(name))
-        source.files += 1
-        of_file.append(source)
-    total = Counts()
-    problems: list[str] = []
-    for record in sorted(records, key=lambda record: (record.slice.file, record.slice.number)):
-        of_file[record.slice.file].counts.add(record.counts)
-        total.add(record.counts)
-        problems += record.problems[: _LISTED_PROBLEMS - len(problems)]
-    return list(sources.values()), total, problems
+class Board:
+    """Adds up records and the counts of slices under way, and reports them about ten times a second."""
+
+    def __init__(
+        self,
+        path: str,
+        files: Sequence[InputFile],
+        tasks: Sequence[Task],
+        progress: Callable[[Report], object] | None,
+    ) -> None:
+        self.records: dict[Task, Record] = {}
+        self._path = path
+        self._files = files
+        self._tasks = {task.slice: task for task in tasks}
+        self._left_of_file = Counter(task.slice.file for task in tasks)
+        self._num_bytes = sum(file.size for file in files)
+        self._total, self._made_counts = Counts(), Counts()
+        self._under_way: dict[Task, Counts] = {}
+        self._made = self._retries = 0
+        self._progress = progress
+        self._began = time.monotonic()
+        self._told = -1.0
+
+    def was_done(self, record: Record) -> None:
+        """Note a slice that an earlier run made, or another part."""
+        self.records[self._tasks[record.slice]] = record
+        self._left_of_file[record.slice.file] -= 1
+        self._total.add(record.counts)
+
+    def done(self, record: Record) -> None:
+        """Note a slice that this run made."""
+        self.was_done(record)
+        self._under_way.pop(self._tasks[record.slice], None)
+        self._made += 1
+        self._made_counts.add(record.counts)
+        self._show(is_last=len(self.records) == len(self._tasks))
+
+    def tell(self, task: Task, counts: Counts | None) -> None:
+        """Note how far a slice has come; None where it begins again."""
+        if counts is None:
+            self._under_way.pop(task, None)
+            self._retries += 1
+        else:
+            self._under_way[task] = counts
+        self._show(is_last=False)
+
+    def report(self, *, is_complete: bool) -> Report:
+        """The report at the end."""
+        records = sorted(self.records.values(), key=lambda record: (record.slice.file, record.slice.number))
+        report = self._so_far()
+        report.is_complete = is_complete
+        report.shards = sum(len(record.shards) for record in records)
+        report.problems = [problem for record in records for problem in record.problems][:_LISTED_PROBLEMS]
+        sources: dict[str, SourceCounts] = {}
+        of_file = []
+        for file in self._files:
+            name = posixpath.dirname(file.name) or "."
+            of_file.append(sources.setdefault(name, SourceCounts(name)))
+            of_file[-1].files += 1
+        for record in records:
+            of_file[record.slice.file].counts.add(record.counts)
+        report.sources = list(sources.values())
+        return report
+
+    def _so_far(self) -> Report:
+        total, made_counts = Counts(), Counts()
+        total.add(self._total)
+        made_counts.add(self._made_counts)
+        for counts in self._under_way.values():
+            total.add(counts)
+            made_counts.add(counts)
+        return Report(
+            path=self._path,
+            is_complete=False,
+            total=total,
+            num_bytes=self._num_bytes,
+            files=sum(self._left_of_file[file] == 0 for file in range(len(self._files))),
+            num_files=len(self._files),
+            slices=len(self.records),
+            num_slices=len(self._tasks),
+            made=self._made,
+            made_counts=made_counts,
+            retries=self._retries,
+            seconds=time.monotonic() - self._began,
+        )
+
+    def _show(self, *, is_last: bool) -> None:
+        now = time.monotonic()
+        if self._progress is not None and (is_last or now - self._told >= _TELL_SECONDS):
+            self._told = now
+            self._progress(self._so_far())

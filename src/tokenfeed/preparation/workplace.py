@@ -2,7 +2,7 @@
 
 plan.json                    the recipe, and the inputs with their digests
 slices/000003-000017.json    slice 17 of input 3 is done: its shards with their checksums, and counts
-lock                         held by those who work on a local store; gone with them, whatever kills them
+lock                         held by the processes that work on a local store; gone with them, whatever kills them
 
 A slice is done once its record is there, and its shards are those the record names.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenfeed.format.layout import MANIFEST, SHARD
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.preparation.records import Plan, Record, slice_name
+from tokenfeed.preparation.records import PreparePlan, Record, slice_name
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import PathLike, open_folder
 from tokenfeed.storage.local import reading, writing
@@ -35,7 +35,7 @@ class Workplace:
 
     @property
     def lock(self) -> Path | None:
-        """Of a local store. In an object store every object appears whole, and two that make a slice make the same."""
+        """The lock of a local store. Object stores need none: a slice that is made twice is the same."""
         return None if self.folder.local is None else self.folder.local / ".prepare" / "lock"
 
     @property
@@ -54,14 +54,14 @@ class Workplace:
             with writing(self.folder.local / _RECORDS):
                 (self.folder.local / _RECORDS).mkdir(parents=True, exist_ok=True)
 
-    def load_plan(self) -> Plan:
-        return Plan.from_json(self.folder.read(_PLAN), self.folder.path(_PLAN))
+    def load_plan(self) -> PreparePlan:
+        return PreparePlan.from_json(self.folder.read(_PLAN), self.folder.path(_PLAN))
 
-    def create_plan(self, plan: Plan) -> bool:
-        """Put the first plan in place; False if somebody else just did."""
+    def create_plan(self, plan: PreparePlan) -> bool:
+        """Put the first plan in place; False if another run just did."""
         return self.folder.create(_PLAN, plan.to_json())
 
-    def replace_plan(self, plan: Plan) -> None:
+    def replace_plan(self, plan: PreparePlan) -> None:
         self.folder.replace(_PLAN, plan.to_json())
 
     def load_records(self) -> dict[str, Record]:
@@ -81,11 +81,11 @@ class Workplace:
         return {name: record for name, record in records.items() if record.shards.items() <= checksums.items()}
 
     def put_record(self, record: Record) -> None:
-        """The slice is done."""
+        """Note that the slice is done."""
         self.folder.replace(f"{_RECORDS}/{slice_name(record.slice)}.json", record.to_json())
 
     def drop_records_of(self, file: int) -> None:
-        """The slices of an input are no longer done."""
+        """Forget that the slices of an input are done."""
         for name in self._list_records():
             if name.startswith(f"{file:06d}-"):
                 self._delete(f"{_RECORDS}/{name}.json")
@@ -95,7 +95,7 @@ class Workplace:
         return self._checksums([shard for name in names for shard in self._numbered(name)])
 
     def remove_shards(self, names: Iterable[str]) -> None:
-        """Remove the shards of writers of these names, the last first, so that a kill leaves no gap behind."""
+        """Remove the shards of writers of these names, the last first, so that a kill leaves no gap."""
         for name in names:
             for shard in reversed(self._numbered(name)):
                 self.remove_shard(shard)
@@ -111,7 +111,7 @@ class Workplace:
                 self._delete(f"{shard}/{name}")
 
     def sweep(self) -> None:
-        """Remove what was about to be put in place when somebody was killed. For whoever is alone at work."""
+        """Remove temporary files that a killed process left. Only for a run that is alone."""
         if self.folder.local is None:
             return
         for folder in (self.folder.local, self.folder.local / ".prepare", self.folder.local / _RECORDS):
@@ -139,7 +139,7 @@ class Workplace:
         return [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")]
 
     def _numbered(self, name: str) -> list[str]:
-        """The shards of one writer, local ones that were not finished among them."""
+        """The shards of one writer, unfinished local ones included."""
         found: list[str] = []
         while self._is_there(shard := f"{name}-{len(found):05d}"):
             found.append(shard)

@@ -1,4 +1,4 @@
-"""Addresses of remote objects, such as `s3://bucket/key`; and the secrets some bring along, which are kept apart."""
+"""Addresses of remote objects, such as `s3://bucket/key`, and the secrets that some bring along, kept apart."""
 
 import os
 import posixpath
@@ -8,7 +8,19 @@ from urllib.request import url2pathname
 
 from tokenfeed.errors import ArgumentError
 
-__all__ = ["Address", "Secret", "clean", "is_remote", "join", "local_path", "parse", "refer", "resolve", "secret_of"]
+__all__ = [
+    "Address",
+    "Secret",
+    "clean",
+    "is_remote",
+    "join",
+    "local_path",
+    "parse",
+    "refer",
+    "remember_token",
+    "resolve",
+    "secret_of",
+]
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")
 _HTTP = ("http", "https")
@@ -29,12 +41,14 @@ class Address(NamedTuple):
 
 
 class Secret(NamedTuple):
-    """What must be sent to a server and shown to nobody."""
+    """Texts that are sent to a server and shown to nobody."""
 
     login: str = ""
     """`user:password`, percent-encoded."""
     query: str = ""
-    """Such as the signature of a signed address."""
+    """Query of the address, such as a signature."""
+    token: str = ""
+    """Bearer token."""
 
 
 _NO_SECRET = Secret()
@@ -42,7 +56,7 @@ _secrets: dict[tuple[str, str], dict[str, Secret]] = {}
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is an address with a scheme, of another than `file://`. Raises where the scheme is not known."""
+    """Whether a path is an address with a scheme other than `file://`. ArgumentError if the scheme is unknown."""
     scheme, separator, _ = os.fspath(path).partition("://")
     if not separator or scheme == "file":
         return False
@@ -59,15 +73,15 @@ def local_path(path: str | os.PathLike[str]) -> str:
         return text
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost"):
-        raise ArgumentError(f"{text} lies on another machine, {parts.netloc}; file:// reads local files alone")
+        raise ArgumentError(f"{text} is on another machine, {parts.netloc}; file:// reads only local files")
     return url2pathname(parts.path)
 
 
 def clean(uri: str) -> str:
-    """The address without user, password and query. For it and all that lies under it they are remembered here.
+    """The address without user, password and query, which are remembered here for it and for all that lies under it.
 
-    What is opened by `https://user:password@host/a?signature` is known everywhere as `https://host/a`: in messages,
-    in manifests, in run files. A process that has not been told the secret cannot read it.
+    `https://user:password@host/a?signature` is `https://host/a` everywhere: in messages, manifests and run files. A
+    process that does not know the secret cannot read it.
     """
     is_remote(uri)
     scheme, _, rest = uri.partition("://")
@@ -81,8 +95,14 @@ def clean(uri: str) -> str:
     return f"{scheme}://{host}{path}"
 
 
+def remember_token(uri: str, token: str) -> None:
+    """Send a bearer token with every request to a clean address or to what lies under it, but not to other hosts."""
+    address = parse(uri)
+    _secrets.setdefault((address.scheme, address.host), {})[f"/{address.key}"] = Secret(token=token)
+
+
 def secret_of(uri: str) -> Secret:
-    """What was remembered for a clean address, or for the closest folder it lies in."""
+    """The secret of a clean address, or of the closest folder it lies in that has one."""
     scheme, _, rest = uri.partition("://")
     host, slash, path = rest.partition("/")
     known = _secrets.get((scheme, host))
@@ -115,7 +135,7 @@ def join(folder: str, name: str) -> str:
 
 
 def resolve(folder: str, reference: str) -> str:
-    """The clean address that a reference in a folder stands for: itself, or relative to the folder.
+    """The clean address that a reference in a folder stands for; it may be relative to the folder.
 
     resolve("s3://b/all", "../a") == "s3://b/a";  resolve("s3://b/all", "gs://c/d") == "gs://c/d"
     """
@@ -132,7 +152,7 @@ def resolve(folder: str, reference: str) -> str:
 
 
 def refer(folder: str, uri: str) -> str:
-    """How a folder refers to a clean address: relative where both lie in one bucket, so that they may move together.
+    """How a folder refers to a clean address: relative if both are in one bucket, so that they can move together.
 
     refer("s3://b/all", "s3://b/a") == "../a"
     """

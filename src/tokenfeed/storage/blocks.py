@@ -1,41 +1,29 @@
-"""Files that lie elsewhere, read block by block: in memory, then a cache on disk, then the server."""
+"""Remote files, read block by block: from memory, else from a cache on disk, else from the server."""
 
 import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError
 from tokenfeed.kernels import blocks
 from tokenfeed.kernels.jit import address_of
 from tokenfeed.kernels.posix import record
-from tokenfeed.storage.disk_cache import DiskCache
+from tokenfeed.storage.disk_cache import Described, DiskCache
 from tokenfeed.storage.fetcher import Fetched, Range, fetcher
 from tokenfeed.storage.remote import Remote, RemoteStats
+from tokenfeed.storage.runtime import check_not_forked
+from tokenfeed.types import Ints
 
-__all__ = ["BlockCache", "Described"]
-
-Ints = npt.NDArray[np.int64]
+__all__ = ["BlockCache"]
 
 _LANDING_THREADS = 2
 _LOG_SIZE = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A remote file, as its store describes it."""
-
-    uri: str
-    num_bytes: int
-    identity: str
-    """Stands for its content, wherever it lies."""
 
 
 class _Run:
@@ -55,11 +43,12 @@ class _Run:
 class BlockCache:
     """The blocks of a store's remote files that are in memory, and how more of them get there. Threads may share it.
 
-    A kernel may look into it only while `guard` is held, and what it missed must be taken before `guard` is let go.
+    A kernel may look into it only while `guard` is held, and what it missed must be taken before `guard` is released.
     """
 
     def __init__(self, describe: Callable[[int], Described], how: Remote) -> None:
-        self.guard = threading.Lock()
+        self._process = os.getpid()
+        self._guard = threading.Lock()
         self._describe = describe
         self._how = how
         self._disk = None if how.cache is None else DiskCache(Path(how.cache), how.cache_bytes, how.block_bytes)
@@ -70,22 +59,29 @@ class BlockCache:
         self._counts = dict.fromkeys(
             ("requests", "bytes_asked", "bytes_fetched", "cache_hits", "cache_misses", "cache_damaged", "waits"), 0
         )
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._pool: ThreadPoolExecutor | None = None
         self._resize(how.memory_bytes // how.block_bytes)
 
     @property
+    def guard(self) -> threading.Lock:
+        """The lock of the blocks. ForkError in a forked process: what loads blocks is missing there, and a thread that
+        was not carried over may hold the lock."""
+        check_not_forked(self._process)
+        return self._guard
+
+    @property
     def address(self) -> int:
-        """For the file table. It never changes."""
+        """The address of the header, for the file table. It never changes."""
         return self._header.ctypes.data
 
     @property
     def largest_file(self) -> int:
-        """In bytes: 4 PiB with blocks of 4 KiB."""
+        """Size of the largest file in bytes: 4 PiB with blocks of 4 KiB."""
         return self._how.block_bytes << blocks.BLOCK_BITS
 
     @property
     def capacity(self) -> int:
-        """In bytes."""
+        """Bytes of memory for blocks."""
         return int(self._header["num_slots"][0]) * self._how.block_bytes
 
     def stats(self) -> RemoteStats:
@@ -93,13 +89,13 @@ class BlockCache:
         return RemoteStats(**self._counts, retries=fetcher().counters.retries, cache_is_full=full)
 
     def take_missing(self) -> Ints:
-        """The keys of blocks that kernels missed since the last time. Call it with `guard` held."""
+        """Keys of the blocks that kernels missed since the last call. Call it with `guard` held."""
         missing = np.unique(self._log[1 : 1 + self._log[0]])
         self._log[0] = 0
         return missing
 
     def load(self, wanted: Ints) -> None:
-        """Return once these blocks have been put into memory. Raises what the server, or a check, said."""
+        """Return when these blocks have been put into memory. Raises the error of the server, or of a check."""
         with self.guard:
             if 4 * wanted.size > self._header["num_slots"][0]:
                 self._resize(4 * wanted.size)
@@ -110,7 +106,7 @@ class BlockCache:
             run.landed.result()
 
     def reload(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Fetch bytes [start, stop) of files from their server once more, whatever memory and disk have of them."""
+        """Fetch bytes [start, stop) of files from their server again, even if memory or disk have them."""
         size = self._how.block_bytes
         runs = [_Run(file, start // size, -(-stop // size)) for file, start, stop in ranges]
         with self.guard:
@@ -122,15 +118,13 @@ class BlockCache:
             run.landed.result()
 
     def announce(self, wanted: Ints) -> None:
-        """Begin to load blocks, without waiting. What goes wrong is told to whoever needs them."""
+        """Begin to load blocks, without waiting. Errors are raised where the blocks are needed."""
         most = self.capacity // self._how.block_bytes // 4
         self._begin(wanted[:most])
 
     def _begin(self, wanted: Ints) -> list[_Run]:
-        """Have blocks on their way, those that are not in memory; what they are on their way in."""
+        """Request the blocks that are not in memory; returns the runs that bring them."""
         with self.guard:
-            if self._pool is not None and self._pool[0] != os.getpid():  # nobody works on it in a forked process
-                self._under_way.clear()
             absent = blocks.missing_blocks(self._header, wanted)
             new = np.array([key for key in absent.tolist() if key not in self._under_way], np.int64)
             self._counts["bytes_asked"] += absent.size * self._how.block_bytes
@@ -146,7 +140,7 @@ class BlockCache:
         return list(needed)
 
     def _load_from_disk(self, wanted: Ints) -> Ints:
-        """Put blocks that are on disk into memory; those that are not."""
+        """Put blocks that are on disk into memory; returns the others."""
         if self._disk is None or wanted.size == 0:
             return wanted
         files = wanted >> blocks.BLOCK_BITS
@@ -160,7 +154,7 @@ class BlockCache:
         return wanted[~good]
 
     def _cut(self, keys: Ints) -> list[_Run]:
-        """Runs that cover these blocks, sorted, and the small gaps between them."""
+        """Runs that cover these sorted blocks and the small gaps between them."""
         most, gap = self._how.request_bytes // self._how.block_bytes, self._how.gap_bytes // self._how.block_bytes
         runs: list[_Run] = []
         for key in keys.tolist():
@@ -182,18 +176,14 @@ class BlockCache:
             answer.add_done_callback(partial(self._receive, run))
 
     def _receive(self, run: _Run, answer: "Future[Fetched]") -> None:
-        with contextlib.suppress(RuntimeError):  # at exit there is no room for it any more, and nobody waits
-            self._landing.submit(self._land, run, answer)
-
-    @property
-    def _landing(self) -> ThreadPoolExecutor:
-        """Threads that put away what comes in, so that the one that talks to servers need not."""
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = os.getpid(), ThreadPoolExecutor(_LANDING_THREADS, thread_name_prefix="tokenfeed-blocks")
-        return self._pool[1]
+        """Leave an answer to other threads: this is the one that talks to servers."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_LANDING_THREADS, thread_name_prefix="tokenfeed-blocks")
+        with contextlib.suppress(RuntimeError):  # at exit it takes no more work, and nobody waits
+            self._pool.submit(self._land, run, answer)
 
     def _land(self, run: _Run, answer: "Future[Fetched]") -> None:
-        """Put blocks that have come into memory, then on disk."""
+        """Put blocks that arrived into memory, then on disk."""
         data, error = np.empty(0, np.uint8), None
         try:
             fetched = answer.result()
@@ -216,7 +206,7 @@ class BlockCache:
             self._disk.store(self._describe(run.file), run.first, data)
 
     def _check(self, run: _Run, fetched: Fetched) -> None:
-        """That the object is the one that the manifest described, and the same as at the first answer."""
+        """Raise unless the object is the one in the manifest, and the same as at the first answer."""
         described = self._describe(run.file)
         if fetched.size not in (None, described.num_bytes):
             raise CorruptionError(
@@ -230,13 +220,13 @@ class BlockCache:
             )
 
     def close(self) -> None:
-        """Wait until all that has come is on disk. It can be used again."""
-        if self._pool is not None and self._pool[0] == os.getpid():
-            self._pool[1].shutdown()
+        """Wait until everything that arrived is on disk. The cache can be used again."""
+        if self._pool is not None and os.getpid() == self._process:
+            self._pool.shutdown()
         self._pool = None
 
     def _resize(self, num_blocks: int) -> None:
-        """Room for so many blocks; what was in it is fetched again where it is needed."""
+        """Make room for so many blocks. Those in memory are dropped, and fetched again if needed."""
         slots = max(64, num_blocks)
         index_size = 1 << (2 * slots - 1).bit_length()
         self._slots = np.empty(slots * self._how.block_bytes, np.uint8)

@@ -1,4 +1,4 @@
-"""Who we are to an object store, by the usual environment; and where it is."""
+"""Credentials and endpoints of object stores, from the usual environment."""
 
 import configparser
 import os
@@ -55,15 +55,15 @@ _GCS_VARIABLES = (
 
 
 def s3_state() -> tuple[object, ...]:
-    """Changes whenever `s3_config` may."""
+    """A value that changes whenever `s3_config` may."""
     values = tuple(map(os.environ.get, _S3_VARIABLES))
     return values if values[0] else (*values, *map(_stamp, _aws_files()))
 
 
 def s3_config() -> Config:
-    """Keys, region and endpoint: of the environment, else of the shared files of the AWS tools.
+    """Keys, region and endpoint, from the environment, else from the shared files of the AWS tools.
 
-    Without any, what a role of the machine or container gives, where there is one; else requests are not signed.
+    Without keys, the role of the machine or container is used, if there is one; else requests are not signed.
     """
     get = os.environ.get
     profile = _aws_profile()
@@ -99,12 +99,12 @@ def s3_config() -> Config:
 
 
 def gcs_state() -> tuple[object, ...]:
-    """Changes whenever `gcs_config` may."""
+    """A value that changes whenever `gcs_config` may."""
     return tuple(map(os.environ.get, _GCS_VARIABLES))
 
 
 def gcs_config() -> Config:
-    """Credentials are found by obstore itself; where there can be none, requests are not signed."""
+    """Settings for obstore, which finds credentials by itself. If there can be none, requests are not signed."""
     get = os.environ.get
     emulator = get("STORAGE_EMULATOR_HOST")
     if emulator:
@@ -146,7 +146,7 @@ def _stamp(path: Path) -> int:
 
 
 def _machine_is(maker: str) -> bool:
-    """Whether Linux says so of the machine; asking the network would take seconds anywhere else."""
+    """Whether Linux names this maker of the machine. Asking the network would take seconds on any other."""
     for name in ("sys_vendor", "product_name"):
         try:
             if maker in Path(f"/sys/class/dmi/id/{name}").read_text():

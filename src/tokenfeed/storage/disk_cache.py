@@ -1,15 +1,15 @@
 """Blocks of remote files on a local disk: a sparse copy of each file, and beside it a checksum for every block.
 
     <folder>/<identity>/data    block b at byte b · block_bytes, holes where nothing was fetched
-    <folder>/<identity>/sums    8 bytes for each block: its checksum, 0 where there is none
+    <folder>/<identity>/sums    8 bytes for each block: its checksum, or 0 if there is none
 
-A block is there once its checksum is. It is compared whenever the block is read, so whatever a kill, a power cut or a
-failing disk leaves behind is noticed, and fetched again. Two processes that write one block write the same bytes. So
-any number of them share a folder without a lock.
+A block exists once its checksum does. Every read compares the two, so damage by a kill, a power cut or a failing disk
+is noticed, and the block fetched again. Two processes that write one block write the same bytes. So any number of them
+share a folder without a lock.
 
-When the folder is full, what other stores left there and nobody used for ten minutes is removed, the oldest first; a
-process that still reads it keeps its open files. Then nothing more is kept. With a random order that is best: of data
-that comes round once an epoch, what was there first is as good as what came last.
+When the folder is full, data of other stores that nobody used for ten minutes is removed, the oldest first; a process
+that still reads it keeps its open files. Then nothing more is kept. With a random order that is best: every block is
+needed once an epoch, so a block that came first is as good as one that came last.
 """
 
 import contextlib
@@ -20,37 +20,34 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.kernels import blocks
 from tokenfeed.storage.limits import default_open_files
 from tokenfeed.storage.local import writing
+from tokenfeed.types import Array, Bools, Bytes, Ints
 
-__all__ = ["DiskCache"]
-
-Bytes = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
+__all__ = ["Described", "DiskCache"]
 
 _IN_USE_SECONDS = 600
 _TOUCH_SECONDS = 60
-_MEASURE_SHARE = 64  # after writing so small a share of the limit, see what others wrote
+_MEASURE_SHARE = 64  # measure again after writing this share of the limit: others write too
 _MEASURE_BYTES = 64 << 20
 _RETRY_SECONDS = 60
 
 
-class File(Protocol):
-    """What the cache must know of a file."""
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A remote file, as its store describes it."""
 
-    @property
-    def num_bytes(self) -> int: ...
-
-    @property
-    def identity(self) -> str: ...
+    uri: str
+    num_bytes: int
+    identity: str
+    """Name of its content, the same at any address."""
 
 
 class _Entry(NamedTuple):
@@ -61,8 +58,8 @@ class _Entry(NamedTuple):
 class DiskCache:
     """Blocks of any number of files under one folder. Threads may share it.
 
-    The first files that are used stay open, up to a quarter of what the process may open; others are opened for the
-    moment. So a handle that is in use is never closed.
+    The first files that are used stay open, up to a quarter of what the process may open; others are opened for each
+    use. So a handle in use is never closed.
     """
 
     def __init__(self, folder: Path, limit: int, block_bytes: int) -> None:
@@ -73,9 +70,9 @@ class DiskCache:
         self._entries: dict[str, _Entry] = {}
         self._max_entries = default_open_files() // 2
         self._used: dict[str, float] = {}
-        """When this process last noted on disk that it uses a file."""
+        """Time when this process last noted on disk that it uses a file."""
         self._num_bytes = 0
-        """In the folder, as last measured, and what was written since."""
+        """Bytes in the folder when it was last measured, and those written since."""
         self._unmeasured = 0
         self._full_since: float | None = None
         with writing(self._folder):
@@ -87,10 +84,10 @@ class DiskCache:
     def is_full(self) -> bool:
         return self._full_since is not None
 
-    def load(self, wanted: Ints, files: Mapping[int, File]) -> tuple[Flags, Flags, Bytes]:
-        """Of these blocks, which were there and whole, and which were damaged; and those that were whole, end to end.
+    def load(self, wanted: Ints, files: Mapping[int, Described]) -> tuple[Bools, Bools, Bytes]:
+        """(good, damaged, data): which blocks were there and whole, which were damaged, and the whole ones end to end.
 
-        `files` are those that the keys are of. Blocks that are not in the page cache are read at once, not in turn.
+        `files` has the file of every key. Blocks that are not in the page cache are read at once, not in turn.
         """
         size = self._block_bytes
         numbers, block = wanted >> blocks.BLOCK_BITS, wanted & ((1 << blocks.BLOCK_BITS) - 1)
@@ -107,8 +104,8 @@ class DiskCache:
             good, damaged = blocks.load_blocks(wanted, sizes, handles[0], handles[1], size, data)
         return good, damaged, data.reshape(-1, size)[good].reshape(-1)
 
-    def store(self, file: File, first_block: int, data: Bytes) -> None:
-        """Keep consecutive blocks, if there is room. Never raises: without a cache things are slower, not wrong."""
+    def store(self, file: Described, first_block: int, data: Bytes) -> None:
+        """Keep consecutive blocks, if there is room. Never raises: without a cache, reading is slower but not wrong."""
         if not self._has_room(data.size):
             return
         try:
@@ -139,12 +136,12 @@ class DiskCache:
         return self._full_since is None
 
     def _measure(self) -> None:
-        """See how much there is in the folder, whoever wrote it."""
+        """Measure the folder, whoever wrote to it."""
         self._num_bytes = sum(_disk_bytes(folder) for folder in _folders(self._folder))
         self._unmeasured = 0
 
     def _make_room(self, num_bytes: int) -> None:
-        """Remove what nobody has used for a while, the oldest first, until so much is free."""
+        """Remove data that nobody has used for a while, the oldest first, until so much is free."""
         now = time.time()
         idle = []
         for folder in _folders(self._folder):
@@ -158,8 +155,8 @@ class DiskCache:
             num_bytes -= _disk_bytes(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _open(self, file: File, stack: contextlib.ExitStack) -> _Entry | None:
-        """The two files of one, made if need be, open at least as long as `stack`; None where that cannot be."""
+    def _open(self, file: Described, stack: contextlib.ExitStack) -> _Entry | None:
+        """The two files of a remote file, created if missing, open at least as long as `stack`; None if that fails."""
         name = f"{file.identity}-{self._block_bytes}"
         try:
             with self._lock:
@@ -196,7 +193,7 @@ def _open_entry(folder: Path) -> _Entry:
         raise
 
 
-def _write_all(handle: int, data: npt.NDArray[Any], offset: int) -> None:
+def _write_all(handle: int, data: Array, offset: int) -> None:
     view = data.data.cast("B")
     while view:
         written = os.pwrite(handle, view, offset)

@@ -1,49 +1,59 @@
-"""What went wrong with a request: told from obstore's errors, and told to the user without any secret."""
+"""Failed requests: what obstore's errors mean, which are worth another try, and what the user is told.
+
+The class of an error says most: not found, not allowed, exists, replaced, not supported. For all else obstore has one
+class, whose only content is its text; `_read_text` is the one place that looks there. No text of obstore or of a server
+reaches the user: it may quote addresses and signatures.
+"""
 
 import errno
 import re
 from enum import Enum
 from typing import NamedTuple
 
-from tokenfeed.errors import CorruptionError, ReadError, TokenfeedError, WriteError
+from tokenfeed.errors import CorruptionError, DownloadError, ReadError, TokenfeedError, WriteError
 from tokenfeed.storage.patience import Patience
+from tokenfeed.storage.runtime import runtime
 
-__all__ = ["Failure", "Kind", "classify", "explain"]
+__all__ = ["RETRIED", "Failed", "Failure", "Kind", "classify", "explain"]
 
+RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504))
+"""Statuses that are tried again, by everything that asks a server. 409 is how S3 answers when two write at once."""
+
+_FEW = 4
+_EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
-_TRANSPORT = re.compile(r"kind: (Connect|Timeout|Interrupted|Request|Decode|Unknown)\b")
-_TEMPORARY = (408, 409, 425, 429, 500, 502, 503, 504)
-_EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
-_FEW = 4
 
 
 class Kind(Enum):
-    STATUS = "the server answered with a status that is no success"
+    STATUS = "the server answered with an error status"
     UNREACHABLE = "no connection"
-    UNKNOWN_HOST = "no such server, as far as is known here"
+    UNKNOWN_HOST = "the server's name is unknown"
     TIMEOUT = "nothing came for too long"
     BROKEN = "the connection ended early"
-    WRONG_ANSWER = "the server sent something else than was asked for"
+    WRONG_ANSWER = "the server sent something else than it was asked for"
     NO_RANGES = "the server does not give ranges"
-    EXISTS = "there is such an object already"
+    EXISTS = "the object exists already"
     CHANGED = "the object is no longer the one that was opened"
     UNSUPPORTED = "the server does not know this kind of request"
+    REGION = "the bucket is in another region"
     OTHER = "anything else"
 
 
 class Failure(NamedTuple):
+    """Why a request failed."""
+
     kind: Kind
     what: str
-    """Said to the user."""
+    """Text for the user."""
     status: int | None = None
     code: str | None = None
-    """The one word by which S3 and its likes name an error."""
+    """One word by which S3 and similar servers name an error."""
 
     def may_pass(self, tries: int, seconds: float, patience: Patience) -> bool:
-        """Whether to try once more."""
-        if self.kind is Kind.STATUS:
-            return self.status in _TEMPORARY
+        """Whether to try once more, after so many tries and seconds."""
+        if self.kind in (Kind.STATUS, Kind.EXISTS):
+            return self.status in RETRIED
         if self.kind is Kind.UNREACHABLE:
             return seconds < patience.stall
         if self.kind is Kind.UNKNOWN_HOST:
@@ -54,56 +64,70 @@ class Failure(NamedTuple):
 
     @property
     def longer_pause(self) -> float:
-        """A server that is asked too often names a time to wait in a header that obstore does not show."""
+        """Seconds to pause at least: obstore does not show the header in which a busy server names a time."""
         return 1.0 if self.status == 429 else 0.0
 
 
+class Failed(Exception):  # noqa: N818
+    """A failure on its way to `persist`, which decides about it. Nobody outside of `storage` and downloads sees one."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.what)
+        self.failure = failure
+
+
 def classify(error: Exception) -> Failure:
-    """What an error of obstore means. Of its text only a number and a word are shown: the rest may quote secrets."""
-    name, text = type(error).__name__, str(error)
-    status = _STATUS.search(text)
-    if status:
-        code = _CODE.search(text)
-        number = int(status[1])
-        word = code[1] if code else None
-        kind = {412: Kind.CHANGED, 501: Kind.UNSUPPORTED}.get(number, Kind.STATUS)
-        if name == "AlreadyExistsError":
-            kind = Kind.EXISTS
-        return Failure(kind, f"the server answered {number}{f' ({word})' if word else ''}", number, word)
-    if name == "AlreadyExistsError":
-        return Failure(Kind.EXISTS, "it exists already")
-    if name == "PreconditionError":
-        return Failure(Kind.CHANGED, "it was replaced")
+    """What an error of obstore means."""
+    known = runtime().obstore.exceptions
+    found = _read_text(str(error))
     if isinstance(error, FileNotFoundError):
-        return Failure(Kind.STATUS, "there is no such object", 404)
-    if "NotPartial" in text or "RangeNotSupported" in text:
-        return Failure(Kind.NO_RANGES, "the server answers with the whole object where a part was asked for")
-    if "UnexpectedRange" in text or "ContentRange" in text:
-        return Failure(Kind.WRONG_ANSWER, "the server sent another range than was asked for")
-    if "BareRedirect" in text:
-        return Failure(Kind.OTHER, "the server says that the bucket is in another region")
-    if "StartTooLarge" in text:  # so says memory://
-        return Failure(Kind.STATUS, "it ends before the bytes that were asked for", 416)
-    if name in ("NotSupportedError", "NotImplementedError"):
+        return Failure(Kind.STATUS, "there is no such object (404)", 404, found.code)
+    if isinstance(error, known.UnauthenticatedError):
+        return Failure(Kind.STATUS, "the server asks for a login (401)", 401, found.code)
+    if isinstance(error, known.PermissionDeniedError):
+        return Failure(Kind.STATUS, "the server does not allow it (403)", 403, found.code)
+    if isinstance(error, known.AlreadyExistsError):
+        return Failure(Kind.EXISTS, "the server says that it exists, or that another request changes it (409)", 409)
+    if isinstance(error, known.PreconditionError):
+        return Failure(Kind.CHANGED, "it was replaced", 412)
+    if isinstance(error, known.NotSupportedError):
+        return _NO_RANGES
+    if isinstance(error, NotImplementedError):
         return Failure(Kind.UNSUPPORTED, "the server does not support this")
-    transport = _TRANSPORT.search(text)
-    if "dns error" in text.lower():
-        return Failure(Kind.UNKNOWN_HOST, "the name of the server is not known")
-    if transport and transport[1] == "Connect":
-        return Failure(Kind.UNREACHABLE, "the server cannot be reached")
-    if transport and transport[1] == "Timeout":
-        return Failure(Kind.TIMEOUT, "the server stalled")
-    if transport:
-        return Failure(Kind.BROKEN, "the connection broke")
-    if "Header" in text or "header" in text:
-        return Failure(Kind.WRONG_ANSWER, "the server's answer lacks a header, its length or its date")
-    return Failure(Kind.OTHER, f"{name} within obstore")
+    return found
+
+
+_NO_RANGES = Failure(Kind.NO_RANGES, "the server answers with the whole object where a part was asked for")
+_TEXTS = (
+    ("NotPartial", _NO_RANGES),
+    ("UnexpectedRange", Failure(Kind.WRONG_ANSWER, "the server sent another range than it was asked for")),
+    ("ContentRange", Failure(Kind.WRONG_ANSWER, "the server sent another range than it was asked for")),
+    ("StartTooLarge", Failure(Kind.STATUS, "it ends before the bytes that were asked for", 416)),
+    ("BareRedirect", Failure(Kind.REGION, "the bucket is in another region")),
+    ("kind: Redirect", Failure(Kind.OTHER, "the server redirects without end")),
+    ("dns error", Failure(Kind.UNKNOWN_HOST, "the name of the server is not known")),
+    ("kind: Connect,", Failure(Kind.UNREACHABLE, "the server cannot be reached")),
+    ("kind: Timeout,", Failure(Kind.TIMEOUT, "the server stalled")),
+    ("HttpError {", Failure(Kind.BROKEN, "the connection broke")),
+    ("MissingContentLength", Failure(Kind.OTHER, "the server does not say how long it is")),
+    ("Header {", Failure(Kind.WRONG_ANSWER, "the server's answer lacks a header, or has a strange one")),
+)
+
+
+def _read_text(text: str) -> Failure:
+    """What the text of obstore's errors says: a status, a word of S3, or what became of the connection."""
+    if status := _STATUS.search(text):
+        code, number = _CODE.search(text), int(status[1])
+        word = code[1] if code else None
+        kind = Kind.UNSUPPORTED if number == 501 else Kind.STATUS
+        return Failure(kind, f"the server answered {number}{f' ({word})' if word else ''}", number, word)
+    return next((failure for part, failure in _TEXTS if part in text), Failure(Kind.OTHER, "an error within obstore"))
 
 
 def explain(failure: Failure, uri: str, *, doing: str, tries: int, patience: Patience) -> TokenfeedError:
-    """The error for the user: what, where, what to do."""
+    """The user's error: what, where, what to do."""
     message = f"cannot {doing} {uri}: {failure.what}"
-    number: int | None = errno.EIO
+    number = errno.EIO
     if failure.kind is Kind.CHANGED:
         return CorruptionError(
             f"{uri} was replaced while it was being read: it is no longer the object that was opened. Open it again."
@@ -115,29 +139,33 @@ def explain(failure: Failure, uri: str, *, doing: str, tries: int, patience: Pat
         number = errno.EACCES
         message += f". {_credentials_advice(uri, failure.code)}"
     elif failure.status == 416:
-        message += ". It is shorter than it was when it was opened, or than its manifest says"
+        message += ". It is shorter than when it was opened, or than its manifest says"
     elif failure.kind is Kind.NO_RANGES:
         number = errno.ENOTSUP
-        message += ". A store cannot be read from there; download it, or serve it by another server"
+        message += ". A store cannot be read from there: download it, or serve it by another server"
     elif failure.kind in (Kind.UNREACHABLE, Kind.UNKNOWN_HOST):
         number = errno.EHOSTUNREACH
         seconds = patience.stall if failure.kind is Kind.UNREACHABLE else patience.connect
-        message += f", tried {tries} times within {seconds:g} s. Check the address and the endpoint"
-    elif failure.what.endswith("in another region"):
+        message += f", tried {_times(tries)} within {seconds:g} s. Check the address and the endpoint"
+    elif failure.kind is Kind.REGION:
         message += ". Set AWS_REGION to its region"
     elif failure.may_pass(0, 0.0, patience):
-        timed_out = failure.kind is Kind.TIMEOUT
-        number = errno.ETIMEDOUT if timed_out else number
+        number = errno.ETIMEDOUT if failure.kind is Kind.TIMEOUT else number
         limit = f"{patience.stall:g} s without a byte and {patience.total:g} s in all"
-        message += f", tried {tries} times. The limits are {limit}; TOKENFEED_TIMEOUT changes them"
+        message += f", tried {_times(tries)}. The limits are {limit}; TOKENFEED_TIMEOUT changes them"
+    if doing == "download":
+        may_pass = failure.may_pass(0, 0.0, patience)
+        return DownloadError(message + (". Run the same download again to continue" if may_pass else ""))
     kind = ReadError if doing in ("read", "list", "look up") else WriteError
     return kind(message, filename=uri, errno=number)
 
 
+def _times(tries: int) -> str:
+    return "once" if tries == 1 else f"{tries} times"
+
+
 def _credentials_advice(uri: str, code: str | None) -> str:
-    expired = (
-        "They have expired: renew them. " if code in ("ExpiredToken", "RequestExpired", "TokenRefreshRequired") else ""
-    )
+    expired = "They have expired: renew them. " if code in _EXPIRED else ""
     scheme = uri.partition("://")[0]
     if scheme in ("s3", "s3a"):
         how = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN with temporary ones) or AWS_PROFILE"
@@ -146,5 +174,5 @@ def _credentials_advice(uri: str, code: str | None) -> str:
     elif scheme in ("az", "abfs", "abfss"):
         how = "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"
     else:
-        how = "give a signed address, or https://user:password@host/…"
+        how = "give a signed address, https://user:password@host/…, or HF_TOKEN for files of the Hugging Face hub"
     return f"{expired}Credentials are missing, wrong, or not allowed to do this: {how}"

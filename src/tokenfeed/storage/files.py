@@ -181,11 +181,11 @@ class FileTable:
                 if place in tried:
                     return answer
                 tried.add(place)
-                cache.reload(self._ranges_behind(*place))
+                cache.reload(self._ranges_of_block(*place))
             else:
                 return answer
 
-    def _ranges_behind(self, number: int, block: int) -> list[tuple[int, int, int]]:
+    def _ranges_of_block(self, number: int, block: int) -> list[tuple[int, int, int]]:
         """(file, first byte, end) of the bytes that a block of a remote file is checked by: its own, and its sum."""
         check, size = self._checks[number][0], checked.CHECKED_BYTES
         stop = min((block + 1) * size, int(self.rows["size"][number]))
@@ -285,7 +285,8 @@ os.register_at_fork(after_in_child=_renew_locks)
 def _cache_blocks(
     num_files: int, describe: Callable[[int], Part | Array], sums: list[Part], remote: Remote
 ) -> "BlockCache":
-    from tokenfeed.storage.blocks import BlockCache, Described  # the network takes 60 ms to import
+    from tokenfeed.storage.blocks import BlockCache  # the client of servers takes 60 ms to import
+    from tokenfeed.storage.disk_cache import Described
 
     def describe_remote(number: int) -> Described:
         part = describe(number) if number < num_files else sums[number - num_files]

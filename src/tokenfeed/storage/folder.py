@@ -1,10 +1,9 @@
-"""`Folder`: a folder of files, local or remote. Stores know no other way to files than this and `Part`."""
+"""`Folder`: a folder of files, local or remote. Stores reach files only by this and by `Part`."""
 
 import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from tokenfeed.errors import ReadError
 from tokenfeed.storage import objects
@@ -16,62 +15,15 @@ __all__ = ["Folder", "LocalFolder", "PathLike", "RemoteFolder", "display", "is_m
 PathLike = str | os.PathLike[str]
 
 
-class Folder(Protocol):
-    """A folder, which may not exist yet. `str()` of it is its path or address, without secrets."""
-
-    @property
-    def local(self) -> Path | None:
-        """Where it is, if on this machine."""
-
-    @property
-    def can_list(self) -> bool: ...
-
-    @property
-    def identity(self) -> str:
-        """The same for two folders only if they are one."""
-
-    def path(self, name: str) -> str:
-        """The path or address of a file; `a/b` is the file b in the folder a."""
-
-    def read(self, name: str) -> bytes: ...
-
-    def read_all(self, names: Sequence[str]) -> list[bytes]:
-        """Many small files; from remote folders, many at a time."""
-
-    def exists(self, name: str) -> bool: ...
-
-    def folders(self, marker: str) -> dict[str, bool]:
-        """The folders in it, sorted, without those whose names begin with a dot; and whether each has a file `marker`.
-
-        From a remote folder by one request for every thousand objects in it.
-        """
-
-    def make(self) -> None:
-        """Make it a folder that can be written to, and those it lies in."""
-
-    def replace(self, name: str, data: bytes, *, sync: bool = True) -> None:
-        """Put a whole file in place: whoever reads sees the old bytes or the new ones."""
-
-    def create(self, name: str, data: bytes, *, sync: bool = True) -> bool:
-        """Put a whole file in place unless there is one already. Returns whether it was this call that made it."""
-
-    def resolve(self, reference: str) -> str:
-        """The path or address that a reference in one of its files stands for."""
-
-    def refer(self, path: PathLike) -> str:
-        """How a file in it refers to a path or address: relative where that is possible."""
-
-
-def open_folder(path: "PathLike | Folder") -> Folder:
+def open_folder(path: "PathLike | Folder") -> "Folder":
     """The folder at a path or address. Reads nothing."""
     if isinstance(path, LocalFolder | RemoteFolder):
         return path
-    assert isinstance(path, str | os.PathLike)
     return RemoteFolder(os.fspath(path)) if is_remote(path) else LocalFolder(local_path(path))
 
 
 def display(path: PathLike) -> str:
-    """A path or address, absolute, as it may be shown and written down: without secrets."""
+    """A path or address, absolute and without secrets, to be shown and written to files."""
     return clean(os.fspath(path)) if is_remote(path) else str(Path(local_path(path)).absolute())
 
 
@@ -81,7 +33,10 @@ def is_missing(error: Exception) -> bool:
 
 
 class LocalFolder:
-    """A folder of the file system."""
+    """A folder of the file system, which may not exist yet. `str()` of it is its path.
+
+    Names may have parts: `a/b` is the file b in the folder a.
+    """
 
     __slots__ = ("_path", "_text")
 
@@ -94,6 +49,7 @@ class LocalFolder:
 
     @property
     def local(self) -> Path | None:
+        """The path, for a folder on this machine."""
         return self._path
 
     @property
@@ -102,15 +58,18 @@ class LocalFolder:
 
     @property
     def identity(self) -> str:
+        """A text that two folders share only if they are one."""
         return str(self._path.resolve())
 
     def path(self, name: str) -> str:
+        """The path or address of a file."""
         return os.path.join(self._text, name)
 
     def read(self, name: str) -> bytes:
         return read_bytes(self._path / name)
 
     def read_all(self, names: Sequence[str]) -> list[bytes]:
+        """The contents of many small files."""
         return [self.read(name) for name in names]
 
     def exists(self, name: str) -> bool:
@@ -118,29 +77,38 @@ class LocalFolder:
             return (self._path / name).is_file()
 
     def folders(self, marker: str) -> dict[str, bool]:
+        """The folders in it, sorted, without those that begin with a dot; and whether each has a file `marker`."""
         with reading(self._text), os.scandir(self._path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
         return {name: self.exists(f"{name}/{marker}") for name in names}
 
     def make(self) -> None:
+        """Make it a folder that can be written to, and those it is in."""
         with writing(self._path):
             self._path.mkdir(parents=True, exist_ok=True)
 
     def replace(self, name: str, data: bytes, *, sync: bool = True) -> None:
+        """Put a whole file in place: readers see the old bytes or the new ones."""
         replace_bytes(self._path / name, data, sync=sync)
 
     def create(self, name: str, data: bytes, *, sync: bool = True) -> bool:
+        """Put a whole file in place unless there is one. Returns whether this call made it."""
         return create_bytes(self._path / name, data, sync=sync)
 
     def resolve(self, reference: str) -> str:
+        """The path or address that a reference in one of its files stands for."""
         return clean(reference) if is_remote(reference) else self.path(local_path(reference))
 
     def refer(self, path: PathLike) -> str:
+        """How a file in it refers to a path or address: relative if that is possible."""
         return clean(os.fspath(path)) if is_remote(path) else os.path.relpath(local_path(path), self._path)
 
 
 class RemoteFolder:
-    """A prefix in an object store, or a path on an HTTP server, which can be neither listed nor written to."""
+    """A prefix in an object store, or a path on an HTTP server, which can be neither listed nor written to.
+
+    The members are those of `LocalFolder`. `str()` of it is its address without secrets.
+    """
 
     __slots__ = ("_uri",)
 
@@ -173,15 +141,10 @@ class RemoteFolder:
         return objects.read_all([self.path(name) for name in names])
 
     def exists(self, name: str) -> bool:
-        try:
-            objects.head(self.path(name))
-        except ReadError as error:
-            if not is_missing(error):
-                raise
-            return False
-        return True
+        return objects.exists(self.path(name))
 
     def folders(self, marker: str) -> dict[str, bool]:
+        """One request for every thousand objects in it."""
         found: dict[str, bool] = {}
         for key in objects.list_keys(self._uri):
             name, separator, rest = key.partition("/")
@@ -203,3 +166,6 @@ class RemoteFolder:
 
     def refer(self, path: PathLike) -> str:
         return refer(self._uri, clean(os.fspath(path))) if is_remote(path) else Path(display(path)).as_uri()
+
+
+Folder = LocalFolder | RemoteFolder

@@ -1,4 +1,4 @@
-"""What the operating system lets this process have."""
+"""Limits that the operating system sets this process."""
 
 import resource
 
@@ -6,6 +6,6 @@ __all__ = ["default_open_files"]
 
 
 def default_open_files() -> int:
-    """A quarter of what this process may open, at most 4,096."""
+    """A quarter of the files that this process may open, at most 4,096."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 4096 if soft == resource.RLIM_INFINITY else max(1, min(4096, soft // 4))

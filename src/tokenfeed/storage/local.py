@@ -1,4 +1,4 @@
-"""Local folders: whole files read, put in place atomically, or created only if nobody did before."""
+"""Local files: read whole, put in place atomically, or created only if there is none."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def replace_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Put a whole file in place: whoever reads sees the old bytes or the new ones, whatever is killed when."""
+    """Put a whole file in place: readers see the old bytes or the new ones, even if this process is killed."""
     with _beside(path, data, sync=sync) as temporary, writing(path):
         temporary.replace(path)
     if sync:
@@ -49,7 +49,7 @@ def replace_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def create_bytes(path: Path, data: bytes, *, sync: bool = True) -> bool:
-    """Put a whole file in place unless there is one already. Returns whether it was this call that made it."""
+    """Put a whole file in place unless there is one. Returns whether this call made it."""
     with _beside(path, data, sync=sync) as temporary, writing(path):
         try:
             os.link(temporary, path)
@@ -71,7 +71,7 @@ def _beside(path: Path, data: bytes, *, sync: bool) -> Iterator[Path]:
                 os.fsync(file.fileno())
         yield temporary
     finally:
-        with contextlib.suppress(OSError):  # what is left behind does no harm, and `path` is as it should be
+        with contextlib.suppress(OSError):  # a leftover does no harm, and `path` is as it should be
             temporary.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""How long to wait for servers, and how to wait between two tries."""
+"""How long to wait for a server, and how long to pause between two tries."""
 
 import math
 import os
@@ -12,17 +12,26 @@ __all__ = ["Patience"]
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Limits in seconds. `TOKENFEED_TIMEOUT` in the environment is the `total`, and the others go with it."""
+    """Limits in seconds. `TOKENFEED_TIMEOUT` in the environment sets `total`, and the others follow."""
 
     total: float = 120.0
-    """After so long a request has failed, however often it was tried. Not counted is the time it waits for its turn."""
+    """Limit of a request, all its tries together. For a download, the limit without progress. Time in a queue does not
+    count."""
     connect: float = 10.0
-    """After so long without a connection it is tried again. A server whose name is not known has failed after this."""
+    """Limit for making a connection. A server whose name is unknown has failed after this."""
     stall: float = 30.0
-    """After so long without a byte it is tried again. A server that cannot be reached at all has failed after this."""
+    """Limit without a byte; then the request is tried again. A server that nobody can reach has failed after this."""
     first_pause: float = 0.1
-    """Before the second try; each pause is up to twice the one before it."""
+    """Longest pause before the second try. The limit doubles with every try."""
     longest_pause: float = 10.0
+    """Longest pause of all."""
+
+    @classmethod
+    def of(cls, total: float, *, name: str = "timeout") -> "Patience":
+        """The limits that go with a total; `name` is what the user calls it."""
+        if not 0 < total < math.inf:
+            raise ArgumentError(f"{name} is {total:g}; it must be a number of seconds above 0")
+        return cls(total, connect=min(10.0, total / 4), stall=min(30.0, total / 4))
 
     @classmethod
     def from_environment(cls) -> "Patience":
@@ -32,13 +41,11 @@ class Patience:
         try:
             total = float(given)
         except ValueError:
-            total = math.nan
-        if not 0 < total < math.inf:
-            raise ArgumentError(f"TOKENFEED_TIMEOUT is {given!r}; it must be a number of seconds above 0")
-        return cls(total, connect=min(10.0, total / 4), stall=min(30.0, total / 4))
+            raise ArgumentError(f"TOKENFEED_TIMEOUT is {given!r}; it must be a number of seconds above 0") from None
+        return cls.of(total, name="TOKENFEED_TIMEOUT")
 
     def pause(self, tries: int, *, at_least: float = 0.0) -> float:
-        """How long to wait after so many tries. A part of it is random, so that many clients do not come back at once.
+        """Seconds to wait after so many tries. Half of it is random, so that many clients do not come back at once.
 
         `at_least` is for a server that asked to be left alone.
         """

@@ -1,4 +1,4 @@
-"""`Remote`: the settings by which data that lies elsewhere is read; and what reading it took."""
+"""`Remote`: settings for reading remote data; `RemoteStats`: what reading it took."""
 
 import os
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ __all__ = ["Remote", "RemoteStats"]
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """How data that lies elsewhere is read. The defaults suit windows in random order; `docs/remote.md` says more."""
+    """Settings for reading remote data. The defaults suit windows in random order; see `docs/remote.md`."""
 
     cache: str | os.PathLike[str] | None = None
-    """A folder on a local disk where blocks are kept, for this and all later runs. Ranks of a node may share it."""
+    """Folder on a local disk where blocks are kept, for this and all later runs. Ranks of a node may share it."""
     cache_bytes: int = 256 << 30
-    """How much may be kept there. What does not fit is not kept; data of other stores that nobody uses makes room."""
+    """Limit of the folder. Data of other stores that nobody uses makes room; blocks that do not fit are not kept."""
     block_bytes: int = 4096
-    """What is fetched is whole blocks of this size. With an order of some locality, the size of its blocks."""
+    """Size of a block; only whole blocks are fetched. For an order with locality, use the size of its blocks."""
     memory_bytes: int = 64 << 20
-    """Of blocks in memory, the latest. One call that needs more than a quarter of it makes it grow."""
+    """Memory for the latest blocks. It grows if one call needs more than a quarter of it."""
     gap_bytes: int = 32 << 10
-    """Two ranges with no more than this between them are fetched as one."""
+    """Largest gap between two ranges that are fetched as one."""
     request_bytes: int = 8 << 20
-    """The most that one request asks for."""
+    """Limit of one request."""
 
     def __post_init__(self) -> None:
         if self.block_bytes < 512 or self.block_bytes & (self.block_bytes - 1):
@@ -34,21 +34,21 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStats:
-    """What reading from elsewhere took, since the store was opened."""
+    """Counts of remote reading since the store was opened."""
 
     requests: int = 0
     bytes_asked: int = 0
-    """In blocks that somebody needed, and that were not in memory."""
+    """Bytes of the blocks that were needed and not in memory."""
     bytes_fetched: int = 0
-    """That servers sent: what was asked for and not cached, and what lay between."""
+    """Bytes that servers sent: the blocks needed and not cached, and the gaps between them."""
     cache_hits: int = 0
-    """Blocks that were read from the cache on disk."""
+    """Blocks read from the cache on disk."""
     cache_misses: int = 0
     cache_damaged: int = 0
-    """Blocks on disk that were not what was written; they were fetched again."""
+    """Blocks on disk that were damaged, and fetched again."""
     waits: int = 0
-    """How often a read had to wait for a server."""
+    """Reads that had to wait for a server."""
     retries: int = 0
-    """Requests that had to be made again; of all stores of this process together."""
+    """Requests that were tried again, for all stores of this process together."""
     cache_is_full: bool = False
-    """Whether blocks are no longer kept on disk, for lack of room or of a disk that can be written to."""
+    """Whether blocks are no longer kept on disk, because it is full or cannot be written to."""

@@ -1,4 +1,4 @@
-"""A remote object as a file that is read: seekable, and one chunk ahead of its reader."""
+"""A remote object as a seekable file, read one chunk ahead of its reader."""
 
 import io
 from collections import OrderedDict
@@ -15,10 +15,10 @@ _KEPT_CHUNKS = 3
 
 
 class RemoteFile(io.RawIOBase):
-    """Reads in chunks of 4 MiB; while one is consumed, the next is requested. At most three are in memory.
+    """Reads chunks of 4 MiB, and requests the next while one is consumed. At most three are in memory.
 
-    Raw: wrap it in io.BufferedReader for small reads. One thread at a time may use it. Every byte is of one version of
-    the object: where it is replaced meanwhile, reading raises a CorruptionError.
+    It is raw: wrap it in io.BufferedReader for small reads. One thread at a time may use it. All bytes are of one
+    version of the object: if it is replaced meanwhile, reading raises a CorruptionError.
     """
 
     def __init__(self, uri: str, info: ObjectInfo, *, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -48,7 +48,7 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fills as much of the buffer as lies in one chunk."""
+        """Fill as much of the buffer as one chunk has."""
         self._check_open()
         view = memoryview(buffer).cast("B")
         if self._position >= self.size or not view:
@@ -60,7 +60,7 @@ class RemoteFile(io.RawIOBase):
         return len(data)
 
     def pread(self, count: int, position: int) -> bytes:
-        """Bytes [position, position + count), or as many as there are."""
+        """Bytes [position, position + count), or fewer at the end."""
         self.seek(position)
         parts = []
         while count > 0 and (part := self.read(count)):

@@ -8,8 +8,8 @@ from servers import nginx_server, s3_server
 
 
 @pytest.fixture(scope="session")
-def s3(tmp_path_factory):
-    with s3_server(tmp_path_factory.mktemp("s3") / "buckets") as server:
+def s3():
+    with s3_server() as server:
         yield server
 
 

@@ -24,7 +24,7 @@ def test_the_command(server, tmp_path):
     del server.resources["/shard_2.parquet"]
     done = run("download", address, "-o", tmp_path / "data")
     assert done.returncode == 1
-    assert "shard_2.parquet: http" in done.stdout
+    assert "shard_2.parquet: cannot download http" in done.stdout
     assert "404" in done.stdout
     assert "lacks 1 of 5 files" in done.stdout
     done = run("download", address, "-o", tmp_path / "data", "--json")

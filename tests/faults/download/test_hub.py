@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import subprocess
+import sys
 
 import pytest
 
@@ -16,8 +17,9 @@ from downloads import (
     make_file,
     ranges,
 )
-from flaky_server import Break, FlakyServer, Stall, Status
-from tokenfeed.errors import ArgumentError, DownloadError
+from flaky_server import Break, FlakyServer, Flip, Stall, Status
+from tokenfeed.errors import ArgumentError, DependencyError, DownloadError
+from tokenfeed.text.download import datasets
 from tokenfeed.text.download.shards import download
 from tokenfeed.text.sources.listing import read_listing
 
@@ -41,7 +43,7 @@ def hub(server, monkeypatch):
 def test_a_repository(hub, tmp_path):
     """Listed in pages, with sizes and checksums; the files lie in one folder under plain names."""
     hub.put_repository("owner/name", FILES, page=2)
-    done = download("hf://owner/name", backoff=0.0)
+    done = download("hf://owner/name")
     assert done.ok, done.failed
     assert done.folder == tmp_path / "cache" / "owner--name"
     names = ["data--a-0.parquet", "data--a-1.parquet", "data--sub--b.parquet", "z.parquet"]
@@ -50,13 +52,36 @@ def test_a_repository(hub, tmp_path):
     assert contents(done.folder) == dict(zip(names, list(FILES.values())[1:], strict=True))
     assert read_listing(done.folder).val == ("z.parquet",)
     assert len(hub.asked("/api/datasets/owner/name/tree/main")) == 3
-    assert all(request.headers["Authorization"] == f"Bearer {TOKEN}" for request in hub.requests)
+    ours = [request for request in hub.requests if "owner/name" in request.path]
+    assert {request.headers["Authorization"] for request in ours} == {f"Bearer {TOKEN}"}
+
+
+def test_a_dataset_known_by_name(hub, tmp_path, monkeypatch):
+    """The hub tells size and SHA-256 of each of its files; nothing is asked about those that are there."""
+    monkeypatch.setitem(datasets.PRESETS, "small", ("owner/small", 2))
+    files = {f"shard_{number:05d}.parquet": make_file(number) for number in range(3)}
+    hub.put_repository("owner/small", files)
+    hub.resources["/cdn/owner/small/shard_00001.parquet"].script = [Flip(500)]
+    assert download("small", tmp_path).ok
+    assert contents(tmp_path) == files
+    assert len(ranges(hub, "/cdn/owner/small/shard_00001.parquet")) == 2
+    assert hub.asked("/api/datasets/owner/small/tree/main") == []
+    asked = len(hub.requests)
+    assert download("small", tmp_path).ok
+    assert len(hub.requests) == asked
+
+
+@pytest.mark.parametrize("dataset", ["hf://owner/name", "climbmix-400b"])
+def test_without_the_package_of_the_hub(hub, tmp_path, monkeypatch, dataset):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(DependencyError, match=r"pip install 'tokenfeed\[hub\]'"):
+        download(dataset, tmp_path, count=1)
 
 
 def test_a_revision_and_a_folder(hub, tmp_path):
     hub.put_repository("owner/name", FILES, revision="v1.0")
     hub.resources["/api/datasets/owner/name/tree/v1.0/data"] = hub.resources["/api/datasets/owner/name/tree/v1.0"]
-    assert download("hf://owner/name@v1.0/data", backoff=0.0).folder.name == "owner--name--data@v1.0"
+    assert download("hf://owner/name@v1.0/data").folder.name == "owner--name--data@v1.0"
 
 
 def test_the_token_goes_to_the_hub_alone(hub, tmp_path):
@@ -65,7 +90,7 @@ def test_the_token_goes_to_the_hub_alone(hub, tmp_path):
         elsewhere.put("/x.parquet", FILES["z.parquet"], Break(70_000))
         target = elsewhere.url("/x.parquet?sig=signed")
         hub.put("/datasets/owner/name/resolve/main/z.parquet", b"", Status(302, {"Location": target}), ...)
-        done = download("hf://owner/name", tmp_path, backoff=0.0)
+        done = download("hf://owner/name", tmp_path)
         assert done.ok, done.failed
         assert [request.headers.get("Authorization") for request in elsewhere.requests] == [None, None]
         assert ranges(elsewhere, "/x.parquet") == [None, "bytes=70000-"]
@@ -73,7 +98,7 @@ def test_the_token_goes_to_the_hub_alone(hub, tmp_path):
 
 def test_a_wrong_checksum_in_the_list(hub, tmp_path):
     hub.put_repository("owner/name", FILES, oid=lambda data: hashlib.sha256(data + b"!").hexdigest())
-    done = download("hf://owner/name", tmp_path, backoff=0.0)
+    done = download("hf://owner/name", tmp_path)
     assert len(done.failed) == 4
     assert "sha256 is" in done.failed["z.parquet"]
     assert contents(tmp_path) == {}
@@ -85,7 +110,7 @@ def test_a_size_other_than_listed(hub, tmp_path):
     (tmp_path / "z.parquet").write_bytes(b"PAR1PAR1")
     (tmp_path / "data--a-0.parquet").write_bytes(FILES["data/a-0.parquet"])
     hub.resources["/cdn/owner/name/data/a-1.parquet"].become(make_file(7, 100))
-    done = download("hf://owner/name", tmp_path, backoff=0.0)
+    done = download("hf://owner/name", tmp_path)
     assert done.skipped == ("data--a-0.parquet",)
     assert list(done.failed) == ["data--a-1.parquet"]
     assert "says 200,000 bytes" in done.failed["data--a-1.parquet"]
@@ -98,10 +123,10 @@ def test_a_part_of_what_was_listed_before(hub, tmp_path):
     old = make_file(8)
     etag = hub.resources["/cdn/owner/name/z.parquet"].etag
     for size in (70_000, SIZE):
-        note = {"etag": etag, "size": SIZE, "digests": {"sha256": hashlib.sha256(old).hexdigest()}}
+        note = {"etag": etag, "size": SIZE, "sha256": hashlib.sha256(old).hexdigest()}
         (tmp_path / "z.parquet.tmp").write_bytes(old[:size])
         (tmp_path / "z.parquet.tmp.json").write_text(json.dumps(note))
-        assert download("hf://owner/name", tmp_path, backoff=0.0).ok
+        assert download("hf://owner/name", tmp_path).ok
         assert contents(tmp_path)["z.parquet"] == FILES["z.parquet"]
         (tmp_path / "z.parquet").unlink()
     assert ranges(hub, "/cdn/owner/name/z.parquet") == [None, None]
@@ -110,21 +135,18 @@ def test_a_part_of_what_was_listed_before(hub, tmp_path):
 @pytest.mark.parametrize(
     ("behaviour", "message"),
     [
-        (Status(404), "404"),
-        (Status(401), "HF_TOKEN"),
-        (Status(200, {}, b"<html>"), "expected JSON, got '<html>'"),
-        (Status(200, {}, b'{"error": "no"}'), "expected a list of files"),
+        (Status(404), "404.*HF_TOKEN"),
+        (Status(401), "401.*HF_TOKEN"),
+        (Status(200, {}, b"<html>"), "does not answer with a list"),
+        (Status(200, {}, b'{"error": "no"}'), "does not answer with a list"),
         (Status(200, {}, b"[]"), "0 parquet files"),
-        (Status(200, {"Link": '<?recursive=true>; rel="next"'}, b"[]"), "circle"),
-        (Status(200, {"Link": '<http://evil.example/>; rel="next"'}, b"[]"), "another host"),
-        (Status(500), "attempt 6 of 6"),
     ],
     ids=label,
 )
 def test_a_list_that_cannot_be_had(hub, tmp_path, behaviour, message):
     hub.put("/api/datasets/owner/name/tree/main", b"", behaviour, ...)
     with pytest.raises(DownloadError, match=message):
-        download("hf://owner/name", tmp_path, backoff=0.0)
+        download("hf://owner/name", tmp_path)
 
 
 @pytest.mark.parametrize("text", ["hf://owner", "hf://../x y", "nothing", "ftp://host/a_{0..1}", "https://host/a.txt"])
@@ -150,14 +172,14 @@ def test_no_secret_is_shown(hub, tmp_path, capfd):
     for number, script in enumerate(scripts):
         hub.put(f"/s{number}.parquet", make_file(1), *script)
     address = hub.url("/s{0..7}.parquet", login=login) + f"?{query}"
-    done = get(address, tmp_path / "data", timeout=0.3, retries=1)
+    done = get(address, tmp_path / "data", timeout=1.0)
     assert len(done.failed) == 7
     assert all(request.query == query for request in hub.asked("/s0.parquet"))
     basic = "Basic " + base64.b64encode(login.encode()).decode()
     assert {request.headers["Authorization"] for request in hub.requests} == {basic}
 
     command = subprocess.run(
-        [COMMAND, "--debug", "download", address, "-o", tmp_path / "data", "--timeout", "0.3", "--retries", "0"],
+        [COMMAND, "--debug", "download", address, "-o", tmp_path / "data", "--timeout", "1"],
         capture_output=True,
         text=True,
     )

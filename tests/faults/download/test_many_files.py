@@ -23,7 +23,7 @@ def test_everything_arrives_in_order(server, tmp_path):
 
 def test_the_list_is_there_before_the_first_byte(server, tmp_path):
     _, address = put_shards(server, 4, Stall(-1))
-    thread = threading.Thread(target=lambda: get(address, tmp_path, timeout=1.0, retries=1), daemon=True)
+    thread = threading.Thread(target=lambda: get(address, tmp_path, timeout=1.0), daemon=True)
     thread.start()
     while not server.requests:
         time.sleep(0.01)
@@ -82,7 +82,7 @@ def test_numbered_files_without_an_end(server, tmp_path):
     get(address, tmp_path, count=4)
     assert [name[6] for name in read_listing(tmp_path).train] == ["0", "1", "3", "4"]
     assert read_listing(tmp_path).val == ("shard_2.parquet",)
-    with pytest.raises(ArgumentError, match="how many files there are is not known"):
+    with pytest.raises(ArgumentError, match="the number of files is not known"):
         get(address, tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_one_file_that_is_missing(server, tmp_path):
     done = get(address, tmp_path)
     assert not done.ok
     assert list(done.failed) == ["shard_1.parquet"]
-    assert "404 Not Found" in done.failed["shard_1.parquet"]
+    assert "404" in done.failed["shard_1.parquet"]
     assert server.url("/shard_1.parquet") in done.failed["shard_1.parquet"]
     assert len(server.asked("/shard_1.parquet")) == 1
     del data["shard_1.parquet"]
@@ -110,9 +110,8 @@ def test_a_server_that_has_nothing(server, tmp_path):
 
 
 def test_no_server(tmp_path):
-    done = get("http://127.0.0.1:1/shard_{0..1}.parquet", tmp_path, retries=1)
-    assert "Connection refused" in done.failed["shard_0.parquet"]
-    assert "attempt 2 of 2" in done.failed["shard_0.parquet"]
+    done = get("http://127.0.0.1:1/shard_{0..1}.parquet", tmp_path, timeout=1.0)
+    assert "the server cannot be reached, tried" in done.failed["shard_0.parquet"]
 
 
 def test_through_a_proxy(server, tmp_path, monkeypatch):
@@ -124,8 +123,8 @@ def test_through_a_proxy(server, tmp_path, monkeypatch):
     assert contents(tmp_path) == data
     assert all(request.headers["Proxy-Authorization"].startswith("Basic ") for request in server.requests)
     monkeypatch.setenv("no_proxy", "data.invalid")
-    done = get("http://data.invalid/f{0..1}.parquet", tmp_path / "direct", retries=0)
-    assert "the name of the host is not known" in done.failed["f0.parquet"]
+    done = get("http://data.invalid/f{0..1}.parquet", tmp_path / "direct", timeout=0.5)
+    assert "the name of the server is not known" in done.failed["f0.parquet"]
 
 
 def test_a_list_of_what_never_came_is_replaced(server, tmp_path):

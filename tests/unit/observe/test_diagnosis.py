@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 import threading
 import time
 from dataclasses import replace
@@ -207,10 +206,10 @@ def test_a_loop_that_is_stuck_counts_as_waiting(store, clock):
     loader.close()
 
 
-def test_a_slow_server_is_found(store, tmp_path, monkeypatch):
+def test_a_slow_server_is_found(store, monkeypatch):
     """By the reads that had to wait for it: the first one must, as the server takes half a second."""
-    shutil.copytree(store, tmp_path / "root" / "bucket" / "store")
-    with s3_server(tmp_path / "root") as server, faulty_proxy(server.url) as proxy:
+    with s3_server() as server, faulty_proxy(server.url) as proxy:
+        server.put(store, under="store")
         for name, value in server.environment(proxy.url).items():
             monkeypatch.setenv(name, value)
         windows = tokenfeed.open("s3://bucket/store").windows(512)

@@ -22,6 +22,13 @@ def test_nonsense_in_the_environment(monkeypatch, text):
         Patience.from_environment()
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_nonsense_as_an_argument(seconds):
+    with pytest.raises(ArgumentError, match="timeout is"):
+        Patience.of(seconds)
+    assert Patience.of(400.0) == Patience(400.0, 10.0, 30.0)
+
+
 @given(st.integers(1, 2000), st.floats(0, 3))
 def test_pauses_grow_and_are_bounded(tries, at_least):
     patience = Patience(first_pause=0.1, longest_pause=10.0)

@@ -19,7 +19,7 @@ from tokenfeed.errors import (
     CorruptionError,
     FitError,
     MissingError,
-    NotAStoreError,
+    NotFoundError,
     PlanMismatchError,
     ReadError,
     StateError,
@@ -87,10 +87,10 @@ def test_a_tokenizer_without_bos(folder):
 
 
 def test_no_train_file(tmp_path):
-    with pytest.raises(NotAStoreError, match="no file ending in"):
+    with pytest.raises(NotFoundError, match="no file ending in"):
         make(tmp_path)
     write(tmp_path / "only.parquet", ["a"] * 8)
-    with pytest.raises(NotAStoreError, match="the last file is 'val', and there is only one"):
+    with pytest.raises(NotFoundError, match="the last file is 'val', and there is only one"):
         make(tmp_path)
     assert len(next(make(tmp_path, split=None))) == 2
 

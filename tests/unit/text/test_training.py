@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from golden import GOLDEN, golden_texts, golden_vocabulary
 from tokenfeed.cli import app
-from tokenfeed.errors import ArgumentError, TokenfeedError
+from tokenfeed.errors import ArgumentError, DependencyError, TokenfeedError
 from tokenfeed.text.tokenizer.patterns import NANOCHAT_SPECIAL_TOKENS, PATTERNS
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
@@ -87,7 +87,7 @@ def test_texts_that_no_engine_would_take():
         (["a", None], {}, "text 1 is a NoneType"),
         (["a"], {"vocab_size": 256}, "256 bytes and 1 special tokens need at least 257"),
         (["a"], {"pattern": "("}, "not a regular expression"),
-        (["a"], {"pattern": "llama"}, "no pattern is called 'llama'"),
+        (["a"], {"pattern": "llama"}, "there is no pattern 'llama'"),
         (["a"], {"doc_cap": 0}, "doc_cap is 0"),
         (["a"], {"max_chars": -1}, "max_chars is -1"),
     ],
@@ -106,7 +106,7 @@ def test_special_tokens_that_cannot_be_meant():
 
 def test_rustbpe_is_asked_for(monkeypatch):
     monkeypatch.setattr("tokenfeed.text.tokenizer.training.find_spec", lambda name: None)
-    with pytest.raises(ArgumentError, match=r"pip install 'tokenfeed\[text\]'"):
+    with pytest.raises(DependencyError, match=r"pip install 'tokenfeed\[text\]'"):
         learnt(["a"])
 
 

@@ -12,7 +12,7 @@ __all__ = ["Failure"]
 
 @dataclass(frozen=True)
 class Failure:
-    """An error as plain values: not every error can be pickled, and some not be unpickled."""
+    """An error as plain values: some errors cannot be pickled, and some not unpickled."""
 
     kind: str
     message: str
@@ -27,20 +27,19 @@ class Failure:
             pickled = None if isinstance(error, TokenfeedError) else pickle.dumps(error)
         except Exception:  # noqa: BLE001 (a user's error may be anything)
             pickled = None
-        number = getattr(error, "errno", None)
-        filename = getattr(error, "filename", None)
+        filename, number = (error.filename, error.errno) if isinstance(error, OSError) else (None, None)
         return cls(
             type(error).__name__,
             str(error),
             None if filename is None else str(filename),
-            number if isinstance(number, int) else None,
+            number,
             "".join(traceback.format_exception(error)),
             pickled,
         )
 
     def rebuild(self) -> BaseException:
         """The error, with the traceback that it had in the worker as a note."""
-        kind = getattr(errors, self.kind, None)
+        kind = vars(errors).get(self.kind)
         error: BaseException
         if isinstance(kind, type) and issubclass(kind, TokenfeedError):
             if issubclass(kind, ReadError | WriteError):

@@ -1,19 +1,19 @@
 """Slices made by tasks on a Ray cluster.
 
-The driver keeps about two tasks per core of the cluster in flight, so that neither it nor Ray ever holds more. A task
-whose worker or node is lost is begun again by Ray, elsewhere. Tasks write shards and records themselves, so that what
-is done is not lost with the cluster or the driver.
+The driver keeps about two tasks per core of the cluster in flight, so that neither it nor Ray ever holds more. Ray
+starts a task again elsewhere when its worker or node is lost. Tasks write shards and records themselves, so finished
+slices survive the cluster and the driver.
 """
 
 import os
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from tokenfeed.errors import ArgumentError, WorkerError
+from tokenfeed.errors import DependencyError, WorkerError
 from tokenfeed.preparation.engines import MAX_ATTEMPTS, TellTask
 from tokenfeed.preparation.engines.failure import Failure
 from tokenfeed.preparation.records import Counts, Record
-from tokenfeed.preparation.slices import Job, SliceMaker, Task
+from tokenfeed.preparation.slices import SliceMaker, Task, WorkerSetup
 from tokenfeed.text.tokenizer.engines.workers import available_cores
 
 __all__ = ["RayTasks"]
@@ -23,27 +23,30 @@ _maker: tuple[str, SliceMaker] | None = None  # of this process: the tokenizer i
 
 
 class RayTasks:
-    """One task a slice. Uses the cluster this process is connected to, else that of `RAY_ADDRESS` or the one running
-    on this machine, else starts one here and stops it in the end."""
+    """One task a slice.
+
+    Uses the cluster that this process is connected to, else that of `RAY_ADDRESS` or the one running on this machine;
+    else starts one here and stops it at the end.
+    """
 
     def __init__(self, workers: int | None) -> None:
         """`workers` limits how many slices are made at a time."""
         self._workers = workers
 
-    def run(self, job: Job, tasks: Sequence[Task], tell: TellTask) -> Generator[Record, None, None]:
+    def run(self, setup: WorkerSetup, tasks: Sequence[Task], tell: TellTask) -> Generator[Record, None, None]:
         ray = _import_ray()
         is_ours = not ray.is_initialized()
         if is_ours:
             _connect(ray, self._workers)
         try:
-            yield from self._run(ray, job, tasks)
+            yield from self._run(ray, setup, tasks)
         finally:
             if is_ours:
                 ray.shutdown()
 
-    def _run(self, ray: Any, job: Job, tasks: Sequence[Task]) -> Generator[Record, None, None]:
+    def _run(self, ray: Any, setup: WorkerSetup, tasks: Sequence[Task]) -> Generator[Record, None, None]:
         make = ray.remote(num_cpus=1, max_retries=MAX_ATTEMPTS - 1)(_make_slice)
-        shared = ray.put(job)
+        shared = ray.put(setup)
         run = os.urandom(8).hex()
         waiting = iter(tasks)
         in_flight: dict[Any, Task] = {}
@@ -75,27 +78,27 @@ class RayTasks:
         return result
 
 
-def _make_slice(run: str, job: Job, task: Task) -> Record | Failure:
+def _make_slice(run: str, setup: WorkerSetup, task: Task) -> Record | Failure:
     """In a worker of the cluster."""
     global _maker
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     try:
         if _maker is None or _maker[0] != run:
-            _maker = run, SliceMaker(job)
+            _maker = run, SliceMaker(setup)
         return _maker[1].make(task, _say_nothing)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is told)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the driver raises it)
         return Failure.of(error)
 
 
 def _say_nothing(counts: Counts) -> None:
-    """What is under way is not counted: a slice takes seconds."""
+    """Slices under way are not counted: each takes seconds."""
 
 
 def _import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ArgumentError("engine 'ray' needs Ray; pip install 'tokenfeed[ray]' here and on the cluster") from error
+        raise DependencyError("engine 'ray' needs Ray; pip install 'tokenfeed[ray]' here and on the cluster") from error
     return ray
 
 

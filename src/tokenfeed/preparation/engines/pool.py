@@ -1,8 +1,8 @@
 """Slices made by processes on this machine.
 
-Not `multiprocessing.Pool`: that hangs when a process is killed, and runs the caller's script anew in each. Here every
-process has a socket of its own. When it closes, the process is gone (killed, or out of memory), and its slice is begun
-again by a fresh one; when this end closes, however this process ends, the other one exits.
+Not `multiprocessing.Pool`: that hangs when a process is killed, and runs the caller's script again in each. Here every
+process has a socket of its own. When it closes, the process is gone (killed, or out of memory), and a new one begins
+its slice again; when this end closes, however this process ends, the other one exits.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from tokenfeed.preparation.engines import MAX_ATTEMPTS, TellTask
 from tokenfeed.preparation.engines.failure import Failure
 from tokenfeed.preparation.engines.worker import READY
 from tokenfeed.preparation.records import Counts, Record
-from tokenfeed.preparation.slices import Job, Task
+from tokenfeed.preparation.slices import Task, WorkerSetup
 
 __all__ = ["Pool"]
 
@@ -37,15 +37,15 @@ _END_SECONDS = 5.0
 
 
 class Pool:
-    """So many processes, each with a tokenizer of its own, which it makes once."""
+    """A number of processes, each with a tokenizer of its own, which it makes once."""
 
     def __init__(self, workers: int) -> None:
         self._num_workers = workers
 
-    def run(self, job: Job, tasks: Sequence[Task], tell: TellTask) -> Generator[Record, None, None]:
+    def run(self, setup: WorkerSetup, tasks: Sequence[Task], tell: TellTask) -> Generator[Record, None, None]:
         waiting = deque(tasks)
         attempts = dict.fromkeys(tasks, 0)
-        pickled = pickle.dumps(job)
+        pickled = pickle.dumps(setup)
         workers = [_Worker(pickled) for _ in range(min(self._num_workers, len(tasks)))]
         try:
             while waiting or any(worker.task for worker in workers):
@@ -92,11 +92,11 @@ class Pool:
 
 
 class _Worker:
-    """A process and the socket to it. It gets no Ctrl-C, which is for this process to deal with."""
+    """A process and the socket to it. It gets no Ctrl-C: this process handles that."""
 
-    def __init__(self, job: bytes) -> None:
+    def __init__(self, setup: bytes) -> None:
         self.task: Task | None = None
-        self._job = job
+        self._setup = setup
         self._is_ready = False
         here, there = multiprocessing.Pipe()
         self.connection: Connection[Any, Any] = here
@@ -110,10 +110,10 @@ class _Worker:
             )
 
     def start(self) -> None:
-        """Send the job, now that it listens. Before, megabytes would wait in the socket, and this process with them."""
+        """Send the setup, now that it listens: megabytes in the socket would block this process before."""
         self._is_ready = True
         with contextlib.suppress(OSError):
-            self.connection.send_bytes(self._job)
+            self.connection.send_bytes(self._setup)
         if self.task is not None:
             self._send(self.task)
 
@@ -123,14 +123,14 @@ class _Worker:
             self._send(task)
 
     def receive(self) -> Any:
-        """What it says; None when it is gone."""
+        """Its next message; None when it is gone."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
             return None
 
     def dismiss(self) -> None:
-        """There is nothing left to do: it may exit."""
+        """Let it exit: there is nothing left to do."""
         self._send(None)
 
     def wait(self) -> None:
@@ -138,7 +138,7 @@ class _Worker:
             self._process.wait(_END_SECONDS)
 
     def how_it_ended(self) -> str:
-        """Of a process whose socket is closed."""
+        """In words, after its socket was closed."""
         self.wait()
         code = self._process.returncode
         self.kill()
@@ -147,7 +147,7 @@ class _Worker:
         return f"exit status {code}"
 
     def kill(self) -> None:
-        """Make sure that it is gone. What it was writing is removed when the slice is made."""
+        """Make sure that it is gone. Its unfinished files are removed when the slice is made."""
         self.connection.close()
         if self._process.poll() is None:
             self._process.kill()

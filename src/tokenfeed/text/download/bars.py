@@ -1,20 +1,34 @@
-"""Progress bars of a download: one for all files, and one for each that is under way."""
+"""Progress of a download: what it reports, and bars that show it."""
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
 
-from tokenfeed.text.download.events import Arrival
+__all__ = ["Arrival", "bars"]
 
-__all__ = ["bars"]
+
+@dataclass(frozen=True)
+class Arrival:
+    """How far one file has come."""
+
+    name: str
+    state: Literal["arriving", "arrived", "there", "failed"]
+    """State of the file; `there` means that it was there before."""
+    num_bytes: int
+    total: int | None
+    """Size of the file, if it is known."""
+    num_files: int
+    """Number of files of the whole download."""
 
 
 @contextlib.contextmanager
 def bars() -> Iterator[Callable[[Arrival], None]]:
-    """Shows what it is told, from any thread, on standard error; nothing if that is not a terminal.
+    """Shows one bar for all files and one for each under way, on standard error, if that is a terminal. Thread-safe.
 
-    How many bytes there are in all is mostly not known before the last file begins; until then the bar for all files
-    goes by the mean size of those that are known.
+    The bytes of all files together are mostly unknown before the last one begins. Until then the bar for all files goes
+    by the mean size of those that are known.
     """
     from rich.console import Console
     from rich.progress import (

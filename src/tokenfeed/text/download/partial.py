@@ -1,11 +1,12 @@
 """`NAME.tmp`: the bytes of a file that have arrived so far.
 
 Beside it, `NAME.tmp.json` says which version of the file they belong to, so that a later process can ask for the rest
-of just that version. Who writes holds a lock (flock) on `NAME.tmp`, which the kernel releases however the process ends;
-a second process waits, and finds the file in place. Bytes of two versions never meet: the file is emptied before
-another version is noted down, and that is noted down before its first byte.
+of just that version. The writer holds a lock (flock) on `NAME.tmp`, which the kernel releases however the process ends.
+A second process waits, and finds the file in place. Bytes of two versions never mix: the file is emptied before the
+note of another version is written, and the note is written before the first byte.
 """
 
+import asyncio
 import contextlib
 import errno
 import fcntl
@@ -13,15 +14,13 @@ import hashlib
 import json
 import os
 import secrets
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tokenfeed.errors import DownloadError
 from tokenfeed.storage.local import reading, sync_folder, writing
-from tokenfeed.text.download.retries import Stopped
 
 __all__ = ["Partial", "Version", "claim", "is_there"]
 
@@ -34,27 +33,24 @@ class Version:
     """What is known of the bytes that a server has under an address."""
 
     etag: str | None = None
-    """A strong one: equal means equal byte for byte."""
+    """Strong ETag: equal means equal byte for byte."""
     size: int | None = None
-    digests: dict[str, str] = field(default_factory=dict)
-    """Algorithm → hexadecimal."""
+    sha256: str | None = None
+    """Checksum in hexadecimal."""
 
     @property
     def is_certain(self) -> bool:
         """Whether its bytes can be told from those of any other version, so that a part can be completed later."""
-        return self.etag is not None or "sha256" in self.digests
+        return self.etag is not None or self.sha256 is not None
 
     def contradicts(self, other: "Version") -> bool:
         """Whether something that is known of both differs."""
-        return (
-            (None not in (self.etag, other.etag) and self.etag != other.etag)
-            or (None not in (self.size, other.size) and self.size != other.size)
-            or any(other.digests.get(name, digest) != digest for name, digest in self.digests.items())
-        )
+        mine, theirs = asdict(self), asdict(other)
+        return any(None not in (mine[name], theirs[name]) and mine[name] != theirs[name] for name in mine)
 
 
 def is_there(path: Path, size: int | None) -> bool:
-    """Whether a file has arrived: it exists, with the right size where that is known. Two system calls."""
+    """Whether a file has arrived: it exists, with the right size if that is known. Two system calls."""
     try:
         actual = path.stat().st_size
     except FileNotFoundError:
@@ -96,7 +92,7 @@ class Partial:
         self.version = Version()
 
     def begin(self, version: Version) -> None:
-        """Note down which version the bytes to come belong to."""
+        """Note which version the next bytes belong to."""
         assert self.size == 0
         self.version = version
         note = _note(self._temporary)
@@ -106,11 +102,7 @@ class Partial:
             else:
                 note.unlink(missing_ok=True)
 
-    def end(self) -> None:
-        """The bytes so far are all there are."""
-        self.version = Version(self.version.etag, self.size, self.version.digests)
-
-    def append(self, chunk: bytes) -> None:
+    def append(self, chunk: "bytes | memoryview") -> None:
         with writing(self._temporary):
             view = memoryview(chunk)
             while view:
@@ -118,10 +110,10 @@ class Partial:
                 self.size += written
                 view = view[written:]
 
-    def digest(self, algorithm: str) -> str:
-        """Reads all of it once, mostly from the page cache."""
+    def sha256(self) -> str:
+        """The checksum of all bytes. Reads them once, mostly from the page cache."""
         with reading(str(self._temporary)), self._temporary.open("rb", buffering=0) as file:
-            return hashlib.file_digest(file, algorithm).hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def ends(self, length: int) -> tuple[bytes, bytes]:
         """The first and the last bytes."""
@@ -129,7 +121,7 @@ class Partial:
             return os.pread(self._fd, length, 0), os.pread(self._fd, length, max(0, self.size - length))
 
     def commit(self) -> None:
-        """Put the file in place, whole and on disk: whoever sees the name sees all bytes."""
+        """Put the file in place, whole and on disk: anyone who sees the name sees all bytes."""
         with writing(self.path):
             os.fsync(self._fd)
             self._temporary.replace(self.path)
@@ -138,21 +130,21 @@ class Partial:
         sync_folder(self.path.parent)
 
     def close(self) -> None:
-        """Release the lock. What cannot be continued is removed."""
+        """Release the lock. A part that cannot be continued is removed."""
         if not self._in_place and not (self._resumable and self.size and self.version.is_certain):
             self._temporary.unlink(missing_ok=True)
             _note(self._temporary).unlink(missing_ok=True)
         os.close(self._fd)
 
 
-@contextlib.contextmanager
-def claim(path: Path, *, size: int | None, patience: float, stopping: threading.Event) -> Iterator[Partial | None]:
-    """The part of a file that is there, for this process alone; None if the file arrived while another one had it.
+@contextlib.asynccontextmanager
+async def claim(path: Path, *, size: int | None, patience: float) -> AsyncIterator[Partial | None]:
+    """The part of a file that is there, for this process alone; None if the file arrived while another process had it.
 
-    Waits while another process is at it, as long as that one's file grows at least once in `patience` seconds. On a
-    file system without locks the part has a name of its own, and is not continued by later processes.
+    Waits while another process downloads it, as long as that one's file grows at least once in `patience` seconds. On a
+    file system without locks the part has a name of its own, and later processes do not continue it.
     """
-    partial = _wait(path, size, patience, stopping)
+    partial = await _wait(path, size, patience)
     try:
         yield partial
     finally:
@@ -160,7 +152,7 @@ def claim(path: Path, *, size: int | None, patience: float, stopping: threading.
             partial.close()
 
 
-def _wait(path: Path, size: int | None, patience: float, stopping: threading.Event) -> Partial | None:
+async def _wait(path: Path, size: int | None, patience: float) -> Partial | None:
     temporary, seen, since = _temporary(path), -1, time.monotonic()
     while True:
         with writing(temporary):
@@ -189,8 +181,8 @@ def _wait(path: Path, size: int | None, patience: float, stopping: threading.Eve
                 f"{temporary}: another process holds it and has added nothing for {patience:g} s. "
                 "End that process, or choose another folder."
             )
-        if not locked and stopping.wait(_POLL_SECONDS):
-            raise Stopped
+        if not locked:
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 def _lock(fd: int) -> bool | None:
@@ -229,11 +221,11 @@ def _note(temporary: Path) -> Path:
 
 
 def _read_note(temporary: Path) -> Version:
-    """What is noted down; nothing if that is missing, torn or strange."""
+    """The version in the note; an empty one if the note is missing, torn or strange."""
     try:
         fields = json.loads(_note(temporary).read_bytes())
-        version = Version(fields["etag"], fields["size"], dict(fields["digests"]))
+        version = Version(fields["etag"], fields["size"], fields["sha256"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return Version()
-    plain = isinstance(version.etag, str | None) and isinstance(version.size, int | None)
-    return version if plain and all(isinstance(value, str) for value in version.digests.values()) else Version()
+    texts = isinstance(version.etag, str | None) and isinstance(version.sha256, str | None)
+    return version if texts and isinstance(version.size, int | None) else Version()

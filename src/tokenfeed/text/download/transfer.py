@@ -1,175 +1,168 @@
-"""One file from a server to a folder: continued after whatever interrupts it, and checked before it gets its name."""
+"""One file from a server to a folder: continued after any interruption, and checked before it gets its name."""
 
-import re
+import asyncio
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from tokenfeed.errors import DownloadError
-from tokenfeed.text.download.client import Answer, Client
+from tokenfeed.errors import CorruptionError, DownloadError
+from tokenfeed.storage.failures import Failed, Failure, Kind, classify
+from tokenfeed.storage.fetcher import get, is_etag
+from tokenfeed.storage.patience import Patience
+from tokenfeed.storage.retries import Counters, Tries, persist
+from tokenfeed.storage.runtime import runtime
+from tokenfeed.text.download import hub
 from tokenfeed.text.download.datasets import RemoteFile
-from tokenfeed.text.download.digests import read_digests
 from tokenfeed.text.download.partial import Partial, Version, claim, is_there
-from tokenfeed.text.download.retries import Interrupted
-from tokenfeed.text.download.secrets import public_url
 
 __all__ = ["fetch"]
 
 _PROGRESS_BYTES = 1 << 20
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_SLOWEST = 1000  # bytes a second
+_LONGEST = 7 * 86_400.0  # seconds for one answer, however large; `Patience.stall` notices when it does not go on
 _PARQUET = b"PAR1"
 
 Report = Callable[[int, int | None], None]
-"""Called with how many bytes of the file are there, and how many it has (None: not known)."""
+"""Called with the bytes of the file that are there, and with its size (None: not known)."""
 
 
-def fetch(client: Client, file: RemoteFile, folder: Path, report: Report) -> bool:
-    """Bring a file into a folder. Returns whether it was this call that did; False if it was there already.
+async def fetch(file: RemoteFile, folder: Path, patience: Patience, report: Report) -> bool:
+    """Bring a file into a folder. Returns whether this call did; False if it was there already.
 
-    The name appears when all bytes are on disk and were checked: the size against every size that is known, every
-    checksum that the server or the list of files gave, and without one the magic bytes of parquet at both ends.
+    The name appears when all bytes are on disk and checked: the size against every size that is known, the SHA-256 if
+    the list of files or the hub gave one, and the magic bytes at both ends of a parquet file.
 
-    What broke off is continued where it stopped, by this call or by a later one after a kill −9, but only if the server
-    confirms that it still has the same version (ETag), or if a SHA-256 is there to tell in the end; else it begins
-    anew. Once the file has come 1 MiB further than ever before, all retries are there again. Wrong bytes are fetched a
-    second time, once. After that, when no retries are left, and for an answer that will not change (404, 403, a web
-    page), DownloadError is raised; WriteError if the disk will not have it.
+    A file that broke off is continued where it stopped, by this call or by a later one after a kill −9, if the server
+    confirms that it still has the same version (ETag), or if a SHA-256 will tell in the end. Else it starts again.
+    It is given up after `patience.total` seconds in which it did not come 1 MiB further than ever before. Wrong bytes
+    are fetched a second time, once. After that, and for an answer that will not change (404, 403, a web page),
+    DownloadError is raised; WriteError if the disk cannot be written to.
     """
     path = folder / file.name
     if is_there(path, file.size):
         return False
-    patience = client.timeout * (client.retries + 1)
-    with claim(path, size=file.size, patience=patience, stopping=client.stopping) as partial:
+    async with claim(path, size=file.size, patience=patience.total) as partial:
         if partial is None:
             return False
-        if partial.version.contradicts(_listed(file)):
+        tries = Tries(file.url, doing="download", patience=patience, counters=Counters(), limited=False)
+        if file.on_hub and file.sha256 is None:
+            file = await persist(lambda: asyncio.to_thread(hub.look_up, file), tries)
+        transfer = _Transfer(file, partial, patience, tries, report)
+        if partial.version.contradicts(transfer.listed):
             partial.restart()
-        attempts, furthest, spoiled = client.attempts(file.url), partial.size, False
-        while True:
-            try:
-                if not partial.is_complete:
-                    _receive(client, file, partial, report)
-                problem = _problem(client, partial)
-                if not problem:
-                    partial.commit()
-                    return True
-                if spoiled:
-                    partial.restart()
-                    raise DownloadError(f"{public_url(file.url)}: {problem}, twice. Nothing of it is kept.")
-                spoiled = True
-                raise Interrupted(problem, anew=True)
-            except Interrupted as interrupted:
-                if partial.size >= furthest + _PROGRESS_BYTES:
-                    furthest = partial.size
-                    attempts.refill()
-                if interrupted.anew or not partial.version.is_certain:
-                    partial.restart()
-                    report(0, None)
-                attempts.again(interrupted)
-
-
-def _receive(client: Client, file: RemoteFile, partial: Partial, report: Report) -> None:
-    """One attempt at the bytes that are missing."""
-    headers = {}
-    if partial.size:
-        headers["Range"] = f"bytes={partial.size}-"
-        if partial.version.etag is not None:
-            headers["If-Range"] = partial.version.etag
-    with client.get(file.url, headers) as answer:
-        _refuse_web_page(file, answer)
-        version = _version(file, answer)
-        if answer.status == 200:  # also from a server that has another version by now, or that knows no ranges
-            if partial.size:
-                partial.restart()
-            partial.begin(version)
-        elif not _continues(answer, partial) or version.contradicts(partial.version):
-            raise Interrupted(f"the server answers {answer.status} with another part than the one asked for", anew=True)
-        report(partial.size, partial.version.size)
-        for chunk in answer.chunks():
-            partial.append(chunk)
-            report(partial.size, partial.version.size)
-            if partial.version.size is not None and partial.size > partial.version.size:
-                raise Interrupted(f"more than the {partial.version.size:,} bytes that were announced came", anew=True)
-        if partial.version.size is None and (answer.ends_visibly or _is_parquet(partial.path) or version.digests):
-            partial.end()
-        if not partial.is_complete:
-            size = partial.version.size
-            if size is None:
-                raise DownloadError(
-                    f"{public_url(file.url)}: the server tells neither size nor checksum, so that nobody can know "
-                    "whether the file is whole"
-                )
-            raise Interrupted(f"the connection ended after {partial.size:,} of {size:,} bytes")
-
-
-def _refuse_web_page(file: RemoteFile, answer: Answer) -> None:
-    kind = answer.headers.get("Content-Type", "")
-    if answer.status != 416 and kind.lower().startswith("text/html") and not file.name.endswith((".html", ".htm")):
-        raise DownloadError(
-            f"{public_url(file.url)}: got a web page instead of a file ({kind}), which begins {answer.beginning()}"
-        )
-    encoding = answer.headers.get("Content-Encoding", "identity").lower()
-    if encoding not in ("", "identity"):
-        raise DownloadError(
-            f"{public_url(file.url)}: the server sends it encoded as {encoding!r}, though plain bytes were asked for"
-        )
-
-
-def _listed(file: RemoteFile) -> Version:
-    return Version(None, file.size, {} if file.sha256 is None else {"sha256": file.sha256})
-
-
-def _version(file: RemoteFile, answer: Answer) -> Version:
-    """What the server says it has; DownloadError if that is not what the list of files says."""
-    whole = answer.status == 200
-    etag = answer.headers.get("ETag", "")
-    size = answer.length if whole else None
-    if match := _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", "")):
-        size = size if match[3] == "*" else int(match[3])
-    elif (linked := answer.linked.get("x-linked-size", "")).isdigit():
-        size = int(linked) if size is None else size
-    found = Version(
-        etag if etag.startswith('"') else None,  # a weak one begins with W/
-        size,
-        read_digests(answer.headers, answer.linked, whole=whole),
-    )
-    listed = _listed(file)
-    if answer.status != 416 and found.contradicts(listed):
-        raise DownloadError(
-            f"{public_url(file.url)}: the list of files says {_show(listed)}, the server {_show(found)}. "
-            "The file was changed since it was listed; run the download again."
-        )
-    return Version(found.etag, listed.size if found.size is None else found.size, found.digests | listed.digests)
-
-
-def _continues(answer: Answer, partial: Partial) -> bool:
-    """Whether the body of a 206 begins at the byte that is missing next."""
-    match = _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-    if answer.status != 206 or not match:
+        for last in (False, True):
+            if not partial.is_complete:
+                await persist(transfer.receive, tries)
+            problem = await asyncio.to_thread(_problem, partial)
+            if not problem:
+                await asyncio.to_thread(partial.commit)
+                return True
+            partial.restart()
+            if last:
+                raise DownloadError(f"{file.url}: {problem}, twice. Nothing of it is kept.")
         return False
-    start, last = int(match[1]), int(match[2])
-    return start == partial.size > 0 and answer.length in (None, last + 1 - start)
 
 
-def _problem(client: Client, partial: Partial) -> str:
+class _Transfer:
+    """The bytes of one file, as far as one answer after the other brings them."""
+
+    def __init__(self, file: RemoteFile, partial: Partial, patience: Patience, tries: Tries, report: Report) -> None:
+        self._file = file
+        self._partial = partial
+        self._patience = replace(patience, total=_LONGEST)
+        self._tries = tries
+        self._report = report
+        self._furthest = partial.size
+        self.listed = Version(None, file.size, file.sha256)
+
+    async def receive(self) -> None:
+        """One attempt at the bytes that are missing."""
+        partial = self._partial
+        if not partial.version.is_certain:
+            partial.restart()
+        result = await self._ask()
+        self._refuse(result.attributes)
+        version = self._version(result.meta)
+        if partial.size == 0:
+            partial.begin(version)
+        elif result.range[0] != partial.size or version.contradicts(partial.version):
+            raise self._start_again("the server sent another part than it was asked for")
+        size = version.size or 0
+        self._report(partial.size, size)
+        since, before = time.monotonic(), partial.size
+        async for chunk in result.stream(min_chunk_size=1):
+            if partial.size + len(chunk) > size:
+                raise self._start_again(f"more than the {size:,} bytes that were announced came")
+            partial.append(chunk)
+            self._report(partial.size, size)
+            if partial.size >= self._furthest + _PROGRESS_BYTES:
+                self._furthest = partial.size
+                self._tries.restart()
+            if (elapsed := time.monotonic() - since) > self._patience.stall:
+                if partial.size - before < _SLOWEST * elapsed:
+                    what = f"only {partial.size - before:,} bytes came in {elapsed:.1f} s"
+                    raise Failed(Failure(Kind.TIMEOUT, what))
+                since, before = time.monotonic(), partial.size
+        if not partial.is_complete:
+            raise Failed(Failure(Kind.BROKEN, f"the connection ended after {partial.size:,} of {size:,} bytes"))
+
+    async def _ask(self) -> Any:
+        """The server's answer, whose body begins with the first byte that is missing."""
+        start, known = self._partial.size, runtime().obstore.exceptions
+        if start == 0:
+            return await get(self._file.url, self._patience)
+        try:
+            return await get(self._file.url, self._patience, span={"offset": start}, version=self._partial.version.etag)
+        except CorruptionError:
+            raise self._start_again("the file was replaced on the server") from None
+        except known.BaseError as error:
+            failure = classify(error)
+            if failure.kind in (Kind.CHANGED, Kind.NO_RANGES, Kind.WRONG_ANSWER) or failure.status == 416:
+                raise self._start_again(failure.what) from None
+            raise
+
+    def _start_again(self, why: str) -> Failed:
+        """Throw away what has arrived."""
+        self._partial.restart()
+        self._report(0, None)
+        return Failed(Failure(Kind.WRONG_ANSWER, why))
+
+    def _refuse(self, attributes: Any) -> None:
+        """Raise if the answer is a web page, or is encoded."""
+        kind = attributes.get("Content-Type", "")
+        if kind.lower().startswith("text/html") and not self._file.name.endswith((".html", ".htm")):
+            raise DownloadError(
+                f"{self._file.url}: got a web page instead of a file. Open the address in a browser to see why; it may "
+                "ask for a login"
+            )
+        if attributes.get("Content-Encoding", "identity").lower() not in ("", "identity"):
+            raise DownloadError(f"{self._file.url}: the server sends it encoded (gzip or the like), unasked")
+
+    def _version(self, meta: Any) -> Version:
+        """What the server says it has; DownloadError if that is not what the list of files says."""
+        etag = meta["e_tag"]
+        found = Version(etag if is_etag(etag) else None, meta["size"])
+        if found.contradicts(self.listed):
+            raise DownloadError(
+                f"{self._file.url}: the list of files says {self.listed.size:,} bytes, the server {found.size:,}. The "
+                "file was changed since it was listed; run the download again"
+            )
+        return replace(found, sha256=self.listed.sha256)
+
+
+def _problem(partial: Partial) -> str:
     """What is wrong with a file that has arrived; an empty string if nothing is."""
-    for algorithm, expected in partial.version.digests.items():
-        if (actual := partial.digest(algorithm)) != expected:
-            return f"{algorithm} is {actual}, expected {expected}"
-    if _is_parquet(partial.path):
+    expected = partial.version.sha256
+    if expected is not None and (actual := partial.sha256()) != expected:
+        return f"sha256 is {actual}, expected {expected}"
+    if partial.path.suffix == ".parquet":
         first, last = partial.ends(len(_PARQUET))
         if first != _PARQUET:
-            return f"not a parquet file: it begins {client.quote(partial.ends(1000)[0])}"
+            return f"not a parquet file: it begins {first!r}, expected {_PARQUET!r}"
         if last != _PARQUET or partial.size < 12:
             return (
                 f"not a whole parquet file: it has {partial.size:,} bytes and ends with {last!r}, expected {_PARQUET!r}"
             )
     return ""
-
-
-def _is_parquet(path: Path) -> bool:
-    return path.suffix == ".parquet"
-
-
-def _show(version: Version) -> str:
-    parts = [] if version.size is None else [f"{version.size:,} bytes"]
-    return ", ".join(parts + [f"{name} {digest}" for name, digest in version.digests.items()])

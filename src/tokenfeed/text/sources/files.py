@@ -1,75 +1,51 @@
-"""`TextFiles`: an ordered list of files seen as row groups of documents, whatever their format."""
+"""`TextFiles`: an ordered list of files seen as groups of documents, whatever their format and wherever they lie."""
 
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
+from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError
 from tokenfeed.storage.local import reading
-from tokenfeed.text.sources.finding import ENDINGS, Found, check_split, common_names, find_files, of_split
+from tokenfeed.text.sources.finding import ENDINGS, Found, PathLike, check_split, find_files, kind_of, of_split
+from tokenfeed.text.sources.group import Group, TextFile
 from tokenfeed.text.sources.jsonl import JsonlText
 from tokenfeed.text.sources.parquet import ParquetText
+from tokenfeed.text.sources.plain import PlainText
+from tokenfeed.text.sources.stored import StoredFile, shown
 
-__all__ = ["ENDINGS", "Group", "TextFile", "TextFiles"]
-
-PathLike = str | os.PathLike[str]
+__all__ = ["ENDINGS", "Group", "TextFile", "TextFiles", "open_text"]
 
 _MAX_OPEN = 16
 _POLL_SECONDS = 0.2
 
 
-class Group(Protocol):
-    """What is read together: a row group of Parquet, 1,024 lines of JSONL. One thread at a time may use it."""
-
-    @property
-    def num_rows(self) -> int:
-        """Of the whole group, those before the row it is read from included."""
-
-    def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
-        """(first row, texts) of the rows [0, size), [size, 2·size), … less those before the row it is read from.
-
-        None is a text that is null. Can be called once. At most about max(size, 1,024) rows are in memory at a time.
-
-            10 rows, read from row 3, size 4:   (3, [t3]), (4, [t4, t5, t6, t7]), (8, [t8, t9])
-        """
-
-
-class TextFile(Protocol):
-    """One file. Any number of threads may use it at once."""
-
-    def num_groups(self) -> int: ...
-
-    def has_group(self, group: int) -> bool:
-        """Whether there is such a group; reads no further than to find out."""
-
-    def read(self, group: int, start: int = 0) -> Group | None: ...
-
-    def digest(self) -> str: ...
-
-    def close(self) -> None:
-        """Let go of descriptors; reading opens again."""
+def open_text(file: StoredFile, column: str) -> TextFile:
+    """A file in the format that its name says. Opens nothing yet."""
+    kind = kind_of(file.path)
+    if kind == "txt":
+        return PlainText(file)
+    return ParquetText(file, column) if kind == "parquet" else JsonlText(file, column)
 
 
 class TextFiles:
     """Files of text in a fixed order, numbered from 0. Any number of threads may use it at once.
 
     A file is opened when it is first read and looked at again at every read: once it has been seen, it must neither
-    vanish nor change its size or time. The 16 files used last stay open.
+    vanish nor change its size or time (a remote one, its version). The 16 files used last stay open.
     """
 
-    def __init__(
-        self, found: Sequence[Found], names: Sequence[str], *, text_column: str, split: str | None, wait_seconds: float
-    ) -> None:
-        self.paths = tuple(file.path for file in found)
-        self.names = tuple(names)
+    def __init__(self, found: Sequence[Found], *, text_column: str, split: str | None, wait_seconds: float) -> None:
+        self.paths = tuple(shown(file.path) for file in found)
+        """Local paths, or addresses without user, password and query."""
+        self.names = tuple(file.name for file in found)
         """The paths relative to the folder they have in common: the same wherever that folder lies."""
         self.text_column = text_column
         self.split = split
         self._found = tuple(found)
+        self._stored = tuple(StoredFile(file.path) for file in found)
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._texts: dict[int, TextFile] = {}
@@ -86,11 +62,11 @@ class TextFiles:
         split: str | None = None,
         wait_seconds: float = 0.0,
     ) -> "TextFiles":
-        """The files of a folder, of a pattern, of a path, or of a list of these. Lists folders; opens nothing.
+        """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
-        Within each they are sorted by name; a list keeps its order. A folder with a `files.json` consists of what that
-        says, in its order, files still to arrive included: reading such a file waits for it. A pattern takes what is
-        there now.
+        Files of one entry are sorted by name; a list keeps its order. A folder with a `files.json` consists of what
+        that says, in its order, files still to arrive included: reading such a file waits for it. A pattern takes what
+        is there now.
 
         `split="train"` takes all files but the last, `"val"` the last; folders with a `files.json` are split as it says
         (and in a list with others, they alone have `val` files). `wait_seconds` is how long reading waits while nothing
@@ -99,9 +75,8 @@ class TextFiles:
         check_split(split)
         if not wait_seconds >= 0:
             raise ArgumentError(f"wait_seconds is {wait_seconds}; it must be at least 0")
-        found = find_files(source)
-        whole = cls(found, common_names(found), text_column=text_column, split=None, wait_seconds=wait_seconds)
-        return whole if split is None else whole._select(split)
+        found = of_split(find_files(source), split)
+        return cls(found, text_column=text_column, split=split, wait_seconds=wait_seconds)
 
     def __len__(self) -> int:
         """How many files there are."""
@@ -113,57 +88,67 @@ class TextFiles:
         return f"TextFiles({len(self):,} files{which}, {first} to {last}; column {self.text_column!r})"
 
     def read(self, file: int, group: int, start: int = 0) -> Group | None:
-        """A row group of a file, from row `start` on; None when the file has no such group.
+        """A group of a file, from row `start` on; None when the file has no such group.
 
-        Parquet decodes as the group is iterated; JSONL reads 1,024 lines here.
+        Parquet decodes as the group is iterated; JSONL reads 1,024 lines here; plain text is one row, read here.
         """
         if group < 0 or start < 0:
-            raise ArgumentError(f"row group {group} from row {start} on: both must be at least 0")
+            raise ArgumentError(f"group {group} from row {start} on: both must be at least 0")
         texts = self._open(file)
         found = texts.read(group, start)
         self._check_unchanged(file)  # before and after, so that what was opened in between is the file as first seen
         if found is not None and start > found.num_rows:
             raise ArgumentError(
-                f"{self.paths[file]}, row group {group} has {found.num_rows:,} rows; it cannot be read from row "
+                f"{self.paths[file]}, group {group} has {found.num_rows:,} rows; it cannot be read from row "
                 f"{start:,} on"
             )
         return found
 
     def num_groups(self, file: int) -> int:
-        """How many row groups a file has. Parquet reads the footer, JSONL the whole file the first time."""
+        """How many groups a file has. Parquet reads the footer, JSONL the whole file the first time."""
         count = self._open(file).num_groups()
         self._check_unchanged(file)
         return count
 
     def has_group(self, file: int, group: int) -> bool:
-        """Whether a file has a row group of that number. Unlike `num_groups`, reads JSONL no further than needed."""
+        """Whether a file has a group of that number. Unlike `num_groups`, reads JSONL no further than needed."""
         found = self._open(file).has_group(group)
         self._check_unchanged(file)
         return found
 
     def first(self, count: int) -> "TextFiles":
         """The first `count` files alone."""
-        return self._pick(range(count), self.split)
+        return self._pick(self._found[:count], self.split)
 
     def digest(self, file: int) -> str:
-        """8 bytes, in hex, that stand for the content of a file, wherever it lies. Two small reads.
+        """8 bytes, in hex, that stand for the content of a file, wherever it lies. Two small reads, or one request.
 
-        Parquet: of the footer and the size; JSONL: of the size and the first and last 64 KiB.
+        Parquet: of the footer and the size; others: of the size and the first and last 64 KiB; remote files: of the
+        size and the version.
         """
         digest = self._open(file).digest()
         self._check_unchanged(file)
         return digest
 
-    def iter_row_groups(self, *, split: str | None = None, start: int = 0, step: int = 1) -> Iterator[list[str | None]]:
-        """The texts of row groups start, start + step, … counted over all files, each as a list: one epoch.
+    def documents(self, *, split: str | None = None) -> Iterator[str]:
+        """All documents one after the other, those that are null left out: one epoch."""
+        for texts in self.iter_row_groups(split=split):
+            yield from (text for text in texts if text is not None)
 
-        With `start=rank, step=world_size` every row group is one rank's. `split` takes one split of all files found.
-        A row group is in memory as a whole.
+    def iter_row_groups(self, *, split: str | None = None, start: int = 0, step: int = 1) -> Iterator[list[str | None]]:
+        """The texts of groups start, start + step, … counted over all files, each as a list: one epoch.
+
+        With `start=rank, step=world_size` every group is one rank's. `split` takes one split of all files found. A
+        group is in memory as a whole.
         """
         check_split(split)
         if start < 0 or step < 1:
             raise ArgumentError(f"start is {start} and step {step}; they must be at least 0 and 1")
-        return (self if split in (None, self.split) else self._select(split))._iter_row_groups(start, step)
+        if split in (None, self.split):
+            return self._iter_row_groups(start, step)
+        if self.split is not None:
+            raise ArgumentError(f"these are the files of split {self.split!r} alone; find them again for {split!r}")
+        return self._pick(of_split(self._found, split), split)._iter_row_groups(start, step)
 
     def close(self) -> None:
         """Close all files for good. A thread that waits for a file to arrive gets a ReadError."""
@@ -181,20 +166,8 @@ class TextFiles:
                 wanted += step
             groups_before += self.num_groups(file)  # known by now, from having found its end
 
-    def _select(self, split: str | None) -> "TextFiles":
-        if self.split is not None:
-            raise ArgumentError(f"these are the files of split {self.split!r} alone; find them again for {split!r}")
-        return self._pick(of_split(self._found, split), split)
-
-    def _pick(self, numbers: Iterable[int], split: str | None) -> "TextFiles":
-        chosen = list(numbers)
-        return TextFiles(
-            [self._found[number] for number in chosen],
-            [self.names[number] for number in chosen],
-            text_column=self.text_column,
-            split=split,
-            wait_seconds=self._wait_seconds,
-        )
+    def _pick(self, found: Sequence[Found], split: str | None) -> "TextFiles":
+        return TextFiles(found, text_column=self.text_column, split=split, wait_seconds=self._wait_seconds)
 
     def _open(self, file: int) -> TextFile:
         if not 0 <= file < len(self):
@@ -205,7 +178,7 @@ class TextFiles:
         with self._lock:
             text = self._texts.get(file)
             if text is None:
-                text = self._texts[file] = _text_file(self.paths[file], self.text_column)
+                text = self._texts[file] = open_text(self._stored[file], self.text_column)
             self._recent[file] = None
             self._recent.move_to_end(file)
             oldest = self._recent.popitem(last=False)[0] if len(self._recent) > _MAX_OPEN else None
@@ -216,21 +189,19 @@ class TextFiles:
     def _check_unchanged(self, file: int) -> None:
         path = self.paths[file]
         if self._closed.is_set():
-            raise ReadError(f"cannot read {path}: these files have been closed", filename=str(path))
-        with reading(str(path)):
-            stat = path.stat()
-        now = stat.st_size, stat.st_mtime_ns
+            raise ReadError(f"cannot read {path}: these files have been closed", filename=path)
+        now = self._stored[file].stamp()
         first = self._stamps.setdefault(file, now)
         if now != first:
             raise CorruptionError(
                 f"{path} has changed since it was first read: it had {first[0]:,} bytes, modified {_utc(first[1])}; "
-                f"now {now[0]:,}, modified {_utc(now[1])}. What was read and what would be are not one file: start "
-                "again with files that stay as they are."
+                f"now {now[0]:,}, modified {_utc(now[1])}. Documents read before and after would be of two files: "
+                "start again with files that do not change."
             )
 
     def _await(self, file: int) -> None:
         """Return once a file is there, or at once where it is not one to be waited for."""
-        path = self.paths[file]
+        path = Path(self.paths[file])
         if not self._found[file].is_listed:
             return
         seen: dict[str, int] = {}
@@ -241,16 +212,12 @@ class TextFiles:
                 since = time.monotonic()
             seen |= sizes
             if time.monotonic() - since >= self._wait_seconds:
-                raise NotAStoreError(
+                raise NotFoundError(
                     f"{path} is listed in {path.parent / 'files.json'} and has not arrived; nothing has for "
                     f"{self._wait_seconds:g} s. Run `tokenfeed download` again: it goes on where it stopped."
                 )
             if self._closed.wait(_POLL_SECONDS):
                 raise ReadError(f"cannot read {path}: these files were closed before it arrived", filename=str(path))
-
-
-def _text_file(path: Path, column: str) -> TextFile:
-    return ParquetText(path, column) if path.name.endswith(".parquet") else JsonlText(path, column)
 
 
 def _is_there(path: Path) -> bool:

@@ -1,54 +1,64 @@
-"""Which files of text a path, a folder, a pattern or a list of these stands for, in which order, of which split."""
+"""From paths, folders, patterns and addresses to files of text, in a fixed order and with splits."""
 
+import fnmatch
 import glob
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
-from tokenfeed.errors import ArgumentError, NotAStoreError
+from tokenfeed.errors import ArgumentError, NotFoundError
+from tokenfeed.storage.address import is_remote, join, local_path, parse
 from tokenfeed.text.sources.listing import read_listing
+from tokenfeed.text.sources.stored import list_folder, shown
 
-__all__ = ["ENDINGS", "JSONL_ENDINGS", "Found", "check_split", "common_names", "find_files", "of_split"]
+__all__ = ["ENDINGS", "Found", "PathLike", "check_split", "find_files", "kind_of", "of_split"]
 
 PathLike = str | os.PathLike[str]
 
-JSONL_ENDINGS = (
-    *(".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst"),
-    *(".json.gz", ".json.zst"),
-)
-ENDINGS = (".parquet", *JSONL_ENDINGS)
-"""Of the names of files that are read; all others in a folder are passed over."""
+_TXT = (".txt", ".txt.gz", ".txt.zst")
+_JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
+ENDINGS = (".parquet", *_JSONL, *_TXT)
+"""Endings of the files that are read: Parquet, JSONL, and plain text (one document a file). Folders may hold others."""
 
 
-class Found(NamedTuple):
-    path: Path
-    is_val: bool
-    is_listed: bool
+@dataclass(frozen=True)
+class Found:
+    path: str = field(repr=False)
+    """A local path, or an address, which may contain a signature: messages show `shown(path)`."""
+    name: str = ""
+    """The path relative to the folder that all files have in common: the same wherever that folder lies."""
+    is_val: bool = False
+    is_listed: bool = False
     """Whether a `files.json` names it: then it may still be on its way."""
 
 
-def find_files(source: PathLike | Sequence[PathLike], endings: tuple[str, ...] = ENDINGS) -> list[Found]:
-    """The files of a folder, of a pattern, of a path, or of a list of these. Lists folders; opens no file of text.
+def find_files(source: PathLike | Sequence[PathLike]) -> list[Found]:
+    """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
-    Within each they are sorted by name; a list keeps its order. A folder with a `files.json` consists of what that
-    says, in its order. Where there is none, the last file of all is `val`.
+    Files of one entry are sorted by name; a list keeps its order. A folder with a `files.json` consists of what that
+    says, in its order; where there is none, the last file of all is `val`. The files are all local or all remote
+    (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of the path; HTTP has neither patterns nor
+    folders.
     """
-    sources = [source] if isinstance(source, str | os.PathLike) else list(source)
-    if not sources:
+    given = [os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else source)]
+    if not given:
         raise ArgumentError("an empty list of files cannot be read")
-    found = [file for one in sources for file in _expand(os.fspath(one), endings)]
+    remote = [one for one in given if is_remote(one)]
+    if remote and len(remote) < len(given):
+        raise ArgumentError(f"local files and remote ones, such as {shown(remote[0])}, cannot be read together")
+    found = [file for one in given for file in (_expand_remote(one) if remote else _expand(local_path(one)))]
     _check_distinct(found)
     if not any(file.is_listed for file in found):
-        found[-1] = found[-1]._replace(is_val=True)
-    return found
+        found[-1] = replace(found[-1], is_val=True)
+    names = _relative([shown(file.path) if remote else os.path.abspath(file.path) for file in found])  # noqa: PTH100
+    return [replace(file, name=name) for file, name in zip(found, names, strict=True)]
 
 
-def common_names(found: Sequence[Found]) -> list[str]:
-    """The paths relative to the folder they have in common: the same wherever that folder lies."""
-    paths = [Path(os.path.abspath(file.path)) for file in found]  # noqa: PTH100 (resolve would follow links)
-    common = os.path.commonpath([path.parent for path in paths])
-    return [path.relative_to(common).as_posix() for path in paths]
+def kind_of(path: str) -> str:
+    """`"parquet"`, `"jsonl"` or `"txt"`."""
+    name = shown(path)
+    return "parquet" if name.endswith(".parquet") else "txt" if name.endswith(_TXT) else "jsonl"
 
 
 def check_split(split: str | None) -> None:
@@ -56,64 +66,89 @@ def check_split(split: str | None) -> None:
         raise ArgumentError(f"split is {split!r}; it must be 'train', 'val' or None for all files")
 
 
-def of_split(found: Sequence[tuple[Path | str, bool, bool]], split: str | None) -> list[int]:
-    """The numbers of the files of a split, of (path, is_val, is_listed); there must be some."""
-    chosen = [number for number, (_, is_val, _) in enumerate(found) if is_val == (split == "val")]
-    first = found[0][0]
-    if not chosen and not any(is_listed for _, _, is_listed in found):
-        raise NotAStoreError(
-            f"there is no file for split 'train': the last file is 'val', and there is only one: {first}. "
-            "split=None takes all."
+def of_split(found: Sequence[Found], split: str | None) -> list[Found]:
+    """The files of a split, None for all; there must be some."""
+    check_split(split)
+    chosen = [file for file in found if split is None or file.is_val == (split == "val")]
+    if chosen:
+        return chosen
+    if not any(file.is_listed for file in found):
+        raise NotFoundError(
+            f"there is no file for split 'train': the last file is 'val', and there is only one: "
+            f"{shown(found[0].path)}. split=None takes all."
         )
-    if not chosen:
-        raise NotAStoreError(
-            f"there is no file for split {split!r}: {Path(first).parent / 'files.json'} puts all {len(found):,} "
-            "files into the other one. split=None takes all."
-        )
-    return chosen
+    raise NotFoundError(
+        f"there is no file for split {split!r}: {Path(found[0].path).parent / 'files.json'} puts all {len(found):,} "
+        "files into the other one. split=None takes all."
+    )
 
 
-def _expand(text: str, endings: tuple[str, ...]) -> list[Found]:
-    """What one source stands for."""
-    if "://" in text:
-        raise ArgumentError(f"{text.split('://')[0]}:// cannot be read; only local files can")
+def _expand(text: str) -> list[Found]:
+    """The local files that one entry stands for."""
     path = Path(text)
     if path.is_dir():
         listing = read_listing(path)
         if listing is not None:
             if not listing.train + listing.val:
-                raise NotAStoreError(f"{path / 'files.json'} lists no file")
+                raise NotFoundError(f"{path / 'files.json'} lists no file")
             named = [(name, False) for name in listing.train] + [(name, True) for name in listing.val]
-            return [Found(_known(path / name, endings), is_val, True) for name, is_val in named]
-        paths = sorted(child for child in path.iterdir() if _is_text(child, endings))
+            return [Found(_known(str(path / name)), "", is_val, True) for name, is_val in named]
+        paths = sorted(child for child in path.iterdir() if _is_text(child))
         looked_for = f"in the folder {text} there is no file ending in"
-    elif path.exists() or not glob.has_magic(text):
-        if not path.exists():
-            raise NotAStoreError(f"there is no file or folder {text}")
-        paths = [_known(path, endings)]
-        looked_for = ""
+    elif path.exists():
+        return [Found(_known(str(path)))]
+    elif not glob.has_magic(text):
+        raise NotFoundError(f"there is no file or folder {text}")
     else:
-        names = sorted(glob.glob(text, recursive=True))  # noqa: PTH207
-        paths = [Path(name) for name in names if _is_text(Path(name), endings)]
+        paths = [Path(name) for name in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
+        paths = [path for path in paths if _is_text(path)]
         looked_for = f"the pattern {text} matches no file ending in"
     if not paths:
-        raise NotAStoreError(f"{looked_for} {', '.join(endings)}")
-    return [Found(path, False, False) for path in paths]
+        raise NotFoundError(f"{looked_for} {', '.join(ENDINGS)}")
+    return [Found(str(path)) for path in paths]
 
 
-def _is_text(path: Path, endings: tuple[str, ...]) -> bool:
-    return path.name.endswith(endings) and not path.name.startswith(".") and path.is_file()
+def _expand_remote(source: str) -> list[Found]:
+    """The remote files that one entry stands for."""
+    address = shown(source)
+    folder, _, pattern = address.rpartition("/")
+    if parse(address).is_http or (address.endswith(ENDINGS) and not glob.has_magic(pattern)):
+        _known(address)
+        return [Found(source)]
+    if not glob.has_magic(pattern):
+        folder, pattern = address, "*"
+    names = [name for name in list_folder(folder) if name.endswith(ENDINGS) and not name.startswith(".")]
+    names = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    if not names:
+        raise NotFoundError(f"{address} stands for no file ending in {', '.join(ENDINGS)}")
+    return [Found(join(folder, name)) for name in names]
 
 
-def _known(path: Path, endings: tuple[str, ...]) -> Path:
-    if not path.name.endswith(endings):
-        raise ArgumentError(f"{path} cannot be read as text; its name must end in {', '.join(endings)}")
+def _is_text(path: Path) -> bool:
+    return path.name.endswith(ENDINGS) and not path.name.startswith(".") and path.is_file()
+
+
+def _known(path: str) -> str:
+    if not path.endswith(ENDINGS):
+        raise ArgumentError(f"{path} cannot be read as text; its name must end in {', '.join(ENDINGS)}")
     return path
 
 
 def _check_distinct(found: Sequence[Found]) -> None:
-    first: dict[Path, Path] = {}
+    first: dict[str, str] = {}
     for file in found:
-        other = first.setdefault(file.path.resolve(), file.path)
+        path = shown(file.path)
+        other = first.setdefault(path if is_remote(path) else str(Path(path).resolve()), file.path)
         if other is not file.path:
-            raise ArgumentError(f"{file.path} is there twice (the other is {other}): its documents would be read twice")
+            raise ArgumentError(
+                f"{path} is there twice (the other is {shown(other)}): its documents would be read twice"
+            )
+
+
+def _relative(paths: Sequence[str]) -> list[str]:
+    """Paths or addresses relative to the folder they have in common."""
+    parts = [path.split("/") for path in paths]
+    common = 0
+    while all(len(path) > common + 1 and path[common] == parts[0][common] for path in parts):
+        common += 1
+    return ["/".join(path[common:]) for path in parts]

@@ -1,53 +1,49 @@
-"""Documents in Parquet files: one column of text, read a row group at a time.
+"""Documents in Parquet files: one column of text, read a few pages at a time.
 
 Memory: a row group is decoded a few pages at a time, however large it is. Arrow would by default fetch the whole
 compressed column chunk first (132 MB for a row group of 300 MB of text); read through a buffer of 1 MiB, the peak is
-16 MB of pages and rows, at the same speed (21 MB where the chunk has a dictionary).
+16 MB of pages and rows, at the same speed (21 MB where the chunk has a dictionary). A value lies in one page: one of
+200 MB takes 570 MB while it is read (770 compressed by Snappy, 850 by zstd); as JSONL or plain text it takes 20 MB.
 """
 
 import contextlib
-import hashlib
 import os
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import IO, Any
 
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, ReadError, TruncatedError
 from tokenfeed.storage.local import reading
+from tokenfeed.text.sources.parquet_values import fits_json, is_text, is_written_out, pieces_of, texts_of
+from tokenfeed.text.sources.portions import Portion, Tally, TextRules
+from tokenfeed.text.sources.stored import StoredFile
 
 __all__ = ["ParquetText", "RowGroup"]
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8  # the length of the footer, and the magic
 _BUFFER_BYTES = 1 << 20
-_MAX_IDLE = 4
 _DECODED_ROWS = 128, 1024  # at least and at most, of one step of Arrow
-
-_STRINGS = ("string", "large_string", "string_view")
-_BINARIES = ("binary", "large_binary", "binary_view")
 
 
 class ParquetText:
     """The text column of one Parquet file. Any number of threads may read at once.
 
-    Each has a descriptor of its own while it reads. At most 4 are kept for the next reads; `close` lets go of them, and
-    reading opens again (40 to 100 µs).
+    The footer is parsed once; each read opens the file for itself (40 to 100 µs), and nothing stays open.
     """
 
-    def __init__(self, path: Path | str, column: str, *, open_file: Callable[[], IO[bytes]] | None = None) -> None:
-        """`open_file` opens a file that is not a local one; `path` then is what messages call it."""
-        self.path = path
+    def __init__(self, file: StoredFile, column: str) -> None:
+        self.name = file.name
         self.column = column
-        self._open_file = open_file
-        self._lock = threading.Lock()
-        self._idle: list[Any] = []
-        self._times_closed = 0
-        self._num_rows: list[int] | None = None
+        self._file = file
+        self._metadata: Any = None
 
     def num_groups(self) -> int:
         """How many row groups the footer lists."""
-        return len(self._count_rows())
+        if self._metadata is None:
+            self._open().close(force=True)
+        count: int = self._metadata.num_row_groups
+        return count
 
     def has_group(self, group: int) -> bool:
         return group < self.num_groups()
@@ -57,121 +53,158 @@ class ParquetText:
 
         Rows before `start` are decoded and dropped, at about 600 MB/s.
         """
-        num_rows = self._count_rows()
-        if group >= len(num_rows):
+        if not self.has_group(group):
             return None
-        file, lent = self._take()
-        return RowGroup(self, file, lent, group, num_rows[group], start)
+        return RowGroup(self, self._open(), group, self._metadata.row_group(group).num_rows, start)
 
-    def digest(self) -> str:
-        """8 bytes, in hex, that stand for the content: a checksum of the footer and of the size of the file.
+    def cut(self, slice_bytes: int) -> list[int]:
+        """Bounds of runs of row groups of at most `slice_bytes`, uncompressed, or of one row group. Reads the footer.
 
-        Two reads, whatever the size. The footer holds where every page chunk begins, its size and most often its least
-        and greatest value; an edit that changes none of these goes unnoticed.
+        Row groups of 30, 30, 50 and 10 bytes, slices of 60: 0, 2, 4.
         """
-        with reading(str(self.path)), self._open_bytes() as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            tail = file.read()
-            footer_bytes = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
-            if tail[4:] != _MAGIC or footer_bytes > size:
-                raise self._not_parquet("there is no footer where one should be")
-            file.seek(size - footer_bytes)
-            footer = file.read(footer_bytes)
-        return hashlib.blake2b(footer + size.to_bytes(8, "little"), digest_size=8).hexdigest()
+        bounds, in_run = [0], 0
+        sizes = [self._metadata.row_group(group).total_byte_size for group in range(self.num_groups())]
+        for group, size in enumerate(sizes):
+            if group > bounds[-1] and in_run + size > slice_bytes:
+                bounds.append(group)
+                in_run = 0
+            in_run += size
+        return [*bounds, len(sizes)] if sizes else [0]
 
-    def close(self) -> None:
-        """Close what nobody uses now; what is in use is closed when it is given back."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-            self._times_closed += 1
-        for file in idle:
+    def read_slice(self, start: int, stop: int, rules: TextRules) -> Iterator[Portion]:
+        """The documents of the row groups [start, stop)."""
+        file = self._open(rules.keep)
+        try:
+            tally, size = Tally(rules), self._file.stamp()[0]
+            sizes = [self._metadata.row_group(group).total_byte_size for group in range(self.num_groups())]
+            ends = [0, *accumulate(sizes)] if any(sizes) else range(len(sizes) + 1)
+            shares = [size * end // ends[-1] - size * ends[start] // ends[-1] for end in ends[start : stop + 1]]
+            for group in range(start, stop):
+                reached, after = shares[group - start : group - start + 2]
+                yield from self._read_group(file, group, tally, rules, reached, after - reached)
+            yield tally.portion(shares[-1])
+        finally:
             file.close(force=True)
 
-    def _count_rows(self) -> list[int]:
-        if self._num_rows is None:
-            file, lent = self._take()
-            with self.explaining("its footer"):
-                self._num_rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            self._give_back(file, lent)
-        return self._num_rows
+    def digest(self) -> str:
+        return self._file.digest(self._read_footer)
 
-    def _take(self) -> tuple[Any, int]:
-        """A ParquetFile that nobody else uses, and what `_give_back` must know."""
-        with self._lock:
-            lent = self._times_closed
-            if self._idle:
-                return self._idle.pop(), lent
-        return self.open(), lent
+    def close(self) -> None:
+        """Nothing stays open."""
 
-    def _give_back(self, file: Any, lent: int) -> None:
-        with self._lock:
-            if lent == self._times_closed and len(self._idle) < _MAX_IDLE:
-                self._idle.append(file)
-                return
-        file.close(force=True)
+    def decode(self, file: Any, group: int, columns: Sequence[str], rows_at_once: int) -> Iterator[tuple[int, Any]]:
+        """(first row, record batch) of a row group. Batches may be shorter than asked for."""
+        row, num_rows = 0, self._metadata.row_group(group).num_rows
+        with self.explaining(f"row group {group}"):
+            batches = file.iter_batches(rows_at_once, row_groups=[group], columns=list(columns), use_threads=False)
+        while True:
+            with self.explaining(f"row group {group} after row {row}"):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            yield row, batch
+            row += batch.num_rows
+        if row != num_rows:
+            raise CorruptionError(f"{self.name}, row group {group} has {row:,} rows; its footer says {num_rows:,}")
 
-    def open(self, *, any_column: bool = False) -> Any:
-        """A new ParquetFile, for the caller to close. It has the text column, unless that does not matter."""
+    def _read_group(
+        self, file: Any, group: int, tally: Tally, rules: TextRules, reached: int, group_share: int
+    ) -> Iterator[Portion]:
+        metadata = self._metadata.row_group(group)
+        columns = (metadata.column(number) for number in range(metadata.num_columns))
+        text_bytes = sum(each.total_uncompressed_size for each in columns if each.path_in_schema == self.column)
+        rows_at_once = rules.portion_bytes * metadata.num_rows // max(1, text_bytes)
+        rows_at_once = max(1, min(_DECODED_ROWS[1], rows_at_once))
+        for row, batch in self.decode(file, group, [self.column, *rules.keep], rows_at_once):
+            where = f"{self.name}, row group {group}"
+            so_far = reached + group_share * (row + batch.num_rows) // max(1, metadata.num_rows)
+            kept = _kept(batch, rules.keep)
+            with self.explaining(where):
+                texts = texts_of(_column(batch, self.column), None if rules.whole else rules.long_bytes)
+            for place, text in enumerate(texts):
+                values = kept[place] if kept else {}
+                if isinstance(text, str):
+                    tally.add(text, values)
+                elif text is None:
+                    tally.null(f"{where}, row {row + place}")
+                elif isinstance(text, UnicodeDecodeError):
+                    tally.malformed(f"{where}, row {row + place}", _not_utf8(self.column, text))
+                else:
+                    pieces = pieces_of(text, rules.portion_bytes)
+                    yield from tally.pieces(((piece, so_far) for piece in pieces), values)
+            if tally.is_full:
+                yield tally.portion(so_far)
+
+    def _open(self, keep: Sequence[str] = ()) -> Any:
+        """A ParquetFile that has the text column and those to keep, for the caller to close."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        with reading(str(self.path)):
-            if self._open_file is None:
-                source = pa.OSFile(os.fsencode(self.path))
-            else:
-                source = pa.PythonFile(self._open_file(), "r")
+        with reading(self.name):
+            is_local = not self._file.is_remote
+            source = pa.OSFile(os.fsencode(self._file.path)) if is_local else pa.PythonFile(self._file.open(), "r")
         try:
             try:
-                file = pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+                file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False, buffer_size=_BUFFER_BYTES)
             except (pa.ArrowException, OSError, ValueError, LookupError) as error:
                 if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
                     raise
                 raise self._not_parquet(str(error)) from error
-            if not any_column:
-                self._check_column(file)
+            for name in (self.column, *keep):
+                self._check_column(file, name)
+            self._metadata = file.metadata
         except BaseException:
             source.close()
             raise
         return file
 
-    def _open_bytes(self) -> IO[bytes]:
-        return Path(self.path).open("rb") if self._open_file is None else self._open_file()
-
-    def _check_column(self, file: Any) -> None:
+    def _check_column(self, file: Any, name: str) -> None:
         with self.explaining("its schema"):
             schema = file.schema_arrow
-        places = schema.get_all_field_indices(self.column)
+        places = schema.get_all_field_indices(name)
         if len(places) != 1:
             what = "no column" if not places else f"{len(places)} columns"
+            option = "text_column=…" if name == self.column else "keep=…"
             raise MissingError(
-                f"{self.path} has {what} {self.column!r}; its columns are {', '.join(schema.names) or 'none'}. "
-                "Name the one with the text: text_column=…"
+                f"{self.name} has {what} {name!r}; its columns are {', '.join(schema.names) or 'none'}. Name one that "
+                f"is there: {option}"
             )
         kind = schema.field(places[0]).type
-        kind = getattr(kind, "value_type", kind) if str(kind).startswith("dictionary") else kind
-        if str(kind) not in _STRINGS + _BINARIES:
+        if name == self.column and not is_text(kind):
             raise FormatError(
-                f"{self.path}: column {self.column!r} is {schema.field(places[0]).type}, not text; expected strings, "
-                "plain or dictionary-encoded, or bytes that are UTF-8"
+                f"{self.name}: column {name!r} is {kind}, not text; expected strings, plain or dictionary-encoded, or "
+                "bytes that are UTF-8"
+            )
+        if name != self.column and not (is_written_out(kind) or fits_json(kind)):
+            raise FormatError(
+                f"{self.name}: column {name!r} is {kind}, which JSON cannot hold. Leave it out of those to keep."
             )
 
+    def _read_footer(self, file: IO[bytes], size: int) -> bytes:
+        file.seek(max(0, size - _TAIL_BYTES))
+        tail = file.read()
+        footer_bytes = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
+        if tail[4:] != _MAGIC or footer_bytes > size:
+            raise self._not_parquet("there is no footer where one should be")
+        file.seek(size - footer_bytes)
+        return file.read(footer_bytes)
+
     def _not_parquet(self, why: str) -> FormatError:
-        with reading(str(self.path)), self._open_bytes() as file:
+        with reading(self.name), self._file.stream() as file:
             head = file.read(len(_MAGIC))
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - len(_MAGIC)))
             tail = file.read()
         if size == 0:
-            return FormatError(f"{self.path} is empty: 0 bytes are no Parquet file. Fetch or write it again.")
+            return FormatError(f"{self.name} is empty: 0 bytes are no Parquet file. Fetch or write it again.")
         if head == _MAGIC and tail != _MAGIC:
             return CorruptionError(
-                f"{self.path} begins as a Parquet file, but its end is missing: the last of its {size:,} bytes are "
+                f"{self.name} begins as a Parquet file, but its end is missing: the last of its {size:,} bytes are "
                 f"{tail!r}, expected {_MAGIC!r}. It was cut short: fetch or write it again."
             )
         if head == tail == _MAGIC:
-            return CorruptionError(f"{self.path}: its footer cannot be understood ({_one_line(why)})")
-        return FormatError(f"{self.path} is no Parquet file: it begins with {head!r}, expected {_MAGIC!r}")
+            return CorruptionError(f"{self.name}: its footer cannot be understood ({_one_line(why)})")
+        return FormatError(f"{self.name} is no Parquet file: it begins with {head!r}, expected {_MAGIC!r}")
 
     @contextlib.contextmanager
     def explaining(self, where: str) -> Iterator[None]:
@@ -179,7 +212,7 @@ class ParquetText:
         import pyarrow as pa
 
         try:
-            with reading(str(self.path)):
+            with reading(self.name):
                 yield
         except ReadError as error:
             if error.errno is not None:  # Arrow says OSError of damaged bytes too, but without a number
@@ -191,21 +224,20 @@ class ParquetText:
             raise self._damaged(where, error) from error
 
     def _damaged(self, where: str, error: BaseException) -> CorruptionError | TruncatedError:
-        message = f"{self.path}, {where}: the data is damaged ({_one_line(str(error))})"
+        message = f"{self.name}, {where}: the data is damaged ({_one_line(str(error))})"
         if "end of stream" in str(error) or "Page was smaller" in str(error):
-            return TruncatedError(f"{message}. The file ended early: something cut it.", filename=str(self.path))
+            return TruncatedError(f"{message}. The file ended early: something cut it.", filename=self.name)
         return CorruptionError(f"{message}. Fetch or write the file again.")
 
 
 class RowGroup:
     """One row group, open for one pass over its texts. One thread at a time may use it."""
 
-    def __init__(self, parent: ParquetText, file: Any, lent: int, group: int, num_rows: int, start: int) -> None:
+    def __init__(self, parent: ParquetText, file: Any, group: int, num_rows: int, start: int) -> None:
         self.num_rows = num_rows
-        """Of the whole row group, those before `start` included."""
+        """Rows of the whole row group, those before `start` included."""
         self._parent = parent
         self._file = file
-        self._lent = lent
         self._group = group
         self._start = start
 
@@ -217,21 +249,21 @@ class RowGroup:
         """
         if size < 1:
             raise ArgumentError(f"size is {size}; it must be at least 1")
-        parent, file, self._file = self._parent, self._file, None
+        file, self._file = self._file, None
         if file is None:
             raise ArgumentError("batches() of a row group can be called once; read the row group again")
         try:
             if self._start < self.num_rows:
                 yield from self._slices(file, size)
         finally:
-            parent._give_back(file, self._lent)
+            file.close(force=True)
 
     def _slices(self, file: Any, size: int) -> Iterator[tuple[int, list[str | None]]]:
         least, most = _DECODED_ROWS
         rows_at_once = min(size * max(1, least // size), most)
         first, texts = self._start, list[str | None]()
-        row = 0  # of the next Arrow batch; batches may be shorter than asked for, so nothing relies on their size
-        for column in self._decode(file, rows_at_once):
+        for row, batch in self._parent.decode(file, self._group, [self._parent.column], rows_at_once):
+            column = _column(batch, self._parent.column)
             at = min(max(row, self._start), row + len(column))
             while at < row + len(column):
                 stop = min(row + len(column), (at // size + 1) * size)
@@ -240,50 +272,36 @@ class RowGroup:
                 if at % size == 0:
                     yield first, texts
                     first, texts = at, []
-            row += len(column)
-        if row != self.num_rows:
-            raise CorruptionError(
-                f"{self._parent.path}, row group {self._group} has {row:,} rows; its footer says {self.num_rows:,}"
-            )
         if texts:
             yield first, texts
 
-    def _decode(self, file: Any, rows_at_once: int) -> Iterator[Any]:
-        parent, row = self._parent, 0
-        with parent.explaining(f"row group {self._group}"):
-            batches = file.iter_batches(
-                rows_at_once, row_groups=[self._group], columns=[parent.column], use_threads=False
-            )
-        while True:
-            with parent.explaining(f"row group {self._group} after row {row}"):
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                column = batch.column(batch.schema.get_field_index(parent.column))
-            yield column
-            row += len(column)
-
     def _strings(self, column: Any, first_row: int) -> list[str | None]:
-        if str(column.type).startswith("dictionary"):
-            with self._parent.explaining(f"row group {self._group} at row {first_row}"):
-                column = column.dictionary_decode()
-        binary = str(column.type) in _BINARIES
-        try:
-            # As quick as to_numpy().tolist() and as slicing the buffers by hand, and it says what is not UTF-8.
-            texts: list[Any] = column.to_pylist()
-            if binary:
-                texts = [None if text is None else text.decode() for text in texts]
-        except UnicodeDecodeError:
-            for row, value in enumerate(column):
-                try:
-                    _ = value.as_py().decode() if binary and value.is_valid else value.as_py()
-                except UnicodeDecodeError as error:
-                    raise CorruptionError(
-                        f"{self._parent.path}, row group {self._group}, row {first_row + row}: column "
-                        f"{self._parent.column!r} is not UTF-8 ({error})"
-                    ) from error
-            raise
-        return texts
+        where = f"row group {self._group}"
+        with self._parent.explaining(f"{where} at row {first_row}"):
+            texts = texts_of(column, None)
+        strings = [text for text in texts if text is None or isinstance(text, str)]
+        if len(strings) < len(texts):
+            row, error = next((row, text) for row, text in enumerate(texts) if isinstance(text, UnicodeDecodeError))
+            what = _not_utf8(self._parent.column, error)
+            raise FormatError(f"{self._parent.name}, {where}, row {first_row + row}: {what}") from error
+        return strings
+
+
+def _column(batch: Any, name: str) -> Any:
+    return batch.column(batch.schema.get_field_index(name))
+
+
+def _kept(batch: Any, keep: Sequence[str]) -> list[dict[str, Any]]:
+    """The values to keep of every row."""
+    import pyarrow as pa
+
+    columns = [_column(batch, name) for name in keep]
+    values = [(each.cast(pa.string()) if is_written_out(each.type) else each).to_pylist() for each in columns]
+    return [dict(zip(keep, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _not_utf8(column: str, error: UnicodeDecodeError) -> str:
+    return f"{column!r} is not UTF-8 ({error.reason} at byte {error.start:,})"
 
 
 def _one_line(text: str) -> str:

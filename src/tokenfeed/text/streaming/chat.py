@@ -33,7 +33,7 @@ Conversation = Mapping[str, Any]
 Part = tuple[str, int]
 """A special token's name or a text, and its mask: 0 or 1 for a text, 2 or 3 for a special token."""
 
-_LEARNT = 1
+_LEARNED = 1
 _SPECIAL = 2
 _MASK_BIT = 31
 _SAMPLED = 64
@@ -97,7 +97,7 @@ def render(conversations: Iterable[Conversation], tokenizer: Tokenizer) -> tuple
     ids[of_text] = texts
     ids[~of_text] = [tokenizer.special_id(name) for name, kind in flat if kind >= _SPECIAL]
     offsets = ends[np.concatenate([[0], np.cumsum([len(conversation) for conversation in parts])]).astype(np.int64)]
-    return ids, np.repeat(kinds & _LEARNT, lengths).astype(np.bool_), offsets
+    return ids, np.repeat(kinds & _LEARNED, lengths).astype(np.bool_), offsets
 
 
 def _parts_of(number: int, conversation: Conversation) -> list[Part]:
@@ -128,18 +128,18 @@ def _parts(conversation: Conversation) -> Iterator[Part]:
         content = message.get("content")
         for part in content if isinstance(content, list) else [{"type": "text", "text": _text(message)}]:
             yield from _assistant_part(part)
-        yield "<|assistant_end|>", _SPECIAL | _LEARNT
+        yield "<|assistant_end|>", _SPECIAL | _LEARNED
 
 
 def _assistant_part(part: Mapping[str, Any]) -> Iterator[Part]:
     match part:
         case {"type": "text", "text": str(text)}:
-            yield text, _LEARNT
+            yield text, _LEARNED
         case {"type": "python", "text": str(text)}:
             yield from (
-                ("<|python_start|>", _SPECIAL | _LEARNT),
-                (text, _LEARNT),
-                ("<|python_end|>", _SPECIAL | _LEARNT),
+                ("<|python_start|>", _SPECIAL | _LEARNED),
+                (text, _LEARNED),
+                ("<|python_end|>", _SPECIAL | _LEARNED),
             )
         case {"type": "python_output", "text": str(text)}:
             yield from (("<|output_start|>", _SPECIAL), (text, 0), ("<|output_end|>", _SPECIAL))

@@ -117,10 +117,6 @@ class Stride:
             "Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
         )
 
-    def start(self, lane: int) -> LaneCursor:
-        """Where a lane begins."""
-        return LaneCursor(0, 0, 0, lane)
-
     def advance(self, cursor: LaneCursor, lane: int) -> tuple[tuple[int, int, int], LaneCursor]:
         """((epoch, part, group) of the next row group that the lane takes from the order, the cursor after it)."""
         epoch, part, group = cursor.reached

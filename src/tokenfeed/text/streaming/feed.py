@@ -123,8 +123,7 @@ class TextFeed(Delivery):
         self._position = self._beginning()
 
     def _beginning(self) -> Position:
-        num_lanes = self._options.num_lanes
-        return self._begin_at(0, num_lanes, lambda lane: self._source.start(lane, num_lanes))
+        return self._begin_at(0, self._options.num_lanes, self._source.start)
 
     def _begin_at(self, num_rows: int, num_lanes: int, cursor: Callable[[int], LaneCursor]) -> Position:
         """A position where no document waits yet."""

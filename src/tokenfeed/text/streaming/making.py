@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -134,7 +133,7 @@ class BatchMaker:
 
     def counts(self) -> PackingCounts:
         """The counts of all lanes that this rank packs."""
-        return reduce(PackingCounts.plus, (lane.packer.counts() for lane in self._lanes.values()))
+        return PackingCounts(*map(sum, zip(*(lane.packer.counts() for lane in self._lanes.values()), strict=True)))
 
     def close(self) -> None:
         if self._pool is not None:

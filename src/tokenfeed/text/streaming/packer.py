@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,8 +60,7 @@ class Packing:
         return replace(cls.choose("best_fit", "crop", length=length, buffer_size=buffer_size), rule=packing.PAD)
 
 
-@dataclass(frozen=True)
-class PackingCounts:
+class PackingCounts(NamedTuple):
     """Tokens of rows that were made, whether delivered yet or not, by their fate."""
 
     rows: int = 0
@@ -72,16 +72,6 @@ class PackingCounts:
     """Tokens of padding."""
     waiting: int = 0
     """Documents that wait to be packed."""
-
-    def plus(self, other: "PackingCounts") -> "PackingCounts":
-        """The counts of two packers together."""
-        return PackingCounts(
-            self.rows + other.rows,
-            self.lost + other.lost,
-            self.repeated + other.repeated,
-            self.padded + other.padded,
-            self.waiting + other.waiting,
-        )
 
 
 class Packer:

@@ -42,9 +42,9 @@ class DocumentSource(ABC):
         """Raise where a lane would have nothing to read."""
         self._stride(num_lanes).check()
 
-    def start(self, lane: int, num_lanes: int) -> LaneCursor:
+    def start(self, lane: int) -> LaneCursor:
         """Where a lane begins."""
-        return self._stride(num_lanes).start(lane)
+        return LaneCursor(0, 0, 0, lane)
 
     def end(self, epochs: int) -> LaneCursor:
         """Where the only lane of a finite stream ends."""

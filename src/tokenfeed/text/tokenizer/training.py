@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, DependencyError
 from tokenfeed.text.tokenizer.pieces import cut_runs, join_surrogates
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
@@ -14,7 +14,7 @@ Report = Callable[[int, int], None]
 """Called with the documents and characters read so far."""
 
 _REPORT_EVERY = 256
-_BUFFERED_TEXTS = 8192  # rustbpe's own default: so many are copied, then counted on all cores without the GIL
+_BUFFERED_TEXTS = 8192  # rustbpe's own default: this many are copied, then counted on all cores without the GIL
 
 
 def train_vocabulary(
@@ -28,7 +28,7 @@ def train_vocabulary(
     max_chars: int | None = None,
     progress: bool = False,
 ) -> Vocabulary:
-    """A vocabulary of `vocab_size` tokens: the bytes, what was learnt, and the special tokens behind them.
+    """A vocabulary of `vocab_size` tokens: the bytes, the learned tokens, then the special tokens.
 
     Texts are read once and never held together. Ctrl-C works while they are read; the merging after that, some 10 s
     for 32,768 tokens, is not interrupted.
@@ -49,7 +49,7 @@ def train_vocabulary(
         if limit is not None and limit < 1:
             raise ArgumentError(f"{name} is {limit}; at least 1 is needed, or None for all")
     if not find_spec("rustbpe"):
-        raise ArgumentError("training a vocabulary needs rustbpe; pip install 'tokenfeed[text]'")
+        raise DependencyError("training a vocabulary needs rustbpe; pip install 'tokenfeed[text]'")
     import rustbpe
 
     trainer = rustbpe.Tokenizer()

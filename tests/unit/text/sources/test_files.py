@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clock import Clock
-from tokenfeed.errors import ArgumentError, FormatError, NotAStoreError, ReadError
+from tokenfeed.errors import ArgumentError, FormatError, NotFoundError, ReadError
 from tokenfeed.text.sources import files as files_module
 from tokenfeed.text.sources import jsonl
 from tokenfeed.text.sources.files import TextFiles
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     for number, name in enumerate(["b.parquet", "a.jsonl", "c.jsonl.zst"]):
         write(folder / name, [[f"{number}"]])
-    for name in ["d.parquet.tmp", "d.parquet.tmp.json", ".e.parquet", "notes.txt", "README.md", "x.json", "parquet"]:
+    for name in ["d.parquet.tmp", "d.parquet.tmp.json", ".e.parquet", "notes.csv", "README.md", "x.json", "parquet"]:
         (folder / name).write_bytes(b"?")
     (folder / "sub.parquet").mkdir()
     write(folder / "sub.parquet" / "f.parquet", [["sub"]])
@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder_is_its_known_files_by_name(folder):
     files = TextFiles.find(folder)
     assert files.names == ("a.jsonl", "b.parquet", "c.jsonl.zst")
-    assert files.paths == tuple(folder / name for name in files.names)
+    assert files.paths == tuple(str(folder / name) for name in files.names)
     assert files.text_column == "text"
     assert len(files) == 3
     assert everything(files) == [[["1"]], [["0"]], [["2"]]]
@@ -114,7 +114,7 @@ def test_the_last_file_is_val(folder):
     assert TextFiles.find([folder / "c.jsonl.zst", folder / "a.jsonl"], split="val").names == ("a.jsonl",)
     one = folder / "b.parquet"
     assert TextFiles.find(one, split="val").names == ("b.parquet",)
-    with pytest.raises(NotAStoreError, match=r"last file is 'val', and there is only one: .*b\.parquet\. split=None"):
+    with pytest.raises(NotFoundError, match=r"last file is 'val', and there is only one: .*b\.parquet\. split=None"):
         TextFiles.find(one, split="train")
     with pytest.raises(ArgumentError, match="split is 'test'"):
         TextFiles.find(folder, split="test")
@@ -129,10 +129,10 @@ def test_a_listing_fixes_order_and_split(folder):
     both = TextFiles.find([folder, folder / "sub.parquet"], split="val")
     assert both.names == ("b.parquet",), "only listings say what is val, where there is one"
     write_listing(folder, Listing(train=("a.jsonl",), val=()))
-    with pytest.raises(NotAStoreError, match=r"no file for split 'val': .*files\.json"):
+    with pytest.raises(NotFoundError, match=r"no file for split 'val': .*files\.json"):
         TextFiles.find(folder, split="val")
     write_listing(folder, Listing(train=(), val=()))
-    with pytest.raises(NotAStoreError, match="lists no file"):
+    with pytest.raises(NotFoundError, match="lists no file"):
         TextFiles.find(folder)
     (folder / "files.json").write_text("{}")
     with pytest.raises(FormatError, match=r"files\.json"):
@@ -141,18 +141,20 @@ def test_a_listing_fixes_order_and_split(folder):
 
 def test_nothing_there_is_said(folder, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotAStoreError, match=r"in the folder .*empty there is no file ending in \.parquet, \.jsonl"):
+    with pytest.raises(NotFoundError, match=r"in the folder .*empty there is no file ending in \.parquet, \.jsonl"):
         TextFiles.find(tmp_path / "empty")
-    with pytest.raises(NotAStoreError, match=r"the pattern .*\*\.arrow matches no file"):
+    with pytest.raises(NotFoundError, match=r"the pattern .*\*\.arrow matches no file"):
         TextFiles.find(f"{folder}/*.arrow")
-    with pytest.raises(NotAStoreError, match=r"there is no file or folder .*nothing\.parquet"):
+    with pytest.raises(NotFoundError, match=r"there is no file or folder .*nothing\.parquet"):
         TextFiles.find(folder / "nothing.parquet")
-    with pytest.raises(ArgumentError, match=r"notes\.txt cannot be read as text; its name must end in"):
-        TextFiles.find(folder / "notes.txt")
+    with pytest.raises(ArgumentError, match=r"notes\.csv cannot be read as text; its name must end in"):
+        TextFiles.find(folder / "notes.csv")
     with pytest.raises(ArgumentError, match="empty list"):
         TextFiles.find([])
-    with pytest.raises(ArgumentError, match="s3:// cannot be read"):
-        TextFiles.find("s3://bucket/a.parquet")
+    with pytest.raises(ArgumentError, match="known are s3://"):
+        TextFiles.find("ftp://server/a.parquet")
+    with pytest.raises(ArgumentError, match=r"local files and remote ones, such as s3://bucket/a\.parquet"):
+        TextFiles.find([folder, "s3://bucket/a.parquet"])
     with pytest.raises(ArgumentError, match="wait_seconds"):
         TextFiles.find(folder, wait_seconds=-1)
 
@@ -323,11 +325,11 @@ def test_a_file_that_does_not_arrive(tmp_path, monkeypatch):
         files = TextFiles.find(tmp_path, wait_seconds=wait_seconds)
         clock = Clock(tick=0.1)
         monkeypatch.setattr(time, "monotonic", clock)
-        with pytest.raises(NotAStoreError, match=message):
+        with pytest.raises(NotFoundError, match=message):
             files.read(0, 0)
         assert wait_seconds <= clock.now <= wait_seconds + 0.4
     for ask in (files.num_groups, files.digest):
-        with pytest.raises(NotAStoreError, match=message):
+        with pytest.raises(NotFoundError, match=message):
             ask(0)
 
 

@@ -15,7 +15,7 @@ from golden import golden_tokenizer
 from preparing import make_documents, picture, write_jsonl
 from tokenfeed.errors import ArgumentError
 from tokenfeed.preparation import Characters, annotates
-from tokenfeed.preparation.mapping import MapSource, tile
+from tokenfeed.preparation.mapping import MapOrigin, tile
 from tokenfeed.store.verify import verify
 
 TOKENIZER = golden_tokenizer("tiktoken")
@@ -262,4 +262,4 @@ def test_characters_that_overlap_or_lie_outside():
 
 def test_names_say_nothing_of_where_files_lie(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
-    assert str(tmp_path) not in json.dumps(MapSource.find(f"{tmp_path / 'mine.py'}:annotate").name)
+    assert str(tmp_path) not in json.dumps(MapOrigin.find(f"{tmp_path / 'mine.py'}:annotate").name)

@@ -5,14 +5,16 @@ import json
 import urllib.parse
 from pathlib import Path
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from servers import nginx_server, s3_server
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
-from tokenfeed.preparation.documents import Reading, read_slice
-from tokenfeed.preparation.inputs import cut, find_inputs
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotFoundError, ReadError
+from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.sources.portions import TextRules
 
 NAMES = ["a.jsonl", "b.jsonl.gz", "c.txt", "d.parquet"]
 
@@ -32,15 +34,15 @@ def documents(files):
     found = []
     for number, file in enumerate(files):
         keep = () if file.name.endswith(".txt") else ("id",)
-        how = Reading(keep=keep, chunk_bytes=2000, long_bytes=2000, whole=True)
+        rules = TextRules(keep=keep, portion_bytes=2000, long_bytes=2000, whole=True)
         for part in cut(number, file, slice_bytes=20_000):
-            found += [(part, chunk.texts, chunk.kept) for chunk in read_slice(file, part, how)]
+            found += [(part, portion.texts, portion.kept) for portion in read_slice(file, part, rules)]
     return found
 
 
 @pytest.fixture
-def s3(tmp_path, monkeypatch):
-    with s3_server(tmp_path / "s3") as server:
+def s3(monkeypatch):
+    with s3_server() as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         yield server
@@ -48,31 +50,37 @@ def s3(tmp_path, monkeypatch):
 
 def test_s3_gives_what_local_files_give(tmp_path, s3):
     write_files(tmp_path / "local")
-    write_files(s3.root / "bucket" / "data")
-    s3.notice()
+    s3.put(tmp_path / "local", under="data")
     local = find_inputs(tmp_path / "local")
     for source in ("s3://bucket/data", [f"s3://bucket/data/{name}" for name in NAMES]):
         remote = find_inputs(source)
         assert [(file.name, file.size) for file in remote] == [(file.name, file.size) for file in local]
         assert documents(remote) == documents(local)
+        streamed, here = TextFiles.find(source), TextFiles.find(tmp_path / "local")
+        assert streamed.names == here.names
+        assert list(streamed.documents()) == list(here.documents())
+        assert streamed.digest(0) == remote[0].digest
+        assert [text for _, texts in streamed.read(3, 2, 5).batches(64) for text in texts] == [
+            text for _, texts in here.read(3, 2, 5).batches(64) for text in texts
+        ]
+        streamed.close()
     assert [file.name for file in find_inputs("s3://bucket/data/*.jsonl*", split="train")] == ["a.jsonl"]
     assert [file.digest for file in find_inputs("s3://bucket/data")] == [file.digest for file in remote]
-    with pytest.raises(NotAStoreError, match="stands for no file ending in"):
+    with pytest.raises(NotFoundError, match="stands for no file ending in"):
         find_inputs("s3://bucket/data/*.zst")
     with pytest.raises(ReadError, match=r"s3://bucket/data/none\.jsonl"):
         find_inputs("s3://bucket/data/none.jsonl")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_object_that_is_replaced_is_noticed(s3, name):
-    write_files(s3.root / "bucket")
-    s3.notice()
-    (file,) = find_inputs(f"s3://bucket/{name}")
+def test_an_object_that_is_replaced_is_noticed(tmp_path, s3, name):
+    write_files(tmp_path)
+    s3.put(tmp_path, under="data")
+    (file,) = find_inputs(f"s3://bucket/data/{name}")
     part = cut(0, file)[0]
-    path = s3.root / "bucket" / name
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    obstore.put(s3.bucket(), f"data/{name}", (tmp_path / name).read_bytes()[:-1] + b"x")
     with pytest.raises(CorruptionError, match="has changed since it was found"):
-        list(read_slice(file, part, Reading()))
+        list(read_slice(file, part, TextRules()))
 
 
 def test_http_gives_what_local_files_give_and_tells_no_secret(tmp_path):
@@ -87,9 +95,9 @@ def test_http_gives_what_local_files_give_and_tells_no_secret(tmp_path):
         assert "SECRET" not in repr(remote)
         (tmp_path / "www" / "a.jsonl").write_bytes(b'{"text": 1}\n')
         (bad,) = find_inputs(f"{secret}/a.jsonl?signature=SECRET")
-        for kind, file in ((CorruptionError, remote[0]), (CorruptionError, bad)):
+        for kind, file in ((CorruptionError, remote[0]), (FormatError, bad)):
             with pytest.raises(kind, match=r"http://.*/a\.jsonl") as caught:
-                list(read_slice(file, cut(0, file)[0], Reading()))
+                list(read_slice(file, cut(0, file)[0], TextRules()))
             assert "SECRET" not in str(caught.value)
     with pytest.raises(ArgumentError, match="must end in"):
         find_inputs(url)

@@ -14,7 +14,7 @@ from preparing import make_documents, write_jsonl
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, StateError, WorkerError, WriteError
 from tokenfeed.preparation import locking
 from tokenfeed.preparation.engines.failure import Failure
-from tokenfeed.preparation.locking import alone, beside_others
+from tokenfeed.preparation.locking import hold
 
 
 class AwkwardError(Exception):
@@ -72,30 +72,29 @@ def test_locks(tmp_path, monkeypatch):
     monkeypatch.setattr(locking, "_PATIENCE_SECONDS", 0.1)
     path = tmp_path / "folder" / "lock"
     path.parent.mkdir()
-    with alone(path) as hold:
-        with pytest.raises(StateError, match="another run"), alone(path):
-            pass
-        with pytest.raises(StateError, match="another run"), beside_others(path):
-            pass
-        hold.let_workers_in()
-        with beside_others(path), beside_others(path):
-            assert not hold.is_alone()
-            with pytest.raises(StateError), alone(path):
+    with hold(path, exclusive=True) as held:
+        for exclusive in (True, False):
+            with pytest.raises(StateError, match="another run"), hold(path, exclusive=exclusive):
                 pass
-        assert hold.is_alone()
-    with alone(None) as nothing, alone(None):
+        held.take(exclusive=False)
+        with hold(path, exclusive=False), hold(path, exclusive=False):
+            assert not held.is_alone()
+            with pytest.raises(StateError), hold(path, exclusive=True):
+                pass
+        assert held.is_alone()
+    with hold(None, exclusive=True) as nothing, hold(None, exclusive=True):
         assert not nothing.is_alone()
 
 
 def test_a_lock_goes_with_its_process(tmp_path):
-    code = "import sys, time; from pathlib import Path; from tokenfeed.preparation.locking import alone\n"
-    code += "with alone(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+    code = "import sys, time; from pathlib import Path; from tokenfeed.preparation.locking import hold\n"
+    code += "with hold(Path(sys.argv[1]), exclusive=True):\n    print('held', flush=True)\n    time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "lock"], stdout=subprocess.PIPE)
     process.stdout.readline()
     killed = threading.Event()
     killer = threading.Timer(0.3, lambda: (killed.set(), process.kill()))
     killer.start()
-    with alone(tmp_path / "lock"):
+    with hold(tmp_path / "lock", exclusive=True):
         assert killed.is_set()
     process.communicate()
     killer.join()

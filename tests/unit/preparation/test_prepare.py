@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, NotAStoreError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError
 from tokenfeed.preparation.recipe import Recipe, choose_slice_bytes, choose_split
 from tokenfeed.store.verify import verify
 
@@ -262,10 +262,10 @@ def test_parts_make_the_same_store(inputs, tmp_path):
 def test_malformed_lines(tmp_path):
     lines = jsonl(make_documents(5)).splitlines(keepends=True)
     (tmp_path / "text.jsonl").write_bytes(b"".join([*lines[:2], b'{"text": \n', *lines[2:], b'{"url": "x"}\n']))
-    with pytest.raises(CorruptionError, match=r"text\.jsonl.*line 3"):
+    with pytest.raises(FormatError, match=r"text\.jsonl, line 3: the line is not JSON"):
         prepare(tmp_path / "text.jsonl", tmp_path / "store")
     report = prepare(tmp_path / "text.jsonl", tmp_path / "store", on_error="skip")
-    assert (report.total.documents, report.total.malformed, report.total.null) == (5, 1, 1)
+    assert (report.total.documents, report.total.malformed, report.total.null) == (5, 2, 0)
     assert report.left_out == 2
     assert any("line 3" in problem for problem in report.problems)
     assert prepare(tmp_path / "text.jsonl", tmp_path / "store").problems == report.problems
@@ -295,7 +295,7 @@ def test_an_empty_file_and_nothing_at_all(tmp_path):
     report = prepare(tmp_path / "empty.jsonl", tmp_path / "store")
     assert (report.is_complete, report.num_slices) == (True, 0)
     assert tokenfeed.open(tmp_path / "store").num_items == 0
-    with pytest.raises(NotAStoreError):
+    with pytest.raises(NotFoundError):
         prepare(tmp_path / "nothing.jsonl", tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -330,7 +330,7 @@ def test_a_tokenizer_by_its_path(inputs, tmp_path):
     TOKENIZER.save(tmp_path / "tokenizer")
     prepare(folder, tmp_path / "store", tokenizer=tmp_path / "tokenizer")
     assert tokenfeed.open(tmp_path / "store").tokenizer == TOKENIZER.digest
-    with pytest.raises((FormatError, NotAStoreError)):
+    with pytest.raises((FormatError, NotFoundError)):
         prepare(folder, tmp_path / "other", tokenizer=tmp_path / "nothing")
 
 
@@ -344,6 +344,7 @@ def test_progress_adds_up(inputs, tmp_path):
     folder, documents = inputs
     seen = []
     report = prepare(folder, tmp_path / "store", slice_bytes=5_000, progress=seen.append)
-    assert seen[-1].documents == len(documents)
-    assert (seen[-1].files, seen[-1].slices, seen[-1].input_bytes) == (3, report.num_slices, report.num_bytes)
-    assert all(before.documents <= after.documents for before, after in itertools.pairwise(seen))
+    assert seen[-1].total == report.total
+    assert seen[-1].total.documents == len(documents)
+    assert (seen[-1].files, seen[-1].slices, seen[-1].total.input_bytes) == (3, report.num_slices, report.num_bytes)
+    assert all(before.total.documents <= after.total.documents for before, after in itertools.pairwise(seen))

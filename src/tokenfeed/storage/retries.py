@@ -1,0 +1,106 @@
+"""The one loop that tries a request again. Ranges, whole objects, uploads and downloads all go through `persist`.
+
+obstore would try again by itself after 5xx, 429 and lost connections, but not after a body that ends early or stalls,
+and it does not count. So its own retries are off, except for the parts of a large upload. `failures.py` says what is
+worth another try, and `patience.py` how long that may go on.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tokenfeed.errors import TokenfeedError
+from tokenfeed.storage.failures import Failed, Failure, Kind, classify, explain
+from tokenfeed.storage.patience import Patience
+from tokenfeed.storage.runtime import runtime
+
+__all__ = ["Counters", "Tries", "persist"]
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Counters:
+    """Counts of what was asked of servers. Only the thread of an event loop changes it."""
+
+    requests: int = 0
+    """All requests, tries included."""
+    bytes_fetched: int = 0
+    retries: int = 0
+    failures: int = 0
+    """Requests that were given up."""
+
+
+class Tries:
+    """The tries that one request has had, and the time it has left."""
+
+    def __init__(
+        self, uri: str, *, doing: str, patience: Patience, counters: Counters, most: int = 1000, limited: bool = True
+    ) -> None:
+        """`doing` is the verb for messages. Without `limited`, one try may take as long as it likes: it has a body of
+        any size, and says `restart` when it gets on."""
+        self.counters = counters
+        self._uri, self._doing = uri, doing
+        self._patience = patience
+        self._most = most
+        self._limited = limited
+        self._last: Failure | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Count tries and time from now on."""
+        self._began = time.monotonic()
+        self._count = 0
+
+    @property
+    def seconds(self) -> float | None:
+        """The time that the next try may take."""
+        return self._began + self._patience.total - time.monotonic() if self._limited else None
+
+    def begin(self) -> None:
+        self._count += 1
+        self.counters.requests += 1
+
+    def pause_after(self, failure: Failure | None) -> float:
+        """Seconds to wait before the next try; None is for a try that took too long. Raises the user's error if there
+        will be no other try."""
+        failure = self._last = failure or self._last or Failure(Kind.TIMEOUT, "it took too long")
+        seconds = time.monotonic() - self._began
+        pause = self._patience.pause(max(1, self._count), at_least=failure.longer_pause)
+        if (
+            self._count < self._most
+            and failure.may_pass(self._count, seconds, self._patience)
+            and seconds + pause < self._patience.total
+        ):
+            self.counters.retries += 1
+            return pause
+        self.counters.failures += failure.status != 404  # "no such object" is an answer
+        # `from None` where it is raised: obstore's error quotes addresses and answers in full.
+        raise explain(failure, self._uri, doing=self._doing, tries=self._count, patience=self._patience) from None
+
+
+async def persist(
+    attempt: Callable[[], Awaitable[Result]], tries: Tries, *, expected: Callable[[Failure], bool] | None = None
+) -> Result:
+    """The result of `attempt`, tried until it succeeds. An `expected` failure is raised at once, as `Failed`."""
+    exceptions = runtime().obstore.exceptions
+    while True:
+        tries.begin()
+        failure: Failure | None = None
+        try:
+            async with asyncio.timeout(tries.seconds):
+                return await attempt()
+        except TokenfeedError:
+            tries.counters.failures += 1
+            raise
+        except TimeoutError:
+            pass
+        except Failed as error:
+            failure = error.failure
+        except (exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
+            failure = classify(error)
+        if failure is not None and expected is not None and expected(failure):
+            raise Failed(failure) from None
+        await asyncio.sleep(tries.pause_after(failure))

@@ -1,0 +1,145 @@
+"""Inputs: how they are found and cut into slices, and changes that are noticed."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError
+from tokenfeed.preparation.inputs import Slice, cut, find_inputs, read_slice
+from tokenfeed.text.sources.portions import Portion, TextRules
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+def lines_of(*documents: object) -> bytes:
+    return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
+
+
+def read(path: Path, how: TextRules | None = None, slice_bytes: int = 1 << 26) -> list[Portion]:
+    (file,) = find_inputs(path)
+    parts = cut(0, file, slice_bytes=slice_bytes)
+    return [portion for part in parts for portion in read_slice(file, part, how or TextRules())]
+
+
+def texts(portions: list[Portion]) -> list[str]:
+    assert all(portion.begins and portion.ends for portion in portions)
+    return [text for portion in portions for text in portion.texts]
+
+
+def test_inputs_are_found_in_order_with_their_names(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name in ("b.txt", "a.jsonl", "c.parquet", "sub/a.jsonl.gz", "d.json", ".hidden.txt", "e.csv"):
+        data = lines_of({"text": "x"})
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    pq.write_table(pa.table({"text": ["x"]}), tmp_path / "c.parquet")
+    assert [file.name for file in find_inputs(tmp_path)] == ["a.jsonl", "b.txt", "c.parquet"]
+    found = find_inputs([tmp_path / "sub", tmp_path / "*.jsonl"])
+    assert [file.name for file in found] == ["sub/a.jsonl.gz", "a.jsonl"]
+    assert found[1].size == (tmp_path / "a.jsonl").stat().st_size
+    assert [file.name for file in find_inputs(tmp_path, split="train")] == ["a.jsonl", "b.txt"]
+    assert [file.name for file in find_inputs(tmp_path, split="val")] == ["c.parquet"]
+    assert find_inputs(f"file://{tmp_path}/a.jsonl")[0].digest == found[1].digest
+    assert str(tmp_path) not in repr(found)
+
+
+def test_a_digest_is_of_the_content_alone(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.jsonl").write_bytes(lines_of({"text": "x"}))
+    (tmp_path / "x.jsonl").write_bytes(lines_of({"text": "y"}))
+    one, two, other = find_inputs([tmp_path / "a", tmp_path / "b", tmp_path / "x.jsonl"])
+    assert one.digest == two.digest != other.digest
+    assert len(one.digest) == 16
+
+
+@pytest.mark.parametrize(
+    ("sources", "kind", "message"),
+    [
+        ([], ArgumentError, "empty list"),
+        ("{}/none.jsonl", NotFoundError, "no file or folder"),
+        ("{}/*.parquet", NotFoundError, "matches no file ending in .parquet"),
+        ("{}/a.csv", ArgumentError, "must end in .parquet"),
+        (["{}/a.jsonl", "{}/../{}/a.jsonl"], ArgumentError, "twice"),
+        (["{}/a.jsonl", "s3://b/a.jsonl"], ArgumentError, "together"),
+        (
+            ["https://h/a.jsonl?x=SECRET", "https://u:SECRET@h/a.jsonl"],
+            ArgumentError,
+            "https://h/a.jsonl is there twice",
+        ),
+        ("https://user:SECRET@h/a.csv?sig=SECRET", ArgumentError, "https://h/a.csv cannot be read as text"),
+        ("ftp://h/a.jsonl", ArgumentError, "known are s3://"),
+    ],
+)
+def test_sources_that_cannot_be_meant(tmp_path, sources, kind, message):
+    (tmp_path / "a.jsonl").write_bytes(b"")
+    (tmp_path / "a.csv").write_bytes(b"")
+
+    def fill(source: str) -> str:
+        return source.replace("{}/../{}", f"{tmp_path}/../{tmp_path.name}").replace("{}", str(tmp_path))
+
+    with pytest.raises(kind, match=message) as caught:
+        find_inputs(fill(sources) if isinstance(sources, str) else [fill(source) for source in sources])
+    assert "SECRET" not in str(caught.value)
+
+
+def test_plain_jsonl_is_cut_into_equal_parts(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x" * 100)
+    (file,) = find_inputs(path)
+    assert cut(7, file, slice_bytes=40) == [Slice(7, 0, 0, 33), Slice(7, 1, 33, 66), Slice(7, 2, 66, 100)]
+    assert cut(7, file, slice_bytes=100) == [Slice(7, 0, 0, 100)]
+    assert len(cut(7, file, slice_bytes=1)) == 100
+    with pytest.raises(ArgumentError, match="at least 1"):
+        cut(7, file, slice_bytes=0)
+    path.write_bytes(b"")
+    assert cut(0, find_inputs(path)[0]) == []
+    for name in ("a.jsonl.gz", "a.txt"):
+        (tmp_path / name).write_bytes(gzip.compress(b"x" * 100))
+        (file,) = find_inputs(tmp_path / name)
+        assert cut(0, file, slice_bytes=1) == [Slice(0, 0, 0, file.size)]
+
+
+def test_parquet_is_cut_between_row_groups(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["x" * 100] * 10}), path, row_group_size=2, use_dictionary=False)
+    (file,) = find_inputs(path)
+    size = pq.read_metadata(path).row_group(0).total_byte_size
+    assert [(part.start, part.stop) for part in cut(0, file, slice_bytes=2 * size)] == [(0, 2), (2, 4), (4, 5)]
+    assert [part.stop for part in cut(0, file, slice_bytes=1)] == [1, 2, 3, 4, 5]
+    assert len(cut(0, file)) == 1
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    assert texts(read(path)) == []
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.parquet"])
+def test_a_file_that_changes_is_noticed(tmp_path, name):
+    path = tmp_path / name
+
+    def write(text: str) -> None:
+        if name == "a.parquet":
+            pq.write_table(pa.table({"text": [text] * 5000}), path, use_dictionary=False)
+        else:
+            path.write_bytes(lines_of({"text": text}) * 5000)
+
+    write("one")
+    (file,) = find_inputs(path)
+    (part,) = cut(0, file)
+    write("two")
+    with pytest.raises(CorruptionError, match="has changed since it was found"):
+        list(read_slice(file, part, TextRules()))
+    write("one")
+    portions = read_slice(file, part, TextRules(portion_bytes=1000, long_bytes=1000))
+    next(portions)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(CorruptionError, match="was changed while it was being read"):
+        list(portions)
+    path.unlink()
+    with pytest.raises(NotFoundError, match="there is no file"):
+        list(read_slice(file, part, TextRules()))
