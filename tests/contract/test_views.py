@@ -60,6 +60,13 @@ def test_documents_are_in_the_samples_that_they_touch(store, kind):
             touched.setdefault(span.number, set()).add(row)
     for document in (0, 1, 2, 50, len(view.span_table) // 2, len(view.span_table) - 1):
         assert set(view.samples_touching([document]).tolist()) == touched.get(document, set()), document
+    other = {"documents": "concepts", "concepts": "documents"}[table]
+    covering = {}
+    for row, spans in enumerate(batch.spans[other]):
+        for span in spans:
+            covering.setdefault(span.number, set()).add(row)
+    for number in (0, 5, 40):
+        assert set(view.samples_touching([number], table=other).tolist()) == covering.get(number, set()), number
     pair = view.samples_touching([3, 40])
     assert pair.tolist() == sorted({*touched.get(3, set()), *touched.get(40, set())})
 

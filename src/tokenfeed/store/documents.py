@@ -56,9 +56,12 @@ class Documents(View):
     def sample_bytes(self) -> int:
         return self.column_set.buffer_bytes(self.data.num_items) // max(1, len(self))
 
-    def samples_touching(self, documents: Sequence[int] | Ints) -> Ints:
+    def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
+        if table not in (None, self.spec.table):
+            first_items, lengths = self._locate_spans(documents, table)
+            return np.unique(self._table.find(first_items, np.concatenate(([0], np.cumsum(lengths)))).numbers)
         numbers = as_indices(documents)
-        self._table.locate(numbers)
+        self._table.locate(numbers)  # raises where there is no such document
         return np.unique(numbers)
 
     def _locate(self, index: int) -> list[Location]:

@@ -20,7 +20,7 @@ from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.local import read_bytes, reading
 from tokenfeed.store.shards import NativeShard, Shard
 from tokenfeed.store.spec import PACKING_ALGORITHM
-from tokenfeed.types import Bools, Ints
+from tokenfeed.types import Array, Bools, Ints
 
 __all__ = [
     "PackKey",
@@ -145,9 +145,9 @@ class PackingPlan:
         header = build_header(dtype, (), count)
         return Part(str(self.folder / name), len(header) + count * dtype.itemsize, len(header), header, kept=kept)
 
-    def read_first_items(self) -> Iterator[Ints]:
-        """The first items of all pieces, a million at a time."""
-        yield from (part["first_item"] for part in self._read(PIECES, self.record.pieces_checksum))
+    def read_pieces(self) -> Iterator[Array]:
+        """All pieces as records of `first_item`, `length` and `mark`, a million at a time."""
+        return self._read(PIECES, self.record.pieces_checksum)
 
     def read_rows(self) -> Ints:
         """The first piece of each row, and the end of the last row, as a mapped file."""

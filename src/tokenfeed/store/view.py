@@ -59,8 +59,8 @@ class View(ABC):
         """Begin to fetch what `read` will need from a server. Does not wait."""
 
     @abstractmethod
-    def samples_touching(self, documents: Sequence[int] | Ints) -> Ints:
-        """Samples with an item of any of these documents, sorted. Documents are numbered in `span_table`."""
+    def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
+        """Samples with an item of any of these spans, sorted. They are numbered in `table`, or else in `span_table`."""
 
     @abstractmethod
     def _join(self, others: Sequence[Self], data: Data) -> "View": ...
@@ -154,6 +154,11 @@ class View(ABC):
     def documents_table(self) -> SpanTable:
         """As `span_table`, for callers that need one: a MissingError where there is none."""
         return self.data.spans[self.spec.table]
+
+    def _locate_spans(self, numbers: Sequence[int] | Ints, table: str | None) -> tuple[Ints, Ints]:
+        """First item and number of items of spans of a table, without the empty ones."""
+        first_items, lengths = self.data.spans[table or self.spec.table].locate(as_indices(numbers))
+        return first_items[lengths > 0], lengths[lengths > 0]
 
     def __reduce__(self) -> Any:
         if self.data.opening is None:

@@ -137,10 +137,10 @@ class Windows(View):
     def sample_bytes(self) -> int:
         return self.column_set.buffer_bytes(self._width)
 
-    def samples_touching(self, documents: Sequence[int] | Ints) -> Ints:
-        first_items, counts = self.documents_table.locate(as_indices(documents))
+    def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
+        first_items, counts = self._locate_spans(documents, table)
         found = [np.empty(0, np.int64)]
-        for first, stop in zip(first_items[counts > 0], (first_items + counts)[counts > 0], strict=True):
+        for first, stop in zip(first_items, first_items + counts, strict=True):
             # A document lies in one part. Its sample i holds items [i·length, (i + 1)·length + extra) of the part.
             part = int(np.searchsorted(self._part_items, first, side="right")) - 1
             begin, end = first - self._part_items[part], stop - self._part_items[part]
