@@ -21,7 +21,7 @@ from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line
 from tokenfeed.text.sources.portions import TextRules
 from tokenfeed.text.streaming.chunks import read_chunks
-from tokenfeed.text.streaming.cursors import GroupsInOrder, Stride
+from tokenfeed.text.streaming.cursors import GroupOrder, Stride
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 TEXT = st.one_of(st.text(CHARACTERS, max_size=40), st.sampled_from(["", 'a "b" \\ \n\t', "é😀" * 90, "x" * 700]))
@@ -281,7 +281,7 @@ def streamed(path: Path) -> list[str]:
     files = TextFiles.find(path)
     if not files.num_groups(0):
         return []
-    stride = Stride(GroupsInOrder(files), 1)
+    stride = Stride(GroupOrder(files), 1)
     return [text for chunk in read_chunks(files, stride, 0, stride.start(0), 3, epochs=1) for text in chunk.texts]
 
 
