@@ -1,6 +1,5 @@
 """From text to a batch, step by step, made by `tokenfeed.stream`: documents → tokens → packed rows → ranks."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.feed import TextFeed, stream
+from tokenfeed.text.streaming.rows import StreamBatch
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.samples import show_tokens
@@ -102,14 +102,13 @@ def show_batch(subject: Subject, query: Query) -> Json:
     }
 
 
-def _take(feed: TextFeed, step: int) -> Any:
-    batches: Iterator[Any] = iter(feed)
+def _take(feed: TextFeed, step: int) -> StreamBatch:
     for _ in range(step):
-        next(batches)
-    return next(batches)
+        next(feed)
+    return next(feed)
 
 
-def _rows(batch: Any, documents: dict[tuple[int, ...], int], tokenizer: Tokenizer) -> list[Json]:
+def _rows(batch: StreamBatch, documents: dict[tuple[int, ...], int], tokenizer: Tokenizer) -> list[Json]:
     """Rows with their pieces. Adds new documents to `documents`, numbered in order of first appearance."""
     spans, places = batch.spans["documents"], batch.documents
     told = []

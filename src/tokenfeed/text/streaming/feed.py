@@ -136,6 +136,11 @@ class TextFeed(Delivery):
             self._position = self._beginning()
         return self
 
+    def __next__(self) -> StreamBatch:
+        batch = super().__next__()
+        assert isinstance(batch, StreamBatch)
+        return batch
+
     def __len__(self) -> int:
         raise TypeError("a stream has no length: its number of rows is known only once all its text is packed")
 
