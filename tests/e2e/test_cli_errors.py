@@ -62,7 +62,7 @@ def test_what_was_raised_on_purpose_is_a_block_with_status_2(tmp_path):
     assert not done.stdout
 
 
-# A codec of Python's, put first on the path, that fails in a way nobody foresaw.
+# A package put first on the path, whose import fails in a way nobody foresaw.
 BROKEN = """
 raise RuntimeError("it broke at https://me:pass-word@host/a?X-Amz-Signature=abcdef&b=2 today")
 """
@@ -70,7 +70,7 @@ raise RuntimeError("it broke at https://me:pass-word@host/a?X-Amz-Signature=abcd
 
 def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path):
     (tmp_path / "ways").mkdir()
-    (tmp_path / "ways" / "pyarrow.py").write_text(BROKEN)
+    (tmp_path / "ways" / "rustbpe.py").write_text(BROKEN)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     arguments = ("train-tokenizer", tmp_path / "a.jsonl", "-o", tmp_path / "out")
     done = run_process(*arguments, PYTHONPATH=str(tmp_path / "ways"))
