@@ -1,6 +1,9 @@
 """The contract of a batch: one suite for everything that delivers rows, in host memory and for every framework."""
 
 import json
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -109,7 +112,27 @@ def with_jax(loader):
     return tokenfeed.jax.to_arrays(loader, NamedSharding(mesh, PartitionSpec("data")))
 
 
-PLACED = {"host": on_host, "torch": with_torch, "jax": with_jax}
+PLACED = {"jax": with_jax} if os.environ.get("CONTRACT_OF_JAX") else {"host": on_host, "torch": with_torch}
+
+
+@pytest.mark.skipif("CONTRACT_OF_JAX" in os.environ, reason="this is the process that it starts")
+def test_batches_as_jax_arrays():
+    """In a process of its own: where JAX is imported, no process can be forked any more."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        __file__,
+        "-k",
+        "test_a_batch[",
+    ]
+    done = subprocess.run(command, env={**os.environ, "CONTRACT_OF_JAX": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert f"{len(DELIVERS)} passed" in done.stdout
 
 
 @pytest.mark.parametrize("placed", PLACED)

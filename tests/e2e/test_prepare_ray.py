@@ -10,7 +10,7 @@ import pytest
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import make_documents, picture, write_jsonl
-from tokenfeed.errors import CorruptionError, WorkerError
+from tokenfeed.errors import FormatError, WorkerError
 from tokenfeed.store.verify import verify
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
@@ -143,5 +143,5 @@ def test_functions_travel_and_their_deeds_come_back(text, cluster, tmp_path):
 
 def test_errors_are_typed(cluster, text, tmp_path):
     (tmp_path / "text.jsonl").write_text('{"text": "fine"}\n{"text": 5}\n')
-    with pytest.raises(CorruptionError, match="line 2"):
+    with pytest.raises(FormatError, match="line 2"):
         tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "store", tokenizer=text / "tokenizer", engine="ray")

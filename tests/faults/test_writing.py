@@ -87,7 +87,7 @@ else:
 assert verify(store).ok and not verify(store).notes, verify(store)
 documents = tokenfeed.open(store).documents()
 assert 50 < len(documents) < 200, len(documents)
-for number, document in enumerate(documents.read(range(len(documents)))):
+for number, document in enumerate(documents):
     assert document.payload == number and (document.tokens == number).all()
 """
     if os.getuid() != 0:

@@ -65,7 +65,8 @@ def read_store(case: Case, store: tokenfeed.Store, tokens: np.ndarray) -> None:
         numbers = some(case.rng, len(documents))
         first_items, lengths = store.spans[table].locate(numbers)
         found = documents.read(numbers)
-        for document, first, length in zip(found, first_items.tolist(), lengths.tolist(), strict=True):
+        for row, (first, length) in enumerate(zip(first_items.tolist(), lengths.tolist(), strict=True)):
+            document = found[row]
             check(np.array_equal(document.tokens, tokens[first : first + length]), table, first, length)
             str(document.payload)
 

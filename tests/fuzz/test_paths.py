@@ -111,7 +111,7 @@ def test_combined_stores_do_not_multiply_without_end(tmp_path):
     for level in range(16):
         tokenfeed.combine([tmp_path / str(level)], tmp_path / str(level + 1))
     assert tokenfeed.open(tmp_path / "16").num_items == 1
-    with pytest.raises(CorruptionError, match="within more than 16"):
+    with pytest.raises(CorruptionError, match="nested in more than 16"):
         tokenfeed.combine([tmp_path / "16"], tmp_path / "17")
         tokenfeed.open(tmp_path / "17")
 

@@ -20,7 +20,7 @@ from tokenfeed.errors import (
 )
 from tokenfeed.format.manifest import Column, Manifest, ShardRecord
 from tokenfeed.format.npy import descr_from_json
-from tokenfeed.observe.snapshots import Snapshot, parse_snapshots
+from tokenfeed.observe.snapshots import Snapshot, read_snapshots
 from tokenfeed.plan.plan import Plan
 from tokenfeed.storage import objects
 from tokenfeed.text.sources.files import TextFiles
@@ -45,7 +45,8 @@ def test_json_that_is_nested_too_deep(tmp_path):
     (tmp_path / "run.jsonl").write_bytes(b"[" + DEEP + b"}\n{}\n")
     with pytest.raises(StateError, match="line 1"):
         tokenfeed.Run(tmp_path / "run.jsonl")
-    assert list(parse_snapshots(DEEP)) == []
+    (tmp_path / "stats.jsonl").write_bytes(DEEP + b"\n")
+    assert read_snapshots(tmp_path / "stats.jsonl") == []
 
 
 @pytest.mark.parametrize("descr", ["f4,(", "V99999999999", [["a", "<u2", [2**40]]], [["a", []]], {"a": 1}, "(2,)", [1]])

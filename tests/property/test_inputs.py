@@ -21,7 +21,7 @@ from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line
 from tokenfeed.text.sources.portions import TextRules
 from tokenfeed.text.streaming.chunks import read_chunks
-from tokenfeed.text.streaming.cursors import GroupOrder, Stride
+from tokenfeed.text.streaming.cursors import GroupOrder, LaneCursor, Stride
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 TEXT = st.one_of(st.text(CHARACTERS, max_size=40), st.sampled_from(["", 'a "b" \\ \n\t', "é😀" * 90, "x" * 700]))
@@ -282,7 +282,9 @@ def streamed(path: Path) -> list[str]:
     if not files.num_groups(0):
         return []
     stride = Stride(GroupOrder(files), 1)
-    return [text for chunk in read_chunks(files, stride, 0, stride.start(0), 3, epochs=1) for text in chunk.texts]
+    return [
+        text for chunk in read_chunks(files, stride, 0, LaneCursor(0, 0, 0, 0), 3, epochs=1) for text in chunk.texts
+    ]
 
 
 def prepared(path: Path, slice_bytes: int) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.items import find_segment
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.packing import NONE, _clear_bit, _last_line, _set_bit
+from tokenfeed.kernels.packing import NONE, clear_bit, last_line, set_bit
 from tokenfeed.kernels.pieces import mark
 from tokenfeed.kernels.posix import BAD_SPANS, OK
 
@@ -125,7 +125,7 @@ def place_pieces(lines, following, fills, below, tops, bits, state, limit):
             break
         document = lines[length]
         lines[length] = following[document]
-        used = _last_line(bits, width, width - length)
+        used = last_line(bits, width, width - length)
         if used == NONE:
             used = 0
             row = num_rows
@@ -135,13 +135,13 @@ def place_pieces(lines, following, fills, below, tops, bits, state, limit):
             row = fills[used]
             fills[used] = below[row]
             if fills[used] == NONE:
-                _clear_bit(bits, width, used)
+                clear_bit(bits, width, used)
         following[document] = tops[row]
         tops[row] = document
         used += length
         if used < width:
             if fills[used] == NONE:
-                _set_bit(bits, width, used)
+                set_bit(bits, width, used)
             below[row] = fills[used]
             fills[used] = row
         placed += 1

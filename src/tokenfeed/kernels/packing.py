@@ -90,14 +90,14 @@ def num_bit_words(num_lines: int) -> int:
 
 
 @inlined
-def _set_bit(bits, num_lines, line):
+def set_bit(bits, num_lines, line):
     word = line >> 6
     bits[word] |= np.uint64(1) << np.uint64(line & 63)
     bits[_num_words(num_lines) + (word >> 6)] |= np.uint64(1) << np.uint64(word & 63)
 
 
 @inlined
-def _clear_bit(bits, num_lines, line):
+def clear_bit(bits, num_lines, line):
     word = line >> 6
     bits[word] &= ~(np.uint64(1) << np.uint64(line & 63))
     if bits[word] == 0:
@@ -105,7 +105,7 @@ def _clear_bit(bits, num_lines, line):
 
 
 @inlined
-def _last_line(bits, num_lines, line):
+def last_line(bits, num_lines, line):
     """The greatest line ≤ `line` that is not empty, or NONE."""
     word = line >> 6
     found = bits[word] & (~np.uint64(0) >> np.uint64(63 - (line & 63)))
@@ -201,7 +201,7 @@ def _enqueue(documents, lines, bits, heap, state, document, rule):
     documents[document].next = NONE
     if lines[0, line] == NONE:
         lines[0, line] = document
-        _set_bit(bits, longest + 1, line)
+        set_bit(bits, longest + 1, line)
     else:
         documents[lines[1, line]].next = document
     lines[1, line] = document
@@ -229,7 +229,7 @@ def _take_first(documents, lines, bits, state, line):
     document = lines[0, line]
     lines[0, line] = documents[document].next
     if lines[0, line] == NONE:
-        _clear_bit(bits, lines.shape[1], line)
+        clear_bit(bits, lines.shape[1], line)
     _leave_age(documents, state, document)
     return document
 
@@ -338,7 +338,7 @@ def fill_best_fit(
             if rule == SPLIT and position == 0:
                 line = min(documents[state.oldest].length, longest)
             else:
-                line = _last_line(bits, num_lines, remaining)
+                line = last_line(bits, num_lines, remaining)
             if line == NONE:
                 if rule == PAD:
                     if position == 0:

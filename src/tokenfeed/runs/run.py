@@ -10,7 +10,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.runs.file import read_starts
-from tokenfeed.runs.history import Leg, Start, StepRow, find_legs
+from tokenfeed.runs.history import Leg, Start, StepRow, find_legs, find_step
 from tokenfeed.runs.origins import Origins, Stores
 from tokenfeed.runs.rows import RowTrace, trace_rows
 from tokenfeed.runs.sightings import Sightings, Where, find_rows
@@ -79,6 +79,10 @@ class Run:
             if leg.holds(numbers)[0]:
                 return StepRow(*(int(each[0]) for each in leg.place(numbers)))
         raise ArgumentError(f"{self.path} has no sample {sample}: {self._tell_range()}")
+
+    def step_at(self, num_delivered: int) -> int:
+        """The step that comes after so many samples of the run."""
+        return find_step(self.starts, num_delivered, self.starts[-1].plan) if self.starts else 0
 
     def _tell_range(self) -> str:
         if not self.legs:

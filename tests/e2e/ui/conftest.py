@@ -114,7 +114,7 @@ class Client:
 
     def get(self, target: str, *, cookie: str | None = "", method: str = "GET", **headers: str):
         """(status, headers, body). `cookie` is that of who was let in, unless it is another."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         sent = dict(headers)
         given = self.cookie if cookie == "" else cookie
         if given is not None:
