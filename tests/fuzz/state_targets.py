@@ -190,7 +190,7 @@ def snapshots(folder: Path) -> Attempt:
         data = b"\n".join(lines) + b"\n"
         case.write(folder / "run.stats.jsonl", data if case.rng.random() < 0.8 else mutate_bytes(case.rng, data))
         for snapshot in read_snapshots(folder / "run.jsonl"):
-            str(snapshot), snapshot.source, snapshot.to_json()
+            str(snapshot), snapshot.key, snapshot.to_json()
 
     return attempt
 

@@ -238,7 +238,8 @@ def test_states_that_cannot_be_understood(folder):
         ({**state, "lanes": {"0": state["lanes"]["0"]}}, r"needs lanes \[1\]"),
         ([state, {**state, "samples": 99}], "different moments"),
         ([{**state, "lanes": {"0": state["lanes"]["0"]}}], r"lanes \[1\] of 2 are in none"),
-        ({**state, "pq_idx": 0, "rg_idx": 1, "epoch": 1}, "nanochat's pq_idx and also kind, version"),
+        ({**state, "pq_idx": 0, "rg_idx": 1, "epoch": 1}, "nanochat's pq_idx and also files, kind"),
+        ({"tokenfeed": state, "pq_idx": 0, "rg_idx": 1, "epoch": 1}, "nanochat's pq_idx and also tokenfeed"),
         ({"pq_idx": 0, "rg_idx": 1, "epoch": 1, "samples": 3}, "nanochat's pq_idx and also samples"),
     ]:
         with pytest.raises(StateError, match=message):

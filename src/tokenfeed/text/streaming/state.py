@@ -145,13 +145,14 @@ class SavedStream:
 
 
 def is_nanochats(state: Any) -> bool:
-    """Whether a state is nanochat's `{"pq_idx", "rg_idx", "epoch"}`. A state that is both its and ours is refused."""
+    """Whether a state is nanochat's `{"pq_idx", "rg_idx", "epoch"}`. With any other word in it, a state is refused."""
     if not isinstance(state, Mapping) or "pq_idx" not in state:
         return False
-    ours = [name for name in ("kind", "version", "samples", "plan", "num_lanes", "lanes") if name in state]
-    if ours:
+    others = sorted(str(name) for name in state if name not in ("pq_idx", "rg_idx", "epoch"))
+    if others:
         raise StateError(
-            f"the state has nanochat's pq_idx and also {', '.join(ours)} of a stream; give one of the two states"
+            f"the state has nanochat's pq_idx and also {', '.join(others[:8])}; give load_state_dict the state of the "
+            "stream, or nanochat's alone"
         )
     return True
 
