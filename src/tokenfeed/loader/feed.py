@@ -12,6 +12,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 _PATIENCE_SECONDS = 5
+_PIECE_SECONDS = 0.25
 
 
 class Feed(Iterator[Result], Generic[Job, Result]):
@@ -68,7 +69,8 @@ class Feed(Iterator[Result], Generic[Job, Result]):
                     self._raise(self._done[self._delivered])
                 if self._idle:
                     self._changed.notify_all()
-                self._changed.wait()
+                # In pieces: a signal that another thread gets does not wake this one, and Ctrl-C would wait for a batch.
+                self._changed.wait(_PIECE_SECONDS)
             result = self._ready.popleft()
             self._changed.notify_all()  # there is room now, and threads may have gone to sleep before this one woke
             return result

@@ -17,7 +17,7 @@ from tokenfeed.kernels.posix import record
 from tokenfeed.storage.disk_cache import Described, DiskCache
 from tokenfeed.storage.fetcher import Fetched, Range, fetcher
 from tokenfeed.storage.remote import Remote, RemoteStats
-from tokenfeed.storage.runtime import check_not_forked
+from tokenfeed.storage.runtime import check_not_forked, result_of
 from tokenfeed.types import Ints
 
 __all__ = ["BlockCache"]
@@ -103,7 +103,7 @@ class BlockCache:
         if any(not run.landed.done() for run in runs):
             self._counts["waits"] += 1
         for run in runs:
-            run.landed.result()
+            result_of(run.landed)
 
     def reload(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Fetch bytes [start, stop) of files from their server again, even if memory or disk have them."""
@@ -115,7 +115,7 @@ class BlockCache:
             self._counts["requests"] += len(runs)
         self._request(runs)
         for run in runs:
-            run.landed.result()
+            result_of(run.landed)
 
     def announce(self, wanted: Ints) -> None:
         """Begin to load blocks, without waiting. Errors are raised where the blocks are needed."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.storage.fetcher import Fetched, ObjectInfo, Range, fetcher
+from tokenfeed.storage.runtime import result_of
 
 __all__ = ["RemoteFile"]
 
@@ -87,7 +88,7 @@ class RemoteFile(io.RawIOBase):
         while len(self._chunks) > _KEPT_CHUNKS:
             self._chunks.popitem(last=False)[1].cancel()
         try:
-            return future.result().data
+            return result_of(future).data
         except BaseException:
             self._chunks.pop(chunk, None)  # the next read tries again
             raise

@@ -11,13 +11,27 @@ import os
 import threading
 import time
 from collections.abc import Coroutine
+from concurrent.futures import Future, wait
 from typing import Any, Self, TypeVar
 
 from tokenfeed.errors import DependencyError, ForkError
 
-__all__ = ["LoopThread", "Runtime", "check_not_forked", "runtime"]
+__all__ = ["LoopThread", "Runtime", "check_not_forked", "result_of", "runtime"]
 
 Result = TypeVar("Result")
+
+_PIECE_SECONDS = 0.25
+
+
+def result_of(future: Future[Result]) -> Result:
+    """The result of a future, once it is there.
+
+    The wait is in pieces. A signal that the system gives to a thread of obstore does not wake this one, and Python
+    would raise KeyboardInterrupt only when the wait is over.
+    """
+    while not wait([future], _PIECE_SECONDS).done:
+        pass
+    return future.result()
 
 
 class LoopThread:
@@ -32,7 +46,7 @@ class LoopThread:
         """Run a coroutine on the loop and wait for its result. An interrupt ends both."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
-            return future.result()
+            return result_of(future)
         finally:
             future.cancel()
 
