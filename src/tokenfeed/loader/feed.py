@@ -69,7 +69,7 @@ class Feed(Iterator[Result], Generic[Job, Result]):
                     self._raise(self._done[self._delivered])
                 if self._idle:
                     self._changed.notify_all()
-                # In pieces: a signal that another thread gets does not wake this one, and Ctrl-C would wait for a batch.
+                # In pieces: a signal that another thread gets does not wake this one, and Ctrl-C would wait for it.
                 self._changed.wait(_PIECE_SECONDS)
             result = self._ready.popleft()
             self._changed.notify_all()  # there is room now, and threads may have gone to sleep before this one woke
