@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 __all__ = ["Clock", "is_blocked"]
 
@@ -35,6 +36,13 @@ class Clock:
         self.advance(self._tick)
         self.looks += 1
         return self.now
+
+    def module(self, name: str) -> SimpleNamespace:
+        """The module `time` with this clock for one of its functions, to put into the module that is tested.
+
+        The module `time` itself must not be changed: event loops in other threads of the tests look at it too.
+        """
+        return SimpleNamespace(**{**vars(time), name: self})
 
     def advance(self, seconds: float) -> None:
         with self._lock:

@@ -314,7 +314,8 @@ def test_stats(windows):
 
 def test_headroom_of_a_loop_that_waits(windows, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(time, "perf_counter", clock)
+    for module in ("delivery", "reading"):
+        monkeypatch.setattr(f"tokenfeed.loader.{module}.time", clock.module("perf_counter"))
     with tokenfeed.Loader(windows, 4, threads=1, collate=lambda _: clock.work(0.02)) as loader:
         assert loader.stats().headroom == math.inf
         for _ in range(20):

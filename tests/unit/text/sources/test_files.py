@@ -294,7 +294,7 @@ def test_threads_share_the_files(tmp_path):
 def test_a_file_that_arrives_is_waited_for(tmp_path, monkeypatch):
     """1 s without progress would be too long; the growing part keeps the reader waiting for longer than that."""
     clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr("tokenfeed.text.sources.files.time", clock.module("monotonic"))
     write(tmp_path / "a.parquet", [["a"]])
     write_listing(tmp_path, Listing(train=("a.parquet", "b.parquet"), val=("c.parquet",)))
     content = write(tmp_path / "other" / "b.parquet", [["b"]]).read_bytes()
@@ -324,7 +324,7 @@ def test_a_file_that_does_not_arrive(tmp_path, monkeypatch):
     for wait_seconds in (0.0, 0.5):
         files = TextFiles.find(tmp_path, wait_seconds=wait_seconds)
         clock = Clock(tick=0.1)
-        monkeypatch.setattr(time, "monotonic", clock)
+        monkeypatch.setattr("tokenfeed.text.sources.files.time", clock.module("monotonic"))
         with pytest.raises(NotFoundError, match=message):
             files.read(0, 0)
         assert wait_seconds <= clock.now <= wait_seconds + 0.4
