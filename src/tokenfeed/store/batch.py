@@ -274,6 +274,9 @@ class HostBatch(Batch):
 
     # What most batches never need is made on first use: making a batch holds the interpreter lock.
 
+    generation = 0
+    """Which of the loader's readings the batch was fetched from."""
+
     def __init__(
         self, rows: Rows, start: int, stop: int, *, draw: Draw | None = None, num_delivered: int = 0, data: Any = None
     ) -> None:
@@ -284,9 +287,8 @@ class HostBatch(Batch):
         self._draw = draw
         self.num_delivered = num_delivered
         """Samples of the run delivered with this step, over all ranks."""
-        self.data = data
-        self.generation = 0
-        """Which of the loader's readings the batch was fetched from."""
+        if data is not None:
+            self.data = data
 
     @property
     def host(self) -> "HostBatch":

