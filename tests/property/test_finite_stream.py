@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from golden import golden_tokenizer
 from oracle import rows_of
 from property.test_stream import LAYOUTS, Ledger, documents, make
+from tiers import examples
 from tokenfeed.text import stream_chat
 
 PACKINGS = [("best_fit", "split"), ("best_fit", "crop"), ("best_fit", "crop_oldest"), ("concat", "split")]
@@ -63,7 +64,7 @@ def play(make_feed: Any, legs: list[tuple[int, int, int, int]], see: Any) -> tup
     refill_size=st.integers(1, 6),
     seed=st.sampled_from([None, 3]),
 )
-@settings(max_examples=max(150, settings().max_examples), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_document_once_an_epoch_whatever_happens(
     layout, packing, legs, last, epochs, length, buffer_size, refill_size, seed
 ):
