@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, SampleIndexError
+from tokenfeed.errors import ArgumentError, SampleIndexError, quantity
 from tokenfeed.store.spans import BatchSpans, RowSpans
 from tokenfeed.types import Array, Bools, Ints
 
@@ -420,7 +420,8 @@ class HostBatch(Batch):
         return [self[row].payload for row in range(len(self))]
 
     def __repr__(self) -> str:
-        return f"Batch({len(self)} rows of {', '.join(self.rows.columns)}; samples {self.samples[:3].tolist()}…)"
+        samples = f"{self.samples[:3].tolist()}{'…' if len(self) > 3 else ''}"
+        return f"Batch({quantity(len(self), 'row')} of {', '.join(self.rows.columns)}; samples {samples})"
 
 
 class Sample:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, StateError
+from tokenfeed.errors import ArgumentError, StateError, quantity
 from tokenfeed.format.codecs import Codec, find_codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.storage.files import Backend
@@ -248,7 +248,8 @@ class Store:
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {column}" for name, column in self.columns.items())
-        return f"Store({self.num_items:,} items in {len(self.shards):,} shards; {columns}; spans {list(self.spans)})"
+        shards = quantity(len(self.shards), "shard")
+        return f"Store({quantity(self.num_items, 'item')} in {shards}; {columns}; spans {list(self.spans)})"
 
 
 def open_store(

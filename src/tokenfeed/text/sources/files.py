@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError
+from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError, quantity
 from tokenfeed.storage.local import reading
 from tokenfeed.text.sources.finding import ENDINGS, Found, PathLike, check_split, find_files, kind_of, of_split
 from tokenfeed.text.sources.group import Group, TextFile
@@ -85,7 +85,8 @@ class TextFiles:
     def __repr__(self) -> str:
         which = "" if self.split is None else f" of split {self.split!r}"
         first, last = self.names[0], self.names[-1]
-        return f"TextFiles({len(self):,} files{which}, {first} to {last}; column {self.text_column!r})"
+        names = first if first == last else f"{first} to {last}"
+        return f"TextFiles({quantity(len(self), 'file')}{which}, {names}; column {self.text_column!r})"
 
     def read(self, file: int, group: int, start: int = 0) -> Group | None:
         """A group of a file, from row `start` on; None when the file has no such group.

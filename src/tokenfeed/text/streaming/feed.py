@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tokenfeed.errors import ArgumentError, StateError
+from tokenfeed.errors import ArgumentError, StateError, quantity
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
@@ -249,5 +249,5 @@ class TextFeed(Delivery):
     def __repr__(self) -> str:
         return (
             f"TextFeed({self._source}, {self._packing.length} tokens a row, batch_size={self._options.batch_sizes}, "
-            f"rank {self.rank} of {self.world_size}, {self._position.num_lanes} lanes)"
+            f"rank {self.rank} of {self.world_size}, {quantity(self._position.num_lanes, 'lane')})"
         )
