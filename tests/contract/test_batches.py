@@ -299,3 +299,16 @@ def test_documents_and_padding_by_collate_agree(store):
         np.testing.assert_array_equal(batch.inputs, batch.data.columns["tokens"][:, :-1])
         np.testing.assert_array_equal(batch.targets, batch.data.columns["tokens"][:, 1:])
         np.testing.assert_array_equal(batch.loss_mask, batch.data.mask[:, 1:])
+
+
+def test_a_mask_names_spans_of_the_table_that_was_packed(store):
+    """Numbers of masked documents are those of the view's own table, not of `documents`."""
+    view = store.packed(T, table="turns")
+    masked = tokenfeed.Loader(view, B, epochs=1, skips=[tokenfeed.Skip(documents=[5, 60], mask=True)])
+    left_out = 0
+    for batch, plain in zip(masked, tokenfeed.Loader(view, B, epochs=1), strict=True):
+        is_masked = np.isin(batch.span_numbers("turns")[:, 1:], [5, 60])
+        np.testing.assert_array_equal(batch.loss_mask, plain.loss_mask & ~is_masked)
+        left_out += int((plain.loss_mask & is_masked).sum())
+    lengths = store.spans["turns"].locate(np.array([5, 60]))[1]
+    assert 0 < left_out < lengths.sum()
