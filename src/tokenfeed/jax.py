@@ -73,6 +73,11 @@ class ArrayBatch(PlacedBatch):
 
     def _place_column(self, name: str) -> Any:
         local = self._host.column(name)
+        if self._host.rows.length is None:
+            raise ArgumentError(
+                f"column {name!r} holds documents of different lengths, which no global array can hold; use inputs and "
+                "targets, which are padded, or batch.host.column"
+            )
         return self._global(local, self._dtypes.get(name, local.dtype))
 
     def _as_array(self, numbers: Ints) -> Any:

@@ -12,6 +12,7 @@ import pytest
 import tokenfeed
 import tokenfeed.torch
 from golden import GOLDEN, golden_tokenizer
+from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.collate import pad
 from tokenfeed.store.batch import Batch
 from tokenfeed.text.streaming.chat import stream_chat
@@ -155,7 +156,10 @@ def test_a_batch(store, kind, placed):
         check_mask(batch, host, kind, placed)
         check_numbers(batch, step)
         check_spans(batch)
-        if placed != "jax" or "documents" not in kind:
+        if placed == "jax" and "documents" in kind:
+            with pytest.raises(ArgumentError, match="documents of different lengths"):
+                batch.column("tokens")
+        else:
             check_columns(batch, host)
             check_dict(batch)
     resumed = DELIVERS[kind](store, prefetch=0)

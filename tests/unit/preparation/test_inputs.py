@@ -1,36 +1,17 @@
 """Inputs: how they are found and cut into slices, and changes that are noticed."""
 
 import gzip
-import json
 import os
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from slices import lines_of, read, texts
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError
 from tokenfeed.preparation.inputs import Slice, cut, find_inputs, read_slice
-from tokenfeed.text.sources.portions import Portion, TextRules
-
-
-def zstd(data: bytes) -> bytes:
-    return pa.Codec("zstd").compress(data, asbytes=True)
-
-
-def lines_of(*documents: object) -> bytes:
-    return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
-
-
-def read(path: Path, how: TextRules | None = None, slice_bytes: int = 1 << 26) -> list[Portion]:
-    (file,) = find_inputs(path)
-    parts = cut(0, file, slice_bytes=slice_bytes)
-    return [portion for part in parts for portion in read_slice(file, part, how or TextRules())]
-
-
-def texts(portions: list[Portion]) -> list[str]:
-    assert all(portion.begins and portion.ends for portion in portions)
-    return [text for portion in portions for text in portion.texts]
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.sources.portions import TextRules
 
 
 def test_inputs_are_found_in_order_with_their_names(tmp_path):
@@ -39,14 +20,25 @@ def test_inputs_are_found_in_order_with_their_names(tmp_path):
         data = lines_of({"text": "x"})
         (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     pq.write_table(pa.table({"text": ["x"]}), tmp_path / "c.parquet")
-    assert [file.name for file in find_inputs(tmp_path)] == ["a.jsonl", "b.txt", "c.parquet"]
+    assert [file.name for file in find_inputs(tmp_path / "*")] == ["a.jsonl", "b.txt", "c.parquet"]
     found = find_inputs([tmp_path / "sub", tmp_path / "*.jsonl"])
     assert [file.name for file in found] == ["sub/a.jsonl.gz", "a.jsonl"]
     assert found[1].size == (tmp_path / "a.jsonl").stat().st_size
-    assert [file.name for file in find_inputs(tmp_path, split="train")] == ["a.jsonl", "b.txt"]
-    assert [file.name for file in find_inputs(tmp_path, split="val")] == ["c.parquet"]
+    assert [file.name for file in find_inputs(tmp_path / "*", split="train")] == ["a.jsonl", "b.txt"]
+    assert [file.name for file in find_inputs(tmp_path / "*", split="val")] == ["c.parquet"]
     assert find_inputs(f"file://{tmp_path}/a.jsonl")[0].digest == found[1].digest
     assert str(tmp_path) not in repr(found)
+
+
+def test_a_note_beside_the_data_is_no_document(tmp_path):
+    """It would be read as one; and where its name comes last, it would be all of `val`, on every road."""
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes(lines_of({"text": "x"}))
+    (tmp_path / "notes.txt").write_text("how this was made")
+    for read_folder in (find_inputs, TextFiles.find):  # prepare; stream and train-tokenizer
+        with pytest.raises(ArgumentError, match=r"also plain text, such as notes\.txt.*\*\.parquet"):
+            read_folder(tmp_path)
+    assert [file.name for file in find_inputs(tmp_path / "*.jsonl")] == ["a.jsonl", "b.jsonl"]
 
 
 def test_a_digest_is_of_the_content_alone(tmp_path):

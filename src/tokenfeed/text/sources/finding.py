@@ -36,6 +36,8 @@ class Found:
 def find_files(source: PathLike | Sequence[PathLike]) -> list[Found]:
     """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
+    A folder that holds plain text beside other kinds is refused; a pattern or a list may name both.
+
     Files of one entry are sorted by name; a list keeps its order. A folder with a `files.json` consists of what that
     says, in its order; where there is none, the last file of all is `val`. The files are all local or all remote
     (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of the path; HTTP has neither patterns nor
@@ -94,6 +96,7 @@ def _expand(text: str) -> list[Found]:
             named = [(name, False) for name in listing.train] + [(name, True) for name in listing.val]
             return [Found(_known(str(path / name)), "", is_val, True) for name, is_val in named]
         paths = sorted(child for child in path.iterdir() if _is_text(child))
+        _check_kinds(text, [child.name for child in paths])
         looked_for = f"in the folder {text} there is no file ending in"
     elif path.exists():
         return [Found(_known(str(path)))]
@@ -115,13 +118,26 @@ def _expand_remote(source: str) -> list[Found]:
     if parse(address).is_http or (address.endswith(ENDINGS) and not glob.has_magic(pattern)):
         _known(address)
         return [Found(source)]
-    if not glob.has_magic(pattern):
+    is_folder = not glob.has_magic(pattern)
+    if is_folder:
         folder, pattern = address, "*"
     names = [name for name in list_folder(folder) if name.endswith(ENDINGS) and not name.startswith(".")]
     names = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    if is_folder:
+        _check_kinds(address, names)
     if not names:
         raise NotFoundError(f"{address} stands for no file ending in {', '.join(ENDINGS)}")
     return [Found(join(folder, name)) for name in names]
+
+
+def _check_kinds(folder: str, names: Sequence[str]) -> None:
+    """Raise where a folder holds plain text beside Parquet or JSONL: a note would be a document, or all of `val`."""
+    notes = [name for name in names if kind_of(name) == "txt"]
+    if notes and len(notes) < len(names):
+        raise ArgumentError(
+            f"the folder {folder} holds Parquet or JSONL files and also plain text, such as {notes[0]}, of which each "
+            f"file is one document. Say which files you mean: a pattern such as {join(folder, '*.parquet')}, or a list"
+        )
 
 
 def _is_text(path: Path) -> bool:

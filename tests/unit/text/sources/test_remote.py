@@ -51,12 +51,12 @@ def s3(monkeypatch):
 def test_s3_gives_what_local_files_give(tmp_path, s3):
     write_files(tmp_path / "local")
     s3.put(tmp_path / "local", under="data")
-    local = find_inputs(tmp_path / "local")
-    for source in ("s3://bucket/data", [f"s3://bucket/data/{name}" for name in NAMES]):
+    local = find_inputs(tmp_path / "local" / "*")
+    for source in ("s3://bucket/data/*", [f"s3://bucket/data/{name}" for name in NAMES]):
         remote = find_inputs(source)
         assert [(file.name, file.size) for file in remote] == [(file.name, file.size) for file in local]
         assert documents(remote) == documents(local)
-        streamed, here = TextFiles.find(source), TextFiles.find(tmp_path / "local")
+        streamed, here = TextFiles.find(source), TextFiles.find(tmp_path / "local" / "*")
         assert streamed.names == here.names
         assert list(streamed.documents()) == list(here.documents())
         assert streamed.digest(0) == remote[0].digest
@@ -65,9 +65,11 @@ def test_s3_gives_what_local_files_give(tmp_path, s3):
         ]
         streamed.close()
     assert [file.name for file in find_inputs("s3://bucket/data/*.jsonl*", split="train")] == ["a.jsonl"]
-    assert [file.digest for file in find_inputs("s3://bucket/data")] == [file.digest for file in remote]
+    assert [file.digest for file in find_inputs("s3://bucket/data/*")] == [file.digest for file in remote]
     with pytest.raises(NotFoundError, match="stands for no file ending in"):
         find_inputs("s3://bucket/data/*.zst")
+    with pytest.raises(ArgumentError, match="holds Parquet or JSONL files and also plain text"):
+        find_inputs("s3://bucket/data")
     with pytest.raises(ReadError, match=r"s3://bucket/data/none\.jsonl"):
         find_inputs("s3://bucket/data/none.jsonl")
 
@@ -85,7 +87,7 @@ def test_an_object_that_is_replaced_is_noticed(tmp_path, s3, name):
 
 def test_http_gives_what_local_files_give_and_tells_no_secret(tmp_path):
     write_files(tmp_path / "www")
-    local = find_inputs(tmp_path / "www")
+    local = find_inputs(tmp_path / "www" / "*")
     with nginx_server(tmp_path / "www", tmp_path / "nginx") as url:
         parts = urllib.parse.urlsplit(url)
         secret = f"{parts.scheme}://user:SECRET@{parts.netloc}{parts.path.rstrip('/')}"
