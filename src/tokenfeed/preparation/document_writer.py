@@ -9,10 +9,11 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters, MapFunction, Span, tile
-from tokenfeed.preparation.recipe import HASHED_CHARACTERS, Recipe, choose_split
+from tokenfeed.preparation.recipe import Recipe, choose_split
 from tokenfeed.preparation.records import Counts
 from tokenfeed.store.writer import Writer
 from tokenfeed.text.sources.portions import Portion
+from tokenfeed.text.sources.splitting import HASHED_CHARACTERS
 from tokenfeed.text.tokenizer.pieces import join_surrogates
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array

@@ -1,18 +1,17 @@
 """`Recipe`: the settings that, together with the inputs, decide what a prepared store holds."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.text.sources.splitting import is_val
 
-__all__ = ["HASHED_CHARACTERS", "SHARD_BYTES", "Recipe", "choose_slice_bytes", "choose_split"]
+__all__ = ["SHARD_BYTES", "Recipe", "choose_slice_bytes", "choose_split"]
 
 _SMALLEST_SLICE, _LARGEST_SLICE = 8 << 20, 256 << 20
 _WANTED_SLICES = 512
 SHARD_BYTES = 1 << 30
-HASHED_CHARACTERS = 4096
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,4 @@ def choose_split(recipe: Recipe, input_number: int, text: str) -> str | None:
         return None
     if recipe.split == "file":
         return "val" if input_number in recipe.val_inputs else "train"
-    if recipe.val_fraction == 0:
-        return "train"
-    data = text[:HASHED_CHARACTERS].encode("utf8", "surrogatepass")
-    key = recipe.split_seed.to_bytes(8, "little", signed=True)
-    drawn = int.from_bytes(hashlib.blake2b(data, digest_size=8, key=key).digest(), "little")
-    return "val" if drawn < recipe.val_fraction * 2**64 else "train"
+    return "val" if is_val(text, recipe.val_fraction, recipe.split_seed) else "train"

@@ -19,7 +19,7 @@ from tokenfeed.text.download.bars import Arrival, bars
 from tokenfeed.text.download.datasets import Dataset, RemoteFile, find_dataset
 from tokenfeed.text.download.hub import list_repository
 from tokenfeed.text.download.transfer import fetch
-from tokenfeed.text.sources.listing import Listing, read_listing, write_listing
+from tokenfeed.text.sources.finding import Listing, read_listing, write_listing
 
 __all__ = ["Downloaded", "default_folder", "download"]
 
