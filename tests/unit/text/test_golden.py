@@ -41,6 +41,7 @@ def test_a_run_of_nanochat(path):
         np.testing.assert_array_equal(np.concatenate(placed), by_row(recorded["segs"])[:, :5])
         (lane,) = feed.state_dict()["lanes"].values()
         waiting = np.array(lane["documents"]).reshape(-1, 4)
+        waiting[:, 0] %= 1 if first_file else 3  # files count on from epoch to epoch
         assert numbers_of(waiting, first_file) == recorded["final_buffer"].tolist()
     feed.close()
 

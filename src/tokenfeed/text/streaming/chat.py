@@ -14,16 +14,13 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, FitError, FormatError
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.plan.state import check_parts
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.batch import HostBatch
-from tokenfeed.text.streaming.chunks import Encoded
-from tokenfeed.text.streaming.cursors import LaneCursor
+from tokenfeed.text.streaming.documents import Documents, Encoded
 from tokenfeed.text.streaming.feed import TextFeed
-from tokenfeed.text.streaming.options import StreamOptions
+from tokenfeed.text.streaming.making import StreamOptions
 from tokenfeed.text.streaming.packer import Packing
 from tokenfeed.text.streaming.rows import StreamRows
-from tokenfeed.text.streaming.source import DocumentSource
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Bools, Ints
 
@@ -189,25 +186,23 @@ class _ConversationFile:
         return _Conversation(self._conversations[group]) if start == 0 and self.has_group(file, group) else None
 
 
-class Conversations(DocumentSource):
+class Conversations(Documents):
     """Conversations as the documents of a stream. The mask of a token travels in its highest bit.
 
     Lanes do not begin to count again in a new epoch: lane 1 of 2 has conversations 1, 0, 2, 1, … of three, as nanochat.
     """
 
-    _restart = "never"
-
     def __init__(self, conversations: ConversationList, tokenizer: Tokenizer, *, longest: int | None = None) -> None:
         """Conversations of more than `longest` tokens are skipped."""
-        super().__init__(tokenizer, np.dtype(np.uint32))
         if isinstance(conversations, str) or not isinstance(conversations, ConversationList):
             raise ArgumentError(
                 f"conversations are a sequence of dicts, such as a list, not {type(conversations).__name__}"
             )
+        texts = _ConversationFile(conversations)
+        super().__init__(texts, tokenizer, dtype=np.dtype(np.uint32), restart="never")
         self._longest = longest
         self._num_dropped = 0
         self._conversations = conversations
-        self._texts = _ConversationFile(conversations)
 
     def check(self, num_lanes: int) -> None:
         if len(self._conversations) < num_lanes:
@@ -216,7 +211,7 @@ class Conversations(DocumentSource):
     def encode(self, texts: list[Any]) -> Encoded:
         ids, mask, offsets = render(texts, self._tokenizer)
         tokens = ids.astype(np.uint32) | (mask.astype(np.uint32) << np.uint32(_MASK_BIT))
-        return Encoded(tokens, offsets) if self._longest is None else self._drop_long(tokens, offsets, self._longest)
+        return (tokens, offsets) if self._longest is None else self._drop_long(tokens, offsets, self._longest)
 
     def _drop_long(self, tokens: Array, offsets: Ints, longest: int) -> Encoded:
         """A conversation that is too long becomes a document without tokens, which never waits."""
@@ -226,15 +221,12 @@ class Conversations(DocumentSource):
         if self._num_dropped >= len(self._conversations):
             raise FitError(f"no conversation fits a row of {longest} tokens; choose a greater length")
         ends = np.cumsum(np.where(fits, lengths, 0))
-        return Encoded(tokens[np.repeat(fits, lengths)], np.concatenate([np.zeros(1, np.int64), ends]))
+        return tokens[np.repeat(fits, lengths)], np.concatenate([np.zeros(1, np.int64), ends])
 
     def make_rows(self, packed: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
         tokens = (packed & np.uint32((1 << _MASK_BIT) - 1)).astype(self._tokenizer.dtype)
         learned = (packed >> np.uint32(_MASK_BIT)).astype(np.bool_)
         return StreamRows(tokens, pieces, samples, crosses_documents=crosses_documents, learned=learned)
-
-    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> LaneCursor:
-        raise ArgumentError("nanochat keeps no state of its conversations; there is nothing to go on from")
 
     def parts(self) -> dict[str, Any]:
         count = len(self._conversations)
@@ -244,12 +236,6 @@ class Conversations(DocumentSource):
             "conversations": [count, hashlib.blake2b(text, digest_size=8).hexdigest()],
             "tokenizer": self._tokenizer.digest,
         }
-
-    def contents(self, files: Iterable[int]) -> dict[str, str]:
-        return {}
-
-    def accept(self, plan: Mapping[str, Any], contents: Mapping[str, str]) -> None:
-        check_parts(self.parts(), plan)
 
     def __repr__(self) -> str:
         return f"Conversations({len(self._conversations):,})"

@@ -56,7 +56,7 @@ class LaneState:
         return not (len(self.documents) or len(self.cursor.pending) or self.cursor.rest)
 
     def files(self) -> set[int]:
-        """Numbers of the files that it refers to."""
+        """Numbers of the files that it refers to, which count on from epoch to epoch."""
         cursor = self.cursor
         return {*self.documents[:, 0].tolist(), *cursor.pending[:, 0].tolist(), *(one[0] for one in cursor.rest)}
 
@@ -70,9 +70,9 @@ class Position:
     lanes: Mapping[int, LaneState]
     """Lanes that one rank owns, or all."""
 
-    def files(self) -> set[int]:
+    def files(self, num_files: int) -> set[int]:
         """Numbers of the files that its lanes refer to."""
-        return {file for lane in self.lanes.values() for file in lane.files()}
+        return {file % num_files for lane in self.lanes.values() for file in lane.files()}
 
     def has_reached(self, end: LaneCursor | None) -> bool:
         """Whether nothing is left before a cursor; never where there is no end."""
