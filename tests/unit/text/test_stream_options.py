@@ -123,8 +123,8 @@ def test_states_of_a_finite_stream_end_where_it_ends(folder):
 def test_conversations_too_long_for_a_finite_stream_are_an_error_or_dropped():
     long = {"messages": [{"role": "user", "content": "why " * 99}, {"role": "assistant", "content": "because"}]}
     options = {"batch_size": 2, "length": 24, "epochs": 1, "rank": 0, "world_size": 1}
-    with pytest.raises(FitError, match="too_long='drop'"):
-        [*stream_chat([*CHAT, long], golden_tokenizer(), **options)]
+    with pytest.raises(FitError, match="too_long='truncate' or 'drop'"):
+        [*stream_chat([*CHAT, long], golden_tokenizer(), too_long="error", **options)]
     kept = [*stream_chat([*CHAT, long], golden_tokenizer(), too_long="drop", **options)]
     assert sorted(row for batch in kept for row in batch.documents[:, 1].tolist()) == list(range(len(CHAT)))
     with pytest.raises(FitError, match="no conversation fits"):

@@ -17,7 +17,7 @@ from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.splitting import Val
 from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
-from tokenfeed.text.streaming.documents import Documents, FileDocuments
+from tokenfeed.text.streaming.documents import Documents, FileDocuments, find_tokenizer
 from tokenfeed.text.streaming.making import BatchMaker, StreamOptions, plan_of, save
 from tokenfeed.text.streaming.packer import Packing, PackingCounts
 from tokenfeed.text.streaming.rows import StreamBatch
@@ -86,12 +86,10 @@ def stream(
     rank, world_size = find_rank(rank, world_size)
     sizes = BatchSizes(batch_size)
     options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
-    if not isinstance(tokenizer, Tokenizer):
-        tokenizer = Tokenizer.load(tokenizer)
     files = TextFiles.find(source, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS)
     groups = FileDocuments(
         files,
-        tokenizer,
+        find_tokenizer(tokenizer),
         sharding=sharding,
         seed=seed,
         refill_size=refill_size,

@@ -177,8 +177,7 @@ class Packer:
                 self._segments = np.concatenate([self._segments, more])
             elif status == packing.STUCK:
                 raise FitError(
-                    f"the {len(self):,} documents that wait are all longer than a row of {self._width:,} tokens. Such "
-                    "documents are never placed, and have filled the buffer: leave them out (too_long='drop'), or "
+                    f"the {len(self):,} documents that wait are all longer than a row of {self._width:,} tokens; "
                     "choose a greater length"
                 )
         num_filled = int(state["row_number"][0])
