@@ -17,6 +17,7 @@ from tokenfeed.errors import ArgumentError, FitError, FormatError
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.batch import HostBatch
+from tokenfeed.text.sources.portions import MemoryGroup
 from tokenfeed.text.streaming.documents import Documents, Encoded, find_tokenizer
 from tokenfeed.text.streaming.feed import TextFeed
 from tokenfeed.text.streaming.making import StreamOptions
@@ -155,18 +156,6 @@ def _text(message: Mapping[str, Any]) -> str:
     return content
 
 
-class _Conversation:
-    """A row group of one conversation, with its number."""
-
-    num_rows = 1
-
-    def __init__(self, number: int, conversation: Any) -> None:
-        self._rows: list[Any] = [(number, conversation)]
-
-    def batches(self, size: int) -> Iterator[tuple[int, list[Any]]]:
-        yield 0, self._rows
-
-
 class _ConversationFile:
     """Conversations as one file, in which each is a row group."""
 
@@ -184,8 +173,10 @@ class _ConversationFile:
     def has_group(self, file: int, group: int) -> bool:
         return group < len(self._conversations)
 
-    def read(self, file: int, group: int, start: int = 0) -> _Conversation | None:
-        return _Conversation(group, self._conversations[group]) if start == 0 and self.has_group(file, group) else None
+    def read(self, file: int, group: int, start: int = 0) -> MemoryGroup[Any] | None:
+        """The number of a conversation, and the conversation."""
+        is_there = start == 0 and self.has_group(file, group)
+        return MemoryGroup([(group, self._conversations[group])], lambda row: row, 0) if is_there else None
 
 
 class Conversations(Documents):
