@@ -22,7 +22,9 @@ TokenfeedError
 └── InterpreterError   ImportError   imported where kernels cannot be compiled
 """
 
+import errno
 import os
+import re
 
 __all__ = [
     "AddressInUseError",
@@ -46,6 +48,8 @@ __all__ = [
     "WorkerError",
     "WriteError",
 ]
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class TokenfeedError(Exception):
@@ -95,26 +99,25 @@ class CorruptionError(FormatError):
     """A file that contradicts its manifest, its header or itself."""
 
 
-class ReadError(TokenfeedError, OSError):
-    """The operating system would not read; `errno` and `filename` say what and where."""
+class _SystemError(TokenfeedError, OSError):
+    """The operating system would not do it; `errno` and `filename` say what and where."""
 
     def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
         super().__init__(message)
         self.filename = filename
         self.errno = errno
+
+
+class ReadError(_SystemError):
+    """The operating system would not read."""
 
 
 class TruncatedError(ReadError):
     """A file that ended before the bytes it was opened for."""
 
 
-class WriteError(TokenfeedError, OSError):
-    """The operating system would not write; `errno` and `filename` say what and where."""
-
-    def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
-        super().__init__(message)
-        self.filename = filename
-        self.errno = errno
+class WriteError(_SystemError):
+    """The operating system would not write."""
 
 
 class DownloadError(TokenfeedError, OSError):
@@ -143,11 +146,14 @@ class InterpreterError(TokenfeedError, ImportError):
 
 def describe_errno(number: int) -> str:
     """`"Input/output error (EIO)"` for 5."""
-    import errno
-
     return f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
 
 
 def quantity(number: int, noun: str, plural: str = "") -> str:
     """`"1 shard"` or `"2,000 shards"`; `plural` for nouns that do not just add an s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def printable(text: str) -> str:
+    """Text of others as a terminal may get it: control and direction characters and half surrogates as `\\u001b`."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -21,7 +21,7 @@ from tokenfeed.cli import (
     train_tokenizer,
     verify,
 )
-from tokenfeed.cli.console import show_error, show_unexpected
+from tokenfeed.cli.console import show_error
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.version import __version__
 
@@ -82,13 +82,8 @@ def main() -> None:
     debug = "--debug" in arguments[:end]
     try:
         app([*(each for each in arguments[:end] if each != "--debug"), *arguments[end:]])
-    except TokenfeedError as error:
-        if debug:
-            raise
-        show_error(error)
-        sys.exit(2)
     except Exception as error:
         if debug:
             raise
-        show_unexpected(error)
-        sys.exit(3)
+        show_error(error)
+        sys.exit(2 if isinstance(error, TokenfeedError) else 3)

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 from rich.progress import TaskProgressColumn
-from rich.text import Text
 
-from tokenfeed.cli.console import console, print_json, progress_bar
+from tokenfeed.cli.console import print_json, progress_bar, tell, tell_done
 from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath
 from tokenfeed.errors import quantity
 from tokenfeed.store.store import open_store
@@ -35,5 +34,5 @@ def pack_command(
         return
     rows = f"{quantity(report.rows, 'row')} of {length:,} + 1 items, {report.used:.2%} filled"
     spans = f"{quantity(report.documents, 'span')} of {table!r} in {path}, {report.cut_documents:,} longer than a row"
-    console.print(Text.assemble(("✓ ", "green"), f"{rows}: {spans}"))
-    console.print(Text(f"  took {report.seconds:.1f} s; the plan is in {report.folder}", style="dim"))
+    tell_done(f"{rows}: {spans}")
+    tell(f"  took {report.seconds:.1f} s; the plan is in {report.folder}", style="dim")

@@ -5,9 +5,8 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from tokenfeed.cli.console import console
+from tokenfeed.cli.console import console, styled, tell
 from tokenfeed.cli.options import Dtype, Eos, Split
 from tokenfeed.errors import DependencyError
 
@@ -26,11 +25,7 @@ def serve(
     """Show a store, a run or a folder of text in the browser, read-only and on this machine only, until Ctrl-C."""
     ui = import_page()
     server = ui.Server(ui.open_subject(path, tokenizer=tokenizer, split=split, dtype=dtype, eos=eos), port=port)
-    console.print(Text(server.address), soft_wrap=True)
-    console.print(Text("Anyone on this machine who has this address can see the data. Ctrl-C stops.", style="dim"))
-    if not no_open:
-        webbrowser.open(server.address_once())
-    run_until_interrupted(server)
+    run_until_interrupted(server, opens=not no_open)
 
 
 def import_page() -> Any:
@@ -43,8 +38,12 @@ def import_page() -> Any:
         raise DependencyError(f"the page needs the package {error.name}: pip install 'tokenfeed[ui]'") from error
 
 
-def run_until_interrupted(server: Any) -> None:
-    """Answer until Ctrl-C."""
+def run_until_interrupted(server: Any, *, opens: bool = False) -> None:
+    """Print the address, and answer until Ctrl-C."""
+    console.print(styled(server.address), soft_wrap=True)
+    tell("Anyone on this machine who has this address can see the data. Ctrl-C stops.", style="dim")
+    if opens:
+        webbrowser.open(server.address_once())
     try:
         server.run()
     except KeyboardInterrupt:

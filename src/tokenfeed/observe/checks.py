@@ -1,4 +1,4 @@
-"""Checks of this machine: Python, kernels, cores, limits, disks."""
+"""Checks of this machine: Python, kernels, cores, limits, disks, packages, credentials. They never tell secrets."""
 
 import errno
 import os
@@ -11,22 +11,70 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from tokenfeed.errors import TokenfeedError
 from tokenfeed.kernels import items
 from tokenfeed.loader.loader import Loader
+from tokenfeed.observe.machine import find_gpus
+from tokenfeed.storage.credentials import AZURE_VARIABLES, s3_config
 from tokenfeed.store.store import open_store
 from tokenfeed.store.writer import Writer
+from tokenfeed.text.tokenizer.engines import ENGINES, make_engine
 from tokenfeed.text.tokenizer.engines.workers import available_cores
+from tokenfeed.text.tokenizer.patterns import PATTERNS
+from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
-__all__ = ["Check", "check_machine"]
+__all__ = ["Check", "check_credentials", "check_machine", "check_packages"]
 
 _FEW_FILES = 1024
 _LITTLE_DISK = 5 << 30
+_NEEDED = {
+    "pyarrow": "reads Parquet",
+    "tiktoken": "tokenises",
+    "obstore": "reads object stores and downloads",
+    "msgpack": "the msgpack codec for payloads",
+}
+_OPTIONAL = {
+    "huggingface_hub": ("'tokenfeed[hub]'", "datasets of the Hugging Face hub"),
+    "torch": ("'tokenfeed[torch]'", "batches as tensors"),
+    "jax": ("'tokenfeed[jax]'", "batches as global arrays"),
+    "ray": ("'tokenfeed[ray]'", "prepare on a cluster"),
+    "starlette": ("'tokenfeed[ui]'", "the page of `tokenfeed serve`"),
+    "fastokens": ("'tokenfeed[text]'", "tokenises 3 to 6 times as fast as tiktoken"),
+    "rustbpe": ("'tokenfeed[text]'", "trains vocabularies"),
+    "tokenizers": ("tokenizers", "not needed to load a tokenizer.json"),
+    "gigatoken": ("gigatoken", "another tokenizer engine, used only if named"),
+    "psutil": ("psutil", "memory of the process on systems without /proc"),
+    "pynvml": ("nvidia-ml-py", "GPU load in `tokenfeed top`"),
+}
+_DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
+_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_SKIP_SIGNATURE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_SKIP_SIGNATURE",
+    "STORAGE_EMULATOR_HOST",
+    *AZURE_VARIABLES,
+    "HF_TOKEN",
+)
+_FILES = (".aws/credentials", ".aws/config", ".config/gcloud/application_default_credentials.json")
 
 
 @dataclass(frozen=True)
@@ -45,15 +93,17 @@ def check_machine() -> Iterator[Check]:
     """Run the checks. Takes half a second, or ten if the kernels must be compiled."""
     yield Check("system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
     yield Check("python", "ok", f"{platform.python_version()} ({platform.python_implementation()})")
+    yield Check("page size", "ok", f"{os.sysconf('SC_PAGE_SIZE'):,} bytes")
     for name in ("tokenfeed", "numpy", "numba"):
         yield Check(name, "ok", metadata.version(name))
+    cache = os.environ.get("TOKENFEED_CACHE") or "~/.cache/tokenfeed"
     looks: dict[str, Callable[[], Check]] = {
         "kernels": _check_kernels,
         "cores": _check_cores,
         "open files": _check_descriptors,
-        "page size": _check_pages,
         "reads in flight": _check_nowait,
-        **{name: partial(_check_disk, name, folder) for name, folder in _find_folders().items()},
+        "cache folder": partial(_check_disk, "cache folder", Path(cache).expanduser()),
+        "temporary files": partial(_check_disk, "temporary files", Path(tempfile.gettempdir())),
     }
     for name, look in looks.items():
         try:
@@ -121,11 +171,6 @@ def _check_descriptors() -> Check:
     return Check("open files", "ok", found)
 
 
-def _check_pages() -> Check:
-    size = os.sysconf("SC_PAGE_SIZE")
-    return Check("page size", "ok", f"{size:,} bytes")
-
-
 def _check_nowait() -> Check:
     """Whether RWF_NOWAIT works: the kernels use it to find the reads that must wait, and overlap those."""
     name = "reads in flight"
@@ -145,14 +190,6 @@ def _check_nowait() -> Check:
     return Check(name, "ok", "preadv2 with RWF_NOWAIT works")
 
 
-def _find_folders() -> dict[str, Path]:
-    cache = os.environ.get("TOKENFEED_CACHE")
-    return {
-        "cache folder": Path(cache).expanduser() if cache else Path.home() / ".cache" / "tokenfeed",
-        "temporary files": Path(tempfile.gettempdir()),
-    }
-
-
 def _check_disk(name: str, folder: Path) -> Check:
     there = folder
     while not there.exists():
@@ -164,3 +201,77 @@ def _check_disk(name: str, folder: Path) -> Check:
     if free < _LITTLE_DISK:
         return Check(name, "note", found, "Downloads and the cache of remote data may not fit.")
     return Check(name, "ok", found)
+
+
+def check_packages() -> Iterator[Check]:
+    """Check versions, CUDA devices, and that each tokenizer engine works. Importing torch may take seconds."""
+    for name, what in _NEEDED.items():
+        if find_spec(name):
+            yield Check(name, "ok", _version(name))
+        else:
+            yield Check(name, "problem", f"not installed ({what})", f"pip install {name}, or reinstall tokenfeed.")
+    for name, (install, what) in _OPTIONAL.items():
+        if find_spec(name):
+            yield _check_torch() if name == "torch" else Check(name, "ok", _version(name))
+        else:
+            yield Check(name, "note", f"not installed ({what})", f"pip install {install}, if you need it.")
+    for gpu in find_gpus():
+        memory = f"{gpu.used_bytes / 1e9:.1f} of {gpu.total_bytes / 1e9:.1f} GB used"
+        yield Check(f"GPU {gpu.index}", "ok", f"{gpu.name}, {memory}, busy {gpu.busy:.0%}")
+    yield from _check_engines()
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(_DISTRIBUTIONS.get(name, name))
+    except metadata.PackageNotFoundError:
+        return "unknown version"
+
+
+def _check_torch() -> Check:
+    version = _version("torch")
+    try:
+        cuda = import_module("torch").cuda
+        if not cuda.is_available():
+            return Check("torch", "ok", f"{version}, without CUDA devices")
+        names = [cuda.get_device_name(index) for index in range(cuda.device_count())]
+    except Exception as error:  # noqa: BLE001 — a broken driver raises all kinds
+        return Check(
+            "torch", "note", f"{version} cannot be used: {type(error).__name__}", "Reinstall it for this machine."
+        )
+    return Check("torch", "ok", f"{version}, CUDA: {', '.join(names)}")
+
+
+def _check_engines() -> Iterator[Check]:
+    vocabulary = Vocabulary({bytes((byte,)): byte for byte in range(256)}, PATTERNS["gpt2"], {})
+    usable: list[str] = []
+    broken: list[str] = []
+    for name in ENGINES:
+        if find_spec(name):
+            try:
+                ids, _ = make_engine(vocabulary, name).encode(["Bytes, as they are."], 1)
+            except Exception as error:  # noqa: BLE001 — libraries of others
+                broken.append(f"{name} ({type(error).__name__})")
+            else:
+                (usable if bytes(ids.tolist()) == b"Bytes, as they are." else broken).append(name)
+    found = ", ".join(usable) or "none"
+    advice = f"Reinstall {', '.join(broken)}." if usable else "pip install tiktoken."
+    if broken:
+        found += f" (not working: {', '.join(broken)})"
+    status: Literal["ok", "note", "problem"] = "problem" if not usable else "note" if broken else "ok"
+    yield Check("tokenizer engines", status, found, "" if status == "ok" else advice)
+
+
+def check_credentials() -> Iterator[Check]:
+    """List credentials found for object stores and the Hugging Face hub. Contacts no server."""
+    files = [f"~/{name}" for name in _FILES if (Path.home() / name).exists()]
+    found = [*filter(os.environ.get, _VARIABLES), *files]
+    if not found:
+        yield Check("credentials", "ok", "none found: only public remote data can be read")
+        return
+    try:
+        signs = "access_key_id" in s3_config()
+    except TokenfeedError as error:
+        yield Check("credentials", "note", ", ".join(found), str(error))
+        return
+    yield Check("credentials", "ok", f"{', '.join(found)}{'; requests to S3 are signed' if signs else ''}")

@@ -13,8 +13,8 @@ from typing import Any
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.delivery import Delivery, Stats
 from tokenfeed.loader.placing import PlacedLoader
+from tokenfeed.observe.diagnosis import NO_STATS
 from tokenfeed.observe.machine import measure_memory
-from tokenfeed.observe.rates import NO_STATS
 from tokenfeed.observe.snapshots import Snapshot, predecessor_of
 from tokenfeed.storage.local import writing
 from tokenfeed.text.tokenizer.engines.workers import available_cores

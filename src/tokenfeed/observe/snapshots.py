@@ -8,14 +8,13 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from tokenfeed.errors import NotFoundError, StateError
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.storage.local import reading
-from tokenfeed.storage.remote import RemoteStats
 
 __all__ = ["SUFFIX", "Snapshot", "StatsFile", "find_stats_file", "predecessor_of", "read_snapshots"]
 
@@ -58,27 +57,26 @@ class Snapshot:
     def from_json(cls, line: str | bytes) -> "Snapshot":
         """Raises ValueError if the line is not a snapshot. Unknown fields are ignored."""
         try:
-            value = json.loads(line)
-        except RecursionError as error:
-            raise ValueError("nested too deep") from error
-        if not isinstance(value, Mapping) or not isinstance(value.get("stats"), Mapping):
-            raise ValueError("not a snapshot")
-        stats = dict(value["stats"])
-        remote = stats.pop("remote", None)
-        try:
-            counted = None if remote is None else RemoteStats(**_known(RemoteStats, remote))
-            return cls(**_known(cls, value), stats=Stats(**_known(Stats, stats), remote=counted))
-        except (TypeError, AttributeError) as error:
+            snapshot: Snapshot = _build(cls, json.loads(line))
+        except (TypeError, RecursionError) as error:  # a field is missing, or it is nested too deep
             raise ValueError(str(error)) from None
+        return snapshot
 
 
-def _known(kind: Any, value: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `kind` has, except `stats`; ValueError if one has the wrong type."""
-    kinds = {field.name: field.type for field in fields(kind) if field.name in value and field.name != "stats"}
-    for name, wanted in kinds.items():
-        if not _fits(value[name], get_args(wanted) or (wanted,)):
-            raise ValueError(f"{name} is {str(value[name])[:80]}")
-    return {name: value[name] for name in kinds}
+def _build(kind: Any, value: object) -> Any:
+    """A dataclass from JSON, and the dataclasses in it; ValueError if a field has the wrong type."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected the fields of {kind.__name__}")
+    built = {}
+    for field in (each for each in fields(kind) if each.name in value):
+        given, kinds = value[field.name], get_args(field.type) or (field.type,)
+        inner = next((each for each in kinds if is_dataclass(each)), None)
+        if inner is not None and given is not None:
+            given = _build(inner, given)
+        elif not _fits(given, kinds):
+            raise ValueError(f"{field.name} is {str(given)[:80]}")
+        built[field.name] = given
+    return kind(**built)
 
 
 def _fits(value: object, kinds: Sequence[Any]) -> bool:

@@ -1,42 +1,29 @@
-"""Access control: a request must be a GET, name this machine as its host, and carry the token.
+"""Access control: a request must be a GET and name this machine as its host; a question must carry the token.
 
 A page of another origin can make a browser send requests here, and DNS rebinding even lets it read the answers under
-its own name. So `Host` must be loopback, and every request must carry the token: the first one in the address that
-`tokenfeed serve` prints, later ones in a cookie that the browser sends with this server's own pages only.
+its own name. So `Host` must be loopback. The token is in the address that `tokenfeed serve` prints; the page keeps it
+in the storage of its own origin (scheme, host and port) and sends it in a header, which no other page can do. A cookie
+would go to every port of the host. The files of the page itself hold no data and need no token.
 """
 
-import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Guard"]
+__all__ = ["HEADER", "MOST_HEADER_BYTES", "Guard"]
 
+HEADER = "X-Tokenfeed-Token"
+MOST_HEADER_BYTES = 16 << 10
 _HOSTS = ("127.0.0.1", "localhost")
 
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
-)
-
 _HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": _POLICY,
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -48,11 +35,9 @@ _HEADERS: Mapping[str, str] = {
 class Guard:
     """Wraps an application: passes allowed requests on, refuses the others, adds security headers to every answer."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._token = token
-        # Cookies ignore ports, so several servers on one host need cookies of different names.
-        self._cookie = f"tokenfeed-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+        self.token = secrets.token_urlsafe(24)
         self._tickets: set[str] = set()
 
     def make_ticket(self) -> str:
@@ -62,54 +47,36 @@ class Guard:
         return ticket
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        headers = Headers(scope=scope)
-        admits = False
-
         async def send_protected(message: Message) -> None:
             if message["type"] == "http.response.start":
-                out = MutableHeaders(scope=message)
-                out.update(_HEADERS)
-                if admits:
-                    out.append("Set-Cookie", f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict")
+                MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        refusal: PlainTextResponse | None = None
+        answer = self._refuse_or_enter(scope["path"], scope["method"], Headers(scope=scope))
+        await (answer or self._app)(scope, receive, send_protected)
+
+    def _refuse_or_enter(self, path: str, method: str, headers: Headers) -> JSONResponse | None:
+        if sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEADER_BYTES:
+            return _refuse(f"The headers of a request may have {MOST_HEADER_BYTES:,} bytes.", 431)
         if _host_name(headers.get("host", "")) not in _HOSTS:
-            refusal = PlainTextResponse("This server only answers to 127.0.0.1 and localhost.\n", 403)
-        elif scope["method"] != "GET":
-            refusal = PlainTextResponse("This server is read-only and answers GET only.\n", 405, {"Allow": "GET"})
-        elif not self._has_cookie(headers):
-            admits = scope["path"] == "/" and self._has_token(scope)
-            if not admits:
-                refusal = PlainTextResponse("Open the address `tokenfeed serve` printed: it holds the token.\n", 403)
-        await (refusal or self._app)(scope, receive, send_protected)
+            return _refuse("This server only answers to 127.0.0.1 and localhost.")
+        if method != "GET":
+            return _refuse("This server is read-only and answers GET only.", 405, {"Allow": "GET"})
+        given = headers.get(HEADER, "").encode("utf8", "surrogateescape")
+        if path == "/api/enter":  # the page gives the token or ticket of its address for the token
+            ticket = next((one for one in self._tickets if hmac.compare_digest(given, one.encode())), None)
+            self._tickets.discard(ticket or "")
+            if ticket is not None or hmac.compare_digest(given, self.token.encode()):
+                return JSONResponse({"token": self.token})
+        elif not path.startswith("/api/") or hmac.compare_digest(given, self.token.encode()):
+            return None
+        return _refuse("Open the address `tokenfeed serve` printed: it holds the token.")
 
-    def _has_cookie(self, headers: Headers) -> bool:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            return False
-        return found is not None and _equal(found.value, self._token)
 
-    def _has_token(self, scope: Scope) -> bool:
-        given = parse_qs(scope["query_string"].decode("latin1")).get("token", [""])[0]
-        ticket = next((one for one in self._tickets if _equal(given, one)), None)
-        if ticket is not None:
-            self._tickets.discard(ticket)
-            return True
-        return _equal(given, self._token)
+def _refuse(message: str, status: int = 403, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": "Refused", "message": message}, status, headers)
 
 
 def _host_name(host: str) -> str:
     """The host without its port, which differs when the port is forwarded."""
     return host.rpartition(":")[0].lower() if ":" in host else host.lower()
-
-
-def _equal(given: str, secret: str) -> bool:
-    return hmac.compare_digest(given.encode("utf8", "surrogateescape"), secret.encode())

@@ -1,26 +1,31 @@
-"""Contents of a store: columns, span tables, splits, shards page by page, and the lengths of its documents."""
+"""Contents of a store: columns, span tables, splits, shards page by page, lengths of documents, search in payloads."""
 
+import json
+import time
 from collections import Counter
 
 import numpy as np
 
+from tokenfeed.errors import ArgumentError
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
 from tokenfeed.store.describe import describe_columns, describe_table
 from tokenfeed.store.reader import Reader
 from tokenfeed.store.store import Store
 from tokenfeed.types import Ints
-from tokenfeed.ui.query import Query
+from tokenfeed.ui.messages import Json, Query, plain, without_paths
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json, plain, without_paths
 
-__all__ = ["count_lengths", "describe_store", "list_shards", "reader_of"]
+__all__ = ["count_lengths", "describe_store", "list_shards", "reader_of", "search_documents"]
 
 _MOST_SHARDS = 100
 _SAMPLED_SHARDS = 64
 _SAMPLED_SPANS = 256
 """Consecutive spans read from each sampled shard."""
 _NUM_BINS = 28
+_SEARCH_SECONDS = 0.5
+_SLICE = 512
+_MOST_FOUND = 20
 
 
 def reader_of(store: Store) -> Reader:
@@ -33,15 +38,16 @@ def describe_store(subject: Subject, query: Query) -> Json:
     store = subject.store
     splits, items = Counter[str](), Counter[str]()
     for shard in store.shards:
-        splits[shard.split or ""] += 1
-        items[shard.split or ""] += shard.num_items
+        if shard.split:
+            splits[shard.split] += 1
+            items[shard.split] += shard.num_items
     return {
         "name": subject.name,
         "items": store.num_items,
         "shards": len(store.shards),
         "columns": describe_columns(store),
         "spans": [_describe_table(store, name) for name in store.spans],
-        "splits": [{"name": name, "shards": splits[name], "items": items[name]} for name in sorted(splits) if name],
+        "splits": [{"name": name, "shards": splits[name], "items": items[name]} for name in sorted(splits)],
         "tokenizer": None if store.tokenizer is None else without_paths(store.tokenizer),
         "identity": store.identity if len(store.shards) else None,
         "provenance": plain(dict(store.provenance), clean=True),
@@ -107,13 +113,10 @@ def count_lengths(subject: Subject, query: Query) -> Json:
         return told
     edges = _edges(int(lengths.max()))
     edges = edges[np.searchsorted(edges, lengths.min(), side="right") - 1 :]
-    counts, _ = np.histogram(lengths, edges)
+    bins = zip(edges.tolist(), edges[1:].tolist(), np.histogram(lengths, edges)[0].tolist(), strict=False)
     return {
         **told,
-        "bins": [
-            {"start": int(start), "stop": int(stop), "count": int(count)}
-            for start, stop, count in zip(edges[:-1], edges[1:], counts, strict=True)
-        ],
+        "bins": [dict(zip(("start", "stop", "count"), each, strict=True)) for each in bins],
         "shortest": int(lengths.min()),
         "median": float(np.median(lengths)),
         "mean": float(lengths.mean()),
@@ -143,3 +146,31 @@ def _sample_spans(span_starts: Ints) -> Ints:
             first = start + int(share * max(0, stop - start - _SAMPLED_SPANS))
             runs.append(np.arange(first, min(stop, first + _SAMPLED_SPANS)))
     return np.unique(np.concatenate(runs))
+
+
+def search_documents(subject: Subject, query: Query) -> Json:
+    """Documents from number `first` on whose payload contains `text`, ignoring case.
+
+    A request reads payloads for half a second, or until it has found twenty; `next` says where to continue.
+    """
+    text = query.text("text")
+    if text is None:
+        raise ArgumentError("the search needs a text to look for")
+    wanted = text.casefold()
+    store = subject.store_of(query.text("source"))
+    table = store.spans[query.choice("table", list(store.spans), "documents" if "documents" in store.spans else "")]
+    number, total = query.whole("first", 0), len(table)
+    found: list[Json] = []
+    deadline = time.monotonic() + _SEARCH_SECONDS
+    while number < total and len(found) < _MOST_FOUND and time.monotonic() < deadline:
+        data, starts, stops = table.read(np.arange(number, min(number + _SLICE, total)))
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            if len(found) == _MOST_FOUND:
+                break
+            if start >= 0:
+                shown = plain(table.decode(data.data[start:stop], number))
+                told = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+                if wanted in told.casefold():
+                    found.append({"document": number, "payload": shown})
+            number += 1
+    return {"text": text, "found": found, "next": number, "total": total}

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from tokenfeed.kernels import bestfit
 from tokenfeed.store.packing import Block
 from tokenfeed.types import Ints
-from tokenfeed.ui.query import Query
+from tokenfeed.ui.messages import Json, Query
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json
 
 __all__ = ["pack_some", "show_rows"]
 

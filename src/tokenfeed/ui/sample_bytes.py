@@ -19,11 +19,10 @@ from tokenfeed.storage.files import Part
 from tokenfeed.storage.local import reading
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.store import Store
+from tokenfeed.ui.messages import Json, Query, without_paths
 from tokenfeed.ui.overview import reader_of
-from tokenfeed.ui.query import Query
 from tokenfeed.ui.samples import choose_sample
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json, without_paths
 
 __all__ = ["show_bytes"]
 

@@ -13,10 +13,9 @@ from tokenfeed.errors import SampleIndexError
 from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Ints
+from tokenfeed.ui.messages import Json, Query, plain, without_paths
 from tokenfeed.ui.overview import reader_of
-from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json, plain, without_paths
 
 __all__ = ["Excerpt", "choose_sample", "show_sample", "show_tokens"]
 

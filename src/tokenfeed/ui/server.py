@@ -1,10 +1,8 @@
 """The server of the page: its static files, the questions it answers, and a socket on loopback."""
 
-import secrets
 import socket
 import sys
 from collections.abc import Callable
-from importlib import resources
 from typing import Any
 
 import uvicorn
@@ -12,15 +10,15 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from tokenfeed.errors import TokenfeedError
-from tokenfeed.observe.endpoint import explain_port
-from tokenfeed.ui import live, order, overview, packing, runs, sample_bytes, samples, searching, text_flow
-from tokenfeed.ui.guard import Guard
-from tokenfeed.ui.query import Query
+from tokenfeed.observe.metrics import explain_port
+from tokenfeed.ui import live, order, overview, packing, runs, sample_bytes, samples, text_flow
+from tokenfeed.ui.guard import HEADER, MOST_HEADER_BYTES, Guard
+from tokenfeed.ui.messages import Json, Query, without_paths
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json, without_paths
 
 __all__ = ["Server"]
 
@@ -41,12 +39,10 @@ _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "ledger": runs.show_ledger,
     "trace": runs.trace_step,
     "find": runs.find_document,
-    "search": searching.search_documents,
+    "search": overview.search_documents,
     "live": live.show_live,
 }
 """The questions the page may ask. The work for each is bounded, whatever the size of the data."""
-
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 class Server:
@@ -55,10 +51,11 @@ class Server:
     The constructor opens the socket, so `address` is known before `run` starts to answer.
     """
 
+    header = HEADER
+
     def __init__(self, subject: Subject, *, port: int = 0) -> None:
         """Port 0 takes any free port; a port that is in use raises AddressInUseError."""
-        self._token = secrets.token_urlsafe(24)
-        self._guard = Guard(_make_app(subject), self._token)
+        self._guard = Guard(_make_app(subject))
         try:
             self._socket = socket.create_server(("127.0.0.1", port))
         except OSError as error:
@@ -73,8 +70,15 @@ class Server:
                 server_header=False,
                 timeout_graceful_shutdown=1,
                 ws="none",
+                http="h11",
+                h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             )
         )
+
+    @property
+    def token(self) -> str:
+        """Questions carry it in the header `header`."""
+        return self._guard.token
 
     @property
     def port(self) -> int:
@@ -83,7 +87,7 @@ class Server:
     @property
     def address(self) -> str:
         """Address of the page with its token, valid as long as the server runs."""
-        return f"http://127.0.0.1:{self.port}/?token={self._token}"
+        return f"http://127.0.0.1:{self.port}/?token={self.token}"
 
     def address_once(self) -> str:
         """Address of the page with a token that works once."""
@@ -101,20 +105,9 @@ class Server:
 
 
 def _make_app(subject: Subject) -> Starlette:
-    routes = [Route(f"/api/{name}", _endpoint(subject, answer)) for name, answer in _ANSWERS.items()]
-    for file in resources.files("tokenfeed.ui").joinpath("page").iterdir():
-        name, kind = file.name, _TYPES.get(f".{file.name.rpartition('.')[2]}")
-        if kind is not None:
-            path = "/" if name == "index.html" else f"/{name}"
-            routes.append(Route(path, _static(file.read_bytes(), kind)))
+    routes: list[BaseRoute] = [Route(f"/api/{name}", _endpoint(subject, answer)) for name, answer in _ANSWERS.items()]
+    routes.append(Mount("/", StaticFiles(packages=[("tokenfeed.ui", "page")], html=True)))
     return Starlette(routes=routes)
-
-
-def _static(content: bytes, kind: str) -> Callable[[Request], Any]:
-    async def give(request: Request) -> Response:
-        return Response(content, media_type=kind)
-
-    return give
 
 
 def _endpoint(subject: Subject, answer: Callable[[Subject, Query], Json]) -> Callable[[Request], Any]:

@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tokenfeed.errors import MissingError, TokenfeedError
 from tokenfeed.format.layout import MANIFEST
@@ -16,9 +16,11 @@ from tokenfeed.store.store import Store, open_store
 from tokenfeed.text.sources.files import ENDINGS, TextFiles
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.live import Live
-from tokenfeed.ui.telling import last_name
+from tokenfeed.ui.messages import last_name, pick
 
 __all__ = ["Subject", "open_subject"]
+
+Thing = TypeVar("Thing")
 
 _FIRST_LINE_BYTES = 1 << 24
 
@@ -42,12 +44,11 @@ class Subject:
 
     @property
     def store(self) -> Store:
-        if self.given_store is None:
-            raise MissingError(
-                f"{self.name} does not lead to one store: its run reads several, or its store has moved. Open the "
-                "store itself to see samples"
-            )
-        return self.given_store
+        return _need(
+            self.given_store,
+            f"{self.name} does not lead to one store: its run reads several, or its store has moved. Open the store "
+            "itself to see samples",
+        )
 
     def store_of(self, source: str | None) -> Store:
         """The store of a source of the run's mixture, opened where the run recorded it; the only store if None."""
@@ -63,34 +64,26 @@ class Subject:
 
     @property
     def run(self) -> Run:
-        if self.given_run is None:
-            raise MissingError(f"{self.name} is not a run file; open the run file to see its history")
-        return self.given_run
+        return _need(self.given_run, f"{self.name} is not a run file; open the run file to see its history")
 
     @property
     def live(self) -> Live:
-        if self.given_live is None:
-            raise MissingError(f"{self.name} is neither a run file nor a stats file written by observe.publish")
-        return self.given_live
+        what = "neither a run file nor a stats file written by observe.publish"
+        return _need(self.given_live, f"{self.name} is {what}")
 
     @property
     def files(self) -> TextFiles:
-        if self.given_files is None:
-            raise MissingError(f"{self.name} is not a folder of text")
-        return self.given_files
+        return _need(self.given_files, f"{self.name} is not a folder of text")
 
     @property
     def tokenizer(self) -> Tokenizer:
-        if self.given_tokenizer is None:
-            raise MissingError("this needs a tokenizer: start the page with --tokenizer PATH")
-        return self.given_tokenizer
+        return _need(self.given_tokenizer, "this needs a tokenizer: start the page with --tokenizer PATH")
 
     def describe(self) -> dict[str, Any]:
         """The facts that decide which sections the page shows."""
         tokenizer = self.given_tokenizer
         return {
-            "kind": self.kind,
-            "name": self.name,
+            **pick(self, "kind name"),
             "has_store": self.given_store is not None,
             "has_run": self.given_run is not None,
             "has_live": self.given_live is not None,
@@ -99,37 +92,36 @@ class Subject:
         }
 
 
-def open_subject(
-    path: str,
-    *,
-    tokenizer: str | None = None,
-    split: str | None = None,
-    dtype: str | None = None,
-    eos: int | None = None,
-) -> Subject:
-    """Open a run file, a stats file, a folder, file or pattern of text, a store, or a token file of another system."""
-    loaded = None if tokenizer is None else Tokenizer.load(tokenizer)
+def _need(thing: Thing | None, message: str) -> Thing:
+    if thing is None:
+        raise MissingError(message)
+    return thing
+
+
+def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> Subject:
+    """Open a run file, a stats file, a folder, file or pattern of text, a store, or a token file of another system.
+
+    `options` are those of `tokenfeed.open`.
+    """
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
-    homes = _homes([path])
+    given: dict[str, Any] = {
+        "given_tokenizer": None if tokenizer is None else Tokenizer.load(tokenizer),
+        "homes": _homes([path]),
+    }
     if _is_run(path):
         run = Run(path)
-        homes = _homes([path, *(each for start in run.starts for hints in start.stores.values() for each in hints)])
-        return Subject(
-            "run",
-            name,
-            given_store=_store_of(run),
-            given_run=run,
-            given_live=Live(Path(path).with_suffix(SUFFIX)),
-            given_tokenizer=loaded,
-            homes=homes,
+        given["homes"] = _homes(
+            [path, *(each for start in run.starts for hints in start.stores.values() for each in hints)]
         )
+        live = Live(Path(path).with_suffix(SUFFIX))
+        return Subject("run", name, given_store=_store_of(run), given_run=run, given_live=live, **given)
     if path.endswith(SUFFIX):
-        return Subject("stats", name, given_live=Live(find_stats_file(path)), given_tokenizer=loaded, homes=homes)
+        return Subject("stats", name, given_live=Live(find_stats_file(path)), **given)
     if _is_text(path):
-        return Subject("text", name, given_files=TextFiles.find(path), given_tokenizer=loaded, homes=homes)
-    store = open_store(path, split=split, dtype=dtype, eos=eos)
+        return Subject("text", name, given_files=TextFiles.find(path), **given)
+    store = open_store(path, **options)
     _ = store.identity  # O(shards): compute it once now, not while the page waits for it
-    return Subject("store", name, given_store=store, given_tokenizer=loaded, homes=homes)
+    return Subject("store", name, given_store=store, **given)
 
 
 def _homes(paths: list[str]) -> tuple[str, ...]:

@@ -9,10 +9,9 @@ from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.feed import TextFeed, stream
 from tokenfeed.text.streaming.rows import StreamBatch
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-from tokenfeed.ui.query import Query
+from tokenfeed.ui.messages import Json, Query, plain, without_paths
 from tokenfeed.ui.samples import show_tokens
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json, plain, without_paths
 
 __all__ = ["list_documents", "show_batch"]
 

@@ -108,17 +108,16 @@ class Client:
     def __init__(self, server: Server) -> None:
         self.port = server.port
         self.told: list[bytes] = []
-        status, headers, _ = self.get(server.address.partition(str(self.port))[2], cookie=None)
-        assert status == 200
-        self.cookie = headers["Set-Cookie"].split(";")[0]
+        self.header = server.header
+        self.token = server.token
 
-    def get(self, target: str, *, cookie: str | None = "", method: str = "GET", **headers: str):
-        """(status, headers, body). `cookie` is that of who was let in, unless it is another."""
+    def get(self, target: str, *, token: str | None = "", method: str = "GET", **headers: str):
+        """(status, headers, body). `token` is that of who was let in, unless it is another."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         sent = dict(headers)
-        given = self.cookie if cookie == "" else cookie
+        given = self.token if token == "" else token
         if given is not None:
-            sent["Cookie"] = given
+            sent[self.header] = given
         try:
             connection.request(method, target, headers=sent)
             response = connection.getresponse()

@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from tokenfeed.errors import ArgumentError, MissingError, NotFoundError, SampleIndexError
-from tokenfeed.ui.overview import _edges, _sample_spans, count_lengths, describe_store, list_shards
+from tokenfeed.ui.messages import Query
+from tokenfeed.ui.overview import (
+    _edges,
+    _sample_spans,
+    count_lengths,
+    describe_store,
+    list_shards,
+    search_documents,
+)
 from tokenfeed.ui.packing import pack_some, show_rows
-from tokenfeed.ui.query import Query
 from tokenfeed.ui.sample_bytes import show_bytes
 from tokenfeed.ui.samples import show_sample, show_tokens
-from tokenfeed.ui.searching import search_documents
 from tokenfeed.ui.subject import open_subject
 
 
