@@ -59,44 +59,34 @@ class TokenfeedError(Exception):
         return str(self.args[0]) if self.args else ""
 
 
-class ArgumentError(TokenfeedError, ValueError):
-    """An argument that cannot be meant."""
+class ArgumentError(TokenfeedError, ValueError): ...
 
 
-class MissingError(TokenfeedError, KeyError):
-    """A column, span table or split that the store does not have."""
+class MissingError(TokenfeedError, KeyError): ...
 
 
-class SampleIndexError(TokenfeedError, IndexError):
-    """A sample number outside the view."""
+class SampleIndexError(TokenfeedError, IndexError): ...
 
 
-class FitError(TokenfeedError, ValueError):
-    """A value that the column's dtype cannot hold."""
+class FitError(TokenfeedError, ValueError): ...
 
 
-class NotFoundError(TokenfeedError, FileNotFoundError):
-    """No file, folder or object at this path."""
+class NotFoundError(TokenfeedError, FileNotFoundError): ...
 
 
-class NotAStoreError(NotFoundError):
-    """Nothing at this path that tokenfeed can open."""
+class NotAStoreError(NotFoundError): ...
 
 
-class DependencyError(TokenfeedError, ImportError):
-    """An optional package is not installed; the message says how to install it."""
+class DependencyError(TokenfeedError, ImportError): ...
 
 
-class AddressInUseError(TokenfeedError, OSError):
-    """Another process listens on this port."""
+class AddressInUseError(TokenfeedError, OSError): ...
 
 
-class FormatError(TokenfeedError, ValueError):
-    """A file that is not what its name or version promises."""
+class FormatError(TokenfeedError, ValueError): ...
 
 
-class CorruptionError(FormatError):
-    """A file that contradicts its manifest, its header or itself."""
+class CorruptionError(FormatError): ...
 
 
 class _SystemError(TokenfeedError, OSError):
@@ -108,40 +98,31 @@ class _SystemError(TokenfeedError, OSError):
         self.errno = errno
 
 
-class ReadError(_SystemError):
-    """The operating system would not read."""
+class ReadError(_SystemError): ...
 
 
-class TruncatedError(ReadError):
-    """A file that ended before the bytes it was opened for."""
+class TruncatedError(ReadError): ...
 
 
-class WriteError(_SystemError):
-    """The operating system would not write."""
+class WriteError(_SystemError): ...
 
 
-class DownloadError(TokenfeedError, OSError):
-    """A server that would not give what was asked, however often it was asked."""
+class DownloadError(TokenfeedError, OSError): ...
 
 
-class StateError(TokenfeedError, ValueError):
-    """A checkpoint, plan or run file that cannot be understood."""
+class StateError(TokenfeedError, ValueError): ...
 
 
-class PlanMismatchError(TokenfeedError, ValueError):
-    """A checkpoint of a run that delivered other samples than this plan would have."""
+class PlanMismatchError(TokenfeedError, ValueError): ...
 
 
-class WorkerError(TokenfeedError, RuntimeError):
-    """A worker process or task that failed repeatedly, or failed with an error that was not expected."""
+class WorkerError(TokenfeedError, RuntimeError): ...
 
 
-class ForkError(TokenfeedError, RuntimeError):
-    """Remote data read in a forked process, where the client's threads are missing; the message names the way out."""
+class ForkError(TokenfeedError, RuntimeError): ...
 
 
-class InterpreterError(TokenfeedError, ImportError):
-    """Imported where kernels cannot be compiled: in a subinterpreter."""
+class InterpreterError(TokenfeedError, ImportError): ...
 
 
 def describe_errno(number: int) -> str:

@@ -47,11 +47,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("serve", serve.serve, "tokenfeed serve store --tokenizer tokenizer"),
     ("top", top.top, "tokenfeed top run.stats.jsonl"),
     ("trace", trace.trace, "tokenfeed trace run.jsonl --step 81204 --rank 0"),
-    (
-        "train-tokenizer",
-        train_tokenizer.train_tokenizer,
-        "tokenfeed train-tokenizer text -o tokenizer --vocab-size 32768",
-    ),
+    ("train-tokenizer", train_tokenizer.train_tokenizer, "tokenfeed train-tokenizer text -o tokenizer"),
     ("verify", verify.verify_command, "tokenfeed verify store --quick"),
 )
 for _name, _command, _example in _COMMANDS:

@@ -1,5 +1,3 @@
-"""`tokenfeed bench PATH`: measures how fast this machine reads a store."""
-
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated

@@ -1,5 +1,3 @@
-"""`tokenfeed diff RUN RUN`: from which step on two runs differ, and why."""
-
 from dataclasses import asdict
 
 import typer

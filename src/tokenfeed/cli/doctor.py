@@ -1,5 +1,3 @@
-"""`tokenfeed doctor`: checks whether tokenfeed works on this machine, and what is missing."""
-
 from dataclasses import asdict
 
 import typer
@@ -16,9 +14,9 @@ _MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "problem": ("✗", "
 def doctor(as_json: Json = False) -> None:
     """Check Python, kernels, limits, disks, packages, GPUs and credentials. Exit status: 1 if tokenfeed cannot work."""
     # Imported here because it is slow, and other commands do not need it.
-    from tokenfeed.observe.checks import check_credentials, check_machine, check_packages
+    from tokenfeed.observe.checks import check_all
 
-    checks = [*check_machine(), *check_packages(), *check_credentials()]
+    checks = list(check_all())
     problems = [check for check in checks if check.status == "problem"]
     if as_json:
         print_json({"ok": not problems, "checks": [asdict(check) for check in checks]})

@@ -1,5 +1,3 @@
-"""`tokenfeed download DATASET`: bring the files of a dataset to this machine."""
-
 import sys
 from dataclasses import asdict
 from pathlib import Path

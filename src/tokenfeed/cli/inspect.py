@@ -1,5 +1,3 @@
-"""`tokenfeed inspect PATH`: shows the contents of a store."""
-
 from typing import Annotated, Any
 
 import typer

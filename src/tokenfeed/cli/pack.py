@@ -1,5 +1,3 @@
-"""`tokenfeed pack PATH --length N`: plans which documents go into which row."""
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

@@ -1,5 +1,3 @@
-"""`tokenfeed prepare INPUT… -o STORE --tokenizer T`: text to a store."""
-
 import contextlib
 import sys
 import time

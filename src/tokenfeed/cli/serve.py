@@ -1,5 +1,3 @@
-"""`tokenfeed serve PATH`: shows a store, a run, a running loader or a folder of text in the browser."""
-
 import webbrowser
 from importlib import import_module
 from typing import Annotated, Any

@@ -1,5 +1,3 @@
-"""`tokenfeed top RUN`: shows a running loader, live."""
-
 import contextlib
 import time
 from dataclasses import asdict

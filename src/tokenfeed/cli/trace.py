@@ -1,5 +1,3 @@
-"""`tokenfeed trace RUN`: what a step was trained on, or where a document was seen."""
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict

@@ -1,5 +1,3 @@
-"""`tokenfeed train-tokenizer INPUT… -o OUT`: learn a vocabulary from text."""
-
 import time
 from collections.abc import Iterator
 from itertools import islice

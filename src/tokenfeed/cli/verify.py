@@ -1,5 +1,3 @@
-"""`tokenfeed verify PATH`: checks that a store is what it claims to be."""
-
 from dataclasses import asdict
 from typing import Annotated
 

@@ -22,7 +22,7 @@ from tokenfeed.errors import TokenfeedError
 from tokenfeed.kernels import items
 from tokenfeed.loader.loader import Loader
 from tokenfeed.observe.machine import find_gpus
-from tokenfeed.storage.credentials import AZURE_VARIABLES, s3_config
+from tokenfeed.storage.credentials import s3_config
 from tokenfeed.store.store import open_store
 from tokenfeed.store.writer import Writer
 from tokenfeed.text.tokenizer.engines import ENGINES, make_engine
@@ -30,7 +30,7 @@ from tokenfeed.text.tokenizer.engines.workers import available_cores
 from tokenfeed.text.tokenizer.patterns import PATTERNS
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
-__all__ = ["Check", "check_credentials", "check_machine", "check_packages"]
+__all__ = ["Check", "check_all"]
 
 _FEW_FILES = 1024
 _LITTLE_DISK = 5 << 30
@@ -54,26 +54,7 @@ _OPTIONAL = {
     "pynvml": ("nvidia-ml-py", "GPU load in `tokenfeed top`"),
 }
 _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
-_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_PROFILE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_SKIP_SIGNATURE",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_SERVICE_ACCOUNT",
-    "GOOGLE_SERVICE_ACCOUNT_PATH",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "GOOGLE_SKIP_SIGNATURE",
-    "STORAGE_EMULATOR_HOST",
-    *AZURE_VARIABLES,
-    "HF_TOKEN",
-)
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "HF_TOKEN", "STORAGE_EMULATOR_HOST")
 _FILES = (".aws/credentials", ".aws/config", ".config/gcloud/application_default_credentials.json")
 
 
@@ -89,13 +70,16 @@ class Check:
     """What to do; empty if nothing needs doing."""
 
 
-def check_machine() -> Iterator[Check]:
-    """Run the checks. Takes half a second, or ten if the kernels must be compiled."""
+def check_all() -> Iterator[Check]:
+    """Run the checks. Takes a second, or ten if the kernels must be compiled; contacts no server."""
     yield Check("system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
     yield Check("python", "ok", f"{platform.python_version()} ({platform.python_implementation()})")
     yield Check("page size", "ok", f"{os.sysconf('SC_PAGE_SIZE'):,} bytes")
-    for name in ("tokenfeed", "numpy", "numba"):
-        yield Check(name, "ok", metadata.version(name))
+    for name in ("tokenfeed", "numpy", "numba", *_NEEDED, *_OPTIONAL):
+        yield _check_package(name)
+    for gpu in find_gpus():
+        memory = f"{gpu.used_bytes / 1e9:.1f} of {gpu.total_bytes / 1e9:.1f} GB used"
+        yield Check(f"GPU {gpu.index}", "ok", f"{gpu.name}, {memory}, busy {gpu.busy:.0%}")
     cache = os.environ.get("TOKENFEED_CACHE") or "~/.cache/tokenfeed"
     looks: dict[str, Callable[[], Check]] = {
         "kernels": _check_kernels,
@@ -104,12 +88,14 @@ def check_machine() -> Iterator[Check]:
         "reads in flight": _check_nowait,
         "cache folder": partial(_check_disk, "cache folder", Path(cache).expanduser()),
         "temporary files": partial(_check_disk, "temporary files", Path(tempfile.gettempdir())),
+        "tokenizer engines": _check_engines,
+        "credentials": _check_credentials,
     }
     for name, look in looks.items():
         try:
             yield look()
         except Exception as error:  # noqa: BLE001 — one failing check must not hide the others
-            yield Check(name, "note", f"the check failed: {type(error).__name__}")
+            yield Check(name, "note", f"the check failed: {type(error).__name__}", "`tokenfeed --debug doctor`")
 
 
 def _check_kernels() -> Check:
@@ -203,46 +189,34 @@ def _check_disk(name: str, folder: Path) -> Check:
     return Check(name, "ok", found)
 
 
-def check_packages() -> Iterator[Check]:
-    """Check versions, CUDA devices, and that each tokenizer engine works. Importing torch may take seconds."""
-    for name, what in _NEEDED.items():
-        if find_spec(name):
-            yield Check(name, "ok", _version(name))
-        else:
-            yield Check(name, "problem", f"not installed ({what})", f"pip install {name}, or reinstall tokenfeed.")
-    for name, (install, what) in _OPTIONAL.items():
-        if find_spec(name):
-            yield _check_torch() if name == "torch" else Check(name, "ok", _version(name))
-        else:
-            yield Check(name, "note", f"not installed ({what})", f"pip install {install}, if you need it.")
-    for gpu in find_gpus():
-        memory = f"{gpu.used_bytes / 1e9:.1f} of {gpu.total_bytes / 1e9:.1f} GB used"
-        yield Check(f"GPU {gpu.index}", "ok", f"{gpu.name}, {memory}, busy {gpu.busy:.0%}")
-    yield from _check_engines()
-
-
-def _version(name: str) -> str:
+def _check_package(name: str) -> Check:
+    if not find_spec(name):
+        if name in _NEEDED:
+            advice = f"pip install {name}, or reinstall tokenfeed."
+            return Check(name, "problem", f"not installed ({_NEEDED[name]})", advice)
+        install, what = _OPTIONAL[name]
+        return Check(name, "note", f"not installed ({what})", f"pip install {install}, if you need it.")
     try:
-        return metadata.version(_DISTRIBUTIONS.get(name, name))
+        version = metadata.version(_DISTRIBUTIONS.get(name, name))
     except metadata.PackageNotFoundError:
-        return "unknown version"
+        version = "unknown version"
+    return _check_torch(version) if name == "torch" else Check(name, "ok", version)
 
 
-def _check_torch() -> Check:
-    version = _version("torch")
+def _check_torch(version: str) -> Check:
+    """Importing it may take seconds."""
     try:
         cuda = import_module("torch").cuda
         if not cuda.is_available():
             return Check("torch", "ok", f"{version}, without CUDA devices")
         names = [cuda.get_device_name(index) for index in range(cuda.device_count())]
     except Exception as error:  # noqa: BLE001 — a broken driver raises all kinds
-        return Check(
-            "torch", "note", f"{version} cannot be used: {type(error).__name__}", "Reinstall it for this machine."
-        )
+        found = f"{version} cannot be used: {type(error).__name__}"
+        return Check("torch", "note", found, "Reinstall it for this machine.")
     return Check("torch", "ok", f"{version}, CUDA: {', '.join(names)}")
 
 
-def _check_engines() -> Iterator[Check]:
+def _check_engines() -> Check:
     vocabulary = Vocabulary({bytes((byte,)): byte for byte in range(256)}, PATTERNS["gpt2"], {})
     usable: list[str] = []
     broken: list[str] = []
@@ -259,19 +233,17 @@ def _check_engines() -> Iterator[Check]:
     if broken:
         found += f" (not working: {', '.join(broken)})"
     status: Literal["ok", "note", "problem"] = "problem" if not usable else "note" if broken else "ok"
-    yield Check("tokenizer engines", status, found, "" if status == "ok" else advice)
+    return Check("tokenizer engines", status, found, "" if status == "ok" else advice)
 
 
-def check_credentials() -> Iterator[Check]:
-    """List credentials found for object stores and the Hugging Face hub. Contacts no server."""
+def _check_credentials() -> Check:
+    """Names of the credentials for object stores and the Hugging Face hub."""
     files = [f"~/{name}" for name in _FILES if (Path.home() / name).exists()]
-    found = [*filter(os.environ.get, _VARIABLES), *files]
+    found = ", ".join([*(name for name in sorted(os.environ) if name.startswith(_VARIABLES)), *files])
     if not found:
-        yield Check("credentials", "ok", "none found: only public remote data can be read")
-        return
+        return Check("credentials", "ok", "none found: only public remote data can be read")
     try:
         signs = "access_key_id" in s3_config()
     except TokenfeedError as error:
-        yield Check("credentials", "note", ", ".join(found), str(error))
-        return
-    yield Check("credentials", "ok", f"{', '.join(found)}{'; requests to S3 are signed' if signs else ''}")
+        return Check("credentials", "note", found, str(error))
+    return Check("credentials", "ok", f"{found}{'; requests to S3 are signed' if signs else ''}")

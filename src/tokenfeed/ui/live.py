@@ -169,4 +169,4 @@ def _rows(series: Series, after: int) -> list[list[float]]:
 
 def show_live(subject: "Subject", query: Query) -> Json:
     """The news of all loaders since point number `after`."""
-    return subject.live.tell(query.whole("after", 0))
+    return subject[Live].tell(query.whole("after", 0))

@@ -22,6 +22,7 @@ _MOST_SHARDS = 100
 _SAMPLED_SHARDS = 64
 _SAMPLED_SPANS = 256
 """Consecutive spans read from each sampled shard."""
+_FEW_SPANS = 4096
 _NUM_BINS = 28
 _SEARCH_SECONDS = 0.5
 _SLICE = 512
@@ -35,7 +36,7 @@ def reader_of(store: Store) -> Reader:
 
 def describe_store(subject: Subject, query: Query) -> Json:
     """Summary of the store. Takes O(shards) time on the server; the answer stays small."""
-    store = subject.store
+    store = subject[Store]
     splits, items = Counter[str](), Counter[str]()
     for shard in store.shards:
         if shard.split:
@@ -83,7 +84,7 @@ def _evenly(count: int, most: int) -> list[int]:
 
 def list_shards(subject: Subject, query: Query) -> Json:
     """Shards [first, first + count): first item, sizes, and bytes on disk of each."""
-    store = subject.store
+    store = subject[Store]
     first = query.whole("first", 0)
     count = query.whole("count", 25, least=1, most=_MOST_SHARDS)
     starts = reader_of(store).starts
@@ -104,7 +105,7 @@ def list_shards(subject: Subject, query: Query) -> Json:
 
 def count_lengths(subject: Subject, query: Query) -> Json:
     """Histogram of span lengths in a table, from a sample of at most 16,384 spans of 64 shards."""
-    store = subject.store
+    store = subject[Store]
     table = query.choice("table", list(store.spans))
     numbers = _sample_spans(reader_of(store).span_starts(table))
     lengths = store.spans[table].locate(numbers)[1] if numbers.size else numbers
@@ -134,18 +135,14 @@ def _edges(longest: int) -> Ints:
 
 
 def _sample_spans(span_starts: Ints) -> Ints:
-    """Span numbers to sample: runs at evenly spread positions in evenly spread shards, so that few files are opened."""
-    filled = np.flatnonzero(np.diff(span_starts))
-    chosen = filled[_evenly(filled.size, _SAMPLED_SHARDS)]
-    runs = [np.empty(0, np.int64)]
-    for place, shard in enumerate(chosen.tolist()):
-        start, stop = int(span_starts[shard]), int(span_starts[shard + 1])
-        # A store of few shards gives several runs per shard; of many, one per shard, each at another position.
-        for part in range(max(1, _SAMPLED_SHARDS // chosen.size)):
-            share = (part + place / chosen.size) / max(1, _SAMPLED_SHARDS // chosen.size)
-            first = start + int(share * max(0, stop - start - _SAMPLED_SPANS))
-            runs.append(np.arange(first, min(stop, first + _SAMPLED_SPANS)))
-    return np.unique(np.concatenate(runs))
+    """Span numbers to sample: all of a few, else 64 runs of them, each within a shard, so that few files are opened."""
+    total = int(span_starts[-1])
+    if total <= _FEW_SPANS:
+        return np.arange(total)
+    firsts = np.linspace(0, total - 1, _SAMPLED_SHARDS).astype(np.int64)
+    ends = span_starts[np.searchsorted(span_starts, firsts, side="right")]
+    runs = zip(firsts, np.minimum(firsts + _SAMPLED_SPANS, ends), strict=True)
+    return np.unique(np.concatenate([np.arange(*run) for run in runs]))
 
 
 def search_documents(subject: Subject, query: Query) -> Json:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from tokenfeed.errors import ArgumentError
 from tokenfeed.runs.history import Leg, Start
 from tokenfeed.runs.rows import RowTrace
+from tokenfeed.runs.run import Run
 from tokenfeed.ui.messages import Json, Query, pick, plain, without_paths
 from tokenfeed.ui.subject import Subject
 
@@ -19,7 +20,7 @@ _MOST_EPOCHS = 64
 
 def describe_run(subject: Subject, query: Query) -> Json:
     """Its plan, its starts, and its legs: a leg is the steps of one start that no later start rolled back."""
-    run = subject.run
+    run = subject[Run]
     if not run.starts:
         return {"name": subject.name, "starts": [], "legs": [], "plan": None, "sources": []}
     plan, legs = run.starts[-1].plan, run.legs
@@ -43,9 +44,9 @@ def _describe_start(start: Start, legs: list[Leg]) -> Json:
 
 def show_ledger(subject: Subject, query: Query) -> Json:
     """Samples that each source gave among the first `samples` of the run, and its target."""
-    if not subject.run.starts:
+    if not subject[Run].starts:
         raise ArgumentError("nothing was started in this run")
-    last = subject.run.starts[-1]
+    last = subject[Run].starts[-1]
     most = (1 << 53) if last.plan.end is None else last.plan.end
     samples = query.whole("samples", min(most, max(10_000, last.samples)), most=most)
     sources = [{"name": each.source, **pick(each, "samples target epochs")} for each in last.plan.ledger(samples)]
@@ -55,7 +56,7 @@ def show_ledger(subject: Subject, query: Query) -> Json:
 def trace_step(subject: Subject, query: Query) -> Json:
     """The rows of a step: sample, epoch, index, place on disk, and documents of each."""
     step = query.whole("step", 0)
-    rows = subject.run.trace(step)
+    rows = subject[Run].trace(step)
     return {"step": step, "num_rows": len(rows), "rows": [_describe_row(row) for row in rows[:_MOST_ROWS]]}
 
 
@@ -74,6 +75,6 @@ def find_document(subject: Subject, query: Query) -> Json:
     """Every row of the first `epochs` epochs that holds a part of a document."""
     document = query.whole("document", 0)
     epochs = range(query.whole("epochs", 1, least=1, most=_MOST_EPOCHS))
-    seen = subject.run.find(document, source=query.text("source"), epochs=epochs)
+    seen = subject[Run].find(document, source=query.text("source"), epochs=epochs)
     shown = [asdict(each) for each in seen[:_MOST_SEEN]]
     return {"document": document, "epochs": len(epochs), "total": len(seen), "seen": shown}

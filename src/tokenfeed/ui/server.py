@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.observe.metrics import explain_port
-from tokenfeed.ui import live, order, overview, packing, runs, sample_bytes, samples, text_flow
+from tokenfeed.ui import live, order, overview, packing, runs, samples, text_flow
 from tokenfeed.ui.guard import HEADER, MOST_HEADER_BYTES, Guard
 from tokenfeed.ui.messages import Json, Query, without_paths
 from tokenfeed.ui.subject import Subject
@@ -28,7 +28,7 @@ _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "shards": overview.list_shards,
     "lengths": overview.count_lengths,
     "sample": samples.show_sample,
-    "bytes": sample_bytes.show_bytes,
+    "bytes": samples.show_bytes,
     "scatter": order.scatter,
     "rounds": order.show_rounds,
     "steps": order.show_steps,

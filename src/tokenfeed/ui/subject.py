@@ -23,6 +23,14 @@ __all__ = ["Subject", "open_subject"]
 Thing = TypeVar("Thing")
 
 _FIRST_LINE_BYTES = 1 << 24
+_MISSING: dict[type, str] = {
+    Store: "does not lead to one store: its run reads several, or its store has moved. Open the store itself to see "
+    "samples",
+    Run: "is not a run file; open the run file to see its history",
+    Live: "is neither a run file nor a stats file written by observe.publish",
+    TextFiles: "is not a folder of text",
+    Tokenizer: "is shown without a tokenizer, which this needs: start the page with --tokenizer PATH",
+}
 
 
 @dataclass(frozen=True)
@@ -32,70 +40,45 @@ class Subject:
     kind: Literal["store", "run", "stats", "text"]
     name: str
     """Last part of its path. The page never gets the rest."""
-    given_store: Store | None = None
-    given_run: Run | None = None
-    given_files: TextFiles | None = None
-    given_live: Live | None = None
-    given_tokenizer: Tokenizer | None = None
+    things: tuple[object, ...] = ()
+    """The store, run, live counters, text files and tokenizer, as far as there are."""
     homes: tuple[str, ...] = ()
     """Folders of this machine that error messages may name, to be cut out before the page gets them."""
     _opened: dict[str, Store] = field(default_factory=dict, repr=False)
     """Stores of the sources of a mixture, opened so far."""
 
-    @property
-    def store(self) -> Store:
-        return _need(
-            self.given_store,
-            f"{self.name} does not lead to one store: its run reads several, or its store has moved. Open the store "
-            "itself to see samples",
-        )
+    def find(self, kind: type[Thing]) -> Thing | None:
+        return next((each for each in self.things if isinstance(each, kind)), None)
+
+    def __getitem__(self, kind: type[Thing]) -> Thing:
+        """The thing of this kind; without one, MissingError says what to open."""
+        found = self.find(kind)
+        if found is None:
+            raise MissingError(f"{self.name} {_MISSING[kind]}")
+        return found
 
     def store_of(self, source: str | None) -> Store:
         """The store of a source of the run's mixture, opened where the run recorded it; the only store if None."""
         if source is None:
-            return self.store
+            return self[Store]
         if source not in self._opened:
-            plan, paths = self.run.starts[-1].plan, list(self.run.starts[-1].stores.get(source, ()))
+            last = self[Run].starts[-1]
+            paths = list(last.stores.get(source, ()))
             if not paths:
                 raise MissingError(f"the run file does not say where the data of source {source!r} is")
-            data = plan.sources[plan.source_number(source)].data
+            data = last.plan.sources[last.plan.source_number(source)].data
             self._opened[source] = open_data(paths, data, f"the data of {source!r}")
         return self._opened[source]
 
-    @property
-    def run(self) -> Run:
-        return _need(self.given_run, f"{self.name} is not a run file; open the run file to see its history")
-
-    @property
-    def live(self) -> Live:
-        what = "neither a run file nor a stats file written by observe.publish"
-        return _need(self.given_live, f"{self.name} is {what}")
-
-    @property
-    def files(self) -> TextFiles:
-        return _need(self.given_files, f"{self.name} is not a folder of text")
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return _need(self.given_tokenizer, "this needs a tokenizer: start the page with --tokenizer PATH")
-
     def describe(self) -> dict[str, Any]:
         """The facts that decide which sections the page shows."""
-        tokenizer = self.given_tokenizer
+        tokenizer = self.find(Tokenizer)
+        kinds = {"has_store": Store, "has_run": Run, "has_live": Live, "has_text": TextFiles}
         return {
             **pick(self, "kind name"),
-            "has_store": self.given_store is not None,
-            "has_run": self.given_run is not None,
-            "has_live": self.given_live is not None,
-            "has_text": self.given_files is not None,
+            **{name: self.find(kind) is not None for name, kind in kinds.items()},
             "tokenizer": None if tokenizer is None else {"digest": tokenizer.digest, "tokens": tokenizer.vocab_size},
         }
-
-
-def _need(thing: Thing | None, message: str) -> Thing:
-    if thing is None:
-        raise MissingError(message)
-    return thing
 
 
 def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> Subject:
@@ -104,24 +87,19 @@ def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> 
     `options` are those of `tokenfeed.open`.
     """
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
-    given: dict[str, Any] = {
-        "given_tokenizer": None if tokenizer is None else Tokenizer.load(tokenizer),
-        "homes": _homes([path]),
-    }
+    tokenizers = () if tokenizer is None else (Tokenizer.load(tokenizer),)
     if _is_run(path):
         run = Run(path)
-        given["homes"] = _homes(
-            [path, *(each for start in run.starts for hints in start.stores.values() for each in hints)]
-        )
+        hints = [each for start in run.starts for paths in start.stores.values() for each in paths]
         live = Live(Path(path).with_suffix(SUFFIX))
-        return Subject("run", name, given_store=_store_of(run), given_run=run, given_live=live, **given)
+        return Subject("run", name, (run, live, _store_of(run), *tokenizers), _homes([path, *hints]))
     if path.endswith(SUFFIX):
-        return Subject("stats", name, given_live=Live(find_stats_file(path)), **given)
+        return Subject("stats", name, (Live(find_stats_file(path)), *tokenizers), _homes([path]))
     if _is_text(path):
-        return Subject("text", name, given_files=TextFiles.find(path), **given)
+        return Subject("text", name, (TextFiles.find(path), *tokenizers), _homes([path]))
     store = open_store(path, **options)
     _ = store.identity  # O(shards): compute it once now, not while the page waits for it
-    return Subject("store", name, given_store=store, **given)
+    return Subject("store", name, (store, *tokenizers), _homes([path]))
 
 
 def _homes(paths: list[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ _MOST_TOKENS = 1 << 14
 
 def list_documents(subject: Subject, query: Query) -> Json:
     """The list of files, and the first documents of one row group, as text and as tokens."""
-    files = subject.files
+    files = subject[TextFiles]
     file = query.whole("file", 0, most=len(files) - 1)
     group = query.whole("group", 0)
     documents: list[Json] = []
@@ -44,14 +44,15 @@ def list_documents(subject: Subject, query: Query) -> Json:
 def _describe_text(row: int, text: str | None, subject: Subject) -> Json:
     shown = "" if text is None else text[:_MOST_CHARACTERS]
     told: Json = {"row": row, "text": shown, "characters": len(text or ""), "tokens": None}
-    if subject.given_tokenizer is not None and text is not None:
-        told["tokens"] = show_tokens(subject.given_tokenizer.encode(shown), subject.given_tokenizer)
+    tokenizer = subject.find(Tokenizer)
+    if tokenizer is not None and text is not None:
+        told["tokens"] = show_tokens(tokenizer.encode(shown), tokenizer)
     return told
 
 
 def show_batch(subject: Subject, query: Query) -> Json:
     """Batch `step` of every rank, packed by the stream: its rows, their pieces, and the documents of the pieces."""
-    files, tokenizer = subject.files, subject.tokenizer
+    files, tokenizer = subject[TextFiles], subject[Tokenizer]
     options: dict[str, Any] = {
         "batch_size": query.whole("batch_size", 4, least=1, most=32),
         "length": query.whole("length", 128, least=8, most=2048),
