@@ -11,13 +11,11 @@ from tokenfeed.errors import quantity
 if TYPE_CHECKING:
     from tokenfeed.observe.measuring import Measurement
 
-__all__ = ["bench"]
-
 _WAYS = {"pread": "view.read, positional", "mmap": "view.read, mapped", "loader": "Loader"}
 _RATES = ("windows/s", "tokens/s", "bytes/s", "per batch", "first batch")
 
 
-def bench(
+def command(
     path: StorePath,
     length: Annotated[int, typer.Option(help="Items per window.", min=1)] = 2048,
     batch_size: Annotated[int, typer.Option("-b", "--batch-size", "--batch", help="Windows per batch.", min=1)] = 32,

@@ -14,22 +14,20 @@ from typing import Annotated
 import typer
 from rich.rule import Rule
 
+from tokenfeed.cli import inspect
 from tokenfeed.cli.console import console, tell, tell_done
 from tokenfeed.cli.demo_model import TinyModel
-from tokenfeed.cli.inspect import inspect
 from tokenfeed.cli.serve import import_page, run_until_interrupted
 from tokenfeed.errors import ArgumentError, DependencyError, quantity
 from tokenfeed.loader.loader import Loader
 from tokenfeed.observe.diagnosis import NO_STATS, diagnose
-from tokenfeed.observe.publishing import publish
+from tokenfeed.observe.snapshots import publish
 from tokenfeed.preparation.prepare import prepare
 from tokenfeed.store.store import open_store
 from tokenfeed.store.windows import Windows
 from tokenfeed.text.tokenizer.patterns import find_pattern
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
-
-__all__ = ["demo"]
 
 _TEXT_FILES = 4
 _VOCABULARY = 2048
@@ -39,7 +37,7 @@ _TRAINED_ROWS = 4
 _EVALUATED = 16
 
 
-def demo(
+def command(
     keep: Annotated[Path | None, typer.Option(help="Work in this new folder, and keep it.")] = None,
     documents: Annotated[int, typer.Option(help="Most documents to use.", min=100)] = 1_000,
     batches: Annotated[int, typer.Option(help="Batches to load when measuring speed.", min=1)] = 1_000,
@@ -56,7 +54,7 @@ def demo(
         _chapter("Text to a store: tokenfeed.Tokenizer, tokenfeed.prepare")
         tokenizer = _prepare(folder, documents)
         _chapter("Contents of the store: tokenfeed inspect")
-        inspect(str(folder / "store"))
+        inspect.command(str(folder / "store"))
         windows = open_store(folder / "store", split="train").windows(_LENGTH)
         _chapter("Shuffled batches: tokenfeed.Loader")
         _load(windows, batches)

@@ -7,12 +7,10 @@ from tokenfeed.cli.options import Json, RunPath
 from tokenfeed.runs.comparison import Comparison, Difference, compare
 from tokenfeed.runs.run import Run
 
-__all__ = ["diff"]
-
 _LONGEST = 200
 
 
-def diff(first: RunPath, second: RunPath, as_json: Json = False) -> None:
+def command(first: RunPath, second: RunPath, as_json: Json = False) -> None:
     """Show from which step on two runs deliver other samples, and why. Exit status: 0 if they never differ, else 1."""
     found = compare(Run(first), Run(second))
     if as_json:

@@ -6,12 +6,10 @@ from rich.table import Table
 from tokenfeed.cli.console import console, print_json, styled, tell, tell_done
 from tokenfeed.cli.options import Json
 
-__all__ = ["doctor"]
-
 _MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "problem": ("✗", "red")}
 
 
-def doctor(as_json: Json = False) -> None:
+def command(as_json: Json = False) -> None:
     """Check Python, kernels, limits, disks, packages, GPUs and credentials. Exit status: 1 if tokenfeed cannot work."""
     # Imported here because it is slow, and other commands do not need it.
     from tokenfeed.observe.checks import check_all

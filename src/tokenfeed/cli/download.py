@@ -12,10 +12,8 @@ from tokenfeed.errors import quantity
 if TYPE_CHECKING:
     from tokenfeed.text.download.shards import Downloaded
 
-__all__ = ["download_command"]
 
-
-def download_command(
+def command(
     dataset: Annotated[
         str,
         typer.Argument(

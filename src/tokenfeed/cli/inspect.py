@@ -7,12 +7,10 @@ from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath
 from tokenfeed.store.describe import describe
 from tokenfeed.store.store import open_store
 
-__all__ = ["inspect"]
-
 _LONGEST = 400
 
 
-def inspect(
+def command(
     path: StorePath,
     split: Split = None,
     dtype: Dtype = None,

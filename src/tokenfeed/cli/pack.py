@@ -10,10 +10,8 @@ from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath
 from tokenfeed.errors import quantity
 from tokenfeed.store.store import open_store
 
-__all__ = ["pack_command"]
 
-
-def pack_command(
+def command(
     path: StorePath,
     length: Annotated[int, typer.Option(help="Inputs per row; a row holds one item more.", min=1)],
     table: Annotated[str, typer.Option(help="Span table whose spans are packed.")] = "documents",

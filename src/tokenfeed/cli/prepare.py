@@ -14,13 +14,11 @@ from tokenfeed.errors import ArgumentError, quantity
 if TYPE_CHECKING:
     from tokenfeed.preparation.report import Report
 
-__all__ = ["prepare_command"]
-
 _LINE_SECONDS = 5.0
 _SOURCES = 20
 
 
-def prepare_command(
+def command(
     inputs: Inputs,
     out: Annotated[str, typer.Option("-o", "--out", metavar="STORE", help="The folder of the store.")],
     tokenizer: Annotated[str, typer.Option(help="A saved tokenizer: its folder, or its tokenizer.json.")],

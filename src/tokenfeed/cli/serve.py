@@ -8,10 +8,10 @@ from tokenfeed.cli.console import console, styled, tell
 from tokenfeed.cli.options import Dtype, Eos, Split
 from tokenfeed.errors import DependencyError
 
-__all__ = ["import_page", "run_until_interrupted", "serve"]
+__all__ = ["command", "import_page", "run_until_interrupted"]
 
 
-def serve(
+def command(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A store, a run or stats file, or a folder of text.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from tokenfeed.observe.watching import Watched
     from tokenfeed.storage.remote import RemoteStats
 
-__all__ = ["top"]
-
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 40
 
 
-def top(
+def command(
     path: Annotated[
         Path, typer.Argument(metavar="STATS_OR_RUN", help="File written by observe.publish, or the run file beside it.")
     ],

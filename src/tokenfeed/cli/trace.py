@@ -12,14 +12,12 @@ from tokenfeed.runs.rows import RowTrace
 from tokenfeed.runs.run import Run
 from tokenfeed.runs.sightings import Seen
 
-__all__ = ["trace"]
-
 _MOST_ROWS = 1000
 _MOST_LINES = 8
 _LONGEST = 200
 
 
-def trace(
+def command(
     path: RunPath,
     step: Annotated[int | None, typer.Option(help="Show what this step was trained on.")] = None,
     rank: Annotated[int | None, typer.Option(help="Show only the rows of this rank; with --step.")] = None,

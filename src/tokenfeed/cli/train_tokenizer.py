@@ -11,12 +11,10 @@ from tokenfeed.cli.options import Inputs, Json, TextOption
 if TYPE_CHECKING:
     from tokenfeed.text.sources.files import TextFiles
 
-__all__ = ["train_tokenizer"]
-
 _SAMPLE_TEXTS, _SAMPLE_CHARS = 1_000, 10_000
 
 
-def train_tokenizer(
+def command(
     inputs: Inputs,
     out: Annotated[str, typer.Option("-o", "--out", help="Folder, or file ending in .json, to save to.")],
     vocab_size: Annotated[int, typer.Option(help="Number of tokens, special ones included.")] = 32768,

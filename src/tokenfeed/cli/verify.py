@@ -9,10 +9,8 @@ from tokenfeed.cli.options import Dtype, Eos, Json, StorePath
 from tokenfeed.errors import quantity
 from tokenfeed.store.verify import verify
 
-__all__ = ["verify_command"]
 
-
-def verify_command(
+def command(
     path: StorePath,
     quick: Annotated[bool, typer.Option("--quick", help="Check the structure only, not the checksums.")] = False,
     dtype: Dtype = None,

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from tokenfeed.errors import AddressInUseError, ArgumentError, TokenfeedError
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.observe.diagnosis import NO_STATS
-from tokenfeed.observe.publishing import find_loader
+from tokenfeed.observe.snapshots import find_loader
 
 __all__ = ["MetricsServer", "explain_port", "serve_metrics", "to_dict", "to_openmetrics"]
 
