@@ -8,6 +8,7 @@ import threading
 import time
 from http.client import HTTPConnection
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,8 @@ from rich.rule import Rule
 from tokenfeed.cli import inspect
 from tokenfeed.cli.console import console, tell, tell_done
 from tokenfeed.cli.demo_model import TinyModel
-from tokenfeed.cli.serve import import_page, run_until_interrupted
-from tokenfeed.errors import ArgumentError, DependencyError, quantity
+from tokenfeed.cli.serve import run_until_interrupted
+from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.loader.loader import Loader
 from tokenfeed.observe.diagnosis import NO_STATS, diagnose
 from tokenfeed.observe.snapshots import publish
@@ -28,6 +29,8 @@ from tokenfeed.store.windows import Windows
 from tokenfeed.text.tokenizer.patterns import find_pattern
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.ui.server import HEADER, Server
+from tokenfeed.ui.subject import open_subject
 
 _TEXT_FILES = 4
 _VOCABULARY = 2048
@@ -120,19 +123,15 @@ def _resume(windows: Windows) -> None:
     """Deliver one epoch: half of it to four ranks, the rest to three."""
     seen: list[int] = []
     state = None
-    half = len(windows) // 2 // (4 * _BATCH_SIZE)
-    rest = -(-(len(windows) - half * 4 * _BATCH_SIZE) // (3 * _BATCH_SIZE))
-    for world_size, steps in ((4, half), (3, rest)):
-        ranks = [Loader(windows, _BATCH_SIZE, rank=rank, world_size=world_size) for rank in range(world_size)]
-        for loader in ranks:
-            if state is not None:
-                loader.load_state_dict(state)
-        for batch in (next(loader) for _ in range(steps) for loader in ranks):
-            seen += batch.indices[batch.epochs == 0].tolist()
-            state = batch.state
-        for loader in ranks:
-            loader.close()
-        tell(f"{quantity(steps, 'step')} on {world_size} ranks; the state is {json.dumps(state)}")
+    for world_size, steps in ((4, len(windows) // (8 * _BATCH_SIZE)), (3, None)):
+        for rank in range(world_size):
+            with Loader(windows, _BATCH_SIZE, rank=rank, world_size=world_size, epochs=1) as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                for batch in islice(loader, steps):
+                    seen += batch.indices.tolist()
+        state = batch.state  # the same on all ranks
+        tell(f"after {world_size} ranks the state is {json.dumps(state)}")
     different = len(set(seen))
     told = f"an epoch of {len(windows):,} samples delivered {len(seen):,}, {different:,} of them different"
     tell_done(told) if len(seen) == different == len(windows) else tell(("✗ ", "red"), told)
@@ -166,12 +165,7 @@ def _train(folder: Path, windows: Windows, tokenizer: Tokenizer, seconds: float)
 
 def _show_page(folder: Path) -> None:
     """Serve the page until Ctrl-C; if this is no terminal, only until one question is answered."""
-    try:
-        ui = import_page()
-    except DependencyError as error:
-        tell(f"skipped: {error}", style="yellow")
-        return
-    server = ui.Server(ui.open_subject(str(folder / "run.jsonl"), tokenizer=str(folder / "tokenizer")))
+    server = Server(open_subject(str(folder / "run.jsonl"), tokenizer=str(folder / "tokenizer")))
     if sys.stdout.isatty():
         run_until_interrupted(server)
         return
@@ -180,9 +174,9 @@ def _show_page(folder: Path) -> None:
     thread.start()
     try:
         connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
-        connection.request("GET", "/api/live", headers={server.header: server.token})
+        connection.request("GET", "/api/live", headers={HEADER: server.token})
         (loader,) = json.load(connection.getresponse())["loaders"]
     finally:
-        server.stop()
+        server.shutdown()
         thread.join()
     tell(f"the page answers and shows {loader['batches']:,} batches; in a terminal it stays open until Ctrl-C")

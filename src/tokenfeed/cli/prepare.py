@@ -146,39 +146,24 @@ def _show_plan(report: "Report") -> None:
 
 
 def _show(report: "Report") -> None:
-    sources = [(source.name, source.files, source.counts) for source in report.sources]
-    if len(sources) > 1:
-        sources = [*sources[:_SOURCES], ("all", report.num_files, report.total)]
-    rows = [
-        (
-            name,
-            f"{files:,}",
-            f"{counts.documents:,}",
-            f"{counts.tokens:,}",
-            show_bytes(counts.input_bytes),
-            f"{counts.val_tokens:,}",
-            f"{counts.malformed + counts.null + counts.dropped:,}",
-        )
-        for name, files, counts in sources
-    ]
-    numbers = ("files", "documents", "tokens", "bytes", "val tokens", "left out")
+    sources = [(source.name, source.files, source.counts) for source in report.sources[:_SOURCES]]
+    if len(report.sources) > 1:
+        sources.append(("all", report.num_files, report.total))
+    names = ("documents", "tokens", "input_bytes", "val_tokens", "malformed", "null", "dropped")
+    rows = [(name, f"{files:,}", *(f"{getattr(counts, each):,}" for each in names)) for name, files, counts in sources]
+    numbers = ["files", *(name.replace("_", " ") for name in names)]
     console.print(make_table(("source", *numbers), rows, right=numbers, bare=True))
     if len(report.sources) > _SOURCES:
         tell(f"  and {quantity(len(report.sources) - _SOURCES, 'source')} more; --json has all", style="dim")
     for problem in report.problems:
         tell(("· ", "dim"), f"left out: {problem}")
-    total = report.total
-    if report.left_out > len(report.problems):
-        kinds = f"{total.malformed:,} malformed, {total.null:,} null, {total.dropped:,} by the map function"
-        tell(f"  left out in all: {kinds}", style="dim")
-    speed = f"{report.tokens_per_second / 1e6:,.2f} M tokens/s, {show_bytes(report.bytes_per_second)}/s"
-    did = f"{report.made:,} of {quantity(report.num_slices, 'slice')} in {report.seconds:.1f} s: {speed}"
-    if report.retries:
-        did += f"; {report.retries:,} begun again because a worker died"
     if report.is_complete:
         tell_done(f"{report.path} is complete and sealed, {quantity(report.shards, 'shard')}")
     else:
         left = quantity(report.num_slices - report.slices, "slice")
         tell(f"{report.path} is not complete: other parts still have to make {left}")
-    nothing = "nothing was missing" if report.is_complete else "there was nothing to do"
-    tell(f"  {did if report.made else nothing}", style="dim")
+    speed = f"{report.tokens_per_second / 1e6:,.2f} M tokens/s, {show_bytes(report.bytes_per_second)}/s"
+    did = f"{report.made:,} of {quantity(report.num_slices, 'slice')} in {report.seconds:.1f} s: {speed}"
+    if report.retries:
+        did += f"; {report.retries:,} begun again because a worker died"
+    tell(f"  {did if report.made else 'nothing was missing'}", style="dim")

@@ -1,14 +1,15 @@
 import webbrowser
-from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tokenfeed.cli.console import console, styled, tell
 from tokenfeed.cli.options import Dtype, Eos, Split
-from tokenfeed.errors import DependencyError
 
-__all__ = ["command", "import_page", "run_until_interrupted"]
+if TYPE_CHECKING:
+    from tokenfeed.ui import Server
+
+__all__ = ["command", "run_until_interrupted"]
 
 
 def command(
@@ -21,22 +22,14 @@ def command(
     eos: Eos = None,
 ) -> None:
     """Show a store, a run or a folder of text in the browser, read-only and on this machine only, until Ctrl-C."""
-    ui = import_page()
-    server = ui.Server(ui.open_subject(path, tokenizer=tokenizer, split=split, dtype=dtype, eos=eos), port=port)
+    # Imported here because it is slow, and other commands do not need it.
+    from tokenfeed.ui import Server, open_subject
+
+    server = Server(open_subject(path, tokenizer=tokenizer, split=split, dtype=dtype, eos=eos), port=port)
     run_until_interrupted(server, opens=not no_open)
 
 
-def import_page() -> Any:
-    """Import `tokenfeed.ui`, which needs optional packages."""
-    try:
-        return import_module("tokenfeed.ui")
-    except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
-            raise
-        raise DependencyError(f"the page needs the package {error.name}: pip install 'tokenfeed[ui]'") from error
-
-
-def run_until_interrupted(server: Any, *, opens: bool = False) -> None:
+def run_until_interrupted(server: "Server", *, opens: bool = False) -> None:
     """Print the address, and answer until Ctrl-C."""
     console.print(styled(server.address), soft_wrap=True)
     tell("Anyone on this machine who has this address can see the data. Ctrl-C stops.", style="dim")

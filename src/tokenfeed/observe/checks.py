@@ -45,7 +45,6 @@ _OPTIONAL = {
     "torch": ("'tokenfeed[torch]'", "batches as tensors"),
     "jax": ("'tokenfeed[jax]'", "batches as global arrays"),
     "ray": ("'tokenfeed[ray]'", "prepare on a cluster"),
-    "starlette": ("'tokenfeed[ui]'", "the page of `tokenfeed serve`"),
     "fastokens": ("'tokenfeed[text]'", "tokenises 3 to 6 times as fast as tiktoken"),
     "rustbpe": ("'tokenfeed[text]'", "trains vocabularies"),
     "tokenizers": ("tokenizers", "not needed to load a tokenizer.json"),

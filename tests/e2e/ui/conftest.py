@@ -16,6 +16,7 @@ import tokenfeed
 from golden import GOLDEN, golden_texts, golden_tokenizer
 from tokenfeed import observe
 from tokenfeed.ui import Server, open_subject
+from tokenfeed.ui.server import HEADER
 
 NAMES = ("web", "code", "run.jsonl", "run.stats.jsonl", "mixture.jsonl", "text", "tokenizer")
 NUM_DOCUMENTS = 400
@@ -97,7 +98,7 @@ def serving(path: Path, tokenizer: Path | None = None):
     try:
         yield server
     finally:
-        server.stop()
+        server.shutdown()
         thread.join(10)
         assert not thread.is_alive()
 
@@ -108,7 +109,7 @@ class Client:
     def __init__(self, server: Server) -> None:
         self.port = server.port
         self.told: list[bytes] = []
-        self.header = server.header
+        self.header = HEADER
         self.token = server.token
 
     def get(self, target: str, *, token: str | None = "", method: str = "GET", **headers: str):
