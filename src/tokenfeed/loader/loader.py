@@ -11,8 +11,8 @@ from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.masking import find_masks
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.loader.reading import StepReader, announced, make_steps
-from tokenfeed.plan.locality import Shuffle
 from tokenfeed.plan.mixing import Mixture
+from tokenfeed.plan.permutation import Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import BatchSizes
