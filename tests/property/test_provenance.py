@@ -196,7 +196,7 @@ def test_runs_are_compared_exactly(views, folder, kind, together, suffixes, alik
         assert divided is None or found.division_step == divided
     if found.step is not None:
         assert found.why
-        rows = [run.start_of(found.step).plan.trace([k])[0] for run, k in zip(runs, found.samples, strict=True)]
+        rows = [run.leg_of(found.step).start.plan.trace([k])[0] for run, k in zip(runs, found.samples, strict=True)]
         short = [k not in run.samples(found.step) for run, k in zip(runs, found.samples, strict=True)]
         assert any(short) or content(rows[0]) != content(rows[1])
 

@@ -13,9 +13,8 @@ from rich.text import Text
 from tokenfeed.cli.console import console
 from tokenfeed.cli.options import Json
 from tokenfeed.errors import ArgumentError
-from tokenfeed.runs.rows import RowTrace
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.sightings import Seen
+from tokenfeed.runs.tracing import RowTrace, Seen
 
 __all__ = ["RunPath", "trace"]
 

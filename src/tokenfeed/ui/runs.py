@@ -5,9 +5,9 @@ from typing import Any
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.plan import Plan
-from tokenfeed.runs.history import Leg, Start
-from tokenfeed.runs.rows import RowTrace
+from tokenfeed.runs.file import Leg, Start
 from tokenfeed.runs.run import Run
+from tokenfeed.runs.tracing import RowTrace
 from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
 from tokenfeed.ui.telling import Json, plain, without_paths
