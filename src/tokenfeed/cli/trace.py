@@ -8,9 +8,8 @@ import typer
 from tokenfeed.cli.console import console, make_table, print_json, tell
 from tokenfeed.cli.options import Json, RunPath
 from tokenfeed.errors import ArgumentError, quantity
-from tokenfeed.runs.rows import RowTrace
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.sightings import Seen
+from tokenfeed.runs.tracing import RowTrace, Seen
 
 _MOST_ROWS = 1000
 _MOST_LINES = 8

@@ -3,9 +3,9 @@
 from dataclasses import asdict
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.runs.history import Leg, Start
-from tokenfeed.runs.rows import RowTrace
+from tokenfeed.runs.file import Leg, Start
 from tokenfeed.runs.run import Run
+from tokenfeed.runs.tracing import RowTrace
 from tokenfeed.ui.messages import Json, Query, pick, plain, without_paths
 from tokenfeed.ui.subject import Subject
 
