@@ -23,6 +23,8 @@ TokenfeedError
 """
 
 import os
+from functools import partial
+from typing import Any
 
 __all__ = [
     "AddressInUseError",
@@ -95,26 +97,28 @@ class CorruptionError(FormatError):
     """A file that contradicts its manifest, its header or itself."""
 
 
-class ReadError(TokenfeedError, OSError):
-    """The operating system would not read; `errno` and `filename` say what and where."""
+class _FileError(TokenfeedError, OSError):
+    """`errno` and `filename` say what and where, also in another process."""
 
     def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
         super().__init__(message)
         self.filename = filename
         self.errno = errno
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), filename=self.filename, errno=self.errno), self.args
+
+
+class ReadError(_FileError):
+    """The operating system would not read."""
 
 
 class TruncatedError(ReadError):
     """A file that ended before the bytes it was opened for."""
 
 
-class WriteError(TokenfeedError, OSError):
-    """The operating system would not write; `errno` and `filename` say what and where."""
-
-    def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
-        super().__init__(message)
-        self.filename = filename
-        self.errno = errno
+class WriteError(_FileError):
+    """The operating system would not write."""
 
 
 class DownloadError(TokenfeedError, OSError):

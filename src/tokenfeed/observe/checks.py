@@ -21,7 +21,7 @@ from tokenfeed.kernels import items
 from tokenfeed.loader.loader import Loader
 from tokenfeed.store.store import open_store
 from tokenfeed.store.writer import Writer
-from tokenfeed.text.tokenizer.engines.workers import available_cores
+from tokenfeed.text.tokenizer.engines import available_cores
 
 __all__ = ["Check", "check_machine"]
 

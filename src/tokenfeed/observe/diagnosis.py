@@ -3,7 +3,7 @@
 from tokenfeed.errors import quantity
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.observe.rates import Rates
-from tokenfeed.text.tokenizer.engines.workers import available_cores
+from tokenfeed.text.tokenizer.engines import available_cores
 
 __all__ = ["diagnose"]
 

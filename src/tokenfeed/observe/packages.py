@@ -11,8 +11,7 @@ from tokenfeed.observe.checks import Check
 from tokenfeed.observe.machine import find_gpus
 from tokenfeed.storage.credentials import AZURE_VARIABLES, s3_config
 from tokenfeed.text.tokenizer.engines import ENGINES, make_engine
-from tokenfeed.text.tokenizer.patterns import PATTERNS
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
 __all__ = ["check_credentials", "check_packages"]
 

@@ -17,7 +17,7 @@ from tokenfeed.observe.machine import measure_memory
 from tokenfeed.observe.rates import NO_STATS
 from tokenfeed.observe.snapshots import Snapshot, predecessor_of
 from tokenfeed.storage.local import writing
-from tokenfeed.text.tokenizer.engines.workers import available_cores
+from tokenfeed.text.tokenizer.engines import available_cores
 
 __all__ = ["Publisher", "find_loader", "publish"]
 
