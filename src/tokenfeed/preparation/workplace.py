@@ -14,9 +14,10 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Self
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.format.layout import MANIFEST, SHARD
@@ -28,7 +29,7 @@ from tokenfeed.storage.folder import PathLike, open_folder
 from tokenfeed.storage.local import reading, writing
 from tokenfeed.store.sealing import list_shards, load_manifest
 
-__all__ = ["Hold", "Workplace", "hold"]
+__all__ = ["Workplace", "hold"]
 
 _PLAN = ".prepare/plan.json"
 _RECORDS = ".prepare/slices"
@@ -200,33 +201,30 @@ class Workplace:
         return {shard: checksum(data) for shard, data in zip(shards, found, strict=True)}
 
 
-@contextlib.contextmanager
-def hold(path: Path | None, *, exclusive: bool) -> Iterator["Hold"]:
+class hold:  # noqa: N801
     """Hold a lock file: alone, as one run does until it lets its workers in, or together with others who share it.
 
     The lock is the kernel's: it goes with the process that holds it, however that ends. Waits for the workers of a
     killed run to end. Without a path nothing is held.
     """
-    if path is None:
-        yield Hold(None, -1)
-        return
-    with writing(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        held = Hold(path, descriptor)
-        held.take(exclusive=exclusive)
-        yield held
-    finally:
+
+    def __init__(self, path: Path | None, *, exclusive: bool) -> None:
+        self._path, self._exclusive, self._descriptor = path, exclusive, -1
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            with writing(self._path):
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                self.take(exclusive=self._exclusive)
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):  # nothing was written to it
-            os.close(descriptor)
-
-
-class Hold:
-    """An open lock file; or none, which holds nothing."""
-
-    def __init__(self, path: Path | None, descriptor: int) -> None:
-        self._path = path
-        self._descriptor = descriptor
+            os.close(self._descriptor)
 
     def is_alone(self) -> bool:
         """Whether nobody else holds it; if so, nobody else can from now on."""
