@@ -66,6 +66,7 @@ def golden_options(name):
     small = "small" in details
     return {
         "split": "val" if "val" in details else "train",
+        "val": "last",
         "packing": {"concat": "concat", "concatpop": "concat_pop"}.get(kind, "best_fit"),
         "overflow": "crop_oldest" if kind == "cropfirst" else "crop",
         "sharding": "per_file",

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,15 +32,15 @@ def train_tokenizer(
     text_column: Annotated[str, typer.Option(help="The column, or key, that holds the text.")] = "text",
     as_json: Json = False,
 ) -> None:
-    """Learn a byte-pair vocabulary with nanochat's special tokens. The last of several files is kept for validation."""
+    """Learn a byte-pair vocabulary with nanochat's special tokens. Documents held out for validation are not read."""
     # Imported here: Arrow takes a quarter of a second, and other commands do not need it.
     from tokenfeed.text.sources.files import TextFiles
     from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
-    files = TextFiles.find(inputs, text_column=text_column)
+    files = TextFiles.find(inputs, text_column=text_column, split="train")
     begin = time.perf_counter()
     tokenizer = Tokenizer.train(
-        _texts(files),
+        files.documents(),
         vocab_size,
         pattern=pattern,
         doc_cap=doc_cap,
@@ -71,14 +70,10 @@ def train_tokenizer(
         console.print(f"The text has pairs for only {tokenizer.vocab_size:,} tokens; {vocab_size:,} were asked for.")
 
 
-def _texts(files: "TextFiles") -> Iterator[str]:
-    return files.documents(split="train" if len(files) > 1 else None)
-
-
 def _sample(files: "TextFiles") -> list[str]:
     """The first texts, about a million characters of them."""
     sample, num_chars = [], 0
-    for text in _texts(files):
+    for text in files.documents():
         sample.append(text)
         num_chars += len(text)
         if num_chars >= _SAMPLE_CHARS:

@@ -12,10 +12,11 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.preparation.inputs import InputFile, Slice, read_slice
 from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters, MapFunction, MapOrigin, Span, tile
-from tokenfeed.preparation.records import HASHED_CHARACTERS, Counts, Recipe, Record, choose_split, slice_name
+from tokenfeed.preparation.records import Counts, Recipe, Record, choose_split, slice_name
 from tokenfeed.preparation.workplace import Workplace, hold
 from tokenfeed.store.writer import Writer
 from tokenfeed.text.sources.portions import Portion, TextRules
+from tokenfeed.text.sources.splitting import HASHED_CHARACTERS
 from tokenfeed.text.tokenizer.pieces import join_surrogates
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array

@@ -19,8 +19,9 @@ from tokenfeed.preparation.records import SHARD_BYTES, PreparePlan, Recipe, choo
 from tokenfeed.preparation.report import Board, Report
 from tokenfeed.preparation.workplace import Workplace, hold
 from tokenfeed.store.sealing import seal, unseal
-from tokenfeed.text.sources.finding import PathLike
+from tokenfeed.text.sources.finding import PathLike, find_files
 from tokenfeed.text.sources.portions import TextRules
+from tokenfeed.text.sources.splitting import choose_splits
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.version import __version__
 
@@ -198,12 +199,13 @@ def _find_dtype(tokenizer: Tokenizer, dtype: Any) -> str:
 def _find_val(inputs: Any, files: Sequence[InputFile], val_files: Sequence[str]) -> tuple[int, ...]:
     """Numbers of the files that are `val`."""
     if not val_files:
-        names = {file.name for file in find_inputs(inputs, split="val")}
+        found = find_files(inputs)
+        splits = choose_splits(found, None if any(file.listed == "val" for file in found) else "last")
         if len(files) == 1:
             raise ArgumentError(
                 f"split is 'file', but there is one file only: {files[0].name}. Split by 'hash', or not at all."
             )
-        return tuple(number for number, file in enumerate(files) if file.name in names)
+        return tuple(number for number, split in enumerate(splits.files) if split == "val")
     patterns = [val_files] if isinstance(val_files, str) else list(val_files)
     for pattern in patterns:
         if not any(_matches(file, pattern) for file in files):

@@ -1,6 +1,5 @@
 """A prepared store's own records: the recipe and the inputs, and every slice that is done."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,9 +7,9 @@ from typing import Any, Literal
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.preparation.inputs import InputFile, Slice
+from tokenfeed.text.sources.splitting import is_val
 
 __all__ = [
-    "HASHED_CHARACTERS",
     "SHARD_BYTES",
     "Counts",
     "PreparePlan",
@@ -24,7 +23,6 @@ __all__ = [
 _SMALLEST_SLICE, _LARGEST_SLICE = 8 << 20, 256 << 20
 _WANTED_SLICES = 512
 SHARD_BYTES = 1 << 30
-HASHED_CHARACTERS = 4096
 _LARGEST_NUMBER = 999_999
 
 
@@ -87,12 +85,7 @@ def choose_split(recipe: Recipe, input_number: int, text: str) -> str | None:
         return None
     if recipe.split == "file":
         return "val" if input_number in recipe.val_inputs else "train"
-    if recipe.val_fraction == 0:
-        return "train"
-    data = text[:HASHED_CHARACTERS].encode("utf8", "surrogatepass")
-    key = recipe.split_seed.to_bytes(8, "little", signed=True)
-    drawn = int.from_bytes(hashlib.blake2b(data, digest_size=8, key=key).digest(), "little")
-    return "val" if drawn < recipe.val_fraction * 2**64 else "train"
+    return "val" if is_val(text, recipe.val_fraction, recipe.split_seed) else "train"
 
 
 @dataclass(frozen=True)

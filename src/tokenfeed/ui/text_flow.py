@@ -75,7 +75,7 @@ def show_batch(subject: Subject, query: Query) -> Json:
         feed = stream(
             [str(path) for path in files.paths],
             tokenizer,
-            split=None,
+            split="all",
             refill_size=32,
             threads=1,
             prefetch=0,

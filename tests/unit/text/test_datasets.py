@@ -5,7 +5,7 @@ import pytest
 from tokenfeed.errors import ArgumentError
 from tokenfeed.storage.address import secret_of
 from tokenfeed.text.download.datasets import PRESETS, Dataset, RemoteFile, find_dataset, numbered
-from tokenfeed.text.sources.listing import Listing, write_listing
+from tokenfeed.text.sources.finding import Listing, write_listing
 
 
 @pytest.mark.parametrize(("name", "num_files"), [("fineweb-edu-100b", 1823), ("climbmix-400b", 6543)])

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 from tokenfeed.errors import ArgumentError, DependencyError, DownloadError
 from tokenfeed.storage.address import clean, is_remote, parse, remember_token
 from tokenfeed.storage.failures import Failed, Failure, Kind
-from tokenfeed.text.sources.listing import read_listing
+from tokenfeed.text.sources.finding import read_listing
 
 __all__ = ["PRESETS", "Dataset", "RemoteFile", "default_folder", "find_dataset", "local_name", "look_up", "numbered"]
 

@@ -18,7 +18,7 @@ from tokenfeed.storage.patience import Patience
 from tokenfeed.storage.runtime import LoopThread
 from tokenfeed.text.download.datasets import Dataset, RemoteFile, default_folder, find_dataset
 from tokenfeed.text.download.transfer import fetch
-from tokenfeed.text.sources.listing import Listing, read_listing, write_listing
+from tokenfeed.text.sources.finding import Listing, read_listing, write_listing
 
 __all__ = ["Arrival", "Downloaded", "download"]
 
