@@ -25,6 +25,8 @@ TokenfeedError
 import errno
 import os
 import re
+from functools import partial
+from typing import Any
 
 __all__ = [
     "AddressInUseError",
@@ -89,22 +91,25 @@ class FormatError(TokenfeedError, ValueError): ...
 class CorruptionError(FormatError): ...
 
 
-class _SystemError(TokenfeedError, OSError):
-    """The operating system would not do it; `errno` and `filename` say what and where."""
+class _FileError(TokenfeedError, OSError):
+    """The operating system would not do it; `errno` and `filename` say what and where, also in another process."""
 
     def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
         super().__init__(message)
         self.filename = filename
         self.errno = errno
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), filename=self.filename, errno=self.errno), self.args
 
-class ReadError(_SystemError): ...
+
+class ReadError(_FileError): ...
 
 
 class TruncatedError(ReadError): ...
 
 
-class WriteError(_SystemError): ...
+class WriteError(_FileError): ...
 
 
 class DownloadError(TokenfeedError, OSError): ...

@@ -26,9 +26,8 @@ from tokenfeed.observe.snapshots import publish
 from tokenfeed.preparation.prepare import prepare
 from tokenfeed.store.store import open_store
 from tokenfeed.store.windows import Windows
-from tokenfeed.text.tokenizer.patterns import find_pattern
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary import Vocabulary, find_pattern
 from tokenfeed.ui.server import HEADER, Server
 from tokenfeed.ui.subject import open_subject
 

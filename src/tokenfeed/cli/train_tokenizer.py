@@ -1,5 +1,4 @@
 import time
-from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ from tokenfeed.cli.console import print_json, tell, tell_facts
 from tokenfeed.cli.options import Inputs, Json, TextOption
 
 if TYPE_CHECKING:
-    from tokenfeed.text.sources.files import TextFiles
+    pass
 
 _SAMPLE_TEXTS, _SAMPLE_CHARS = 1_000, 10_000
 
@@ -24,19 +23,19 @@ def command(
     text_column: TextOption = "text",
     as_json: Json = False,
 ) -> None:
-    """Learn a byte-pair vocabulary with nanochat's special tokens. The last of several files is kept for validation."""
+    """Learn a byte-pair vocabulary with nanochat's special tokens. Documents held out for validation are not read."""
     # Imported here: Arrow takes a quarter of a second, and other commands do not need it.
     from tokenfeed.text.sources.files import TextFiles
     from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
-    files = TextFiles.find(inputs, text_column=text_column)
+    files = TextFiles.find(inputs, text_column=text_column, split="train")
     begin = time.perf_counter()
     tokenizer = Tokenizer.train(
-        _texts(files), vocab_size, pattern=pattern, doc_cap=doc_cap, max_chars=max_chars, progress=not as_json
+        files.documents(), vocab_size, pattern=pattern, doc_cap=doc_cap, max_chars=max_chars, progress=not as_json
     )
     seconds = time.perf_counter() - begin
     tokenizer.save(out)
-    sample = [text[:_SAMPLE_CHARS] for text in islice(_texts(files), _SAMPLE_TEXTS)]
+    sample = [text[:_SAMPLE_CHARS] for text in islice(files.documents(), _SAMPLE_TEXTS)]
     num_tokens = len(tokenizer.encode_batch(sample)[0])
     fields = {
         "path": out,
@@ -52,7 +51,3 @@ def command(
     tell_facts({name.replace("_", " "): value for name, value in shown.items()})
     if tokenizer.vocab_size < vocab_size:
         tell(f"The text has pairs for only {tokenizer.vocab_size:,} tokens; {vocab_size:,} were asked for.")
-
-
-def _texts(files: "TextFiles") -> Iterator[str]:
-    return files.documents(split="train" if len(files) > 1 else None)

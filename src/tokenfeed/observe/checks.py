@@ -25,10 +25,8 @@ from tokenfeed.observe.machine import find_gpus
 from tokenfeed.storage.credentials import s3_config
 from tokenfeed.store.store import open_store
 from tokenfeed.store.writer import Writer
-from tokenfeed.text.tokenizer.engines import ENGINES, make_engine
-from tokenfeed.text.tokenizer.engines.workers import available_cores
-from tokenfeed.text.tokenizer.patterns import PATTERNS
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.engines import ENGINES, available_cores, make_engine
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
 __all__ = ["Check", "check_all"]
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from tokenfeed.errors import quantity
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.storage.remote import RemoteStats
-from tokenfeed.text.tokenizer.engines.workers import available_cores
+from tokenfeed.text.tokenizer.engines import available_cores
 
 __all__ = ["NO_STATS", "Rates", "diagnose"]
 

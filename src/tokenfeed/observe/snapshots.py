@@ -23,7 +23,7 @@ from tokenfeed.loader.placing import PlacedLoader
 from tokenfeed.observe.diagnosis import NO_STATS
 from tokenfeed.observe.machine import measure_memory
 from tokenfeed.storage.local import reading, writing
-from tokenfeed.text.tokenizer.engines.workers import available_cores
+from tokenfeed.text.tokenizer.engines import available_cores
 
 __all__ = [
     "SUFFIX",

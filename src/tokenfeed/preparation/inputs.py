@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError
 from tokenfeed.text.sources.files import open_text
-from tokenfeed.text.sources.finding import PathLike, find_files, of_split
+from tokenfeed.text.sources.finding import PathLike, find_files
 from tokenfeed.text.sources.portions import Portion, TextRules
 from tokenfeed.text.sources.stored import StoredFile
 
@@ -38,9 +38,9 @@ class Slice:
     stop: int
 
 
-def find_inputs(sources: PathLike | Sequence[PathLike], *, split: str | None = None) -> list[InputFile]:
+def find_inputs(sources: PathLike | Sequence[PathLike]) -> list[InputFile]:
     """The files that `tokenfeed.stream` would read, in the same order. Two small reads a file, or one request."""
-    return [_describe(StoredFile(file.path), file.name) for file in of_split(find_files(sources), split)]
+    return [_describe(StoredFile(file.path), file.name) for file in find_files(sources)]
 
 
 def cut(file_number: int, file: InputFile, *, text_column: str = "text", slice_bytes: int = 64 << 20) -> list[Slice]:

@@ -13,7 +13,8 @@ from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
 from tokenfeed.runs.origins import open_data
 from tokenfeed.runs.run import Run
 from tokenfeed.store.store import Store, open_store
-from tokenfeed.text.sources.files import ENDINGS, TextFiles
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.sources.finding import ENDINGS
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.live import Live
 from tokenfeed.ui.messages import last_name, pick

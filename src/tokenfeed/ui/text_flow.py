@@ -69,7 +69,7 @@ def show_batch(subject: Subject, query: Query) -> Json:
     documents: dict[tuple[int, ...], int] = {}
     ranks, totals = [], Counter[str]()
     paths = [str(path) for path in files.paths]
-    fixed: Json = {"split": None, "refill_size": 32, "threads": 1, "prefetch": 0, "world_size": world_size, **options}
+    fixed: Json = {"split": "all", "refill_size": 32, "threads": 1, "prefetch": 0, "world_size": world_size, **options}
     for rank in range(world_size):
         with stream(paths, tokenizer, rank=rank, **fixed) as feed:
             batch = next(islice(feed, step, None))

@@ -14,7 +14,7 @@ import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
 from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError
-from tokenfeed.preparation.recipe import Recipe, choose_slice_bytes, choose_split
+from tokenfeed.preparation.records import Recipe, choose_slice_bytes, choose_split
 from tokenfeed.store.verify import verify
 
 TOKENIZER = golden_tokenizer("tiktoken")

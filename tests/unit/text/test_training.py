@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from golden import GOLDEN, golden_texts, golden_vocabulary
 from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, DependencyError, TokenfeedError
-from tokenfeed.text.tokenizer.patterns import NANOCHAT_SPECIAL_TOKENS, PATTERNS
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.vocabulary import NANOCHAT_SPECIAL_TOKENS, PATTERNS
 
 
 def learnt(texts, vocab_size=300, **options):

@@ -10,11 +10,9 @@ import tokenizers as library
 
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_vocabulary
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
-from tokenfeed.text.tokenizer.hugging_face import _byte_characters
-from tokenfeed.text.tokenizer.patterns import PATTERNS, find_pattern
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
-from tokenfeed.text.tokenizer.vocabulary_files import read_ranks, read_vocabulary, write_vocabulary
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary, find_pattern
+from tokenfeed.text.tokenizer.vocabulary_files import _byte_characters, read_ranks, read_vocabulary, write_vocabulary
 
 BYTES = {bytes((byte,)): byte for byte in range(256)}
 

@@ -1,6 +1,8 @@
 """`Tokenizer`: converts text to arrays of tokens and back."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,11 +10,10 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
 from tokenfeed.kernels.ragged import NOTHING, surround
-from tokenfeed.text.tokenizer.engines import TokenizerEngine, choose_engine, make_engine
-from tokenfeed.text.tokenizer.patterns import NANOCHAT_SPECIAL_TOKENS, PATTERNS, find_pattern
+from tokenfeed.text.tokenizer.engines import choose_engine, make_engine
 from tokenfeed.text.tokenizer.pieces import encode_texts
 from tokenfeed.text.tokenizer.training import train_vocabulary
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary import NANOCHAT_SPECIAL_TOKENS, PATTERNS, Vocabulary, find_pattern
 from tokenfeed.text.tokenizer.vocabulary_files import PathLike, read_ranks, read_vocabulary, write_vocabulary
 from tokenfeed.types import Array, Ints
 
@@ -28,9 +29,14 @@ class Tokenizer:
     """
 
     def __init__(self, vocabulary: Vocabulary, *, engine: str | None = None) -> None:
-        self._vocabulary = vocabulary
-        self._engine_name = choose_engine(vocabulary, engine)
-        self._engine: TokenizerEngine | None = make_engine(vocabulary, self._engine_name)
+        self.vocabulary = vocabulary
+        self.engine_name = choose_engine(vocabulary, engine)
+        """Name of the engine: fastokens, tiktoken or gigatoken."""
+        self.vocab_size = vocabulary.size
+        """The largest id plus one."""
+        self.dtype: np.dtype[Any] = np.dtype(np.uint16 if self.vocab_size <= 65_536 else np.uint32)
+        """Narrowest dtype for tokens: uint16 for up to 65,536 tokens, else uint32."""
+        self._engine = make_engine(vocabulary, self.engine_name)
 
     @classmethod
     def train(
@@ -53,16 +59,8 @@ class Tokenizer:
         few pairs, the vocabulary is smaller. The result depends on the texts alone. Memory grows with the distinct
         pieces of text, not with the texts. Needs rustbpe.
         """
-        vocabulary = train_vocabulary(
-            texts,
-            vocab_size,
-            pattern=find_pattern(pattern),
-            special_tokens=special_tokens,
-            bos=bos,
-            doc_cap=doc_cap,
-            max_chars=max_chars,
-            progress=progress,
-        )
+        regex, limits = find_pattern(pattern), {"doc_cap": doc_cap, "max_chars": max_chars}
+        vocabulary = train_vocabulary(texts, vocab_size, regex, special_tokens, bos, limits, progress=progress)
         return cls(vocabulary, engine=engine)
 
     @classmethod
@@ -73,7 +71,7 @@ class Tokenizer:
         """
         vocabulary = read_vocabulary(path)
         if bos is not None:
-            vocabulary = Vocabulary(vocabulary.ranks, vocabulary.pattern, vocabulary.special_tokens, bos)
+            vocabulary = replace(vocabulary, bos=bos)
         return cls(vocabulary, engine=engine)
 
     @classmethod
@@ -117,7 +115,7 @@ class Tokenizer:
         first, last = self._resolve(prepend, "prepend"), self._resolve(append, "append")
         if not isinstance(texts, (list, tuple)):
             texts = list(texts)
-        ids, offsets = encode_texts(self._ready_engine(), texts, threads)
+        ids, offsets = encode_texts(self._engine, texts, threads)
         if first == last == NOTHING:
             return ids.astype(out_dtype), offsets.copy()
         extra = (first != NOTHING) + (last != NOTHING)
@@ -143,87 +141,60 @@ class Tokenizer:
             return b""
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise ArgumentError(f"ids has shape {numbers.shape} and dtype {numbers.dtype}; expected a row of integers")
-        tokens = self._vocabulary.tokens
-        outside = (numbers < 0) | (numbers >= len(tokens))
-        if outside.any():
-            raise ArgumentError(f"{numbers[outside][0]} is not a token; ids go from 0 to {len(tokens) - 1}")
-        found = [token for number in numbers.tolist() if (token := tokens[number]) is not None]
-        if len(found) < numbers.size:
-            unused = next(number for number in numbers.tolist() if tokens[number] is None)
-            raise ArgumentError(f"id {unused} is not used by any token of the vocabulary")
-        return b"".join(found)
+        tokens = self.vocabulary.tokens
+        found = [tokens[number] if 0 <= number < len(tokens) else None for number in numbers.tolist()]
+        known = [token for token in found if token is not None]
+        if len(known) < len(found):
+            missing = numbers[found.index(None)]
+            raise ArgumentError(f"no token has id {missing}; ids go from 0 to {len(tokens) - 1}")
+        return b"".join(known)
 
     def save(self, path: PathLike) -> None:
         """Write the vocabulary as JSON: to `path` if it ends in `.json`, else into that folder."""
-        write_vocabulary(self._vocabulary, path)
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self._vocabulary
-
-    @property
-    def vocab_size(self) -> int:
-        """The largest id plus one."""
-        return self._vocabulary.size
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Narrowest dtype for tokens: uint16 for up to 65,536 tokens, else uint32."""
-        return np.dtype(np.uint16 if self.vocab_size <= 65_536 else np.uint32)
+        write_vocabulary(self.vocabulary, path)
 
     @property
     def token_bytes(self) -> npt.NDArray[np.int32]:
         """Number of bytes of text each token stands for, 0 for special tokens: the divisor of bits per byte."""
-        return self._vocabulary.token_bytes
+        return self.vocabulary.token_bytes
 
     @property
     def digest(self) -> str:
         """16 hexadecimal digits, equal for vocabularies with equal ranks, pattern and special tokens."""
-        return self._vocabulary.digest
-
-    @property
-    def engine_name(self) -> str:
-        """Name of the engine: fastokens, tiktoken or gigatoken."""
-        return self._engine_name
+        return self.vocabulary.digest
 
     @property
     def bos_id(self) -> int:
         """Id of the token that begins a document."""
-        if self._vocabulary.bos is None:
+        if self.vocabulary.bos is None:
             raise MissingError(
                 "this tokenizer does not say which token begins a document; open it with bos=…, one of "
-                f"{list(self._vocabulary.special_tokens)}"
+                f"{list(self.vocabulary.special_tokens)}"
             )
-        return self._vocabulary.special_tokens[self._vocabulary.bos]
+        return self.vocabulary.special_tokens[self.vocabulary.bos]
 
     def special_id(self, name: str) -> int:
         """Id of a special token."""
-        known = self._vocabulary.special_tokens
+        known = self.vocabulary.special_tokens
         if name not in known:
             raise MissingError(f"there is no special token {name!r}; the vocabulary has {list(known)}")
         return known[name]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_engine": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Tokenizer, engine=self.engine_name), (self.vocabulary,)
 
     def __repr__(self) -> str:
         names = {regex: name for name, regex in PATTERNS.items()}
-        pattern = names.get(self._vocabulary.pattern, "own")
+        pattern = names.get(self.vocabulary.pattern, "own")
         return (
-            f"Tokenizer({self.vocab_size:,} tokens, {pattern} pattern, bos {self._vocabulary.bos!r}, "
-            f"engine {self._engine_name})"
+            f"Tokenizer({self.vocab_size:,} tokens, {pattern} pattern, bos {self.vocabulary.bos!r}, "
+            f"engine {self.engine_name})"
         )
 
     @property
     def is_parallel(self) -> bool:
         """Whether one call of `encode_batch` with many threads is faster than many calls at once with one thread."""
-        return self._ready_engine().is_parallel
-
-    def _ready_engine(self) -> TokenizerEngine:
-        """The engine; made again after unpickling."""
-        if self._engine is None:
-            self._engine = make_engine(self._vocabulary, self._engine_name)
-        return self._engine
+        return self._engine.is_parallel
 
     def _resolve(self, token: str | int | None, what: str) -> int:
         if token is None:
