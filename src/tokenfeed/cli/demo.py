@@ -86,7 +86,7 @@ def _prepare(folder: Path, num_documents: int) -> Tokenizer:
         folder / "store",
         tokenizer=tokenizer,
         keep=["module"],
-        val_fraction=0.1,
+        val=0.1,
         workers=0,
         shard_bytes=1 << 20,
     )

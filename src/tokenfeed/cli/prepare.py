@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tokenfeed.cli.console import console, show_bytes
 from tokenfeed.cli.options import Json
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, quantity
 
 if TYPE_CHECKING:
     from tokenfeed.preparation.report import Report
@@ -36,17 +36,23 @@ def prepare_command(
     tokenizer: Annotated[str, typer.Option(help="A saved tokenizer: its folder, or its tokenizer.json.")],
     text_column: Annotated[str, typer.Option(help="The column, or key, that holds the text.")] = "text",
     keep: Annotated[list[str] | None, typer.Option(help="A column to keep with every document; repeatable.")] = None,
-    bos: Annotated[str | None, typer.Option(help="The special token before every document.")] = None,
-    no_bos: Annotated[
-        bool, typer.Option("--no-bos", help="Begin documents with no special token, even if the tokenizer has a BOS.")
-    ] = False,
-    eos: Annotated[str | None, typer.Option(help="The special token after every document.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Default: uint16 for up to 65,536 tokens, else uint32.")] = None,
-    val_fraction: Annotated[float, typer.Option(help="Share of documents for val, chosen by their text.")] = 0.001,
-    val_file: Annotated[
-        list[str] | None, typer.Option(help="A file or pattern for val instead; 'last' is the last file; repeatable.")
+    bos: Annotated[
+        str | None, typer.Option(help="The special token before every document. Default: the tokenizer's BOS.")
     ] = None,
-    no_split: Annotated[bool, typer.Option("--no-split", help="Make no splits.")] = False,
+    eos: Annotated[
+        str | None, typer.Option(help="The special token after every document. Default: its EOS, where it has no BOS.")
+    ] = None,
+    no_separator: Annotated[
+        bool, typer.Option("--no-separator", help="Put nothing between documents: they run into each other.")
+    ] = False,
+    dtype: Annotated[str | None, typer.Option(help="Default: uint16 for up to 65,536 tokens, else uint32.")] = None,
+    val: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Held out for validation: a share of the documents, by a hash of their text; 'last' for the last "
+            "file; a file or pattern, repeatable; 'none' makes no splits. Default: 0.001."
+        ),
+    ] = None,
     map_: Annotated[
         str | None, typer.Option("--map", help="A function of your own: file.py:function or module:function.")
     ] = None,
@@ -72,9 +78,6 @@ def prepare_command(
 
     if on_error not in ("fail", "skip"):
         raise ArgumentError(f"--on-error is {on_error!r}; it must be fail or skip")
-    if no_bos and bos is not None:
-        raise ArgumentError("--bos and --no-bos contradict each other")
-    files = val_file or []
     show = _nothing if as_json or dry_run else _bars
     try:
         with show() as progress:
@@ -84,12 +87,11 @@ def prepare_command(
                 tokenizer=tokenizer,
                 text_column=text_column,
                 keep=keep or (),
-                bos=bos if bos is not None else not no_bos,
+                bos=bos,
                 eos=eos,
+                separator=None if no_separator else "auto",
                 dtype=dtype,
-                split=None if no_split else "file" if files else "hash",
-                val_fraction=val_fraction,
-                val_files=() if files == ["last"] else files,
+                val=_parse_val(val or ["0.001"]),
                 map=map_,
                 workers=workers,
                 engine=engine,
@@ -110,6 +112,15 @@ def prepare_command(
         _show_plan(report)
     else:
         _show(report)
+
+
+def _parse_val(given: list[str]) -> float | str | list[str] | None:
+    if len(given) > 1:
+        return given
+    try:
+        return float(given[0])
+    except ValueError:
+        return None if given[0] == "none" else given[0]
 
 
 def _parse_part(text: str | None) -> tuple[int, int] | None:
@@ -172,9 +183,10 @@ def _show_plan(report: "Report") -> None:
         ("slices", f"{report.num_slices:,}"),
         (
             "done before",
-            f"{report.slices:,} slices, {report.total.documents:,} documents, {report.total.tokens:,} tokens",
+            f"{quantity(report.slices, 'slice')}, {quantity(report.total.documents, 'document')}, "
+            f"{quantity(report.total.tokens, 'token')}",
         ),
-        ("to do", f"{report.num_slices - report.slices:,} slices"),
+        ("to do", quantity(report.num_slices - report.slices, "slice")),
     ):
         facts.add_row(Text(name, style="dim"), Text(value))
     console.print(facts)
@@ -202,13 +214,14 @@ def _show(report: "Report") -> None:
         kinds = f"{total.malformed:,} malformed, {total.null:,} null, {total.dropped:,} by the map function"
         console.print(Text(f"  left out in all: {kinds}", style="dim"))
     speed = f"{report.tokens_per_second / 1e6:,.2f} M tokens/s, {show_bytes(report.bytes_per_second)}/s"
-    did = f"{report.made:,} of {report.num_slices:,} slices in {report.seconds:.1f} s: {speed}"
+    did = f"{report.made:,} of {quantity(report.num_slices, 'slice')} in {report.seconds:.1f} s: {speed}"
     if report.retries:
         did += f"; {report.retries:,} begun again because a worker died"
     if report.is_complete:
-        console.print(Text.assemble(("✓ ", "green"), f"{report.path} is complete and sealed, {report.shards:,} shards"))
+        shards = quantity(report.shards, "shard")
+        console.print(Text.assemble(("✓ ", "green"), f"{report.path} is complete and sealed, {shards}"))
     else:
-        left = report.num_slices - report.slices
-        console.print(Text(f"{report.path} is not complete: {left:,} slices of other parts are missing"))
+        left = quantity(report.num_slices - report.slices, "slice")
+        console.print(Text(f"{report.path} is not complete: {left} of other parts still to do"))
     nothing = "nothing was missing" if report.is_complete else "there was nothing to do"
     console.print(Text(f"  {did if report.made else nothing}", style="dim"))
