@@ -30,9 +30,9 @@ COMMAND = Path(sys.executable).parent / "tokenfeed"
 CODE = """
 import sys, tokenfeed
 tokenfeed.prepare(sys.argv[1], sys.argv[2], tokenizer=sys.argv[3], workers=2, slice_bytes=60_000, shard_bytes=50_000,
-                  val_fraction=0.1, keep=["url"], progress=lambda progress: print(progress.slices, flush=True))
+                  val=0.1, keep=["url"], progress=lambda progress: print(progress.slices, flush=True))
 """
-OPTIONS = {"slice_bytes": 60_000, "shard_bytes": 50_000, "val_fraction": 0.1, "keep": ["url"]}
+OPTIONS = {"slice_bytes": 60_000, "shard_bytes": 50_000, "val": 0.1, "keep": ["url"]}
 
 
 def workers_of_this_process():

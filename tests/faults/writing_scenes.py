@@ -235,7 +235,7 @@ def begin_preparing(path: Path) -> None:
 
 
 def prepare(path: Path) -> None:
-    tokenfeed.prepare(path / "*.jsonl", path / "store", tokenizer=path / "tokenizer", workers=0, val_fraction=0.2)
+    tokenfeed.prepare(path / "*.jsonl", path / "store", tokenizer=path / "tokenizer", workers=0, val=0.2)
 
 
 def prepared_or_not(path: Path) -> None:

@@ -97,7 +97,7 @@ def _prepare(folder: Path, num_documents: int) -> Tokenizer:
     tokenizer.save(folder / "tokenizer")
     tell(f"{tokenizer}, made in {time.perf_counter() - began:.1f} s")
     where = folder / "text", folder / "store"
-    report = prepare(*where, tokenizer=tokenizer, keep=["module"], val_fraction=0.1, workers=0, shard_bytes=1 << 20)
+    report = prepare(*where, tokenizer=tokenizer, keep=["module"], val=0.1, workers=0, shard_bytes=1 << 20)
     tell(f"{report.total.tokens:,} tokens in {quantity(report.shards, 'shard')}")
     return tokenizer
 

@@ -8,7 +8,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tokenfeed.cli.console import console, make_table, print_json, show_bytes, tell, tell_done, tell_facts, to_stderr
-from tokenfeed.cli.options import Inputs, Json, TextOption
+from tokenfeed.cli.options import Inputs, Json, TextOption, Val, parse_val
 from tokenfeed.errors import ArgumentError, quantity
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ def command(
     tokenizer: Annotated[str, typer.Option(help="A saved tokenizer: its folder, or its tokenizer.json.")],
     text_column: TextOption = "text",
     keep: Annotated[list[str] | None, typer.Option(help="A column to keep with every document; repeatable.")] = None,
-    bos: Annotated[str | None, typer.Option(help="The special token before every document.")] = None,
-    no_bos: Annotated[
-        bool, typer.Option("--no-bos", help="Begin documents with no special token, even if the tokenizer has a BOS.")
-    ] = False,
-    eos: Annotated[str | None, typer.Option(help="The special token after every document.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Default: uint16 for up to 65,536 tokens, else uint32.")] = None,
-    val_fraction: Annotated[float, typer.Option(help="Share of documents for val, chosen by their text.")] = 0.001,
-    val_file: Annotated[
-        list[str] | None, typer.Option(help="A file or pattern for val instead; 'last' is the last file; repeatable.")
+    bos: Annotated[
+        str | None, typer.Option(help="The special token before every document. Default: the tokenizer's BOS.")
     ] = None,
-    no_split: Annotated[bool, typer.Option("--no-split", help="Make no splits.")] = False,
+    eos: Annotated[
+        str | None, typer.Option(help="The special token after every document. Default: its EOS, where it has no BOS.")
+    ] = None,
+    no_separator: Annotated[
+        bool, typer.Option("--no-separator", help="Put nothing between documents: they run into each other.")
+    ] = False,
+    dtype: Annotated[str | None, typer.Option(help="Default: uint16 for up to 65,536 tokens, else uint32.")] = None,
+    val: Val = None,
     map_: Annotated[
         str | None, typer.Option("--map", help="A function of your own: file.py:function or module:function.")
     ] = None,
@@ -60,9 +60,6 @@ def command(
 
     if on_error not in ("fail", "skip"):
         raise ArgumentError(f"--on-error is {on_error!r}; it must be fail or skip")
-    if no_bos and bos is not None:
-        raise ArgumentError("--bos and --no-bos contradict each other")
-    files = val_file or []
     progressing = contextlib.nullcontext() if as_json or dry_run else _show_progress()
     try:
         with progressing as progress:
@@ -72,12 +69,11 @@ def command(
                 tokenizer=tokenizer,
                 text_column=text_column,
                 keep=keep or (),
-                bos=bos if bos is not None else not no_bos,
+                bos=bos,
                 eos=eos,
+                separator=None if no_separator else "auto",
                 dtype=dtype,
-                split=None if no_split else "file" if files else "hash",
-                val_fraction=val_fraction,
-                val_files=() if files == ["last"] else files,
+                val=parse_val(val),
                 map=map_,
                 workers=workers,
                 engine=engine,

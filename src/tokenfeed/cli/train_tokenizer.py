@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokenfeed.cli.console import print_json, tell, tell_facts
-from tokenfeed.cli.options import Inputs, Json, TextOption
+from tokenfeed.cli.options import Inputs, Json, TextOption, Val, parse_val
 
 if TYPE_CHECKING:
     pass
@@ -21,6 +21,7 @@ def command(
     max_chars: Annotated[int | None, typer.Option(help="Stop after this many characters.", min=1)] = 2_000_000_000,
     doc_cap: Annotated[int | None, typer.Option(help="Characters taken of each document.", min=1)] = 10_000,
     text_column: TextOption = "text",
+    val: Val = None,
     as_json: Json = False,
 ) -> None:
     """Learn a byte-pair vocabulary with nanochat's special tokens. Documents held out for validation are not read."""
@@ -28,7 +29,7 @@ def command(
     from tokenfeed.text.sources.files import TextFiles
     from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
-    files = TextFiles.find(inputs, text_column=text_column, split="train")
+    files = TextFiles.find(inputs, text_column=text_column, split="train", val=parse_val(val))
     begin = time.perf_counter()
     tokenizer = Tokenizer.train(
         files.documents(), vocab_size, pattern=pattern, doc_cap=doc_cap, max_chars=max_chars, progress=not as_json

@@ -12,11 +12,11 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.preparation.inputs import InputFile, Slice, read_slice
 from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters, MapFunction, MapOrigin, Span, tile
-from tokenfeed.preparation.records import Counts, Recipe, Record, choose_split, slice_name
+from tokenfeed.preparation.records import Counts, Recipe, Record, slice_name
 from tokenfeed.preparation.workplace import Workplace, hold
 from tokenfeed.store.writer import Writer
 from tokenfeed.text.sources.portions import Portion, TextRules
-from tokenfeed.text.sources.splitting import HASHED_CHARACTERS
+from tokenfeed.text.sources.splitting import HASHED_CHARACTERS, is_val
 from tokenfeed.text.tokenizer.pieces import join_surrogates
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array
@@ -88,7 +88,8 @@ class SliceMaker:
     def _make(self, task: Task, tell: Tell) -> Record:
         setup, recipe = self._setup, self._setup.recipe
         name = slice_name(task.slice)
-        names = {split: name if split is None else f"{name}-{split}" for split in recipe.splits}
+        splits = ("train", "val") if task.file.split == "train" and recipe.val else (task.file.split,)
+        names = {split: name if split is None else f"{name}-{split}" for split in splits}
         rules = TextRules(recipe.text_column, recipe.keep, setup.on_error, whole=self._function is not None)
         self._workplace.remove_shards(names.values())
         record = Record(task.slice, task.file.digest)
@@ -101,7 +102,7 @@ class SliceMaker:
                     writers[split] = stack.enter_context(opened)
                 return writers[split]
 
-            documents = _DocumentWriter(setup, self._function, task.slice.file, record.counts, writer_of)
+            documents = _DocumentWriter(setup, self._function, task.file.split, record.counts, writer_of)
             for portion in read_slice(task.file, task.slice, rules):
                 documents.add(portion)
                 record.problems += portion.problems
@@ -121,12 +122,12 @@ class _DocumentWriter:
         self,
         setup: WorkerSetup,
         function: MapFunction | None,
-        file: int,
+        file_split: str | None,
         counts: Counts,
         writer_of: Callable[[str | None], Writer],
     ) -> None:
         self._recipe, self._tokenizer, self._function = setup.recipe, setup.tokenizer, function
-        self._file, self._counts, self._writer_of = file, counts, writer_of
+        self._file_split, self._counts, self._writer_of = file_split, counts, writer_of
         self._long: _LongDocument | None = None
 
     def add(self, portion: Portion) -> None:
@@ -145,14 +146,13 @@ class _DocumentWriter:
         self._add_piece(self._long, portion.texts[0], ends=portion.ends)
 
     def _add_whole(self, texts: Sequence[str], kept: Sequence[Kept]) -> None:
-        splits = [choose_split(self._recipe, self._file, text) for text in texts]
+        splits = [self._split_of(text) for text in texts]
         self._counts.empty += sum(not text for text in texts)
         if self._function is not None:
             texts = [join_surrogates(text) for text in texts]
-        for split in self._recipe.splits:
+        for split in dict.fromkeys(splits):
             chosen = [number for number, one in enumerate(splits) if one == split]
-            if chosen:
-                self._write(split, [texts[number] for number in chosen], [kept[number] for number in chosen])
+            self._write(split, [texts[number] for number in chosen], [kept[number] for number in chosen])
 
     def _write(self, split: str | None, texts: Sequence[str], kept: Sequence[Kept]) -> None:
         ids, offsets = self._encode(texts, self._recipe.bos, self._recipe.eos)
@@ -208,7 +208,7 @@ class _DocumentWriter:
         if not ready and not ends:
             return
         ids, _ = self._encode([ready], None if long.is_begun else recipe.bos, recipe.eos if ends else None)
-        split = choose_split(recipe, self._file, long.head)
+        split = self._split_of(long.head)
         if long.is_begun:
             self._writer_of(split).extend({"tokens": ids})
         else:
@@ -216,6 +216,9 @@ class _DocumentWriter:
             self._writer_of(split).append({"tokens": ids}, **payload)
         self._count(split, 0 if long.is_begun else 1, len(ids))
         long.is_begun = True
+
+    def _split_of(self, text: str) -> str | None:
+        return "val" if self._file_split == "train" and is_val(text, self._recipe.val) else self._file_split
 
     def _encode(self, texts: Sequence[str], bos: int | None, eos: int | None) -> tuple[Array, Array]:
         return self._tokenizer.encode_batch(texts, threads=1, prepend=bos, append=eos, dtype=self._recipe.dtype)
@@ -226,6 +229,9 @@ class _DocumentWriter:
         if split == "val":
             self._counts.val_documents += documents
             self._counts.val_tokens += tokens
+        elif split == "test":
+            self._counts.test_documents += documents
+            self._counts.test_tokens += tokens
 
 
 class _LongDocument:

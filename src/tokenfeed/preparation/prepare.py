@@ -1,7 +1,6 @@
 """`prepare`: text files to a store of tokens."""
 
 import contextlib
-import fnmatch
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,18 +9,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.preparation.documents import Task, WorkerSetup
 from tokenfeed.preparation.engines import make_engine
-from tokenfeed.preparation.inputs import InputFile, cut, find_inputs
+from tokenfeed.preparation.inputs import InputFile, cut, split_inputs
 from tokenfeed.preparation.mapping import MapFunction, MapOrigin, check_declared, refuse_while_loading
 from tokenfeed.preparation.records import SHARD_BYTES, PreparePlan, Recipe, choose_slice_bytes, slice_name
 from tokenfeed.preparation.report import Board, Report
 from tokenfeed.preparation.workplace import Workplace, hold
 from tokenfeed.store.sealing import seal, unseal
-from tokenfeed.text.sources.finding import PathLike, find_files
+from tokenfeed.text.sources.finding import PathLike
 from tokenfeed.text.sources.portions import TextRules
-from tokenfeed.text.sources.splitting import choose_splits
+from tokenfeed.text.sources.splitting import Val
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.version import __version__
 
@@ -37,13 +36,11 @@ def prepare(
     tokenizer: Tokenizer | PathLike,
     text_column: str = "text",
     keep: Sequence[str] = (),
-    bos: bool | str = True,
+    bos: str | None = None,
     eos: str | None = None,
+    separator: Literal["auto"] | None = "auto",
     dtype: Any = None,
-    split: Literal["hash", "file"] | None = "hash",
-    val_fraction: float = 0.001,
-    val_files: Sequence[str] = (),
-    split_seed: int = 0,
+    val: Val = 0.001,
     map: str | Callable[..., Any] | None = None,  # noqa: A002
     workers: int | None = None,
     engine: str = "local",
@@ -61,11 +58,14 @@ def prepare(
     bytes, with any `workers` and either `engine`. To continue after a crash, run it again: it does what is missing.
     Inputs may be added at the end later. A changed input is an error; `replace_changed` redoes its part of the store.
 
-    `keep` names columns that become the payload of a document. `bos=True` begins every document with the tokenizer's
-    BOS, where it has one; a name takes that special token, `eos` one to end with. The dtype is the narrowest for the
-    vocabulary. `split="hash"` puts `val_fraction` of the documents, chosen by their text, into `val`; `"file"` the last
-    file, or the `val_files` (names or patterns); None makes no splits. `map` is a function of your own (see
-    `preparation/mapping.py`), or "file.py:function".
+    `keep` names columns that become the payload of a document. Documents begin with the special token `bos` and end
+    with `eos`; if you name neither, with the tokenizer's own BOS, or else its own EOS after them. A tokenizer without
+    either is refused; `separator=None` puts nothing between documents. The dtype is the narrowest for the vocabulary.
+
+    `val` goes into the split of that name, the rest into `train`: a share of the documents, chosen by a hash of their
+    text, as `stream` does; files, by name or pattern; "last" for the last file; None makes no splits. Files whose name
+    or folder says val or test are never train, and where there are such, no share of the others is held out. `map` is a
+    function of your own (see `preparation/mapping.py`), or "file.py:function".
 
     A malformed line (no JSON, no such key, no UTF-8) is a FormatError that names the file and the line;
     `on_error="skip"` leaves such lines out and counts them. A null text is left out and counted in either case.
@@ -80,22 +80,20 @@ def prepare(
     refuse_while_loading()
     _check_part(part, replace_changed)
     store = os.fspath(out)
-    loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+    loaded = Tokenizer.of(tokenizer)
+    begin, end = loaded.separators(bos, eos, separator)
     function, origin = _find_map(map, can_stay=engine == "local" and workers == 0)
     chosen = make_engine(engine, workers, function)
-    files = find_inputs(inputs)
+    files, share = split_inputs(inputs, val)
     workplace = Workplace(store)
     recipe = Recipe(
         tokenizer=loaded.digest,
         dtype=_find_dtype(loaded, dtype),
-        bos=_find_bos(loaded, bos),
-        eos=None if eos is None else loaded.special_id(eos),
+        bos=begin,
+        eos=end,
         text_column=text_column,
         keep=(keep,) if isinstance(keep, str) else tuple(keep),
-        split=split,
-        val_fraction=float(val_fraction) if split == "hash" else 0.0,
-        split_seed=split_seed if split == "hash" else 0,
-        val_inputs=_find_val(inputs, files, val_files) if split == "file" else (),
+        val=share,
         map=None if function is None else function.name if origin is None else origin.name,
         slice_bytes=_find_slice_bytes(workplace, files) if slice_bytes is None else slice_bytes,
         shard_bytes=shard_bytes,
@@ -130,11 +128,17 @@ def prepare(
                     board.done(record)
         if part is not None:  # others may have done the rest meanwhile
             _find_done(workplace, board, [task for task in tasks if task not in board.records])
+        report = board.report(is_complete=board.is_done)
+        if report.is_complete and not report.total.documents:
+            raise ArgumentError(
+                f"there is no document in the inputs: {quantity(len(files), 'file')}, {report.num_bytes:,} bytes, "
+                f"{report.left_out:,} left out. The store was not sealed."
+            )
         if board.is_done and not workplace.is_sealed():
             seal(workplace.folder)
         if held.is_alone():
             workplace.sweep()
-        return board.report(is_complete=board.is_done)
+        return report
 
 
 def _find_done(workplace: Workplace, board: Board, tasks: Sequence[Task]) -> None:
@@ -179,12 +183,6 @@ def _find_slice_bytes(workplace: Workplace, files: Sequence[InputFile]) -> int:
     return choose_slice_bytes(sum(file.size for file in files)) if before is None else before.recipe.slice_bytes
 
 
-def _find_bos(tokenizer: Tokenizer, bos: bool | str) -> int | None:
-    if isinstance(bos, str):
-        return tokenizer.special_id(bos)
-    return tokenizer.bos_id if bos and tokenizer.vocabulary.bos is not None else None
-
-
 def _find_dtype(tokenizer: Tokenizer, dtype: Any) -> str:
     if dtype is None:
         return tokenizer.dtype.name
@@ -194,27 +192,6 @@ def _find_dtype(tokenizer: Tokenizer, dtype: Any) -> str:
         raise ArgumentError(f"dtype is {dtype!r}, which is no dtype: {error}") from error
     tokenizer.encode_batch([], dtype=name)  # refuses what cannot hold the vocabulary
     return name
-
-
-def _find_val(inputs: Any, files: Sequence[InputFile], val_files: Sequence[str]) -> tuple[int, ...]:
-    """Numbers of the files that are `val`."""
-    if not val_files:
-        found = find_files(inputs)
-        splits = choose_splits(found, None if any(file.listed == "val" for file in found) else "last")
-        if len(files) == 1:
-            raise ArgumentError(
-                f"split is 'file', but there is one file only: {files[0].name}. Split by 'hash', or not at all."
-            )
-        return tuple(number for number, split in enumerate(splits.files) if split == "val")
-    patterns = [val_files] if isinstance(val_files, str) else list(val_files)
-    for pattern in patterns:
-        if not any(_matches(file, pattern) for file in files):
-            raise ArgumentError(f"val_files: no input is called {pattern!r}; the first is {files[0].name}")
-    return tuple(n for n, file in enumerate(files) if any(_matches(file, pattern) for pattern in patterns))
-
-
-def _matches(file: InputFile, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(file.name, pattern) or fnmatch.fnmatchcase(os.path.basename(file.name), pattern)
 
 
 def _check_part(part: tuple[int, int] | None, replace_changed: bool) -> None:

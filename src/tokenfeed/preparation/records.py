@@ -3,11 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.preparation.inputs import InputFile, Slice
-from tokenfeed.text.sources.splitting import is_val
 
 __all__ = [
     "SHARD_BYTES",
@@ -16,7 +15,6 @@ __all__ = [
     "Recipe",
     "Record",
     "choose_slice_bytes",
-    "choose_split",
     "slice_name",
 ]
 
@@ -40,32 +38,19 @@ class Recipe:
     text_column: str = "text"
     keep: tuple[str, ...] = ()
     """Columns that become the payload of a document."""
-    split: Literal["hash", "file"] | None = "hash"
-    val_fraction: float = 0.001
-    """Share of the documents that go to `val`, chosen by a hash of their text."""
-    split_seed: int = 0
-    val_inputs: tuple[int, ...] = ()
-    """Numbers of the input files that are `val`."""
+    val: float = 0.001
+    """Share of the documents of `train` files that go to `val`, chosen by a hash of their text."""
     map: str | None = None
     """Name of the map function, and a digest of its source."""
     slice_bytes: int = _SMALLEST_SLICE
     shard_bytes: int = SHARD_BYTES
 
     def __post_init__(self) -> None:
-        if self.split not in ("hash", "file", None):
-            raise ArgumentError(f"split is {self.split!r}; it must be 'hash', 'file' or None")
-        if not 0 <= self.val_fraction < 1:
-            raise ArgumentError(f"val_fraction is {self.val_fraction}; it must be at least 0 and below 1")
         for name, size in (("slice_bytes", self.slice_bytes), ("shard_bytes", self.shard_bytes)):
             if size < 1:
                 raise ArgumentError(f"{name} is {size}; it must be at least 1")
         if len(set(self.keep)) < len(self.keep):
             raise ArgumentError(f"keep names a column twice: {list(self.keep)}")
-
-    @property
-    def splits(self) -> tuple[str | None, ...]:
-        """Names of the splits that documents may go to."""
-        return (None,) if self.split is None else ("train", "val")
 
 
 def choose_slice_bytes(input_bytes: int) -> int:
@@ -79,15 +64,6 @@ def choose_slice_bytes(input_bytes: int) -> int:
     return size
 
 
-def choose_split(recipe: Recipe, input_number: int, text: str) -> str | None:
-    """The split of a document, by its file or by the first 4,096 characters of its text, and nothing else."""
-    if recipe.split is None:
-        return None
-    if recipe.split == "file":
-        return "val" if input_number in recipe.val_inputs else "train"
-    return "val" if is_val(text, recipe.val_fraction, recipe.split_seed) else "train"
-
-
 @dataclass(frozen=True)
 class PreparePlan:
     """The settings and the inputs of a store."""
@@ -96,7 +72,7 @@ class PreparePlan:
     inputs: Sequence[InputFile]
 
     def to_json(self) -> bytes:
-        inputs = [{"name": file.name, "size": file.size, "digest": file.digest} for file in self.inputs]
+        inputs = [{name: value for name, value in asdict(file).items() if name != "path"} for file in self.inputs]
         fields = {"format": "tokenfeed-prepare", "version": 1, "recipe": asdict(self.recipe), "inputs": inputs}
         return (json.dumps(fields, indent=1) + "\n").encode()
 
@@ -129,6 +105,8 @@ class Counts:
     val_documents: int = 0
     """Documents in the split `val`."""
     val_tokens: int = 0
+    test_documents: int = 0
+    test_tokens: int = 0
     empty: int = 0
     """Documents with an empty text."""
     malformed: int = 0
@@ -137,6 +115,12 @@ class Counts:
     """Lines or rows left out because their text is null."""
     dropped: int = 0
     """Documents that the map function left out."""
+
+    def by_split(self) -> dict[str, tuple[int, int]]:
+        """Documents and tokens of train, val and test."""
+        train = self.documents - self.val_documents - self.test_documents
+        held_out = {"val": (self.val_documents, self.val_tokens), "test": (self.test_documents, self.test_tokens)}
+        return {"train": (train, self.tokens - self.val_tokens - self.test_tokens), **held_out}
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(**{name: value + vars(other)[name] for name, value in vars(self).items()})

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tokenfeed.errors import quantity
 from tokenfeed.preparation.documents import Task
 from tokenfeed.preparation.inputs import InputFile
 from tokenfeed.preparation.records import Counts, Record
@@ -36,6 +37,8 @@ class Report:
     """Bytes of all input files as they are stored, done or not."""
     num_files: int
     num_slices: int
+    splits: dict[str, int]
+    """Splits by name, and the files in each; a `val` chosen by text has none. Empty without splits."""
     is_complete: bool = False
     """Whether all slices are done, and the store is sealed: True once the last part is done."""
     total: Counts = field(default_factory=Counts)
@@ -71,9 +74,34 @@ class Report:
         """Documents that are in the inputs but not in the store."""
         return self.total.malformed + self.total.null + self.total.dropped
 
+    def __str__(self) -> str:
+        """Four lines: the store, its splits, what was read, and how fast this run was."""
+        total, state = self.total, "complete and sealed" if self.is_complete else "not complete"
+        files = {name: quantity(count, "file") for name, count in self.splits.items()}
+        splits = [
+            f"{name}: {_quantities(*counts)} ({files.get(name, 'by their text')})"
+            for name, counts in total.by_split().items()
+            if counts[0]
+        ]
+        left_out = f"{total.malformed:,} malformed, {total.null:,} null, {total.dropped:,} by the map function"
+        rates = f"{self.tokens_per_second / 1e6:,.2f} M tokens/s, {self.bytes_per_second / 1e6:,.1f} MB/s"
+        read = f"read: {quantity(self.num_files, 'file')}, {self.num_bytes / 1e6:,.1f} MB"
+        return "\n".join(
+            (
+                f"{self.path}: {_quantities(total.documents, total.tokens)}, {quantity(self.shards, 'shard')}, {state}",
+                f"  {'; '.join(splits) if self.splits else 'no splits'}",
+                f"  {read}; left out: {left_out if self.left_out else 'nothing'}",
+                f"  this run: {self.made:,} of {quantity(self.num_slices, 'slice')} in {self.seconds:.1f} s: {rates}",
+            )
+        )
+
     def to_json(self) -> dict[str, Any]:
         rates = {"tokens_per_second": self.tokens_per_second, "bytes_per_second": self.bytes_per_second}
         return {**asdict(self), **rates, "left_out": self.left_out}
+
+
+def _quantities(documents: int, tokens: int) -> str:
+    return f"{quantity(documents, 'document')}, {quantity(tokens, 'token')}"
 
 
 class Board:
@@ -83,7 +111,8 @@ class Board:
         self, path: str, files: Sequence[InputFile], tasks: Sequence[Task], progress: Callable[[Report], object] | None
     ) -> None:
         self.records: dict[Task, Record] = {}
-        self._report = Report(path, sum(file.size for file in files), len(files), len(tasks))
+        splits = dict(Counter(file.split for file in files if file.split is not None))
+        self._report = Report(path, sum(file.size for file in files), len(files), len(tasks), splits)
         self._files, self._progress = files, progress
         self._tasks = {task.slice: task for task in tasks}
         self._left_of_file = Counter(task.slice.file for task in tasks)

@@ -34,7 +34,7 @@ __all__ = ["Workplace", "hold"]
 _PLAN = ".prepare/plan.json"
 _RECORDS = ".prepare/slices"
 _TEMPORARY = re.compile(r"\.(manifest|plan|\d{6}-\d{6})\.json\.[0-9a-f]{16}")  # as storage/local.py names them
-_OUR_SHARD = re.compile(r"\d{6}-\d{6}(-train|-val)?-\d{5}")
+_OUR_SHARD = re.compile(r"\d{6}-\d{6}(-train|-val|-test)?-\d{5}")
 _NAMED = 5
 _PATIENCE_SECONDS = 10.0
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
@@ -71,10 +71,9 @@ class Workplace:
         """
         before = self.load_plan()
         if before is None:
-            if self.folder.exists(MANIFEST):
-                raise ArgumentError(
-                    f"{self.folder} is a store that was not prepared from text; prepare into another folder"
-                )
+            self._check_is_new()
+            return []
+        if before.to_json() != plan.to_json() and not self._is_binding():
             return []
         old, new = asdict(before.recipe), asdict(plan.recipe)
         differing = [f"{name} was {old[name]!r}, now {new[name]!r}" for name in new if old[name] != new[name]]
@@ -84,14 +83,14 @@ class Workplace:
                 "into another folder."
             )
         if len(plan.inputs) < len(before.inputs):
-            given = {(file.size, file.digest) for file in plan.inputs}
-            missing = [file.name for file in before.inputs if (file.size, file.digest) not in given]
+            given = {file.content for file in plan.inputs}
+            missing = [file.name for file in before.inputs if file.content not in given]
             raise ArgumentError(
                 f"{self.folder} was prepared from {len(before.inputs):,} inputs, now there are {len(plan.inputs):,}; "
                 f"missing: {_name_some(missing, ', ') or 'some'}. Give all of them, new ones at the end."
             )
         both = list(enumerate(zip(before.inputs, plan.inputs, strict=False)))
-        changed = [number for number, (was, now) in both if (was.size, was.digest) != (now.size, now.digest)]
+        changed = [number for number, (was, now) in both if was.content != now.content]
         if changed and not replace_changed:
             shown = _name_some([_describe_change(number, *both[number][1]) for number in changed], "; ")
             raise ArgumentError(
@@ -105,12 +104,34 @@ class Workplace:
         """Put the plan into the store, or check that it fits the one that is there. New inputs are added to it."""
         if self.folder.create(_PLAN, plan.to_json()):
             return
+        if self.folder.read(_PLAN) != plan.to_json() and not self._is_binding():
+            self._delete(MANIFEST)
+            for name in self._list_records():
+                self._delete(f"{_RECORDS}/{name}.json")
         for number in self.check_plan(plan, replace_changed=replace_changed):
             for name in self._list_records():
                 if name.startswith(f"{number:06d}-"):
                     self._delete(f"{_RECORDS}/{name}.json")
         if self.folder.read(_PLAN) != plan.to_json():
             self.folder.replace(_PLAN, plan.to_json())
+
+    def _is_binding(self) -> bool:
+        """Whether shards were made by the plan that is there. One that a failed first run left binds nobody."""
+        return any(record.shards for record in self.load_records().values())
+
+    def _check_is_new(self) -> None:
+        if self.folder.exists(MANIFEST):
+            raise ArgumentError(
+                f"{self.folder} is a store that was not prepared from text; prepare into another folder"
+            )
+        if self._local is not None and self._local.exists() and not self._local.is_dir():
+            raise ArgumentError(f"{self.folder} is a file; the store needs a folder of its own")
+        names = [name for name, _ in objects.list_names(str(self.folder))] if self._local is None else self._list("")
+        if visible := [name for name in names if not name.startswith(".")]:
+            raise ArgumentError(
+                f"{self.folder} is not empty and not a store: it holds {_name_some(visible, ', ')}. Prepare into a "
+                "folder of its own."
+            )
 
     def load_records(self) -> dict[str, Record]:
         """The records of all slices that are done, by their names: those whose shards are as the record says."""
@@ -266,6 +287,8 @@ def _name_some(names: Sequence[str], separator: str) -> str:
 def _describe_change(number: int, old: InputFile, new: InputFile) -> str:
     if old.name != new.name:
         return f"input {number} was {old.name} ({old.size:,} bytes), now {new.name} ({new.size:,} bytes)"
+    if old.split != new.split:
+        return f"{new.name} was in split {old.split}, now it is in {new.split}"
     if old.size != new.size:
         return f"{new.name} had {old.size:,} bytes, now {new.size:,}"
     return f"{new.name} had digest {old.digest}, now {new.digest}"

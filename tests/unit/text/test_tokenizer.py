@@ -164,7 +164,7 @@ def test_special_tokens(tokenizer):
     with pytest.raises(MissingError, match="there is no special token '<s>'"):
         tokenizer.encode_batch(["a"], prepend="<s>")
     without = Tokenizer(Vocabulary(golden_vocabulary().ranks, PATTERNS["gpt2"], {"<s>": 5000}))
-    with pytest.raises(MissingError, match=r"bos=…, one of \['<s>'\]"):
+    with pytest.raises(MissingError, match=r"bos=…\), one of \['<s>'\]"):
         without.bos_id  # noqa: B018
     assert without.encode("<s>").tolist() == golden_tokenizer().encode("<s>").tolist()
 
@@ -207,9 +207,9 @@ def test_saving_where_nothing_can_be_written(tokenizer, tmp_path):
 
 
 def test_repr(tokenizer):
-    assert repr(tokenizer) == "Tokenizer(4,096 tokens, nanochat pattern, bos '<|bos|>', engine fastokens)"
+    assert repr(tokenizer) == "Tokenizer(4,096 tokens, nanochat pattern, bos '<|bos|>', eos None, engine fastokens)"
     own = Tokenizer(Vocabulary(golden_vocabulary().ranks, r"\p{L}+|\P{L}", {}), engine="tiktoken")
-    assert repr(own) == "Tokenizer(4,087 tokens, own pattern, bos None, engine tiktoken)"
+    assert repr(own) == "Tokenizer(4,087 tokens, own pattern, bos None, eos None, engine tiktoken)"
 
 
 @pytest.mark.parametrize("engine", ["tiktoken", "fastokens"])

@@ -27,7 +27,7 @@ def test_nanochat_learns_the_same():
 
 
 def test_by_command(tmp_path):
-    arguments = ["train-tokenizer", str(GOLDEN / "data"), "-o", str(tmp_path), "--vocab-size", "4096"]
+    arguments = ["train-tokenizer", str(GOLDEN / "data"), "-o", str(tmp_path), "--vocab-size", "4096", "--val", "last"]
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     printed = json.loads(done.output)

@@ -88,8 +88,7 @@ def stream(
     rank, world_size = find_rank(rank, world_size)
     sizes = BatchSizes(batch_size)
     options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
-    if not isinstance(tokenizer, Tokenizer):
-        tokenizer = Tokenizer.load(tokenizer)
+    tokenizer = Tokenizer.of(tokenizer)
     files = TextFiles.find(source, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS)
     groups = RowGroups(
         files,

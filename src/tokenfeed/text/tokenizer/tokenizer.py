@@ -1,5 +1,6 @@
 """`Tokenizer`: converts text to arrays of tokens and back."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -64,14 +65,43 @@ class Tokenizer:
         return cls(vocabulary, engine=engine)
 
     @classmethod
-    def load(cls, path: PathLike, *, bos: str | None = None, engine: str | None = None) -> "Tokenizer":
+    def load(
+        cls, path: PathLike, *, bos: str | None = None, eos: str | None = None, engine: str | None = None
+    ) -> "Tokenizer":
         """Open a file written by `save`, a `tokenizer.json` of Hugging Face, or a folder that holds either.
 
-        `bos` names the special token that begins a document, which Hugging Face's files do not record.
+        `bos` and `eos` name the special tokens that begin and end a document, where the file does not (Hugging Face's
+        `tokenizer_config.json` beside it counts), or where others are wanted.
         """
         vocabulary = read_vocabulary(path)
-        if bos is not None:
-            vocabulary = replace(vocabulary, bos=bos)
+        return cls(replace(vocabulary, bos=bos or vocabulary.bos, eos=eos or vocabulary.eos), engine=engine)
+
+    @classmethod
+    def of(cls, given: "Tokenizer | PathLike") -> "Tokenizer":
+        """A tokenizer as it is, or loaded from its path. Anything else is refused with advice."""
+        if isinstance(given, Tokenizer):
+            return given
+        if isinstance(given, str | os.PathLike):
+            return cls.load(given)
+        kind = f"{type(given).__module__}.{type(given).__qualname__}"
+        advice = "pass a tokenfeed.Tokenizer, or the path of one"
+        if kind.startswith("tiktoken."):
+            advice = "wrap it: tokenfeed.Tokenizer.from_tiktoken(encoding, bos='<|endoftext|>')"
+        elif kind.startswith(("transformers.", "tokenizers.")):
+            advice = "save it to a folder (save_pretrained), and pass the folder: tokenfeed.Tokenizer.load(folder)"
+        raise ArgumentError(f"tokenizer is a {kind}; {advice}")
+
+    @classmethod
+    def from_tiktoken(
+        cls, encoding: Any, *, bos: str | None = None, eos: str | None = None, engine: str | None = None
+    ) -> "Tokenizer":
+        """Take over an `Encoding` of tiktoken, such as `tiktoken.get_encoding("gpt2")`.
+
+        Its `<|endoftext|>` is the EOS, unless `eos` names another; none of its tokens is the BOS unless you name one.
+        """
+        special_tokens = dict(encoding._special_tokens)  # tiktoken has no other way to tell
+        eos = eos or ("<|endoftext|>" if "<|endoftext|>" in special_tokens else None)
+        vocabulary = Vocabulary(dict(encoding._mergeable_ranks), encoding._pat_str, special_tokens, bos, eos)
         return cls(vocabulary, engine=engine)
 
     @classmethod
@@ -82,6 +112,7 @@ class Tokenizer:
         pattern: str,
         special_tokens: Mapping[str, int],
         bos: str | None = None,
+        eos: str | None = None,
         engine: str | None = None,
     ) -> "Tokenizer":
         """Open a rank file of tiktoken, which holds ranks only: give its pattern and special tokens."""
@@ -90,7 +121,7 @@ class Tokenizer:
             Vocabulary(ranks, regex, {})
         except ArgumentError as error:
             raise FormatError(f"{path}: {error}") from error
-        return cls(Vocabulary(ranks, regex, dict(special_tokens), bos), engine=engine)
+        return cls(Vocabulary(ranks, regex, dict(special_tokens), bos, eos), engine=engine)
 
     def encode_batch(
         self,
@@ -168,10 +199,33 @@ class Tokenizer:
         """Id of the token that begins a document."""
         if self.vocabulary.bos is None:
             raise MissingError(
-                "this tokenizer does not say which token begins a document; open it with bos=…, one of "
-                f"{list(self.vocabulary.special_tokens)}"
+                "this tokenizer does not say which token begins a document; open it with Tokenizer.load(…, bos=…), one "
+                f"of {list(self.vocabulary.special_tokens)}"
             )
         return self.vocabulary.special_tokens[self.vocabulary.bos]
+
+    def separators(
+        self, bos: str | None = None, eos: str | None = None, separator: str | None = "auto"
+    ) -> tuple[int | None, int | None]:
+        """Ids of the tokens before and after every document: those that are named, else its own BOS, else its own EOS.
+
+        Without any, documents would run into each other: that needs `separator=None`.
+        """
+        if separator not in ("auto", None):
+            raise ArgumentError(f"separator is {separator!r}; it must be 'auto', or None for nothing between documents")
+        if separator is None and (bos or eos):
+            raise ArgumentError(f"separator is None, but {'bos' if bos else 'eos'} is given: leave one of them out")
+        if bos or eos or separator is None:
+            return (self.special_id(bos) if bos else None), (self.special_id(eos) if eos else None)
+        if self.vocabulary.bos is not None:
+            return self.bos_id, None
+        if self.vocabulary.eos is not None:
+            return None, self.special_id(self.vocabulary.eos)
+        raise ArgumentError(
+            "this tokenizer does not say which token begins or ends a document, so documents would run into each "
+            f"other. Name one of {list(self.vocabulary.special_tokens)}: bos=… (--bos) puts it before every document, "
+            "eos=… (--eos) after; or say separator=None (--no-separator)"
+        )
 
     def special_id(self, name: str) -> int:
         """Id of a special token."""
@@ -188,7 +242,7 @@ class Tokenizer:
         pattern = names.get(self.vocabulary.pattern, "own")
         return (
             f"Tokenizer({self.vocab_size:,} tokens, {pattern} pattern, bos {self.vocabulary.bos!r}, "
-            f"engine {self.engine_name})"
+            f"eos {self.vocabulary.eos!r}, engine {self.engine_name})"
         )
 
     @property

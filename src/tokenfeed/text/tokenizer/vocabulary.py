@@ -68,6 +68,8 @@ class Vocabulary:
     special_tokens: Mapping[str, int]
     bos: str | None = None
     """Special token that begins a document."""
+    eos: str | None = None
+    """Special token that ends a document."""
 
     def __post_init__(self) -> None:
         missing = [byte for byte in range(256) if bytes((byte,)) not in self.ranks]
@@ -97,8 +99,9 @@ class Vocabulary:
             )
         if not _is_text(self.pattern):
             raise ArgumentError("the pattern contains half of a surrogate pair, which is not valid text")
-        if self.bos is not None and self.bos not in self.special_tokens:
-            raise ArgumentError(f"bos {self.bos!r} is not a special token; those are {list(self.special_tokens)}")
+        for role, given in (("bos", self.bos), ("eos", self.eos)):
+            if given is not None and given not in self.special_tokens:
+                raise ArgumentError(f"{role} {given!r} is not a special token; those are {list(self.special_tokens)}")
 
     @cached_property
     def size(self) -> int:

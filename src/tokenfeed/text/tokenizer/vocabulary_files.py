@@ -4,7 +4,7 @@ Our format is JSON, one token per line:
 
 {
 "format": "tokenfeed-tokenizer", "version": 1,
-"pattern": "…", "special_tokens": {"<|bos|>": 32759}, "bos": "<|bos|>",
+"pattern": "…", "special_tokens": {"<|bos|>": 32759}, "bos": "<|bos|>", "eos": null,
 "ranks": ["AA==", …]       bytes of tokens 0, 1, … in base64; null for an id without an ordinary token
 }
 """
@@ -29,30 +29,39 @@ _BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+
 
 
 def read_vocabulary(path: PathLike) -> Vocabulary:
-    """Read our own format or Hugging Face's, from a file or from the `tokenizer.json` in a folder."""
+    """Read our own format or Hugging Face's, from a file or from the `tokenizer.json` in a folder.
+
+    Hugging Face says in a `tokenizer_config.json` beside it which tokens are BOS and EOS.
+    """
     file = Path(path)
     if file.is_dir():
         file /= _NAME
     if not file.exists():
-        raise NotFoundError(f"there is no tokenizer at {path}: {file} does not exist")
-    try:
-        fields = json.loads(read_bytes(file))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"{file} is not JSON ({error}). If it is a rank file of tiktoken, use Tokenizer.from_ranks"
-        ) from error
-    if not isinstance(fields, dict):
-        raise FormatError(f"{file} holds a JSON {type(fields).__name__}; expected an object")
+        others = [name for name in ("tokenizer.model", "vocab.json") if (file.parent / name).exists()]
+        advice = f" (transformers makes one of {others[0]}: AutoTokenizer, save_pretrained)" if others else ""
+        raise NotFoundError(f"there is no tokenizer at {path}: {file} does not exist{advice}")
+    fields = _read_object(file, ". If it is a rank file of tiktoken, use Tokenizer.from_ranks")
     try:
         if fields.get("format") == _FORMAT:
             return _from_fields(fields)
         if "model" in fields:
-            return _from_hugging_face(fields)
+            config = file.with_name("tokenizer_config.json")
+            return _from_hugging_face(fields, _read_object(config) if config.exists() else {})
     except (ArgumentError, FormatError) as error:
         raise FormatError(f"{file}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{file} is not a tokenizer: {type(error).__name__} {error}") from error
     raise FormatError(f'{file} is not a tokenizer of tokenfeed (no "format") or of Hugging Face (no "model")')
+
+
+def _read_object(file: Path, advice: str = "") -> dict[str, Any]:
+    try:
+        fields = json.loads(read_bytes(file))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{file} is not JSON ({error}){advice}") from error
+    if not isinstance(fields, dict):
+        raise FormatError(f"{file} holds a JSON {type(fields).__name__}; expected an object")
+    return fields
 
 
 def write_vocabulary(vocabulary: Vocabulary, path: PathLike) -> Path:
@@ -71,6 +80,7 @@ def write_vocabulary(vocabulary: Vocabulary, path: PathLike) -> Path:
         "pattern": vocabulary.pattern,
         "special_tokens": dict(vocabulary.special_tokens),
         "bos": vocabulary.bos,
+        "eos": vocabulary.eos,
         "ranks": ranks,
     }
     replace_bytes(file, (json.dumps(fields, indent=0) + "\n").encode())
@@ -114,11 +124,11 @@ def _from_fields(fields: dict[str, Any]) -> Vocabulary:
         if decoded in ranks:
             raise FormatError(f"tokens {ranks[decoded]} and {rank} are both {decoded!r}")
         ranks[decoded] = rank
-    return Vocabulary(ranks, pattern, special_tokens, bos)
+    return Vocabulary(ranks, pattern, special_tokens, bos, fields.get("eos"))
 
 
-def _from_hugging_face(fields: dict[str, Any]) -> Vocabulary:
-    """The vocabulary of a parsed `tokenizer.json`, without `bos`. Added tokens become special tokens."""
+def _from_hugging_face(fields: dict[str, Any], config: dict[str, Any]) -> Vocabulary:
+    """The vocabulary of a parsed `tokenizer.json` and its configuration. Added tokens become special tokens."""
     model = fields["model"]
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
         kind = model.get("type") if isinstance(model, dict) else model
@@ -143,7 +153,12 @@ def _from_hugging_face(fields: dict[str, Any]) -> Vocabulary:
         except KeyError as error:
             raise _refused(f"token {text!r} is not written in byte-level characters") from error
     _check_merges(model, byte_of, ranks)
-    return Vocabulary(ranks, _pattern(fields.get("pre_tokenizer")), special_tokens)
+    named = [config.get(key) for key in ("bos_token", "eos_token")]
+    bos, eos = (name.get("content") if isinstance(name, dict) else name for name in named)
+    if config.get("add_eos_token") and not config.get("add_bos_token", True):
+        bos = None  # it would end documents, and not begin them
+    bos, eos = (name if name in special_tokens else None for name in (bos, eos))
+    return Vocabulary(ranks, _pattern(fields.get("pre_tokenizer")), special_tokens, bos, eos)
 
 
 def _pattern(pre_tokenizer: Any) -> str:
