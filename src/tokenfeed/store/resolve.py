@@ -89,7 +89,7 @@ def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
     if is_folder:
         raise NotAStoreError(f"{path} is not a store: it has no {MANIFEST}")
     file = open_foreign(path, dtype=dtype, eos=eos)
-    spans = {} if file.document_starts is None else {"documents": None}
+    spans = {} if file.boundaries is None else {"documents": None}
     return Content(file.columns, spans, [ForeignShard(file)])
 
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from tokenfeed.errors import TokenfeedError, quantity
 from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES, SUM_DTYPE
-from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry, check_signature
+from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
+from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.kernels.checksum import Checksum, bytes_of

@@ -20,7 +20,8 @@ from tokenfeed.errors import (
     TokenfeedError,
     TruncatedError,
 )
-from tokenfeed.format.foreign import ForeignFile, access, open_foreign
+from tokenfeed.format.foreign import ForeignFile, open_foreign
+from tokenfeed.format.foreign import file as access
 
 TOKENS = [5, 7, 0, 0, 3, 9, 0, 2]  # by EOS 0: [5 7 0] [0] [3 9 0] [2]
 STARTS_BY_EOS = [0, 3, 4, 7]
@@ -38,8 +39,8 @@ def read(file: ForeignFile, column: str = "tokens") -> list[Any]:
 
 
 def starts(file: ForeignFile) -> list[int]:
-    assert file.document_starts is not None
-    found = file.document_starts()
+    assert file.boundaries is not None
+    found = file.boundaries.find()
     assert found.dtype == np.int64
     return list(found.tolist())
 
@@ -224,7 +225,7 @@ class TestDatatrove:
         refuse(path, ArgumentError, "dtype is int64; a datatrove file", dtype="int64")
         file = open_foreign(path, dtype=np.uint32)
         assert read(file) == TOKENS
-        assert file.document_starts is None
+        assert file.boundaries is None
         assert starts(open_foreign(path, dtype="uint32", eos=0)) == STARTS_BY_EOS
         path = datatrove(tmp_path, metadata="gpt2\n8\n8 T")
         refuse(path, ArgumentError, "give dtype")
@@ -312,7 +313,7 @@ class TestNumpy:
         with (tmp_path / name).open("wb") as out:
             np.save(out, values)
         file = open_foreign(tmp_path / name)
-        assert (read(file), file.columns["tokens"].dtype, file.document_starts) == (values.tolist(), values.dtype, None)
+        assert (read(file), file.columns["tokens"].dtype, file.boundaries) == (values.tolist(), values.dtype, None)
         assert file.parts["tokens"].header.startswith(b"\x93NUMPY")
 
     def test_refused(self, tmp_path: Path) -> None:
@@ -341,7 +342,7 @@ class TestNanogpt:
     def test_raw(self, tmp_path: Path) -> None:
         path = put(tmp_path / "train.bin", TOKENS)
         file = open_foreign(path)
-        assert (read(file), file.columns["tokens"].dtype, file.document_starts) == (TOKENS, np.dtype("<u2"), None)
+        assert (read(file), file.columns["tokens"].dtype, file.boundaries) == (TOKENS, np.dtype("<u2"), None)
         assert read(open_foreign(put(path, TOKENS, "<i4"), dtype="int32")) == TOKENS
 
     @pytest.mark.parametrize("slice_items", [1, 3, 4, 7, 8, 100])
@@ -379,7 +380,7 @@ class TestHeaded:
             file = open_foreign(path, eos=0)
             assert (read(file), file.columns["tokens"].dtype) == (TOKENS, np.dtype(dtype))
             assert (starts(file), len(file.parts["tokens"].header)) == (STARTS_BY_EOS, 1024)
-            assert open_foreign(path).document_starts is None
+            assert open_foreign(path).boundaries is None
 
     def test_refused_unless_raw(self, tmp_path: Path) -> None:
         for header, error, message in (
@@ -434,8 +435,8 @@ class TestEveryFormat:
         for path in (*tables, put(tmp_path / "x.bin", TOKENS)):
             file = open_foreign(path.with_suffix("") if path.suffix == ".index" else path, eos=0)
             os.truncate(path, 6)
-            for use in (file.document_starts, file.identity):
-                assert use is not None
+            assert file.boundaries is not None
+            for use in (file.boundaries.find, file.identity):
                 with pytest.raises(TruncatedError, match=f"{path.name} ended"):
                     use()
 
@@ -462,7 +463,7 @@ class TestEveryFormat:
                     path.write_bytes(good[:at] + bytes([value]) + good[at + 1 :])
                     try:
                         file = open_foreign(path, eos=None if path.suffix == ".npy" else 0)
-                        found = [] if file.document_starts is None else starts(file)
+                        found = [] if file.boundaries is None else starts(file)
                     except TokenfeedError:
                         refused += 1
                     else:

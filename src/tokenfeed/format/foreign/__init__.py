@@ -4,11 +4,11 @@
 |---|---|---|
 | Megatron-LM `.idx` + `.bin` | magic of the `.idx` | `megatron` |
 | datatrove `.ds` | name | `datatrove` |
-| NumPy `.npy` | magic | `raw` |
-| OLMo-core `.npy` | name, and no magic | `raw` |
-| llm.c, modded-nanogpt, NeMo `.bin` | magic | `headed` |
-| nanoGPT `.bin` | name, and none of the above | `raw` |
-| anything, with `dtype` | | `raw` |
+| NumPy `.npy` | magic | `plain` |
+| OLMo-core `.npy` | name, and no magic | `plain` |
+| llm.c, modded-nanogpt, NeMo `.bin` | magic | `plain` |
+| nanoGPT `.bin` | name, and none of the above | `plain` |
+| anything, with `dtype` | | `plain` |
 """
 
 from pathlib import Path
@@ -19,12 +19,10 @@ import numpy as np
 from tokenfeed.errors import FormatError, NotAStoreError
 from tokenfeed.format import npy
 from tokenfeed.format.foreign import megatron
-from tokenfeed.format.foreign.access import as_dtype, is_file, peek, wrong
 from tokenfeed.format.foreign.datatrove import open_datatrove
-from tokenfeed.format.foreign.file import ForeignFile
-from tokenfeed.format.foreign.headed import is_headed, open_headed
+from tokenfeed.format.foreign.file import ForeignFile, as_dtype, is_file, peek, wrong
 from tokenfeed.format.foreign.megatron import open_megatron
-from tokenfeed.format.foreign.raw import open_npy, open_olmo, open_raw
+from tokenfeed.format.foreign.plain import is_headed, open_headed, open_npy, open_olmo, open_raw
 
 __all__ = ["ForeignFile", "open_foreign"]
 
@@ -39,8 +37,8 @@ def open_foreign(path: Path, *, dtype: Any = None, eos: int | None = None) -> Fo
 
     `dtype` is needed for files that do not record it, and must agree with those that do. A `.bin` with `dtype` is raw,
     whatever it begins with. `eos` ends documents in files without boundaries. Any contradiction between a file's
-    header, its size and the files beside it raises CorruptionError: here if O(1) reads find it, else in
-    `document_starts`.
+    header, its size and the files beside it raises CorruptionError: here if O(1) reads find it, else when documents are
+    looked for.
     """
     given = as_dtype(dtype)
     if not is_file(path):

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError
-from tokenfeed.format.foreign.access import measure, read_slices, wrong
-from tokenfeed.format.foreign.file import Boundaries
+from tokenfeed.format.foreign.file import Boundaries, read_slices, whole, wrong
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.local import reading
 from tokenfeed.types import Ints
@@ -25,7 +24,7 @@ _LONGEST_ROW = 1 << 18
 """Most characters of a row. A longer one is cut into several, which are not valid rows."""
 
 
-def by_eos(part: Part, num_items: int, dtype: np.dtype[Any], eos: int | None) -> Boundaries | None:
+def by_eos(part: Part, dtype: np.dtype[Any], eos: int | None) -> Boundaries | None:
     """Documents that end after each `eos` (the last may lack it); None if `eos` is not given.
 
     Tokens 5 7 0 0 3 with eos 0: documents [5 7 0] [0] [3], starts 0 3 4.
@@ -41,11 +40,12 @@ def by_eos(part: Part, num_items: int, dtype: np.dtype[Any], eos: int | None) ->
     limits = np.iinfo(dtype)
     if not limits.min <= token <= limits.max:
         raise ArgumentError(f"eos is {token}, but {part.path} has items of {dtype}, which cannot hold it")
-    return Boundaries(partial(_scan, part, num_items, dtype, token), eos=token)
+    return Boundaries(partial(_scan, part, dtype, token), eos=token)
 
 
-def _scan(part: Part, num_items: int, dtype: np.dtype[Any], eos: int) -> Ints:
+def _scan(part: Part, dtype: np.dtype[Any], eos: int) -> Ints:
     """One pass over all items, in slices; 8 bytes of memory per document."""
+    num_items = (part.file_bytes - part.byte_start) // dtype.itemsize
     found = [np.zeros(min(1, num_items), np.int64)]
     for first, items in read_slices(Path(part.path), dtype, num_items, byte_start=part.byte_start):
         found.append(np.flatnonzero(items == eos) + (first + 1))
@@ -58,7 +58,7 @@ def from_csv(path: Path, num_items: int) -> Boundaries:
 
     Items after the last row are one more document: OLMo-core writes a row for every EOS, and the last may be missing.
     """
-    return Boundaries(partial(_parse, path, num_items), (Part(str(path), measure(path)),))
+    return Boundaries(partial(_parse, path, num_items), (whole(path),))
 
 
 def _parse(path: Path, num_items: int) -> Ints:
