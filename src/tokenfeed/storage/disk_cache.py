@@ -20,34 +20,24 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from tokenfeed.kernels import blocks
-from tokenfeed.storage.limits import default_open_files
-from tokenfeed.storage.local import writing
+from tokenfeed.kernels.checksum import checksum
+from tokenfeed.storage.files import Part
+from tokenfeed.storage.local import default_open_files, writing
 from tokenfeed.types import Array, Bools, Bytes, Ints
 
-__all__ = ["Described", "DiskCache"]
+__all__ = ["DiskCache"]
 
 _IN_USE_SECONDS = 600
 _TOUCH_SECONDS = 60
 _MEASURE_SHARE = 64  # measure again after writing this share of the limit: others write too
 _MEASURE_BYTES = 64 << 20
 _RETRY_SECONDS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A remote file, as its store describes it."""
-
-    uri: str
-    num_bytes: int
-    identity: str
-    """Name of its content, the same at any address."""
 
 
 class _Entry(NamedTuple):
@@ -84,7 +74,7 @@ class DiskCache:
     def is_full(self) -> bool:
         return self._full_since is not None
 
-    def load(self, wanted: Ints, files: Mapping[int, Described]) -> tuple[Bools, Bools, Bytes]:
+    def load(self, wanted: Ints, files: Mapping[int, Part]) -> tuple[Bools, Bools, Bytes]:
         """(good, damaged, data): which blocks were there and whole, which were damaged, and the whole ones end to end.
 
         `files` has the file of every key. Blocks that are not in the page cache are read at once, not in turn.
@@ -97,14 +87,14 @@ class DiskCache:
         with contextlib.ExitStack() as stack:
             for number in np.unique(numbers).tolist():
                 these = numbers == number
-                sizes[these] = np.minimum(size, files[number].num_bytes - block[these] * size)
+                sizes[these] = np.minimum(size, files[number].file_bytes - block[these] * size)
                 entry = self._open(files[number], stack)
                 if entry is not None:
                     handles[0, these], handles[1, these] = entry
             good, damaged = blocks.load_blocks(wanted, sizes, handles[0], handles[1], size, data)
         return good, damaged, data.reshape(-1, size)[good].reshape(-1)
 
-    def store(self, file: Described, first_block: int, data: Bytes) -> None:
+    def store(self, file: Part, first_block: int, data: Bytes) -> None:
         """Keep consecutive blocks, if there is room. Never raises: without a cache, reading is slower but not wrong."""
         if not self._has_room(data.size):
             return
@@ -155,9 +145,9 @@ class DiskCache:
             num_bytes -= _disk_bytes(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _open(self, file: Described, stack: contextlib.ExitStack) -> _Entry | None:
+    def _open(self, file: Part, stack: contextlib.ExitStack) -> _Entry | None:
         """The two files of a remote file, created if missing, open at least as long as `stack`; None if that fails."""
-        name = f"{file.identity}-{self._block_bytes}"
+        name = f"{checksum((file.identity or f'{file.path} {file.file_bytes}').encode())}-{self._block_bytes}"
         try:
             with self._lock:
                 self._touch(name)

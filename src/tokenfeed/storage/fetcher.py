@@ -1,6 +1,8 @@
-"""`Fetcher`: reads many ranges of remote objects at once. Everything that reads remote data is built on it."""
+"""`Fetcher`: reads many ranges of remote objects at once; `RemoteFile`: one object as a seekable file, on top of it."""
 
 import asyncio
+import io
+from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
 from typing import Any, NamedTuple
@@ -11,11 +13,13 @@ from tokenfeed.storage.clients import client_for
 from tokenfeed.storage.failures import Failed, Failure, Kind
 from tokenfeed.storage.patience import Patience
 from tokenfeed.storage.retries import Counters, Tries, persist
-from tokenfeed.storage.runtime import runtime
+from tokenfeed.storage.runtime import result_of, runtime
 
-__all__ = ["Fetched", "Fetcher", "ObjectInfo", "Range", "fetcher", "get", "info_of", "is_etag"]
+__all__ = ["Fetched", "Fetcher", "ObjectInfo", "Range", "RemoteFile", "fetcher", "get", "info_of", "is_etag"]
 
 CONCURRENCY = 64
+CHUNK_BYTES = 4 << 20
+_KEPT_CHUNKS = 3
 _KEPT = ("fetcher",)
 
 Buffer = Any
@@ -118,6 +122,76 @@ def fetcher() -> Fetcher:
     kept = runtime().kept
     found: Fetcher = kept.get(_KEPT) or kept.setdefault(_KEPT, Fetcher())
     return found
+
+
+class RemoteFile(io.RawIOBase):
+    """Reads chunks of 4 MiB, and requests the next while one is consumed. At most three are in memory.
+
+    It is raw: wrap it in io.BufferedReader for small reads. One thread at a time may use it. All bytes are of one
+    version of the object: if it is replaced meanwhile, reading raises a CorruptionError.
+    """
+
+    def __init__(self, uri: str, info: ObjectInfo, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.name = uri
+        self.size, self._version = info
+        self._chunk_bytes = chunk_bytes
+        self._position = 0
+        self._chunks: OrderedDict[int, Future[Fetched]] = OrderedDict()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise ArgumentError(f"{self.name} cannot be read from byte {base + offset} on")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill as much of the buffer as one chunk has."""
+        if self.closed:
+            raise ArgumentError(f"{self.name} is closed")
+        view = memoryview(buffer).cast("B")
+        if self._position >= self.size or not view:
+            return 0
+        chunk, start = divmod(self._position, self._chunk_bytes)
+        data = memoryview(self._get(chunk))[start : start + len(view)]
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        for future in self._chunks.values():
+            future.cancel()
+        self._chunks.clear()
+        super().close()
+
+    def _get(self, chunk: int) -> Any:
+        follows = not self._chunks or chunk - 1 in self._chunks or chunk in self._chunks
+        future = self._request(chunk)
+        if follows:  # a jump may be one of many, so nothing is read ahead of it
+            self._request(chunk + 1)
+            self._chunks.move_to_end(chunk)
+        while len(self._chunks) > _KEPT_CHUNKS:
+            self._chunks.popitem(last=False)[1].cancel()
+        try:
+            return result_of(future).data
+        except BaseException:
+            self._chunks.pop(chunk, None)  # the next read tries again
+            raise
+
+    def _request(self, chunk: int) -> "Future[Fetched]":
+        start = chunk * self._chunk_bytes
+        if chunk not in self._chunks:
+            stop = min(self.size, start + self._chunk_bytes)
+            if start >= stop:
+                return Future()
+            self._chunks[chunk] = fetcher().submit(Range(self.name, start, stop, self._version))
+        return self._chunks[chunk]
 
 
 async def get(
