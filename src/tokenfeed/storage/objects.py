@@ -229,7 +229,7 @@ def _run(
     uri: str,
     *,
     doing: str,
-    expected: Callable[[Failure], bool] | None = None,
+    expected: Callable[[Failure], bool] = lambda _: False,
 ) -> Result:
     """The answer to a question that takes obstore, a store of it, and a key."""
     patience = Patience.from_environment()
