@@ -21,7 +21,6 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,9 +39,8 @@ _MEASURE_BYTES = 64 << 20
 _RETRY_SECONDS = 60
 
 
-class _Entry(NamedTuple):
-    data: int
-    sums: int
+_Entry = tuple[int, int]
+"""File descriptors of data and sums."""
 
 
 class DiskCache:
@@ -59,11 +57,8 @@ class DiskCache:
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._max_entries = default_open_files() // 2
-        self._used: dict[str, float] = {}
-        """Time when this process last noted on disk that it uses a file."""
-        self._num_bytes = 0
-        """Bytes in the folder when it was last measured, and those written since."""
-        self._unmeasured = 0
+        self._used: dict[str, float] = {}  # when this process last noted on disk that it uses a file
+        self._num_bytes = self._unmeasured = 0  # in the folder when last measured, and written since
         self._full_since: float | None = None
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -102,9 +97,9 @@ class DiskCache:
             with contextlib.ExitStack() as stack:
                 entry = self._open(file, stack)
                 if entry is not None:
-                    _write_all(entry.data, data, first_block * self._block_bytes)
+                    _write_all(entry[0], data, first_block * self._block_bytes)
                     sums = np.maximum(blocks.checksum_blocks(data, self._block_bytes), 1)  # 0 is for none
-                    _write_all(entry.sums, sums, first_block * sums.itemsize)
+                    _write_all(entry[1], sums, first_block * sums.itemsize)
         except OSError:  # no space, a quota, a disk that fails
             self._full_since = time.monotonic()
 
@@ -116,18 +111,16 @@ class DiskCache:
             self._num_bytes += num_bytes
             self._unmeasured += num_bytes
             if self._unmeasured > min(_MEASURE_BYTES, self._limit // _MEASURE_SHARE):
-                self._measure()
-                self._num_bytes += num_bytes
+                self._measure(num_bytes)
             if self._num_bytes > self._limit:
                 self._make_room(self._num_bytes - self._limit)
-                self._measure()
-                self._num_bytes += num_bytes
+                self._measure(num_bytes)
             self._full_since = now if self._num_bytes > self._limit else None
         return self._full_since is None
 
-    def _measure(self) -> None:
-        """Measure the folder, whoever wrote to it."""
-        self._num_bytes = sum(_disk_bytes(folder) for folder in _folders(self._folder))
+    def _measure(self, more: int = 0) -> None:
+        """Measure the folder, whoever wrote to it, and count what will be written now."""
+        self._num_bytes = sum(map(_disk_bytes, _folders(self._folder))) + more
         self._unmeasured = 0
 
     def _make_room(self, num_bytes: int) -> None:
@@ -157,7 +150,7 @@ class DiskCache:
                     if len(self._entries) < self._max_entries:
                         self._entries[name] = entry
                     else:
-                        stack.callback(_close, entry)
+                        stack.callback(_close_all, {name: entry})
         except OSError:
             self._full_since = time.monotonic()
             return None
@@ -177,7 +170,7 @@ def _open_entry(folder: Path) -> _Entry:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     data = os.open(folder / "data", flags, 0o644)
     try:
-        return _Entry(data, os.open(folder / "sums", flags, 0o644))
+        return data, os.open(folder / "sums", flags, 0o644)
     except OSError:
         os.close(data)
         raise
@@ -190,15 +183,11 @@ def _write_all(handle: int, data: Array, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _close(entry: _Entry) -> None:
-    for handle in entry:
-        with contextlib.suppress(OSError):
-            os.close(handle)
-
-
 def _close_all(entries: dict[str, _Entry]) -> None:
     while entries:
-        _close(entries.popitem()[1])
+        for handle in entries.popitem()[1]:
+            with contextlib.suppress(OSError):
+                os.close(handle)
 
 
 def _folders(folder: Path) -> list[Path]:

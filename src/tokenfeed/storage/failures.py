@@ -26,6 +26,8 @@ _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 
 
 class Kind(Enum):
+    """What went wrong with a request."""
+
     STATUS = "the server answered with an error status"
     UNREACHABLE = "no connection"
     UNKNOWN_HOST = "the server's name is unknown"

@@ -5,7 +5,6 @@ Errors are a ReadError or WriteError. Its `errno` is ENOENT if there is no such 
 suffice, ETIMEDOUT if the server was too slow.
 """
 
-import asyncio
 import errno
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,11 +16,11 @@ from tokenfeed.errors import ArgumentError, ReadError, TokenfeedError
 from tokenfeed.storage.address import clean, parse
 from tokenfeed.storage.clients import client_for
 from tokenfeed.storage.failures import Failed, Failure, Kind
-from tokenfeed.storage.fetcher import ObjectInfo, RemoteFile, fetcher, get, info_of
+from tokenfeed.storage.fetcher import ObjectInfo, Range, RemoteFile, fetcher, info_of
 from tokenfeed.storage.local import read_bytes, reading
 from tokenfeed.storage.patience import Patience
 from tokenfeed.storage.retries import Tries, persist
-from tokenfeed.storage.runtime import runtime
+from tokenfeed.storage.runtime import result_of, runtime
 
 __all__ = [
     *("check_can_write", "delete", "exists", "head", "list_keys", "list_names", "open_file"),
@@ -30,11 +29,9 @@ __all__ = [
 
 Result = TypeVar("Result")
 
-LARGEST_READ = 1 << 30
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9000
 _PARTS_AT_ONCE = 4
-_READS_AT_ONCE = 32
 
 
 def head(uri: str) -> ObjectInfo:
@@ -71,47 +68,19 @@ def open_file(uri: str) -> RemoteFile:
     return RemoteFile(clean(uri), head(uri))
 
 
-def read(uri: str, *, limit: int = LARGEST_READ) -> bytes:
-    """A whole object of at most `limit` bytes."""
-    return read_all([uri], limit=limit)[0]
+def read(uri: str) -> bytes:
+    """A whole object."""
+    return read_all([uri])[0]
 
 
-def read_all(uris: Sequence[str], *, limit: int = LARGEST_READ) -> list[bytes]:
-    """Many small objects in the order given, 32 at a time."""
-    patience = Patience.from_environment()
-
-    async def work() -> list[bytes]:
-        turns = asyncio.Semaphore(_READS_AT_ONCE)
-
-        async def one(uri: str) -> bytes:
-            async with turns:
-                return await _read(uri, limit, patience)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(clean(uri))) for uri in uris]
-        return [task.result() for task in tasks]
-
+def read_all(uris: Sequence[str]) -> list[bytes]:
+    """Many small objects in the order given, read at once."""
+    futures = fetcher().submit_all(map(Range, uris))
     try:
-        return runtime().run(work())
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
-async def _read(uri: str, limit: int, patience: Patience) -> bytes:
-    async def ask() -> bytes:
-        result = await get(uri, patience)
-        size = result.meta["size"]
-        if size > limit:
-            raise ReadError(f"{uri} has {size:,} bytes; at most {limit:,} are read as a whole", filename=uri)
-        data = bytes(await result.bytes_async())
-        if len(data) != size:
-            raise Failed(Failure(Kind.WRONG_ANSWER, f"{size:,} bytes were announced, and {len(data):,} came"))
-        return data
-
-    counters = fetcher().counters
-    data = await persist(ask, Tries(uri, doing="read", patience=patience, counters=counters))
-    counters.bytes_fetched += len(data)
-    return data
+        return [bytes(result_of(future).data) for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def list_names(uri: str) -> list[tuple[str, bool]]:

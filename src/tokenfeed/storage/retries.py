@@ -29,8 +29,6 @@ class Counters:
     """Requests, every try counted."""
     bytes_fetched: int = 0
     retries: int = 0
-    failures: int = 0
-    """Requests that were given up."""
 
 
 class Tries:
@@ -71,7 +69,6 @@ class Tries:
         ):
             self.counters.retries += 1
             return pause
-        self.counters.failures += failure.status != 404  # "no such object" is an answer
         # `from None` where it is raised: obstore's error quotes addresses and answers in full.
         raise explain(failure, self._uri, doing=self._doing, tries=self._count, patience=self._patience) from None
 
@@ -87,7 +84,6 @@ async def persist(
             async with asyncio.timeout_at(tries.begin()):
                 return await attempt()
         except TokenfeedError:
-            tries.counters.failures += 1
             raise
         except TimeoutError:
             pass

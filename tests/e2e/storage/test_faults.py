@@ -92,7 +92,7 @@ def test_what_passes_is_tried_again(road, fault):
     road.proxy.script(".bin", *faults, method="GET")
     assert road.get() == DATA[1000:31_000]
     counters = road.fetcher.counters
-    assert (counters.requests - before, counters.retries, counters.failures) == (len(faults) + 1, len(faults), 0)
+    assert (counters.requests - before, counters.retries) == (len(faults) + 1, len(faults))
     assert counters.bytes_fetched == 60_000
     if isinstance(fault, Status) and fault.status == 429:
         times = road.proxy.asked(".bin")[-2:]
@@ -139,7 +139,6 @@ def test_what_never_passes_ends_within_the_limit(road, fault, message):
     road.proxy.script(".bin", fault, ..., method="GET")
     with pytest.raises(ReadError, match=rf"{message}.*tried \d+ times.*1\.5 s in all") as caught:
         road.get()
-    assert road.fetcher.counters.failures == 1
     check_nothing_secret(caught.value)
 
 
