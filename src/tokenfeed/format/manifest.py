@@ -1,32 +1,23 @@
 """`manifest.json` and `shard.json`: their contents, written and read as `records.py` does."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from tokenfeed.errors import CorruptionError, FormatError
 from tokenfeed.format.layout import check_name
-from tokenfeed.format.records import Digest, Unfit, parse, reader, sign
+from tokenfeed.format.records import Digest, parse, reader, refuse, sign
 
 __all__ = ["Column", "FileRecord", "Manifest", "Reference", "ShardEntry", "ShardRecord", "SpanCount"]
 
 _LARGEST_ITEM = 1 << 31
 
 
-def _name_of(kind: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        try:
-            return check_name(kind, value, where="it")
-        except FormatError as error:
-            raise Unfit(f"is wrong: {error}") from None
-
-    return read
-
-
-_Split = Annotated[str, _name_of("split")]
+_Split = Annotated[str, partial(check_name, "split")]
 
 
 class SpanCount(NamedTuple):
@@ -36,10 +27,10 @@ class SpanCount(NamedTuple):
     payload_bytes: int
 
 
-def _read_counts(value: Any) -> SpanCount:
+def _read_counts(value: Any, where: str) -> SpanCount:
     if not isinstance(value, list) or len(value) != 2:
-        raise Unfit(f"is {value!r:.80}, expected two whole numbers, [spans, payload bytes]")
-    return SpanCount(*map(reader(int), value))
+        refuse(value, where, "two whole numbers, [spans, payload bytes]")
+    return SpanCount(*(reader(int)(number, where) for number in value))
 
 
 _Spans = Mapping[str, Annotated[SpanCount, _read_counts]]
@@ -61,10 +52,10 @@ class Column:
         return f"{self.dtype}{inner}"
 
 
-def _read_column(value: Any) -> Column:
-    column: Column = reader(Column)(value)
+def _read_column(value: Any, where: str) -> Column:
+    column: Column = reader(Column)(value, where)
     if not 0 < column.item_bytes <= _LARGEST_ITEM:
-        raise Unfit(f"has shape {column.shape}: an item has {column.item_bytes:,} bytes, expected 1 to 2**31")
+        raise FormatError(f"{where}: an item has {column.item_bytes:,} bytes; expected 1 to 2**31")
     return column
 
 
@@ -72,7 +63,7 @@ def _read_column(value: Any) -> Column:
 class ShardEntry:
     """A shard in the manifest. `checksum` is that of its `shard.json`, which holds the checksums of its files."""
 
-    name: Annotated[str, _name_of("shard")]
+    name: Annotated[str, partial(check_name, "shard")]
     items: int
     spans: _Spans
     checksum: Digest
@@ -96,8 +87,8 @@ class _Table:
     codec: str | None
 
 
-def _read_codecs(value: Any) -> dict[str, str | None]:
-    tables = reader(Mapping[Annotated[str, _name_of("span table")], _Table])(value)
+def _read_codecs(value: Any, where: str) -> dict[str, str | None]:
+    tables = reader(Mapping[Annotated[str, partial(check_name, "span table")], _Table])(value, where)
     return {name: table.codec for name, table in tables.items()}
 
 
@@ -105,7 +96,7 @@ def _read_codecs(value: Any) -> dict[str, str | None]:
 class Manifest:
     """Description of a store. `shards` is None until it is sealed, `stores` is None unless it is combined."""
 
-    columns: Mapping[Annotated[str, _name_of("column")], Annotated[Column, _read_column]]
+    columns: Mapping[Annotated[str, partial(check_name, "column")], Annotated[Column, _read_column]]
     spans: Annotated[Mapping[str, str | None], _read_codecs]
     """Span tables and the names of their codecs; None for a table without payloads."""
     tokenizer: str | None = None

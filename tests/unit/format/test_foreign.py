@@ -68,7 +68,7 @@ class TestEveryFormat:
         def refuse_to_read(*_: Any, **__: Any) -> None:
             raise AssertionError("a whole table was read")
 
-        for name in ("boundaries.read_slices", "boundaries._rows", "datatrove.read_slices", "megatron.read_slices"):
+        for name in ("plain.read_slices", "plain._rows", "datatrove.read_slices", "megatron.read_slices"):
             monkeypatch.setattr(f"tokenfeed.format.foreign.{name}", refuse_to_read)
         for path in (megatron(tmp_path), datatrove(tmp_path), olmo(tmp_path, "0,8\n"), put(tmp_path / "x.bin", TOKENS)):
             file = open_foreign(path, dtype="uint16", eos=0)

@@ -11,8 +11,8 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, FormatError
 from tokenfeed.format.foreign import file
-from tokenfeed.format.foreign.boundaries import by_eos
 from tokenfeed.format.foreign.file import Boundaries, ForeignFile, is_file, read_slices, whole, wrong
+from tokenfeed.format.foreign.plain import by_eos
 from tokenfeed.types import Ints
 
 __all__ = ["open_datatrove"]
