@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenfeed.text.tokenizer.patterns import PATTERNS
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 from tokenfeed.text.tokenizer.vocabulary_files import read_ranks
 
 GOLDEN = Path(__file__).parent / "data" / "golden"

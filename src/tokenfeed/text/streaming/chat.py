@@ -18,7 +18,7 @@ from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.portions import MemoryGroup
-from tokenfeed.text.streaming.documents import Documents, Encoded, find_tokenizer
+from tokenfeed.text.streaming.documents import Documents, Encoded
 from tokenfeed.text.streaming.feed import TextFeed
 from tokenfeed.text.streaming.making import StreamOptions
 from tokenfeed.text.streaming.packer import Packing
@@ -75,7 +75,7 @@ def stream_chat(
     sizes = BatchSizes(batch_size)
     options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
     packing = Packing.padding(length=length, buffer_size=buffer_size)
-    return TextFeed(Conversations(conversations, find_tokenizer(tokenizer), length, too_long), packing, options)
+    return TextFeed(Conversations(conversations, Tokenizer.of(tokenizer), length, too_long), packing, options)
 
 
 def render(conversations: Iterable[Conversation], tokenizer: Tokenizer) -> tuple[Array, Bools, Ints]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,28 +21,12 @@ from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Ints
 
-__all__ = ["Documents", "Encoded", "FileDocuments", "TextChunk", "TokenChunk", "encode_ahead", "find_tokenizer"]
+__all__ = ["Documents", "Encoded", "FileDocuments", "TextChunk", "TokenChunk", "encode_ahead"]
 
 _CHUNKS_PER_CALL = 4
 
 Encoded = tuple[Array, Ints]
 """Documents as tokens: document i is tokens[offsets[i]:offsets[i + 1]]."""
-
-
-def find_tokenizer(given: Any) -> Tokenizer:
-    """The tokenizer, loaded where it is a path; what else people have in hand is refused with the way to convert it."""
-    if isinstance(given, Tokenizer):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return Tokenizer.load(given)
-    kind = type(given)
-    ways = {
-        "tiktoken": "Tokenizer.from_tiktoken(encoding, bos='<|endoftext|>')",
-        "tokenizers": "its save('tokenizer.json'), then Tokenizer.load('tokenizer.json', bos=…)",
-        "transformers": "its save_pretrained('folder'), then Tokenizer.load('folder', bos=…)",
-    }
-    way = ways.get(kind.__module__.partition(".")[0], "Tokenizer.load(path) or Tokenizer.train(texts)")
-    raise ArgumentError(f"tokenizer is a {kind.__module__}.{kind.__name__}; make a tokenfeed.Tokenizer of it: {way}")
 
 
 class TextChunk(NamedTuple):

@@ -12,12 +12,12 @@ from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.state import check_parts
 from tokenfeed.plan.steps import BatchSizes
-from tokenfeed.runs.streams import StreamFile
+from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.splitting import Val
 from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
-from tokenfeed.text.streaming.documents import Documents, FileDocuments, find_tokenizer
+from tokenfeed.text.streaming.documents import Documents, FileDocuments
 from tokenfeed.text.streaming.making import BatchMaker, StreamOptions, plan_of, save
 from tokenfeed.text.streaming.packer import Packing, PackingCounts
 from tokenfeed.text.streaming.rows import StreamBatch
@@ -89,7 +89,7 @@ def stream(
     files = TextFiles.find(source, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS)
     groups = FileDocuments(
         files,
-        find_tokenizer(tokenizer),
+        Tokenizer.of(tokenizer),
         sharding=sharding,
         seed=seed,
         refill_size=refill_size,
@@ -119,7 +119,7 @@ class TextFeed(Delivery):
         self._prefetch = options.prefetch
         self._buffers = Buffers()
         self._maker: BatchMaker | None = None
-        self._run = None if options.run is None or options.rank != 0 else StreamFile(options.run)
+        self._run = None if options.run is None or options.rank != 0 else RunFile(options.run)
         self._end = options.end
         source.check(options.num_lanes)
         self._position = self._beginning()

@@ -7,7 +7,6 @@ import pytest
 import tokenfeed
 from golden import golden_tokenizer
 from tokenfeed.errors import ArgumentError, NotFoundError, PlanMismatchError
-from tokenfeed.preparation.recipe import Recipe, choose_split
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.finding import Found, Listing, write_listing
 from tokenfeed.text.sources.splitting import choose_splits, is_val, named_split
@@ -34,8 +33,6 @@ def test_a_share_of_the_documents_by_their_text_as_prepare_chooses(tmp_path):
     assert sorted(train + val) == sorted(TEXTS)
     assert 30 < len(val) < 90
     assert val == [text for text in TEXTS if is_val(text, 0.1)]
-    recipe = Recipe("", "uint16", None, None, val_fraction=0.1)
-    assert val == [text for text in TEXTS if choose_split(recipe, 0, text) == "val"]
     assert set(documents(tmp_path, split="val", val=0.05)) < set(val), "a smaller share is part of a larger one"
     assert documents(tmp_path, split="val") == [text for text in TEXTS if is_val(text, 0.001)]
     assert documents(tmp_path) == documents(tmp_path, val=0.1) == TEXTS
@@ -44,7 +41,7 @@ def test_a_share_of_the_documents_by_their_text_as_prepare_chooses(tmp_path):
 def test_a_store_prepared_from_files_has_the_val_that_the_stream_left_out(tmp_path):
     source = write(tmp_path / "text", a=TEXTS[:200])
     tokenizer = golden_tokenizer()
-    tokenfeed.prepare(source, tmp_path / "store", tokenizer=tokenizer, workers=0, val_fraction=0.2)
+    tokenfeed.prepare(source, tmp_path / "store", tokenizer=tokenizer, workers=0, val=0.2)
     streamed = TextFiles.find(source, split="val", val=0.2).documents()
     stored = tokenfeed.open(tmp_path / "store", split="val").documents()
     assert [tokenizer.decode(stored[number].tokens[1:]) for number in range(len(stored))] == list(streamed)
