@@ -104,7 +104,7 @@ class JsonlText:
         try:
             return parse_line(data, self._column)[0]
         except LineError as error:
-            raise FormatError(f"{self._file.name}, line {number}: {error}") from error
+            raise FormatError(f"{self._file.name}, line {number:,}: {error}") from error
 
     def _check_keys(self, rules: TextRules) -> None:
         """Check that keys which lines may lack are there at all: in one of the lines in the first MiB of the file."""

@@ -13,11 +13,21 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from tokenfeed.errors import ArgumentError, FormatError
 
-__all__ = ["Group", "MemoryGroup", "Portion", "Tally", "TextFile", "TextRules"]
+__all__ = ["Group", "MemoryGroup", "Portion", "Tally", "TextFile", "TextRules", "tokens_advice"]
 
 _LISTED_PROBLEMS = 10
 
 Row = TypeVar("Row")
+
+
+def tokens_advice(columns: Sequence[str]) -> str:
+    """What to do where a text is looked for in vain, and these columns hold token ids."""
+    if not columns:
+        return "Name the one with the text: text_column=…"
+    return (
+        f"{columns[0]!r} holds tokens: the data is tokenised already. Prepare it with tokens_column={columns[0]!r}, "
+        "and train from that store"
+    )
 
 
 @dataclass(frozen=True)

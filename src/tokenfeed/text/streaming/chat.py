@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, FormatError
+from tokenfeed.errors import ArgumentError, FitError, FormatError, quantity
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.batch import HostBatch
@@ -204,7 +204,8 @@ class Conversations(Documents):
 
     def check(self, num_lanes: int) -> None:
         if len(self._conversations) < num_lanes:
-            raise ArgumentError(f"{num_lanes} lanes, but only {len(self._conversations)} conversations")
+            few = quantity(len(self._conversations), "conversation")
+            raise ArgumentError(f"{quantity(num_lanes, 'lane')}, but only {few}: some would have nothing to read")
 
     def encode(self, texts: list[Any]) -> Encoded:
         ids, mask, offsets = _render(texts, self._tokenizer)

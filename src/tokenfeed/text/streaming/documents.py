@@ -12,10 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotFoundError, PlanMismatchError, StateError
+from tokenfeed.errors import (
+    ArgumentError,
+    CorruptionError,
+    FormatError,
+    NotFoundError,
+    PlanMismatchError,
+    StateError,
+    quantity,
+)
 from tokenfeed.plan.state import check_parts
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.streaming.cursors import GroupedTexts, LaneCursor, Restart, Stride, deal
+from tokenfeed.text.streaming.cursors import GroupedTexts, LaneCursor, Restart, Stride, check_whole, deal
 from tokenfeed.text.streaming.rows import StreamRows
 from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -116,14 +124,6 @@ class Documents(ABC):
     def _path(self, file: int) -> str:
         return self._texts.paths[file % self.num_files]
 
-    def _nothing(self, who: str) -> Exception:
-        paths = self._texts.paths
-        more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-        return FormatError(
-            f"{who} found no document in a whole epoch of {paths[0]}{more}: every text that it read is null. Leave out "
-            "such files, or use fewer lanes or ranks, so that each has documents"
-        )
-
     def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[LaneCursor]:
         """Deal the remaining documents of all lanes out to another number of lanes: every document once."""
         states = [lanes[number] for number in range(len(lanes))]
@@ -179,6 +179,10 @@ class Documents(ABC):
     def encode(self, texts: list[Any]) -> Encoded:
         """Documents as tokens, each led by BOS."""
 
+    def _nothing(self, who: str) -> Exception:
+        """The error where a lane, or the whole stream, passes an epoch without a document."""
+        return FormatError(f"{who} found no document in a whole epoch")
+
     @abstractmethod
     def parts(self) -> dict[str, Any]:
         """Everything that a state depends on, in short."""
@@ -214,8 +218,7 @@ class FileDocuments(Documents):
             raise ArgumentError(f"sharding is {sharding!r}; it must be 'global' or 'per_file'")
         if sharding == "per_file" and seed is not None:
             raise ArgumentError("seed permutes row groups over all files; leave it out, or choose sharding='global'")
-        if refill_size < 1:
-            raise ArgumentError(f"refill_size is {refill_size}; it must be at least 1")
+        check_whole(refill_size=refill_size)
         restart: Restart = "epoch" if sharding == "global" else "part"
         super().__init__(files, tokenizer, dtype=tokenizer.dtype, restart=restart, seed=seed, refill_size=refill_size)
         self._files = self._all_files = files
@@ -240,9 +243,9 @@ class FileDocuments(Documents):
     def _parts(self, files: TextFiles) -> dict[str, Any]:
         names = json.dumps(files.names).encode()
         return {
-            "files": [len(files), hashlib.blake2b(names, digest_size=8).hexdigest()],
+            "files": [len(files), files.names[0], files.names[-1], hashlib.blake2b(names, digest_size=8).hexdigest()],
             "column": files.text_column,
-            "split": [files.split, files.val_fraction],
+            "split": f"{files.split} (val={files.val_fraction:g})" if files.val_fraction else files.split,
             "tokenizer": self._tokenizer.digest,
             "sharding": self._sharding,
             "seed": self._seed,
@@ -256,7 +259,7 @@ class FileDocuments(Documents):
         """Check that a state was made from these files. Files added after the checkpoint are ignored from here on."""
         files = self._all_files
         match plan.get("files"):
-            case [int(count), _] if 0 < count < len(files):
+            case [int(count), *_] if 0 < count < len(files):
                 files = files.first(count)
         check_parts(self._parts(files), plan)
         for file, theirs in contents.items():
@@ -272,12 +275,16 @@ class FileDocuments(Documents):
 
     def _nothing(self, who: str) -> Exception:
         files = self._files
+        where = files.paths[0] + (f" and {quantity(len(files) - 1, 'more file')}" if len(files) > 1 else "")
         if files.split == "val" and files.val_fraction:
             return NotFoundError(
-                f"{who} found nothing that is held out for split 'val' in {files}: too few documents for a share of "
+                f"{who} found nothing that is held out for split 'val' in {where}: too few documents for a share of "
                 f"{files.val_fraction}. Hold out more of them (val=0.05), the last file (val='last') or files by name"
             )
-        return super()._nothing(who)
+        return FormatError(
+            f"{who} found no document in a whole epoch of {where}: every text that it read is null. Leave out such "
+            "files, or use fewer lanes or ranks, so that each has documents"
+        )
 
     def __repr__(self) -> str:
         return repr(self._files)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError, FitError
 from tokenfeed.kernels import packing
 from tokenfeed.kernels.posix import record
+from tokenfeed.text.streaming.cursors import check_whole
 from tokenfeed.types import Array, Ints
 
 __all__ = ["Packer", "Packing", "PackingCounts"]
@@ -44,8 +45,7 @@ class Packing:
     @classmethod
     def choose(cls, name: str, overflow: str, *, length: int, buffer_size: int) -> "Packing":
         """The packing that `stream` calls by these names."""
-        if length < 1 or buffer_size < 1:
-            raise ArgumentError(f"length is {length}, buffer_size is {buffer_size}; both must be at least 1")
+        check_whole(length=length, buffer_size=buffer_size)
         if name in ("concat", "concat_pop"):
             return cls(length, packing.CONCAT, buffer_size, name, name == "concat_pop")
         if name != "best_fit":
