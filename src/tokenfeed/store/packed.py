@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenfeed.store.data import ColumnSet, Data
-from tokenfeed.store.packing_plan import PackedPieces, Pieces
-from tokenfeed.store.reader import Location
+from tokenfeed.store.data import Data
+from tokenfeed.store.packing_plan import PackedPieces, Pieces, find_plan
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import PackedSpec
-from tokenfeed.store.view import StoreRows, View, as_indices
-from tokenfeed.types import Bools, Bytes, Ints
+from tokenfeed.store.view import StoreRows, View
+from tokenfeed.types import Bools, Ints
 
 __all__ = ["Packed"]
 
@@ -24,13 +23,13 @@ class Packed(View):
     spec: PackedSpec
     length: int
 
-    def __init__(self, data: Data, spec: PackedSpec, plan: PackedPieces) -> None:
-        super().__init__(data, spec)
+    def __init__(self, data: Data, spec: PackedSpec, plan: PackedPieces | None = None) -> None:
+        """Without a plan, the one that `pack` made is looked up."""
+        super().__init__(data, spec, spec.length)
         self.length = spec.length
-        self.plan = plan
+        self.width = spec.length + 1
+        self.plan = find_plan(data, spec) if plan is None else plan
         """What each row is made of."""
-        self.request = data.reader.request(self.column_set.forms)
-        """What the reading kernel must know of the columns."""
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -38,19 +37,8 @@ class Packed(View):
     def rows(self, numbers: Ints) -> "_PackedRows":
         return _PackedRows(self, numbers, self.plan.find(numbers))
 
-    def lengths(self, indices: Ints) -> Ints:
-        return self.rows(as_indices(indices)).lengths
-
-    def announce(self, indices: Ints) -> None:
-        pieces = self.plan.find(indices)
-        self.reader.announce(pieces.first_items, pieces.offsets, self.request)
-
     def _join(self, others: Sequence["Packed"], data: Data) -> "Packed":
         return Packed(data, self.spec, self.plan.join([other.plan for other in others]))
-
-    @property
-    def sample_bytes(self) -> int:
-        return self.column_set.buffer_bytes(self.length + 1)
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """As for every view. One pass over the plan: 0.1 s for a million rows."""
@@ -73,12 +61,6 @@ class Packed(View):
             first_item += plan.record.items
         return np.concatenate(touching)
 
-    def _locate(self, index: int) -> list[Location]:
-        pieces = self.plan.find(np.array([index]))
-        stops = pieces.first_items + np.diff(pieces.offsets)
-        bounds = zip(pieces.first_items.tolist(), stops.tolist(), strict=True)
-        return [place for start, stop in bounds if start >= 0 for place in self.reader.locate(start, stop)]
-
 
 class _PackedRows(StoreRows):
     """Rows of equal width, each made of pieces of documents and padding."""
@@ -90,8 +72,8 @@ class _PackedRows(StoreRows):
         self._pieces = pieces
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self.indices.size, self.view.length + 1
+    def extents(self) -> tuple[Ints, Ints]:
+        return self._pieces.first_items, self._pieces.offsets
 
     @property
     def lengths(self) -> Ints:
@@ -99,18 +81,13 @@ class _PackedRows(StoreRows):
         before = np.concatenate(([0], np.cumsum(sizes)))[self._pieces.entries]
         return np.diff(before)
 
-    def read_into(self, columns: ColumnSet, buffer: Bytes) -> None:
-        reader = self.view.reader
-        request = self.view.request if columns is self.view.column_set else reader.request(columns.forms)
-        reader.read_pieces(self._pieces.first_items, self._pieces.offsets, request, buffer)
-
     def _find_spans(self, table: SpanTable) -> BatchSpans:
         """Spans are found piece by piece, so one that reaches from a piece into the next is listed for both."""
         entries, first_items, offsets = self._pieces
         filled = self._pieces.filled
         counts = np.diff(offsets)[filled]
         found = table.find(first_items[filled], np.concatenate(([0], np.cumsum(counts))))
-        shifts = np.repeat(offsets[:-1][filled] % self.shape[1], np.diff(found.offsets))
+        shifts = np.repeat(offsets[:-1][filled] % self.view.width, np.diff(found.offsets))
         pieces_before = np.concatenate(([0], np.cumsum(filled)))[entries]
         return BatchSpans(
             table, found.offsets[pieces_before], found.numbers, found.starts + shifts, found.stops + shifts
@@ -127,6 +104,6 @@ class _PackedRows(StoreRows):
         pieces = self._pieces.part(start, stop)
         mask = np.repeat(pieces.filled, np.diff(pieces.offsets))
         mask[pieces.offsets[1:] - 1] = False
-        mask = mask.reshape(stop - start, self.view.length + 1)[:, :-1]
+        mask = mask.reshape(stop - start, self.view.width)[:, :-1]
         wanted = super().loss_mask(start, stop)
         return mask if wanted is None else mask & wanted

@@ -4,10 +4,10 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, CorruptionError, WriteError
+from tokenfeed.format.manifest import Column
 from tokenfeed.kernels import bestfit, posix
 from tokenfeed.kernels.packing import NONE, num_bit_words
 from tokenfeed.storage.files import FileTable, Part
@@ -32,7 +33,7 @@ from tokenfeed.store.packing_plan import (
     PackRecord,
     plan_folders,
 )
-from tokenfeed.store.shard_writer import NpyFile, write_sums
+from tokenfeed.store.shard_writer import CheckedFile, write_sums
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.spec import PACKING_ALGORITHM
 from tokenfeed.types import Ints
@@ -68,7 +69,6 @@ class PackReport:
 
 def pack(
     data: Data,
-    shards: Sequence[Shard],
     length: int,
     *,
     table: str = "documents",
@@ -83,17 +83,33 @@ def pack(
     began = time.perf_counter()
     if not 1 <= length < LONGEST_ROW:
         raise ArgumentError(f"length is {length}; packed rows may have 1 to {LONGEST_ROW - 1:,} inputs")
-    wanted = PackKey(data.identity, data.spans[table].name, length, data.num_items)
-    folders = plan_folders(shards, wanted) if cache is None else [Path(cache)]
-    with _attempt(folders) as (folder, attempt):
+    wanted = PackKey.of(data, table, length)
+    *better, last = plan_folders(data, wanted, cache)
+    for folder in better:
+        try:
+            record = _pack_into(folder, data, wanted, progress)
+            break
+        except WriteError as error:
+            if error.errno not in _READ_ONLY:
+                raise
+    else:
+        folder, record = last, _pack_into(last, data, wanted, progress)
+    used = record.items / (record.rows * (length + 1)) if record.rows else 1.0
+    counts = record.documents, record.cut_documents, record.items
+    return PackReport(folder, record.rows, used, *counts, time.perf_counter() - began)
+
+
+def _pack_into(folder: Path, data: Data, wanted: PackKey, progress: Progress | None) -> PackRecord:
+    with _attempt(folder) as attempt:
         writer = _PlanWriter(attempt)
         try:
-            lengths = _Lengths(data, shards, table)
-            counts = _pack_blocks(lengths, length + 1, writer, progress or (lambda done, total: None))
+            lengths = _Lengths(data, wanted.table)
+            counts = _pack_blocks(lengths, wanted.length + 1, writer, progress or (lambda done, total: None))
             items = int(counts[bestfit.ITEMS])
             if items != data.num_items:
                 raise CorruptionError(
-                    f"the spans of {table!r} cover {items:,} of {data.num_items:,} items. `tokenfeed verify` says where"
+                    f"the spans of {wanted.table!r} cover {items:,} of {data.num_items:,} items. `tokenfeed verify` "
+                    "says where"
                 )
             checksums = writer.finish()
         finally:
@@ -107,8 +123,7 @@ def pack(
         totals = documents, cut, items, writer.num_rows, writer.num_pieces
         record = PackRecord(PACKING_ALGORITHM, *wanted[:3], BLOCK_DOCUMENTS, *totals, *checksums)
         replace_bytes(folder / RECORD, record.to_json().encode())
-    used = items / (writer.num_rows * (length + 1)) if writer.num_rows else 1.0
-    return PackReport(folder, writer.num_rows, used, documents, cut, items, time.perf_counter() - began)
+        return record
 
 
 def _pack_blocks(lengths: "_Lengths", width: int, writer: "_PlanWriter", progress: Progress) -> Ints:
@@ -130,15 +145,13 @@ def _pack_blocks(lengths: "_Lengths", width: int, writer: "_PlanWriter", progres
 class _Lengths:
     """The lengths of all spans of a table, read in slices."""
 
-    def __init__(self, data: Data, shards: Sequence[Shard], table: str) -> None:
+    def __init__(self, data: Data, table: str) -> None:
         self._table = table
         self._item_starts = data.reader.starts
         self._span_starts = data.reader.span_starts(table)
+        shards, remote = data.shards, data.reader.remote
         self._files = FileTable(
-            len(shards),
-            lambda number: _starts_of(shards[number], table),
-            max_open_files=0,
-            remote=data.reader.remote,
+            len(shards), lambda number: _starts_of(shards[number], table), max_open_files=0, remote=remote
         )
         self._values = np.empty(_SLICE + 1, np.int64)
         self.count = int(self._span_starts[-1])
@@ -251,23 +264,23 @@ class _PlanWriter:
         self._folder = folder
         self.num_rows = 0
         self.num_pieces = 0
-        self._rows = NpyFile(folder / ROWS, ROW_DTYPE)
+        self._rows = CheckedFile(folder / ROWS, Column(ROW_DTYPE))
         try:
-            self._pieces = NpyFile(folder / PIECES, PIECE_DTYPE)
+            self._pieces = CheckedFile(folder / PIECES, Column(PIECE_DTYPE))
         except WriteError:
             self._rows.close()
             raise
 
     def write(self, rows: Ints, pieces: npt.NDArray[Any]) -> None:
         """Add rows; `rows` holds the first piece of each, counted in `pieces`."""
-        self._rows.write((rows + self.num_pieces).view(np.uint8))
-        self._pieces.write(pieces.reshape(-1).view(np.uint8))
+        self._rows.write(rows + self.num_pieces)
+        self._pieces.write(pieces)
         self.num_rows += rows.size
         self.num_pieces += len(pieces)
 
     def finish(self) -> tuple[str, str, str]:
         """Complete the files. Returns their checksums."""
-        self._rows.write(np.array([self.num_pieces], ROW_DTYPE).view(np.uint8))
+        self._rows.write(np.array([self.num_pieces], ROW_DTYPE))
         rows, pieces = self._rows.finish(sync=True), self._pieces.finish(sync=True)
         sums = write_sums(self._folder / SUMS, (self._rows, self._pieces), sync=True)
         return rows.checksum, pieces.checksum, sums.checksum
@@ -280,71 +293,25 @@ class _PlanWriter:
 
 
 @contextlib.contextmanager
-def _attempt(folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    """(folder, new folder in it) in the first folder that is writable. The new folder is removed at the end.
+def _attempt(folder: Path) -> Iterator[Path]:
+    """A new folder in `folder`, which is removed at the end. Whoever packs into one folder takes turns.
 
-    New folders of killed processes are removed first: each process holds a lock on its own, which ends with it.
+    So what a killed process left behind is removed first; not where the file system has no locks.
     """
-    folder, attempt, lock = _first_writable(folders)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        yield folder, attempt
-    finally:
-        with contextlib.suppress(OSError):  # ignore_errors does not cover closing a folder
-            shutil.rmtree(attempt, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.close(lock)
-
-
-def _first_writable(folders: Sequence[Path]) -> tuple[Path, Path, int]:
-    for number, folder in enumerate(folders):
+        with writing(folder):
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                for left in folder.glob(".*/"):
+                    shutil.rmtree(left, ignore_errors=True)
+            attempt = Path(tempfile.mkdtemp(prefix=".", dir=folder))
         try:
-            with writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-                _remove_left_behind(folder)
-                return folder, *_make_locked(folder)
-        except WriteError as error:
-            if error.errno not in _READ_ONLY or number + 1 == len(folders):
-                raise
-    raise AssertionError("there is always a folder")
-
-
-def _make_locked(folder: Path) -> tuple[Path, int]:
-    """A new folder, and a file descriptor that holds its lock.
-
-    Another process may remove the folder before it is locked; then try again.
-    """
-    while True:
-        attempt = folder / f".{secrets.token_hex(8)}"
-        attempt.mkdir()
-        with contextlib.suppress(FileNotFoundError):
-            lock = os.open(attempt, os.O_RDONLY | os.O_CLOEXEC)
-            is_ours = False
-            try:
-                is_ours = _lock(lock) and attempt.exists()
-            finally:
-                if not is_ours:
-                    os.close(lock)
-            if is_ours:
-                return attempt, lock
-
-
-def _lock(descriptor: int) -> bool:
-    """Take a lock; False if another process holds it. True on file systems without locks, which are not cleaned up."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
-def _remove_left_behind(folder: Path) -> None:
-    for path in folder.glob(".*"):
-        with contextlib.suppress(OSError):
-            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
-            finally:
-                os.close(lock)
+            yield attempt
+        finally:
+            with contextlib.suppress(OSError):  # ignore_errors does not cover closing a folder
+                shutil.rmtree(attempt, ignore_errors=True)
+    finally:
+        os.close(lock)

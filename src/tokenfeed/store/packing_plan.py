@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
-from tokenfeed.format.layout import SUM_DTYPE, first_sums
-from tokenfeed.format.manifest import Fields, check_signature, sign
-from tokenfeed.format.npy import build_header
+from tokenfeed.format.layout import SUM_DTYPE
+from tokenfeed.format.manifest import Column, Fields, check_signature, sign
 from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.local import read_bytes, reading
-from tokenfeed.store.shards import NativeShard, Shard
-from tokenfeed.store.spec import PACKING_ALGORITHM
+from tokenfeed.store.data import Data
+from tokenfeed.store.shards import NativeShard, npy_part, with_sums
+from tokenfeed.store.spec import PACKING_ALGORITHM, PackedSpec
 from tokenfeed.types import Array, Bools, Ints
 
 __all__ = [
@@ -48,6 +48,10 @@ class PackKey(NamedTuple):
     table: str
     length: int
     num_items: int
+
+    @classmethod
+    def of(cls, data: Data, table: str, length: int) -> "PackKey":
+        return cls(data.identity, data.spans[table].name, length, data.num_items)
 
     @property
     def command(self) -> str:
@@ -124,28 +128,18 @@ class PackingPlan:
 
     def part(self, number: int) -> Part:
         """File `number` of the two, with the checksums to compare it with."""
-        part = self.parts()[number]
-        if not self._is_verified:
-            return part
-        sums = self.sums_part()
-        return part._replace(sums=sums, first_sum=self.first_sums()[0][os.path.basename(part.path)])
+        part = self.parts()[(ROWS, PIECES)[number]]
+        return part if self._is_verified else part._replace(sums=None)
 
-    def parts(self) -> tuple[Part, Part]:
-        """The files of rows and of pieces."""
-        rows = self._part(ROWS, ROW_DTYPE, self.record.rows + 1, kept=1.0)
-        return rows, self._part(PIECES, PIECE_DTYPE, self.record.pieces, kept=1.0)
+    def parts(self) -> dict[str, Part]:
+        """The files of rows and of pieces by name, each with its place in the file of block checksums."""
 
-    def first_sums(self) -> tuple[dict[str, int], int]:
-        """Position of the first block checksum of each file, by name; and the number of all."""
-        return first_sums({os.path.basename(part.path): part.file_bytes for part in self.parts()})
+        def part(name: str, dtype: np.dtype[Any], count: int, kept: float = 0.0) -> Part:
+            return npy_part(str(self.folder / name), Column(dtype), count, kept=kept)
 
-    def sums_part(self) -> Part:
-        """The file of block checksums."""
-        return self._part(SUMS, SUM_DTYPE, self.first_sums()[1])
-
-    def _part(self, name: str, dtype: np.dtype[Any], count: int, *, kept: float = 0.0) -> Part:
-        header = build_header(dtype, (), count)
-        return Part(str(self.folder / name), len(header) + count * dtype.itemsize, len(header), header, kept=kept)
+        rows = part(ROWS, ROW_DTYPE, self.record.rows + 1, 1.0)
+        pieces = part(PIECES, PIECE_DTYPE, self.record.pieces, 1.0)
+        return with_sums([rows, pieces], lambda count: part(SUMS, SUM_DTYPE, count))
 
     def read_pieces(self) -> Iterator[Array]:
         """All pieces as records of `first_item`, `length` and `mark`, a million at a time."""
@@ -172,12 +166,10 @@ class PackingPlan:
 
     def _map(self, name: str) -> npt.NDArray[Any]:
         """A mapped file without its header, which was checked when the file was opened."""
-        part, dtype = self.parts()[0 if name == ROWS else 1], ROW_DTYPE if name == ROWS else PIECE_DTYPE
-        if part.file_bytes == part.byte_start:
-            return np.empty(0, dtype)
+        part, dtype = self.parts()[name], ROW_DTYPE if name == ROWS else PIECE_DTYPE
         count = (part.file_bytes - part.byte_start) // dtype.itemsize
         with reading(part.path):
-            return np.memmap(part.path, dtype, "r", part.byte_start, (count,))
+            return np.memmap(part.path, dtype, "r", part.byte_start, (count,)) if count else np.empty(0, dtype)
 
 
 class PackedPieces:
@@ -234,29 +226,39 @@ def _describe_file(plans: Sequence[PackingPlan], number: int) -> Part:
     return plans[plan].part(file)
 
 
-def plan_folders(shards: Sequence[Shard], wanted: PackKey) -> list[Path]:
+def plan_folders(data: Data, wanted: PackKey, cache: str | Path | None) -> list[Path]:
     """Possible folders of a plan, the best first: inside the store if that is one local folder, then the user's cache.
 
     The name begins with a dot, because in a store a folder without `shard.json` is taken for a shard being written.
     """
+    if cache is not None:
+        return [Path(cache)]
     folders = []
-    homes = {shard.home.local if isinstance(shard, NativeShard) else None for shard in shards}
+    homes = {shard.home.local if isinstance(shard, NativeShard) else None for shard in data.shards}
     home = homes.pop() if len(homes) == 1 else None
     if home is not None:
-        splits = {shard.split for shard in shards}
+        splits = {shard.split for shard in data.shards}
         split = splits.pop() if len(splits) == 1 else None
         folders.append(home / f".packed-{wanted.table}-{wanted.length}{'' if split is None else f'.{split}'}")
     given = os.environ.get("TOKENFEED_CACHE")
-    cache = Path(given).expanduser() if given else Path.home() / ".cache" / "tokenfeed"
-    return [*folders, cache / "packed" / f"{wanted.identity}-{wanted.table}-{wanted.length}"]
+    root = Path(given).expanduser() if given else Path.home() / ".cache" / "tokenfeed"
+    return [*folders, root / "packed" / f"{wanted.identity}-{wanted.table}-{wanted.length}"]
 
 
-def find_plan(folders: Sequence[Path], wanted: PackKey, *, backend: Backend, verify: bool = False) -> PackedPieces:
-    """The rows of the first matching plan in these folders. O(1): reads `pack.json` and two headers.
+def find_plan(data: Data, spec: PackedSpec) -> PackedPieces:
+    """The rows of the plan that a spec describes. O(1): reads `pack.json` and two headers.
 
     If no plan matches, raises the problem of the first: StateError for other data or another algorithm,
     CorruptionError for a damaged plan; MissingError if there is no plan at all.
     """
+    if spec.algorithm != PACKING_ALGORITHM:
+        raise StateError(
+            f"rows were packed by algorithm {spec.algorithm}; this tokenfeed packs by {PACKING_ALGORITHM}, which makes "
+            "other rows"
+        )
+    wanted = PackKey.of(data, spec.table, spec.length)
+    folders = plan_folders(data, wanted, spec.cache)
+    verify = any(shard.is_verified for shard in data.shards)
     problem: Exception | None = None
     for folder in folders:
         try:
@@ -264,7 +266,7 @@ def find_plan(folders: Sequence[Path], wanted: PackKey, *, backend: Backend, ver
                 is_there = (folder / RECORD).is_file()
             if is_there:
                 plan = PackingPlan(folder, _load_record(folder, wanted), verify=verify)
-                return PackedPieces([plan], backend=backend)
+                return PackedPieces([plan], backend=data.reader.options.backend)
         except (StateError, CorruptionError) as error:
             problem = problem or error
     if problem is not None:

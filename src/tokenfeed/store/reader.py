@@ -1,6 +1,7 @@
 """Runs the reading kernels over a store's shards: opens the files they ask for and turns their answers into errors."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,10 +14,7 @@ from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.shards import Shard
 from tokenfeed.types import Array, Bytes, Ints
 
-__all__ = ["Form", "FoundSpans", "Ints", "Location", "Payloads", "Reader"]
-
-FoundSpans = tuple[Ints, Ints, Ints, Ints]
-"""offsets, numbers, starts, stops: the spans of row j are entries [offsets[j], offsets[j + 1])."""
+__all__ = ["Form", "Location", "Payloads", "ReadOptions", "Reader"]
 
 Payloads = tuple[Bytes, Ints, Ints]
 """data, starts, stops: payload j is data[starts[j]:stops[j]], and there is none where starts[j] is -1."""
@@ -43,6 +41,16 @@ class Form(NamedTuple):
     """Sign bit of these numbers; 0 if they have none."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How files are read: the arguments of `open` with these names."""
+
+    backend: Backend = "pread"
+    reads_in_flight: int = 32
+    max_open_files: int | None = None
+    remote: Remote | None = None
+
+
 class Reader:
     """Reads rows of items, and the spans they touch, in one GIL-free call each. Threads may share a reader.
 
@@ -50,55 +58,33 @@ class Reader:
     """
 
     def __init__(
-        self,
-        shards: Sequence[Shard],
-        columns: Sequence[str],
-        tables: Sequence[str],
-        *,
-        backend: Backend,
-        reads_in_flight: int,
-        max_open_files: int | None,
-        remote: Remote | None,
+        self, shards: Sequence[Shard], columns: Sequence[str], tables: Sequence[str], options: ReadOptions
     ) -> None:
-        if reads_in_flight < 1:
-            raise ArgumentError(f"reads_in_flight is {reads_in_flight}; it must be at least 1")
+        if options.reads_in_flight < 1:
+            raise ArgumentError(f"reads_in_flight is {options.reads_in_flight}; it must be at least 1")
         self.shards = shards
-        self._how: dict[str, Any] = {
-            "backend": backend,
-            "reads_in_flight": reads_in_flight,
-            "max_open_files": max_open_files,
-            "remote": remote,
-        }
+        self.options = options
         self._columns = list(columns)
         self._tables = list(tables)
         self._files_per_segment = len(columns) + spans.TABLE_FILES * len(tables)
-        self._ahead = reads_in_flight
         self.starts = _cumulative([shard.num_items for shard in shards])
         self._span_starts: dict[str, Ints] = {}
-        self._requests: dict[Any, Ints] = {}
         self._arguments: dict[str, tuple[Ints, Array, int, int]] = {}
-        # Not a method of this object: the two would refer to each other, and files would stay open until the next
-        # garbage collection.
-        describe = partial(_describe_file, shards, self._columns, self._tables)
-        if remote is None and any(shard.is_remote for shard in shards):
-            remote = Remote()
-        self._is_verified = any(shard.is_verified for shard in shards)
-        self._announces = remote is None and self._is_verified
-        """Whether to tell the operating system about rows before they are read, because the kernel does not do so."""
-        self.remote = remote
+        is_remote = any(shard.is_remote for shard in shards)
+        self.remote = Remote() if options.remote is None and is_remote else options.remote
         """How remote files are read; None if there are none."""
+        self._is_verified = any(shard.is_verified for shard in shards)
+        self._announces = self.remote is None and self._is_verified
+        """Whether to tell the operating system about rows before they are read, because the kernel does not do so."""
         self._files = FileTable(
             len(shards) * self._files_per_segment,
-            describe,
-            backend=backend,
-            max_open_files=max_open_files,
-            remote=remote,
+            # Not a method of this object: the two would refer to each other, and files would stay open until the next
+            # garbage collection.
+            partial(_describe_file, shards, self._columns, self._tables),
+            backend=options.backend,
+            max_open_files=options.max_open_files,
+            remote=self.remote,
         )
-
-    def join(self, others: Sequence["Reader"], columns: Sequence[str], tables: Sequence[str]) -> "Reader":
-        """A reader of some columns and span tables of several stores, one after the other, that reads as this one."""
-        shards = [shard for reader in (self, *others) for shard in reader.shards]
-        return Reader(shards, columns, tables, **self._how)
 
     def request(
         self, columns: Mapping[str, Form], *, stride: int = 0, num_items: int = 0, num_samples: int = 0
@@ -107,20 +93,17 @@ class Reader:
 
         It is valid for as long as this reader exists.
         """
-        key = (*columns.items(), stride, num_items, num_samples)
-        if key not in self._requests:
-            table = np.array([(self._columns.index(name), *form) for name, form in columns.items()], items.COLUMN)
-            self._requests[key] = items.make_request(
-                self.starts,
-                self._files.rows,
-                self._files_per_segment,
-                table,
-                ahead=self._ahead,
-                stride=stride,
-                num_items=num_items,
-                num_samples=num_samples,
-            )
-        return self._requests[key]
+        table = np.array([(self._columns.index(name), *form) for name, form in columns.items()], items.COLUMN)
+        return items.make_request(
+            self.starts,
+            self._files.rows,
+            self._files_per_segment,
+            table,
+            ahead=self.options.reads_in_flight,
+            stride=stride,
+            num_items=num_items,
+            num_samples=num_samples,
+        )
 
     def span_starts(self, table: str) -> Ints:
         """Number of the first span of every shard, and the number of all."""
@@ -166,8 +149,6 @@ class Reader:
             items.want_rows(first_items, row_offsets, request)
         self._run(items.read_ragged, first_items, row_offsets, request, buffer)
 
-    read_pieces = read_ragged
-
     def announce(self, first_items: Ints, row_offsets: Ints, request: Ints) -> None:
         """Begin to fetch the part of the rows that is remote."""
         while True:
@@ -190,8 +171,11 @@ class Reader:
         if self._files.blocks is not None:
             self._files.blocks.close()
 
-    def find_spans(self, table: str, first_items: Ints, row_offsets: Ints) -> FoundSpans:
-        """The spans of `table` that rows touch. Row j has row_offsets[j + 1] - row_offsets[j] items."""
+    def find_spans(self, table: str, first_items: Ints, row_offsets: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """(offsets, numbers, starts, stops) of spans that rows touch; row j has entries offsets[j] to offsets[j + 1].
+
+        Row j is the row_offsets[j + 1] - row_offsets[j] items from first_items[j] on.
+        """
         arguments = first_items, row_offsets, self.starts, *self._table_arguments(table)
         _, _, _, offsets, numbers, starts, stops = self._run(spans.find_spans, *arguments)
         return offsets, numbers, starts, stops

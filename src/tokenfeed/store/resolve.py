@@ -1,23 +1,27 @@
 """Finds the shards at a path: of a store, a combined store, a file of another system, or a list of any of these."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, NotAStoreError
 from tokenfeed.format.foreign import open_foreign
 from tokenfeed.format.layout import MANIFEST
-from tokenfeed.format.manifest import Column
+from tokenfeed.format.manifest import Column, Manifest, Reference
+from tokenfeed.format.npy import descr_to_json
+from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
 from tokenfeed.storage.local import reading
 from tokenfeed.store.sealing import check_records, list_shards, load_entries, load_manifest
-from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, identify
+from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
 
-__all__ = ["Content", "PathLike", "resolve"]
+__all__ = ["Content", "combine", "resolve"]
 
-NOWHERE: frozenset[str] = frozenset()
 _FOREIGN = (".idx", ".bin", ".ds", ".npy")
 _DEEPEST = 16
 _MOST_SHARDS = 1 << 22
@@ -38,7 +42,9 @@ class Content:
     @property
     def identity(self) -> str:
         """Checksum of the content, independent of its path. O(shards)."""
-        return identify(self.columns, self.spans, self.shards)
+        columns = [[name, descr_to_json(column.dtype), column.shape] for name, column in self.columns.items()]
+        shards = [shard.identity for shard in self.shards]
+        return checksum(json.dumps([columns, list(self.spans.items()), shards]).encode())
 
     @property
     def splits(self) -> list[str]:
@@ -58,7 +64,7 @@ def resolve(
     dtype: Any = None,
     eos: int | None = None,
     verify: bool = False,
-    within: frozenset[str] = NOWHERE,
+    within: frozenset[str] = frozenset(),
 ) -> Content:
     """The content at a path. Reads only manifests, and the headers of foreign files.
 
@@ -80,7 +86,14 @@ def resolve(
         return content
     if folder.local is None and str(folder).endswith(_FOREIGN):
         raise ArgumentError(f"{folder} is a remote file of another system; download it first, and open the local copy")
-    return _resolve_store(folder, verify, within)
+    if len(within) > _DEEPEST:
+        raise CorruptionError(f"{folder} is a combined store nested in more than {_DEEPEST} others")
+    if folder.identity in within:
+        raise CorruptionError(f"{folder} is a combined store that contains itself")
+    manifest = load_manifest(folder, verify=verify)
+    if manifest.stores is None:
+        return _resolve_shards(folder, manifest, verify)
+    return _resolve_stores(folder, manifest, manifest.stores, verify, within | {folder.identity})
 
 
 def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
@@ -93,29 +106,27 @@ def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
     return Content(file.columns, spans, [ForeignShard(file)])
 
 
-def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Content:
-    if len(within) > _DEEPEST:
-        raise CorruptionError(f"{folder} is a combined store nested in more than {_DEEPEST} others")
-    if folder.identity in within:
-        raise CorruptionError(f"{folder} is a combined store that contains itself")
-    manifest = load_manifest(folder, verify=verify)
-    if manifest.stores is None:
-        entries = manifest.shards
-        if entries is None:
-            if not folder.can_list:
-                raise ArgumentError(
-                    f"{folder} is not sealed, and its server cannot list files. Call tokenfeed.seal(path) where the "
-                    "store was written"
-                )
-            entries = load_entries(folder, manifest, list_shards(folder).committed, verify=verify)
-        elif verify:
-            check_records(folder, entries)
-        shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
-        return Content(manifest.columns, manifest.spans, shards, manifest.tokenizer, manifest.provenance)
+def _resolve_shards(folder: Folder, manifest: Manifest, verify: bool) -> Content:
+    entries = manifest.shards
+    if entries is None:
+        if not folder.can_list:
+            raise ArgumentError(
+                f"{folder} is not sealed, and its server cannot list files. Call tokenfeed.seal(path) where the store "
+                "was written"
+            )
+        entries = load_entries(folder, manifest, list_shards(folder).committed, verify=verify)
+    elif verify:
+        check_records(folder, entries)
+    shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
+    return Content(manifest.columns, manifest.spans, shards, manifest.tokenizer, manifest.provenance)
+
+
+def _resolve_stores(
+    folder: Folder, manifest: Manifest, stores: Sequence[Reference], verify: bool, within: frozenset[str]
+) -> Content:
     parts, num_shards = [], 0
-    for store in manifest.stores:
-        around = within | {folder.identity}
-        content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, verify=verify, within=around)
+    for store in stores:
+        content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, verify=verify, within=within)
         if content.identity != store.identity:
             raise CorruptionError(
                 f"{store.uri} has changed since it was combined into {folder}: its identity was {store.identity}, and "
@@ -134,17 +145,31 @@ def concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
     first_name, first = parts[0]
     for name, other in parts[1:]:
         for what, here, there in (
-            ("columns", dict(first.columns), dict(other.columns)),
+            ("columns", *({name: str(column) for name, column in each.columns.items()} for each in (first, other))),
             ("span tables", dict(first.spans), dict(other.spans)),
             ("tokenizer", first.tokenizer, other.tokenizer),
         ):
             if here != there:
                 raise ArgumentError(
-                    f"{first_name} and {name} cannot be one store: the first has {what} {_plain(here)}, the second "
-                    f"{_plain(there)}"
+                    f"{first_name} and {name} cannot be one store: the first has {what} {here}, the second {there}"
                 )
     return replace(first, shards=[shard for _, content in parts for shard in content.shards], provenance={})
 
 
-def _plain(value: Any) -> Any:
-    return {name: str(item) for name, item in value.items()} if isinstance(value, dict) else value
+def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos: int | None = None) -> None:
+    """Make `out` a store that consists of `stores`, one after the other.
+
+    This only writes a manifest. It names the others by relative path (remote ones by address) and by identity, so that
+    opening the combined store detects a part that has changed. `dtype` and `eos` are as for `open`.
+    """
+    if isinstance(stores, str | os.PathLike) or not stores:
+        raise ArgumentError("combine expects a list of at least one store")
+    folder = open_folder(out)
+    contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in stores]
+    together = concatenate(contents)
+    dtype_name = None if dtype is None else np.dtype(dtype).str
+    references = tuple(Reference(folder.refer(name), content.identity, dtype_name, eos) for name, content in contents)
+    manifest = Manifest(together.columns, together.spans, together.tokenizer, stores=references)
+    folder.make()
+    if not folder.create(MANIFEST, manifest.to_json().encode()):
+        raise ArgumentError(f"{folder} already holds a store; choose another folder")

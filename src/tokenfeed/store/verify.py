@@ -12,21 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import TokenfeedError, quantity
-from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES, SUM_DTYPE
+from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES
 from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry, check_signature
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.kernels.checksum import Checksum, bytes_of
-from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS, TABLE_FILES
+from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
 from tokenfeed.storage.local import reading
 from tokenfeed.storage.objects import is_remote, open_file
-from tokenfeed.store.packing_plan import RECORD, PackingPlan
+from tokenfeed.store.packing_plan import PIECES, RECORD, ROWS, SUMS, PackingPlan
 from tokenfeed.store.packing_plan import load_record as load_plan_record
 from tokenfeed.store.resolve import resolve
 from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, parse_record, record_file
-from tokenfeed.store.shards import NativeShard, SpanParts
+from tokenfeed.store.shards import NativeShard
 
 __all__ = ["VerifyReport", "verify"]
 
@@ -75,28 +75,33 @@ class _Verification:
         self._total = 0
         self.report = VerifyReport()
 
-    def run(self, path: PathLike, dtype: Any, eos: int | None) -> VerifyReport:
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Turns an error into a problem of the report."""
         try:
-            self._run(open_folder(path), path, dtype, eos)
+            yield
         except TokenfeedError as error:
             self.report.problems.append(str(error))
-        return self.report
 
-    def _run(self, folder: Folder, path: PathLike, dtype: Any, eos: int | None) -> None:
-        if folder.local is not None and not folder.exists(MANIFEST):
-            self._check_foreign(path, dtype, eos)
-            return
-        manifest = load_manifest(folder)
-        try:
-            check_signature(folder.read(MANIFEST), folder.path(MANIFEST))
-        except TokenfeedError as error:
-            self.report.problems.append(str(error))
-        if manifest.stores is None:
-            self._check_store(folder, manifest)
-            return
-        resolve(path)  # raises if a part has changed, or contains this store
-        for store in manifest.stores:
-            self.run(folder.resolve(store.uri), store.dtype, store.eos)
+    def _problem(self, path: object, what: str) -> None:
+        self.report.problems.append(f"{path}: {what}")
+
+    def run(self, path: PathLike, dtype: Any, eos: int | None) -> VerifyReport:
+        with self._noting():
+            folder = open_folder(path)
+            if folder.local is not None and not folder.exists(MANIFEST):
+                self._check_foreign(path, dtype, eos)
+                return self.report
+            manifest = load_manifest(folder)
+            with self._noting():
+                check_signature(folder.read(MANIFEST), folder.path(MANIFEST))
+            if manifest.stores is None:
+                self._check_store(folder, manifest)
+                return self.report
+            resolve(path)  # raises if a part has changed, or contains this store
+            for store in manifest.stores:
+                self.run(folder.resolve(store.uri), store.dtype, store.eos)
+        return self.report
 
     def _check_foreign(self, path: PathLike, dtype: Any, eos: int | None) -> None:
         content = resolve(path, dtype=dtype, eos=eos)
@@ -126,86 +131,61 @@ class _Verification:
             self.report.notes.append(f"{folder.path(name)} is unfinished: being written, or its writer was killed")
         records = []
         for name in names:
-            try:
+            with self._noting():
                 data = folder.read(record_file(folder, name))
                 records.append((name, *parse_record(folder, name, data, manifest)))
                 check_signature(data, folder.path(record_file(folder, name)))
-            except TokenfeedError as error:
-                self.report.problems.append(str(error))
         self._total = sum(file.bytes for _, record, _ in records for file in record.files.values())
         for name, record, entry in records:
             self.report.num_shards += 1
             if listed and listed[name] != entry:
                 self._problem(folder.path(name), f"its shard.json says {entry}, the manifest says {listed[name]}")
-            try:
+            with self._noting():
                 self._check_shard(NativeShard(folder, entry, manifest.columns, manifest.spans), manifest, record.files)
-            except TokenfeedError as error:
-                self.report.problems.append(str(error))
         if folder.local is not None:
             for path in sorted(folder.local.glob(f".packed-*/{RECORD}")):
-                self._check_plan(path.parent)
+                with self._noting():
+                    self._check_plan(path.parent)
 
     def _check_plan(self, folder: Path) -> None:
         """Check a packing plan. A damaged one can be made again."""
-        try:
-            record = load_plan_record(folder)
-        except TokenfeedError as error:
-            self.report.problems.append(str(error))
-            return
-        plan = PackingPlan(folder, record)
-        rows, pieces = plan.parts()
-        parts = {rows: record.rows_checksum, pieces: record.pieces_checksum, plan.sums_part(): record.blocks_checksum}
-        files = {os.path.basename(part.path): FileRecord(part.file_bytes, said) for part, said in parts.items()}
-        self._total += sum(part.file_bytes for part in parts)
-        self._check_files([rows, pieces], files, plan.sums_part(), plan.first_sums()[0])
-
-    def _problem(self, path: object, what: str) -> None:
-        self.report.problems.append(f"{path}: {what}")
+        record = load_plan_record(folder)
+        parts = PackingPlan(folder, record).parts()
+        checksums = {ROWS: record.rows_checksum, PIECES: record.pieces_checksum, SUMS: record.blocks_checksum}
+        sizes = {os.path.basename(part.path): part.file_bytes for part in _with_sums(parts)}
+        self._total += sum(sizes.values())
+        self._check_files(parts, {name: FileRecord(sizes[name], checksum) for name, checksum in checksums.items()})
 
     def _check_shard(self, shard: NativeShard, manifest: Manifest, files: Mapping[str, FileRecord]) -> None:
-        tables = {
-            table: shard.span_parts(table)[: TABLE_FILES if codec is not None else OFFSETS]
-            for table, codec in manifest.spans.items()
-        }
-        parts = [shard.column_part(column) for column in manifest.columns]
-        parts += [part for table in tables.values() for part in table]
-        whole = self._check_files(parts, files, shard.sums_part(), shard.first_sums()[0])
-        for table, of_table in tables.items():
-            if whole.issuperset(of_table):
-                self._check_table(shard, table, of_table)
+        whole = self._check_files(shard.parts(), files)
+        for table in manifest.spans:
+            parts = shard.span_parts(table)
+            if whole.issuperset(part.path for part in parts):
+                self._check_table(shard, table, parts)
 
-    def _check_files(
-        self, parts: Sequence[Part], files: Mapping[str, FileRecord], sums_part: Part, first_sums: Mapping[str, int]
-    ) -> set[Part]:
-        """Check files and the checksums of all their blocks. Returns the files whose content can be checked further."""
-        sums = _Numbers(sums_part, (sums_part.file_bytes - sums_part.byte_start) // SUM_DTYPE.itemsize)
-        has_sums = self._check_file(sums_part, files, None)
-        whole = set()
-        for part in parts:
-            first = first_sums[os.path.basename(part.path)]
-            if self._check_file(part, files, (sums, first) if has_sums else None):
-                whole.add(part)
+    def _check_files(self, parts: Mapping[str, Part], files: Mapping[str, FileRecord]) -> set[str]:
+        """Check files and the checksums of their blocks. Returns the paths whose content can be checked further."""
+        whole: set[str] = set()
+        for part in _with_sums(parts):
+            if self._check_file(part, files[os.path.basename(part.path)], whole):
+                whole.add(part.path)
         return whole
 
-    def _check_file(self, part: Part, files: Mapping[str, FileRecord], sums: "tuple[_Numbers, int] | None") -> bool:
+    def _check_file(self, part: Part, record: FileRecord, whole: set[str]) -> bool:
         """Check size, header and checksums. Returns False if the content cannot be checked further."""
-        record = files[os.path.basename(part.path)]
         self.report.num_files += 1
         if record.bytes != part.file_bytes:
             self._problem(
                 part.path, f"shard.json records {record.bytes:,} bytes, but its counts imply {part.file_bytes:,}"
             )
             return False
-        try:
-            with _opened(part.path) as file:
-                if not self._check_start(file, part):
-                    return False
-                if not self._quick:
-                    self._check_sums(file, part, record, sums)
-        except TokenfeedError as error:
-            self.report.problems.append(str(error))
-            return False
-        return True
+        with self._noting(), _opened(part.path) as file:
+            if not self._check_start(file, part):
+                return False
+            if not self._quick:
+                self._check_sums(file, part, record, part.sums if part.sums and part.sums.path in whole else None)
+            return True
+        return False
 
     def _check_start(self, file: BinaryIO, part: Part) -> bool:
         size = file.seek(0, io.SEEK_END)
@@ -218,11 +198,8 @@ class _Verification:
             return False
         return True
 
-    def _check_sums(self, file: BinaryIO, part: Part, record: FileRecord, sums: "tuple[_Numbers, int] | None") -> None:
-        """Check the checksum of everything after the header, and of each block.
-
-        `sums` is (all block checksums, number of the first one of this file).
-        """
+    def _check_sums(self, file: BinaryIO, part: Part, record: FileRecord, sums: Part | None) -> None:
+        """Check the checksum of everything after the header; and of each block, if the file of these is whole."""
         computed = Checksum()
         damaged = [np.empty(0, np.int64)]
         for position in range(0, part.file_bytes, _SLICE_BYTES):
@@ -231,7 +208,7 @@ class _Verification:
             if sums is not None:
                 found = checksum_blocks(bytes_of(data), CHECKED_BYTES).view(np.int64)
                 block = position // CHECKED_BYTES
-                expected = sums[0].read(sums[1] + block, sums[1] + block + found.size)
+                expected = _Numbers(sums).read(part.first_sum + block, part.first_sum + block + found.size)
                 damaged.append(block + np.flatnonzero(found != expected))
             self.report.num_bytes += len(data)
             if self._progress is not None:
@@ -241,11 +218,11 @@ class _Verification:
             where = "" if sums is None else f"; {_list_blocks(blocks)}"
             self._problem(part.path, f"checksum is {computed.hexdigest()}, expected {record.checksum}{where}")
         elif sums is not None and blocks.size:
-            self._problem(sums[0].path, f"is wrong about {part.path}, whose own checksum holds: {_list_blocks(blocks)}")
+            self._problem(sums.path, f"is wrong about {part.path}, whose own checksum holds: {_list_blocks(blocks)}")
 
-    def _check_table(self, shard: NativeShard, table: str, parts: SpanParts) -> None:
+    def _check_table(self, shard: NativeShard, table: str, parts: Sequence[Part]) -> None:
         num_spans, num_items = shard.num_spans(table), shard.num_items
-        starts = _Numbers(parts[STARTS], num_spans)
+        starts = _Numbers(parts[STARTS])
         previous = 0
         for first, values in starts.slices():
             if first == 0 and values[0] != 0:
@@ -257,11 +234,9 @@ class _Verification:
             spans, items = quantity(num_spans, "span"), quantity(num_items, "item")
             self._problem(starts.path, f"has {spans}, the last from item {previous}, but the shard has {items}")
         elif num_items > 0:
-            self._check_anchors(starts, _Numbers(parts[ANCHORS], -(-num_items // ANCHOR_ITEMS)))
+            self._check_anchors(starts, _Numbers(parts[ANCHORS]))
         if len(parts) > OFFSETS:
-            payload = parts[PAYLOAD]
-            assert isinstance(payload, Part)
-            self._check_offsets(_Numbers(parts[OFFSETS], num_spans + 1), payload.file_bytes)
+            self._check_offsets(_Numbers(parts[OFFSETS]), parts[PAYLOAD].file_bytes)
 
     def _check_anchors(self, starts: "_Numbers", anchors: "_Numbers") -> None:
         for first, values in anchors.slices(_SLICE_ANCHORS):
@@ -307,13 +282,17 @@ def _falls(values: npt.NDArray[np.int64]) -> bool:
     return bool((values[1:] < values[:-1]).any())
 
 
-class _Numbers:
-    """The int64 numbers of a span file, read slice by slice."""
+def _with_sums(parts: Mapping[str, Part]) -> list[Part]:
+    """Files, after the file of their block checksums."""
+    return [*{part.sums for part in parts.values() if part.sums is not None}, *parts.values()]
 
-    def __init__(self, part: object, count: int) -> None:
-        assert isinstance(part, Part)
+
+class _Numbers:
+    """The 64-bit numbers of a file, read slice by slice."""
+
+    def __init__(self, part: Part) -> None:
         self.path = part.path
-        self.count = count
+        self.count = (part.file_bytes - part.byte_start) // 8
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         with _opened(self.path) as file:
