@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +34,15 @@ from tokenfeed.store.packing_plan import (
 )
 from tokenfeed.store.shard_writer import CheckedFile, write_sums
 from tokenfeed.store.shards import Shard
-from tokenfeed.store.spec import PACKING_ALGORITHM
 from tokenfeed.types import Ints
 
 __all__ = ["Block", "PackReport", "Progress", "pack"]
 
 Progress = Callable[[int, int], None]
 """Function to call with (done, total)."""
+
+ReadLengths = Callable[[int, npt.NDArray[np.uint32]], None]
+"""Function that fills an array with the lengths of documents, from a number on."""
 
 BLOCK_DOCUMENTS = 10_000_000
 LONGEST_ROW = 1 << 24
@@ -100,81 +101,67 @@ def pack(
 
 
 def _pack_into(folder: Path, data: Data, wanted: PackKey, progress: Progress | None) -> PackRecord:
-    with _attempt(folder) as attempt:
-        writer = _PlanWriter(attempt)
-        try:
-            lengths = _Lengths(data, wanted.table)
-            counts = _pack_blocks(lengths, wanted.length + 1, writer, progress or (lambda done, total: None))
-            items = int(counts[bestfit.ITEMS])
-            if items != data.num_items:
-                raise CorruptionError(
-                    f"the spans of {wanted.table!r} cover {items:,} of {data.num_items:,} items. `tokenfeed verify` "
-                    "says where"
-                )
-            checksums = writer.finish()
-        finally:
-            writer.close()
+    with _attempt(folder) as attempt, contextlib.ExitStack() as stack:
+        rows = stack.enter_context(CheckedFile(attempt / ROWS, Column(ROW_DTYPE)))
+        pieces = stack.enter_context(CheckedFile(attempt / PIECES, Column(PIECE_DTYPE)))
+        read, num_documents = _length_reader(data, wanted.table), len(data.spans[wanted.table])
+        counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
+        num_rows = num_pieces = 0
+        for first in range(0, num_documents, BLOCK_DOCUMENTS):
+            stop = min(num_documents, first + BLOCK_DOCUMENTS)
+            block = Block(read, first, stop, wanted.length + 1, int(counts[bestfit.ITEMS]))
+            for done, first_pieces, placed in block.run(num_rows):
+                rows.write(first_pieces + num_pieces)
+                pieces.write(placed)
+                num_rows += first_pieces.size
+                num_pieces += len(placed)
+                if progress is not None:
+                    progress(first + int(done * block.size), num_documents)
+            counts += block.counts
+        items, documents, cut = (int(counts[n]) for n in (bestfit.ITEMS, bestfit.DOCUMENTS, bestfit.CUT_DOCUMENTS))
+        if items != wanted.items:
+            covered = f"{items:,} of {wanted.items:,} items"
+            raise CorruptionError(f"the spans of {wanted.table!r} cover {covered}. `tokenfeed verify` says where")
+        rows.write(np.array([num_pieces], ROW_DTYPE))
+        files = rows.finish(sync=True), pieces.finish(sync=True), write_sums(attempt / SUMS, (rows, pieces), sync=True)
         with writing(folder):
             (folder / RECORD).unlink(missing_ok=True)  # so that a mix of old and new files is never taken for a plan
             for name in (ROWS, PIECES, SUMS):
                 (attempt / name).replace(folder / name)
         sync_folder(folder)
-        documents, cut = int(counts[bestfit.DOCUMENTS]), int(counts[bestfit.CUT_DOCUMENTS])
-        totals = documents, cut, items, writer.num_rows, writer.num_pieces
-        record = PackRecord(PACKING_ALGORITHM, *wanted[:3], BLOCK_DOCUMENTS, *totals, *checksums)
+        totals = documents, cut, items, num_rows, num_pieces
+        checksums = (file.checksum for file in files)
+        record = PackRecord(*wanted[:4], BLOCK_DOCUMENTS, *totals, *checksums)
         replace_bytes(folder / RECORD, record.to_json().encode())
         return record
 
 
-def _pack_blocks(lengths: "_Lengths", width: int, writer: "_PlanWriter", progress: Progress) -> Ints:
-    """Pack block after block. Returns the sum of their `counts`."""
-    counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
-    num_blocks = -(-lengths.count // BLOCK_DOCUMENTS)
-    first_item = 0
-    for number in range(num_blocks):
-        first = number * BLOCK_DOCUMENTS
-        block = Block(lengths.read, first, min(lengths.count, first + BLOCK_DOCUMENTS), width, first_item)
-        for done, rows, pieces in block.run(writer.num_rows):
-            writer.write(rows, pieces)
-            progress(first + int(done * block.size), lengths.count)
-        counts += block.counts
-        first_item += int(block.counts[bestfit.ITEMS])
-    return counts
+def _length_reader(data: Data, table: str) -> ReadLengths:
+    """A function that reads the lengths of spans of a table."""
+    shards, starts = data.shards, (data.reader.starts, data.reader.span_starts(table))
+    files = FileTable(
+        len(shards), lambda number: _starts_of(shards[number], table), max_open_files=0, remote=data.reader.remote
+    )
+    values = np.empty(_SLICE + 1, np.int64)
 
-
-class _Lengths:
-    """The lengths of all spans of a table, read in slices."""
-
-    def __init__(self, data: Data, table: str) -> None:
-        self._table = table
-        self._item_starts = data.reader.starts
-        self._span_starts = data.reader.span_starts(table)
-        shards, remote = data.shards, data.reader.remote
-        self._files = FileTable(
-            len(shards), lambda number: _starts_of(shards[number], table), max_open_files=0, remote=remote
-        )
-        self._values = np.empty(_SLICE + 1, np.int64)
-        self.count = int(self._span_starts[-1])
-
-    def read(self, first: int, out: npt.NDArray[np.uint32]) -> None:
-        """Set out[j] to the length of span first + j."""
+    def read(first: int, out: npt.NDArray[np.uint32]) -> None:
         status = posix.UNOPENED
         while status != posix.OK:
-            starts = self._item_starts, self._span_starts
-            status, file, span = self._files.call(
-                bestfit.read_lengths, first, out, *starts, self._files.rows, self._values
-            )
+            status, file, span = files.call(bestfit.read_lengths, first, out, *starts, files.rows, values)
             if status == posix.UNOPENED:
-                self._files.open(file)
+                files.open(file)
             elif status == posix.BAD_SPANS:
-                name = self._files.name(file)
-                raise CorruptionError(f"{name} contradicts its table or itself. `tokenfeed verify` says where")
+                raise CorruptionError(
+                    f"{files.name(file)} contradicts its table or itself. `tokenfeed verify` says where"
+                )
             elif status == bestfit.TOO_LONG:
                 raise ArgumentError(
-                    f"span {span:,} of {self._table!r} has more than {bestfit.LONGEST:,} items; pack takes no more"
+                    f"span {span:,} of {table!r} has more than {bestfit.LONGEST:,} items; pack takes no more"
                 )
             elif status != posix.OK:
-                raise self._files.failure(status, file)
+                raise files.failure(status, file)
+
+    return read
 
 
 def _starts_of(shard: Shard, table: str) -> Part | Ints:
@@ -185,10 +172,7 @@ def _starts_of(shard: Shard, table: str) -> Part | Ints:
 class Block:
     """Up to ten million documents that are packed together. `kernels/bestfit.py` explains the arrays."""
 
-    def __init__(
-        self, read: Callable[[int, npt.NDArray[np.uint32]], None], first: int, stop: int, width: int, first_item: int
-    ) -> None:
-        """`read(first, out)` fills `out` with the lengths of documents from number `first` on."""
+    def __init__(self, read: ReadLengths, first: int, stop: int, width: int, first_item: int) -> None:
         self.size = stop - first
         self.counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
         self._read_lengths = read
@@ -255,41 +239,6 @@ class Block:
             num_rows, num_pieces = bestfit.list_mixed(*placed, first, row + listed, rows, pieces)
             listed += num_rows
             yield 0.6 + 0.4 * listed / total, rows[:num_rows], pieces[:num_pieces]
-
-
-class _PlanWriter:
-    """The files of a plan."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.num_rows = 0
-        self.num_pieces = 0
-        self._rows = CheckedFile(folder / ROWS, Column(ROW_DTYPE))
-        try:
-            self._pieces = CheckedFile(folder / PIECES, Column(PIECE_DTYPE))
-        except WriteError:
-            self._rows.close()
-            raise
-
-    def write(self, rows: Ints, pieces: npt.NDArray[Any]) -> None:
-        """Add rows; `rows` holds the first piece of each, counted in `pieces`."""
-        self._rows.write(rows + self.num_pieces)
-        self._pieces.write(pieces)
-        self.num_rows += rows.size
-        self.num_pieces += len(pieces)
-
-    def finish(self) -> tuple[str, str, str]:
-        """Complete the files. Returns their checksums."""
-        self._rows.write(np.array([self.num_pieces], ROW_DTYPE))
-        rows, pieces = self._rows.finish(sync=True), self._pieces.finish(sync=True)
-        sums = write_sums(self._folder / SUMS, (self._rows, self._pieces), sync=True)
-        return rows.checksum, pieces.checksum, sums.checksum
-
-    def close(self) -> None:
-        """Close the files of an unfinished plan; errors no longer matter."""
-        for file in (self._rows, self._pieces):
-            with contextlib.suppress(WriteError):
-                file.close()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
 from tokenfeed.format.layout import SUM_DTYPE
@@ -22,16 +21,7 @@ from tokenfeed.store.shards import NativeShard, npy_part, with_sums
 from tokenfeed.store.spec import PACKING_ALGORITHM, PackedSpec
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = [
-    "PackKey",
-    "PackRecord",
-    "PackedPieces",
-    "PackingPlan",
-    "Pieces",
-    "find_plan",
-    "load_record",
-    "plan_folders",
-]
+__all__ = ["PackKey", "PackRecord", "PackedPieces", "PackingPlan", "Pieces", "find_plan", "plan_folders"]
 
 RECORD, ROWS, PIECES, SUMS = "pack.json", "rows.npy", "pieces.npy", "pack.blocks.npy"
 ROW_DTYPE = np.dtype("<i8")
@@ -42,16 +32,17 @@ _SLICE = 1 << 20
 
 
 class PackKey(NamedTuple):
-    """The data, table and row length that a plan must match."""
+    """The fields of its record by which a plan fits what is to be read."""
 
+    algorithm: int
     identity: str
     table: str
     length: int
-    num_items: int
+    items: int
 
     @classmethod
     def of(cls, data: Data, table: str, length: int) -> "PackKey":
-        return cls(data.identity, data.spans[table].name, length, data.num_items)
+        return cls(PACKING_ALGORITHM, data.identity, data.spans[table].name, length, data.num_items)
 
     @property
     def command(self) -> str:
@@ -87,9 +78,16 @@ class PackRecord:
         return sign({"format": "tokenfeed-pack", "version": 1, **asdict(self)})
 
     @classmethod
-    def from_json(cls, data: bytes, path: str) -> "PackRecord":
-        check_signature(data, path)
-        return Fields.parse(data, path, "tokenfeed-pack").record(cls)
+    def load(cls, folder: Path) -> "PackRecord":
+        """Read `pack.json`. Raises FormatError if it was changed."""
+        path = folder / RECORD
+        with reading(str(path)):
+            size = path.stat().st_size
+        if size > _LARGEST_RECORD:
+            raise CorruptionError(f"{path} has {size:,} bytes, expected at most {_LARGEST_RECORD:,}")
+        data = read_bytes(path)
+        check_signature(data, str(path))
+        return Fields.parse(data, str(path), "tokenfeed-pack").record(cls)
 
 
 class Pieces(NamedTuple):
@@ -117,19 +115,13 @@ class Pieces(NamedTuple):
         return self.first_items >= 0
 
 
-class PackingPlan:
+class PackingPlan(NamedTuple):
     """A plan made by `pack`."""
 
-    def __init__(self, folder: Path, record: PackRecord, *, verify: bool = False) -> None:
-        """`verify` compares everything read with its block checksums."""
-        self.folder = folder
-        self.record = record
-        self._is_verified = verify
-
-    def part(self, number: int) -> Part:
-        """File `number` of the two, with the checksums to compare it with."""
-        part = self.parts()[(ROWS, PIECES)[number]]
-        return part if self._is_verified else part._replace(sums=None)
+    folder: Path
+    record: PackRecord
+    is_verified: bool = False
+    """Whether everything read is compared with its block checksums."""
 
     def parts(self) -> dict[str, Part]:
         """The files of rows and of pieces by name, each with its place in the file of block checksums."""
@@ -141,35 +133,24 @@ class PackingPlan:
         pieces = part(PIECES, PIECE_DTYPE, self.record.pieces, 1.0)
         return with_sums([rows, pieces], lambda count: part(SUMS, SUM_DTYPE, count))
 
-    def read_pieces(self) -> Iterator[Array]:
-        """All pieces as records of `first_item`, `length` and `mark`, a million at a time."""
-        return self._read(PIECES, self.record.pieces_checksum)
+    def read(self, name: str) -> Iterator[Array]:
+        """A file a million entries at a time: the first piece of each row, and the end of the last row; or the pieces.
 
-    def read_rows(self) -> Ints:
-        """The first piece of each row, and the end of the last row, as a mapped file."""
-        for _ in self._read(ROWS, self.record.rows_checksum):
-            pass
-        return self._map(ROWS)
-
-    def _read(self, name: str, expected: str) -> Iterator[npt.NDArray[Any]]:
-        """A file slice by slice; raises CorruptionError after the last if the checksum is wrong."""
-        mapped, found = self._map(name), Checksum()
-        for first in range(0, mapped.size, _SLICE):
-            part = np.array(mapped[first : first + _SLICE])
-            found.update(part)
-            yield part
-        if found.hexdigest() != expected:
+        Raises CorruptionError after the last slice if the checksum is wrong.
+        """
+        part, computed = self.parts()[name], Checksum()
+        dtype: Any = ROW_DTYPE if name == ROWS else PIECE_DTYPE
+        expected = self.record.rows_checksum if name == ROWS else self.record.pieces_checksum
+        with reading(part.path), Path(part.path).open("rb") as file:
+            file.seek(part.byte_start)  # the header was checked when the file was opened
+            while (entries := np.fromfile(file, dtype, _SLICE)).size:
+                computed.update(entries)
+                yield entries
+        if computed.hexdigest() != expected:
             raise CorruptionError(
-                f"{self.folder / name} is damaged: its checksum is {found.hexdigest()}, expected {expected}. Pack "
-                "again; the result is the same"
+                f"{part.path} is damaged: its checksum is {computed.hexdigest()}, expected {expected}. Pack again; the "
+                "result is the same"
             )
-
-    def _map(self, name: str) -> npt.NDArray[Any]:
-        """A mapped file without its header, which was checked when the file was opened."""
-        part, dtype = self.parts()[name], ROW_DTYPE if name == ROWS else PIECE_DTYPE
-        count = (part.file_bytes - part.byte_start) // dtype.itemsize
-        with reading(part.path):
-            return np.memmap(part.path, dtype, "r", part.byte_start, (count,)) if count else np.empty(0, dtype)
 
 
 class PackedPieces:
@@ -179,11 +160,11 @@ class PackedPieces:
     reads a row. Every row that is read is checked. Threads may share this.
     """
 
-    def __init__(self, plans: Sequence[PackingPlan], *, backend: Backend) -> None:
+    def __init__(self, plans: Sequence[PackingPlan], backend: Backend) -> None:
         """Opens the files and checks their sizes and headers."""
         records = [plan.record for plan in plans]
         self.plans = list(plans)
-        self._backend: Backend = backend
+        self._width = records[0].length + 1
         self._table = np.zeros(len(plans) + 1, pieces.PLAN)
         self._table["first_row"][1:] = np.cumsum([record.rows for record in records])
         self._table["first_item"][1:] = np.cumsum([record.items for record in records])
@@ -194,21 +175,12 @@ class PackedPieces:
         for number in range(num_files):
             self._files.open(number)
 
-    def join(self, others: Sequence["PackedPieces"]) -> "PackedPieces":
-        """The rows of this, then those of the others."""
-        return PackedPieces([plan for rows in (self, *others) for plan in rows.plans], backend=self._backend)
-
-    @property
-    def length(self) -> int:
-        """Inputs per row; a row has one item more."""
-        return self.plans[0].record.length
-
     def __len__(self) -> int:
         return int(self._table["first_row"][-1])
 
     def find(self, indices: Ints) -> Pieces:
         """The pieces of some rows, in one GIL-free call."""
-        status, file, row, *found = pieces.find_pieces(indices, self._files.rows, self._table, self.length + 1)
+        status, file, row, *found = pieces.find_pieces(indices, self._files.rows, self._table, self._width)
         if status == posix.OK:
             return Pieces(*found)
         if status == posix.BAD_INDEX:
@@ -223,7 +195,8 @@ class PackedPieces:
 
 def _describe_file(plans: Sequence[PackingPlan], number: int) -> Part:
     plan, file = divmod(number, pieces.PLAN_FILES)
-    return plans[plan].part(file)
+    part = plans[plan].parts()[(ROWS, PIECES)[file]]
+    return part if plans[plan].is_verified else part._replace(sums=None)
 
 
 def plan_folders(data: Data, wanted: PackKey, cache: str | Path | None) -> list[Path]:
@@ -258,44 +231,27 @@ def find_plan(data: Data, spec: PackedSpec) -> PackedPieces:
         )
     wanted = PackKey.of(data, spec.table, spec.length)
     folders = plan_folders(data, wanted, spec.cache)
-    verify = any(shard.is_verified for shard in data.shards)
     problem: Exception | None = None
     for folder in folders:
         try:
             with reading(str(folder / RECORD)):
                 is_there = (folder / RECORD).is_file()
             if is_there:
-                plan = PackingPlan(folder, _load_record(folder, wanted), verify=verify)
-                return PackedPieces([plan], backend=data.reader.options.backend)
+                plan = PackingPlan(folder, _load_record(folder, wanted), data.reader.is_verified)
+                return PackedPieces([plan], data.reader.options.backend)
         except (StateError, CorruptionError) as error:
             problem = problem or error
-    if problem is not None:
-        raise problem
-    raise MissingError(
+    raise problem or MissingError(
         f"there is no plan that packs {wanted.table!r} into rows of {wanted.length} + 1 items; make one with "
         f"`{wanted.command}` or store.pack({wanted.length}). Looked in {', '.join(map(str, folders))}"
     )
 
 
-def load_record(folder: Path) -> PackRecord:
-    """Read `pack.json`. Raises FormatError if it was changed."""
-    path = folder / RECORD
-    with reading(str(path)):
-        size = path.stat().st_size
-    if size > _LARGEST_RECORD:
-        raise CorruptionError(f"{path} has {size:,} bytes, expected at most {_LARGEST_RECORD:,}")
-    return PackRecord.from_json(read_bytes(path), str(path))
-
-
 def _load_record(folder: Path, wanted: PackKey) -> PackRecord:
-    record = load_record(folder)
-    for what, ours, theirs in (
-        ("data", wanted.identity, record.identity),
-        ("table", wanted.table, record.table),
-        ("length", wanted.length, record.length),
-        ("algorithm", PACKING_ALGORITHM, record.algorithm),
-        ("number of items", wanted.num_items, record.items),
-    ):
+    record = PackRecord.load(folder)
+    found = PackKey(record.algorithm, record.identity, record.table, record.length, record.items)
+    names = "algorithm", "data", "table", "length", "number of items"
+    for what, ours, theirs in zip(names, wanted, found, strict=True):
         if ours != theirs:
             raise StateError(
                 f"{folder} is a plan of other samples: its {what} is {theirs!r}, expected {ours!r}. Pack again with "

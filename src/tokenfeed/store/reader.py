@@ -73,8 +73,8 @@ class Reader:
         is_remote = any(shard.is_remote for shard in shards)
         self.remote = Remote() if options.remote is None and is_remote else options.remote
         """How remote files are read; None if there are none."""
-        self._is_verified = any(shard.is_verified for shard in shards)
-        self._announces = self.remote is None and self._is_verified
+        self.is_verified = any(shard.is_verified for shard in shards)
+        self._announces = self.remote is None and self.is_verified
         """Whether to tell the operating system about rows before they are read, because the kernel does not do so."""
         self._files = FileTable(
             len(shards) * self._files_per_segment,
@@ -159,7 +159,7 @@ class Reader:
 
     def bytes_to_fetch(self, num_bytes: int) -> int:
         """About how many bytes have to be fetched to read `num_bytes` in one place."""
-        blocks = 2 if self._is_verified else 1  # another one for its checksums
+        blocks = 2 if self.is_verified else 1  # another one for its checksums
         return num_bytes + (0 if self.remote is None else blocks * self.remote.block_bytes)
 
     def stats(self) -> RemoteStats | None:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -197,16 +197,20 @@ class CheckedFile:
             with writing(self.path):
                 os.close(fd)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(WriteError):  # of an unfinished file, errors no longer matter
+            self.close()
+
 
 def write_sums(path: Path, files: Sequence[CheckedFile], *, sync: bool) -> FileRecord:
     """Write the file of block checksums of finished files, in the order of their names."""
-    sums = CheckedFile(path, Column(SUM_DTYPE))
-    try:
+    with CheckedFile(path, Column(SUM_DTYPE)) as sums:
         for file in sorted(files, key=lambda file: file.path.name):
             sums.write(file.sums)
         return sums.finish(sync=sync)
-    finally:
-        sums.close()
 
 
 class _SpanWriter:

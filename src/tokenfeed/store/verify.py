@@ -22,8 +22,7 @@ from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
 from tokenfeed.storage.local import reading
 from tokenfeed.storage.objects import is_remote, open_file
-from tokenfeed.store.packing_plan import PIECES, RECORD, ROWS, SUMS, PackingPlan
-from tokenfeed.store.packing_plan import load_record as load_plan_record
+from tokenfeed.store.packing_plan import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
 from tokenfeed.store.resolve import resolve
 from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, parse_record, record_file
 from tokenfeed.store.shards import NativeShard
@@ -149,7 +148,7 @@ class _Verification:
 
     def _check_plan(self, folder: Path) -> None:
         """Check a packing plan. A damaged one can be made again."""
-        record = load_plan_record(folder)
+        record = PackRecord.load(folder)
         parts = PackingPlan(folder, record).parts()
         checksums = {ROWS: record.rows_checksum, PIECES: record.pieces_checksum, SUMS: record.blocks_checksum}
         sizes = {os.path.basename(part.path): part.file_bytes for part in _with_sums(parts)}
