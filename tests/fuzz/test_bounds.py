@@ -81,7 +81,7 @@ def test_a_buffer_that_is_too_small_is_refused(store_path):
     reader = store.reader
     for column in ("tokens", "frame"):
         item_bytes = store.columns[column].item_bytes
-        request = reader.request(store.windows(1, columns=[column]).choose([column]).forms)
+        request = store.windows(1, columns=[column]).choose([column]).request
         first, offsets = np.array([0]), np.array([0, 10])
         with pytest.raises(tokenfeed.errors.TokenfeedError):
             reader.read_ragged(first, offsets, request, guarded(bytes(10 * item_bytes - 1)))

@@ -32,7 +32,7 @@ class Masks:
         self._masks = list(masks)
         self._table = table
 
-    def of(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
+    def __call__(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
         """(rows, length): False where the target is in a masked document.
 
         Spans are looked up only where a sample touches a masked document.

@@ -7,7 +7,7 @@ Sample      one row of a host batch
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tokenfeed.errors import ArgumentError, SampleIndexError, quantity
 from tokenfeed.store.spans import BatchSpans, Span
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["Batch", "Draw", "HostBatch", "Layout", "MasksTargets", "Rows", "Sample"]
+__all__ = ["Batch", "Draw", "HostBatch", "Layout", "Rows", "Sample"]
 
 
 class Layout(NamedTuple):
@@ -26,13 +26,11 @@ class Layout(NamedTuple):
     extra: int
     """Number of items of a row after its inputs."""
     columns: tuple[str, ...]
-    """Columns that are read."""
     primary: str | None
     """Column that inputs and targets are taken from, if there is one."""
     table: str
     """Span table that documents are numbered in."""
     tables: tuple[str, ...]
-    """All span tables."""
 
 
 class Rows(ABC):
@@ -73,9 +71,10 @@ class Rows(ABC):
         return slice(start, stop)
 
     def row(self, name: str, number: int) -> Array:
-        """One row of one column."""
-        array: Array = self.column(name)[number]
-        return array
+        """One row of one column: a view."""
+        column = self.column(name)
+        row: Array = column[number] if self.layout.length is not None else column[self.places(number, number + 1)]
+        return row
 
     def loss_mask(self, start: int, stop: int) -> Bools | None:
         """Which targets of rows [start, stop) count; None where all do."""
@@ -83,13 +82,17 @@ class Rows(ABC):
 
     def inputs(self, start: int, stop: int) -> Array:
         """Inputs of rows [start, stop): a view of the primary column where rows have one length."""
-        return self.primary()[start:stop, : self.input_length(start, stop)]
+        return self.block(self.primary(), start, stop)[:, : self.input_length(start, stop)]
 
     def targets(self, start: int, stop: int) -> Array:
         """Items that follow the inputs, one by one."""
         if self.layout.extra == 0:
             raise ArgumentError("windows(…, extra=0) have no targets; extra=1 reads the item after each window too")
-        return self.primary()[start:stop, 1 : self.input_length(start, stop) + 1]
+        return self.block(self.primary(), start, stop)[:, 1 : self.input_length(start, stop) + 1]
+
+    def block(self, column: Array, start: int, stop: int) -> Array:
+        """Rows [start, stop) of a column; where they have lengths of their own, padded with zeros to the longest."""
+        return column[start:stop]
 
     def primary(self) -> Array:
         """The column that inputs and targets are taken from."""
@@ -99,13 +102,6 @@ class Rows(ABC):
                 f"{', '.join(self.layout.columns) or 'none'}: use batch.column(name)"
             )
         return self.column(self.layout.primary)
-
-
-class MasksTargets(Protocol):
-    """Documents of a run that must not be learned from."""
-
-    def of(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
-        """Which targets of rows [start, stop) count."""
 
 
 class Draw(NamedTuple):
@@ -119,7 +115,8 @@ class Draw(NamedTuple):
     source_names: tuple[str, ...]
     state: Callable[[int], dict[str, Any]]
     """Checkpoint after so many samples of the run."""
-    masks: MasksTargets | None = None
+    mask: Callable[[Rows, Ints, int, int], Bools] | None = None
+    """Called with (rows, samples, start, stop): which targets of rows [start, stop) count."""
 
 
 class Batch(ABC):
@@ -306,12 +303,12 @@ class HostBatch(Batch):
 
     @property
     def inputs(self) -> Array:
-        """(rows, length), in the stored dtype unless the view was given another. A view, not a copy, of fixed rows."""
+        """(rows, length), in the stored dtype unless the view was given another. A view where rows have one length."""
         return self.rows.inputs(self._start, self._stop)
 
     @property
     def targets(self) -> Array:
-        """(rows, length): the items that follow the inputs. A view, not a copy, of fixed rows."""
+        """(rows, length): the items that follow the inputs. A view where rows have one length."""
         return self.rows.targets(self._start, self._stop)
 
     @property
@@ -319,9 +316,9 @@ class HostBatch(Batch):
         if not self.has_targets:
             return None
         mask = self.rows.loss_mask(self._start, self._stop)
-        if self._draw is None or self._draw.masks is None:
+        if self._draw is None or self._draw.mask is None:
             return mask
-        masked = self._draw.masks.of(self.rows, self._draw.samples, self._start, self._stop)
+        masked = self._draw.mask(self.rows, self._draw.samples, self._start, self._stop)
         return masked if mask is None else mask & masked
 
     def column(self, name: str) -> Array:

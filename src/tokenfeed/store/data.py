@@ -11,11 +11,11 @@ from tokenfeed.errors import ArgumentError, MissingError
 from tokenfeed.format.codecs import Codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
-from tokenfeed.store.reader import Form, Reader, ReadOptions
+from tokenfeed.store.reader import Reader, ReadOptions
 from tokenfeed.store.resolve import Content
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.spans import SpanTable, SpanTables
-from tokenfeed.types import Array, Bytes, Ints
+from tokenfeed.types import Array, Bytes
 
 __all__ = ["ColumnSet", "Data", "new_bytes"]
 
@@ -45,6 +45,10 @@ class Data:
         self.reader = Reader(self.shards, list(columns), list(codecs), options)
         self.spans = SpanTables({name: SpanTable(name, codec, self.reader) for name, codec in codecs.items()})
         """The span tables by name."""
+        self.tokenizer = contents[0].manifest.tokenizer
+        """A name for what made the tokens; the digest of the tokenizer where `prepare` wrote the store."""
+        self.provenance = contents[0].manifest.provenance
+        """What its first writer had to say about where it comes from."""
         self.paths = list(paths)
         """Absolute paths that the store was opened from. A hint for finding it again, never its identity."""
         self.opening = opening
@@ -77,8 +81,10 @@ class Data:
 class ColumnSet:
     """Columns that are read together, and where each lies in the buffer they share (see `kernels/items.py`)."""
 
-    def __init__(self, data: Data, names: tuple[str, ...], dtype: str | None) -> None:
-        """`dtype` is that of the primary column in batches; None for the one it is stored in."""
+    def __init__(self, data: Data, names: tuple[str, ...], dtype: str | None, windows: Mapping[str, int]) -> None:
+        """`dtype` is that of the primary column in batches; None for the one it is stored in. `windows` is as for
+        `Reader.request`.
+        """
         self.names = names
         for name in self.names:
             if name not in data.columns:
@@ -87,14 +93,13 @@ class ColumnSet:
         self._columns = dict(stored)
         if dtype is not None and data.primary in stored:
             self._columns[data.primary] = _widened(data.primary, stored[data.primary], np.dtype(dtype))
-        self.forms = {name: _form(stored[name], self._columns[name]) for name in self.names}
-        """What the reader must know of each."""
-        self.request: Ints | None = None
-        """What the reading kernel must know of them, once a view has made it."""
+        sizes = {name: _sizes(stored[name], self._columns[name]) for name in self.names}
+        self.request = data.reader.request(sizes, **windows)
+        """What the reading kernel must know of them."""
         self.kinds = [f"{name!r} is {stored[name]}, read as {self._columns[name]}" for name in self.names]
         """What an item of each is, in files and in batches."""
         self._item_bytes = [column.item_bytes for column in self._columns.values()]
-        self._known_outputs: dict[int, tuple[Array, Bytes]] = {}
+        self._known_outputs: dict[int, tuple[Array, dict[str, Bytes]]] = {}
         self._inner = self._columns[self.names[0]].shape if self.names else ()
 
     def buffer_bytes(self, num_items: int) -> int:
@@ -118,25 +123,14 @@ class ColumnSet:
         column = self._columns[name]
         return np.ndarray((*shape, *column.shape), column.dtype, buffer.data, start)
 
-    def flat_out(self, out: Any, shape: tuple[int, ...]) -> Bytes | None:
-        """The bytes of an array that can take the rows of the only column; None for anything else.
+    def outputs(self, out: Any, shape: tuple[int, ...]) -> dict[str, Bytes]:
+        """The bytes of the caller's arrays by column, if they can take rows of that shape.
 
-        (The short form of `check_out`. Arrays that are given again, as in a loop, are looked at once.)
+        An array that is given again, as in a loop, is looked at once.
         """
         known = self._known_outputs.get(id(out))
         if known is not None and known[0] is out and out.shape == shape + self._inner:
             return known[1]
-        if type(out) is not np.ndarray or len(self.names) != 1:
-            return None
-        flat = self.check_out(out, shape)[self.names[0]].reshape(-1).view(np.uint8)
-        if flat.size <= _REMEMBERED_BYTES:
-            if len(self._known_outputs) >= _REMEMBERED_OUTPUTS:
-                self._known_outputs.clear()
-            self._known_outputs[id(out)] = out, flat
-        return flat
-
-    def check_out(self, out: Array | Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
-        """The caller's arrays by column, if they can take rows of that shape."""
         given = {self.names[0]: out} if isinstance(out, np.ndarray) and self.names else out
         if not isinstance(given, Mapping):
             raise ArgumentError(f"out must be an array, or arrays by column, not {type(out).__name__}")
@@ -150,7 +144,12 @@ class ColumnSet:
                 )
             if not array.flags.carray:
                 raise ArgumentError(f"out for {name!r} must be C-contiguous, aligned and writeable")
-        return {name: given[name] for name in self.names}
+        found = {name: given[name].reshape(-1).view(np.uint8) for name in self.names}
+        if given is not out and out.nbytes <= _REMEMBERED_BYTES:
+            if len(self._known_outputs) >= _REMEMBERED_OUTPUTS:
+                self._known_outputs.clear()
+            self._known_outputs[id(out)] = out, found
+        return found
 
 
 def _widened(name: str, stored: Column, dtype: np.dtype[Any]) -> Column:
@@ -163,10 +162,11 @@ def _widened(name: str, stored: Column, dtype: np.dtype[Any]) -> Column:
     return Column(dtype, stored.shape)
 
 
-def _form(stored: Column, delivered: Column) -> Form:
+def _sizes(stored: Column, delivered: Column) -> tuple[int, ...]:
+    """Bytes of an item in files and in batches, bytes of one number of it in files, and the sign bit of these."""
     number_bytes = stored.dtype.itemsize
     sign = 1 << (8 * number_bytes - 1) if stored.dtype.kind == "i" and number_bytes < 8 else 0
-    return Form(stored.item_bytes, delivered.item_bytes, number_bytes, sign)
+    return stored.item_bytes, delivered.item_bytes, number_bytes, sign
 
 
 def new_bytes(num_bytes: int) -> Bytes:

@@ -35,7 +35,7 @@ class Documents(View):
         if rows.offsets[-1] > _MANY_ITEMS:
             items = (first_items + lengths - 1)[lengths > 0]
             buffer = new_bytes(self.column_set.buffer_bytes(items.size))
-            self.reader.read_ragged(items, np.arange(items.size + 1), self.request_for(self.column_set), buffer)
+            self.reader.read_ragged(items, np.arange(items.size + 1), self.column_set.request, buffer)
         return rows
 
     def lengths(self, indices: Ints) -> Ints:
@@ -68,12 +68,8 @@ class _DocumentRows(StoreRows):
 
     def __init__(self, view: Documents, indices: Ints, first_items: Ints, lengths: Ints) -> None:
         super().__init__(view, indices)
-        self._first_items = first_items
         self._offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-
-    @property
-    def extents(self) -> tuple[Ints, Ints]:
-        return self._first_items, self._offsets
+        self._extents = first_items, self._offsets
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,26 +91,14 @@ class _DocumentRows(StoreRows):
     def places(self, start: int, stop: int) -> slice:
         return slice(self._offsets[start], self._offsets[stop])
 
-    def row(self, name: str, number: int) -> Array:
-        return self.column(name)[self.places(number, number + 1)]
-
-    def inputs(self, start: int, stop: int) -> Array:
-        return self._padded(self.primary(), start, stop)[:, :-1]
-
-    def targets(self, start: int, stop: int) -> Array:
-        return self._padded(self.primary(), start, stop)[:, 1:]
-
     def loss_mask(self, start: int, stop: int) -> Bools:
-        column = self.view.spec.loss_mask
-        if column is None:
-            return self._is_item(start, stop)[:, 1:]
-        wanted: Bools = self._padded(self.column(column), start, stop)[:, 1:] != 0
-        return wanted
+        wanted = super().loss_mask(start, stop)
+        return self._is_item(start, stop)[:, 1:] if wanted is None else wanted
 
     def _is_item(self, start: int, stop: int) -> Bools:
         return np.arange(self.input_length(start, stop) + 1) < self.lengths[start:stop, None]
 
-    def _padded(self, column: Array, start: int, stop: int) -> Array:
+    def block(self, column: Array, start: int, stop: int) -> Array:
         is_item = self._is_item(start, stop)
         rows = np.zeros((*is_item.shape, *column.shape[1:]), column.dtype)
         rows[is_item] = column[self.places(start, stop)]

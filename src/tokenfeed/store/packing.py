@@ -21,22 +21,12 @@ from tokenfeed.kernels.packing import NONE, num_bit_words
 from tokenfeed.storage.files import FileTable, Part
 from tokenfeed.storage.local import replace_bytes, sync_folder, writing
 from tokenfeed.store.data import Data
-from tokenfeed.store.packing_plan import (
-    PIECE_DTYPE,
-    PIECES,
-    RECORD,
-    ROW_DTYPE,
-    ROWS,
-    SUMS,
-    PackKey,
-    PackRecord,
-    plan_folders,
-)
+from tokenfeed.store.packed import DTYPES, PIECES, RECORD, ROWS, SUMS, PackKey, PackRecord, plan_folders
 from tokenfeed.store.shard_writer import CheckedFile, write_sums
 from tokenfeed.store.shards import Shard
 from tokenfeed.types import Ints
 
-__all__ = ["Block", "PackReport", "Progress", "pack"]
+__all__ = ["PackReport", "Progress", "pack", "pack_block"]
 
 Progress = Callable[[int, int], None]
 """Function to call with (done, total)."""
@@ -102,27 +92,28 @@ def pack(
 
 def _pack_into(folder: Path, data: Data, wanted: PackKey, progress: Progress | None) -> PackRecord:
     with _attempt(folder) as attempt, contextlib.ExitStack() as stack:
-        rows = stack.enter_context(CheckedFile(attempt / ROWS, Column(ROW_DTYPE)))
-        pieces = stack.enter_context(CheckedFile(attempt / PIECES, Column(PIECE_DTYPE)))
+        rows, pieces = (
+            stack.enter_context(CheckedFile(attempt / name, Column(DTYPES[name]))) for name in (ROWS, PIECES)
+        )
         read, num_documents = _length_reader(data, wanted.table), len(data.spans[wanted.table])
         counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
         num_rows = num_pieces = 0
         for first in range(0, num_documents, BLOCK_DOCUMENTS):
-            stop = min(num_documents, first + BLOCK_DOCUMENTS)
-            block = Block(read, first, stop, wanted.length + 1, int(counts[bestfit.ITEMS]))
-            for done, first_pieces, placed in block.run(num_rows):
+            stop, of_block = min(num_documents, first + BLOCK_DOCUMENTS), np.zeros_like(counts)
+            place = wanted.length + 1, int(counts[bestfit.ITEMS]), num_rows
+            for done, first_pieces, placed in pack_block(read, first, stop, *place, of_block):
                 rows.write(first_pieces + num_pieces)
                 pieces.write(placed)
                 num_rows += first_pieces.size
                 num_pieces += len(placed)
                 if progress is not None:
-                    progress(first + int(done * block.size), num_documents)
-            counts += block.counts
+                    progress(first + int(done * (stop - first)), num_documents)
+            counts += of_block
         items, documents, cut = (int(counts[n]) for n in (bestfit.ITEMS, bestfit.DOCUMENTS, bestfit.CUT_DOCUMENTS))
         if items != wanted.items:
             covered = f"{items:,} of {wanted.items:,} items"
             raise CorruptionError(f"the spans of {wanted.table!r} cover {covered}. `tokenfeed verify` says where")
-        rows.write(np.array([num_pieces], ROW_DTYPE))
+        rows.write(np.array([num_pieces]))
         files = rows.finish(sync=True), pieces.finish(sync=True), write_sums(attempt / SUMS, (rows, pieces), sync=True)
         with writing(folder):
             (folder / RECORD).unlink(missing_ok=True)  # so that a mix of old and new files is never taken for a plan
@@ -169,76 +160,49 @@ def _starts_of(shard: Shard, table: str) -> Part | Ints:
     return starts._replace(kept=0.0) if isinstance(starts, Part) else starts
 
 
-class Block:
-    """Up to ten million documents that are packed together. `kernels/bestfit.py` explains the arrays."""
+def pack_block(
+    read: ReadLengths, first: int, stop: int, width: int, first_item: int, first_row: int, counts: Ints
+) -> Iterator[tuple[float, Ints, Ints]]:
+    """Pack documents [first, stop), at most ten million, in slices: (fraction done, rows, pieces) of each slice.
 
-    def __init__(self, read: ReadLengths, first: int, stop: int, width: int, first_item: int) -> None:
-        self.size = stop - first
-        self.counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
-        self._read_lengths = read
-        self._first = first
-        self._first_item = first_item
-        self._width = width
-        self._lengths = np.empty(self.size, np.uint32)
-        self._totals = np.empty(-(-self.size // bestfit.TOTAL_DOCUMENTS), np.int64)
-        self._following = np.empty(self.size, np.int32)
-        self._tops = np.empty(0, np.int32)
+    `rows[i]` is the first piece of row `first_row + i` among these `pieces`; a piece is (first item, a mark in the
+    upper 32 bits and the length in the lower). Both are valid until the next slice. The first slices only prepare, and
+    have no rows. `counts` must be zeros, and is filled. `kernels/bestfit.py` explains the arrays.
+    """
+    size, item = stop - first, first_item
+    lengths, following = np.empty(size, np.uint32), np.empty(size, np.int32)
+    totals = np.empty(-(-size // bestfit.TOTAL_DOCUMENTS), np.int64)
+    rows, pieces = np.empty(_SLICE, np.int64), np.empty((max(_SLICE, width), 2), np.int64)
+    for start in range(0, size, _SLICE):
+        end = min(size, start + _SLICE)
+        read(first + start, lengths[start:end])
+        item = bestfit.add_up(lengths, width, start, end, item, totals, counts)
+        yield 0.1 * end / size, rows[:0], pieces[:0]
 
-    def run(self, first_row: int) -> Iterator[tuple[float, Ints, Ints]]:
-        """Pack the block in slices: (fraction done, rows, pieces) of each, valid until the next.
+    num_pieces, num_whole = int(counts[bestfit.PIECES]), int(counts[bestfit.WHOLE_ROWS])
+    lines, fills = np.full((2, width), NONE, np.int32)
+    for end in range(size, 0, -_SLICE):
+        bestfit.line_up(lengths, width, max(0, end - _SLICE), end, lines, following)
+        yield 0.1, rows[:0], pieces[:0]
+    # The items of two rows never fit into one, or the later row would not have been begun: this bounds the rows.
+    most_rows = min(num_pieces, 2 * int(counts[bestfit.PIECE_ITEMS]) // width + 2)
+    tops, below = np.empty(most_rows, np.int32), np.empty(most_rows, np.int32)
+    bits, state, placed = np.zeros(num_bit_words(width), np.uint64), np.array([width - 1, 0]), 0
+    while placed < num_pieces:
+        placed += bestfit.place_pieces(lines, following, fills, below, tops, bits, state, _SLICE)
+        yield 0.1 + 0.5 * placed / num_pieces, rows[:0], pieces[:0]
+    tops = tops[: state[bestfit.NUM_ROWS]]
 
-        `rows[i]` is the first piece of row `first_row + i` among these `pieces`; a piece is (first item, a mark in the
-        upper 32 bits and the length in the lower). The first slices only prepare, and have no rows.
-        """
-        none = np.empty(0, np.int64), np.empty((0, 2), np.int64)
-        for done in self._read():
-            yield done, *none
-        for done in self._place():
-            yield done, *none
-        yield from self._list(first_row)
-
-    def _read(self) -> Iterator[float]:
-        item = self._first_item
-        for first in range(0, self.size, _SLICE):
-            stop = min(self.size, first + _SLICE)
-            self._read_lengths(self._first + first, self._lengths[first:stop])
-            item = bestfit.add_up(self._lengths, self._width, first, stop, item, self._totals, self.counts)
-            yield 0.1 * stop / self.size
-
-    def _place(self) -> Iterator[float]:
-        width, num_pieces = self._width, int(self.counts[bestfit.PIECES])
-        lines, fills = np.full((2, width), NONE, np.int32)
-        for stop in range(self.size, 0, -_SLICE):
-            bestfit.line_up(self._lengths, width, max(0, stop - _SLICE), stop, lines, self._following)
-            yield 0.1
-        # The items of two rows never fit into one, or the later row would not have been begun: this bounds the rows.
-        most_rows = min(num_pieces, 2 * int(self.counts[bestfit.PIECE_ITEMS]) // width + 2)
-        self._tops, below = np.empty(most_rows, np.int32), np.empty(most_rows, np.int32)
-        bits = np.zeros(num_bit_words(width), np.uint64)
-        state = np.array([width - 1, 0])
-        placed = 0
-        while placed < num_pieces:
-            placed += bestfit.place_pieces(lines, self._following, fills, below, self._tops, bits, state, _SLICE)
-            yield 0.1 + 0.5 * placed / num_pieces
-        self._tops = self._tops[: state[bestfit.NUM_ROWS]]
-
-    def _list(self, row: int) -> Iterator[tuple[float, Ints, Ints]]:
-        rows = np.empty(_SLICE, np.int64)
-        pieces = np.empty((max(_SLICE, self._width), 2), np.int64)
-        state = np.array([0, self._first_item, 0])
-        num_whole = int(self.counts[bestfit.WHOLE_ROWS])
-        total = num_whole + self._tops.size
-        listed = 0
-        while listed < num_whole:
-            count = bestfit.list_whole(self._lengths, self._width, state, row + listed, rows, pieces)
-            listed += count
-            yield 0.6 + 0.4 * listed / total, rows[:count], pieces[:count]
-        placed = self._lengths, self._totals, self._width, self._tops, self._following
-        while listed < total:
-            first = listed - num_whole
-            num_rows, num_pieces = bestfit.list_mixed(*placed, first, row + listed, rows, pieces)
-            listed += num_rows
-            yield 0.6 + 0.4 * listed / total, rows[:num_rows], pieces[:num_pieces]
+    total, listed, state = num_whole + tops.size, 0, np.array([0, first_item, 0])
+    while listed < total:
+        row = first_row + listed
+        if listed < num_whole:
+            num_rows = num_pieces = bestfit.list_whole(lengths, width, state, row, rows, pieces)
+        else:
+            arrays = lengths, totals, width, tops, following
+            num_rows, num_pieces = bestfit.list_mixed(*arrays, listed - num_whole, row, rows, pieces)
+        listed += num_rows
+        yield 0.6 + 0.4 * listed / total, rows[:num_rows], pieces[:num_pieces]
 
 
 @contextlib.contextmanager

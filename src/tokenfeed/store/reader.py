@@ -1,7 +1,6 @@
 """Runs the reading kernels over a store's shards: opens the files they ask for and turns their answers into errors."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.shards import Shard
 from tokenfeed.types import Array, Bytes, Ints
 
-__all__ = ["Form", "Location", "Payloads", "ReadOptions", "Reader"]
+__all__ = ["Location", "Payloads", "ReadOptions", "Reader"]
 
 Payloads = tuple[Bytes, Ints, Ints]
 """data, starts, stops: payload j is data[starts[j]:stops[j]], and there is none where starts[j] is -1."""
@@ -28,21 +27,7 @@ class Location(NamedTuple):
     stop: int
 
 
-class Form(NamedTuple):
-    """Sizes of a column in its files and in the buffer of a batch, which holds the same or wider numbers."""
-
-    item_bytes: int
-    """Bytes of an item in the file."""
-    out_bytes: int
-    """Bytes of an item in the buffer."""
-    number_bytes: int
-    """Bytes of one number of an item in the file."""
-    sign: int
-    """Sign bit of these numbers; 0 if they have none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(NamedTuple):
     """How files are read: the arguments of `open` with these names."""
 
     backend: Backend = "pread"
@@ -68,7 +53,6 @@ class Reader:
         self._tables = list(tables)
         self._files_per_segment = len(columns) + spans.TABLE_FILES * len(tables)
         self.starts = _cumulative([shard.num_items for shard in shards])
-        self._span_starts: dict[str, Ints] = {}
         self._arguments: dict[str, tuple[Ints, Array, int, int]] = {}
         is_remote = any(shard.is_remote for shard in shards)
         self.remote = Remote() if options.remote is None and is_remote else options.remote
@@ -86,30 +70,18 @@ class Reader:
             remote=self.remote,
         )
 
-    def request(
-        self, columns: Mapping[str, Form], *, stride: int = 0, num_items: int = 0, num_samples: int = 0
-    ) -> Ints:
-        """The columns to read, the form of each, and what a window is, as kernels take it.
+    def request(self, columns: Mapping[str, tuple[int, ...]], **windows: int) -> Ints:
+        """The columns to read, the sizes of each (as in `items.COLUMN`), and what `windows` are, as kernels take it.
 
         It is valid for as long as this reader exists.
         """
-        table = np.array([(self._columns.index(name), *form) for name, form in columns.items()], items.COLUMN)
-        return items.make_request(
-            self.starts,
-            self._files.rows,
-            self._files_per_segment,
-            table,
-            ahead=self.options.reads_in_flight,
-            stride=stride,
-            num_items=num_items,
-            num_samples=num_samples,
-        )
+        table = np.array([(self._columns.index(name), *sizes) for name, sizes in columns.items()], items.COLUMN)
+        ahead = self.options.reads_in_flight
+        return items.make_request(self.starts, self._files.rows, self._files_per_segment, table, ahead=ahead, **windows)
 
     def span_starts(self, table: str) -> Ints:
         """Number of the first span of every shard, and the number of all."""
-        if table not in self._span_starts:
-            self._span_starts[table] = _cumulative([shard.num_spans(table) for shard in self.shards])
-        return self._span_starts[table]
+        return self._table_arguments(table)[0]
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """The shards that hold items [start, stop)."""
@@ -196,7 +168,8 @@ class Reader:
         """The arguments by which kernels know a span table."""
         if table not in self._arguments:
             first_file = len(self._columns) + spans.TABLE_FILES * self._tables.index(table)
-            self._arguments[table] = self.span_starts(table), self._files.rows, self._files_per_segment, first_file
+            starts = _cumulative([shard.num_spans(table) for shard in self.shards])
+            self._arguments[table] = starts, self._files.rows, self._files_per_segment, first_file
         return self._arguments[table]
 
     def _run(self, kernel: Any, positions: Ints, *arguments: Any, table: str | None = None) -> Any:

@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, NotAStoreError
 from tokenfeed.format.foreign import open_foreign
 from tokenfeed.format.layout import MANIFEST
-from tokenfeed.format.manifest import Column, Manifest, Reference
+from tokenfeed.format.manifest import Manifest, Reference
 from tokenfeed.format.npy import descr_to_json
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
 from tokenfeed.storage.local import reading
-from tokenfeed.store.sealing import check_records, list_shards, load_entries, load_manifest
+from tokenfeed.store.sealing import differences, list_shards, load_entries, load_manifest, record_file
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
 
 __all__ = ["Content", "combine", "resolve"]
@@ -32,19 +32,16 @@ _MOST_SHARDS = 1 << 22
 class Content:
     """The combined content of one or more manifests."""
 
-    columns: Mapping[str, Column]
-    spans: Mapping[str, str | None]
-    """Span tables and the names of their codecs; None for a table without payloads."""
+    manifest: Manifest
+    """Columns, span tables, tokenizer and provenance; those of the first of several."""
     shards: Sequence[Shard]
-    tokenizer: str | None = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
         """Checksum of the content, independent of its path. O(shards)."""
-        columns = [[name, descr_to_json(column.dtype), column.shape] for name, column in self.columns.items()]
+        columns = [[name, descr_to_json(column.dtype), column.shape] for name, column in self.manifest.columns.items()]
         shards = [shard.identity for shard in self.shards]
-        return checksum(json.dumps([columns, list(self.spans.items()), shards]).encode())
+        return checksum(json.dumps([columns, list(self.manifest.spans.items()), shards]).encode())
 
     @property
     def splits(self) -> list[str]:
@@ -75,7 +72,7 @@ def resolve(
         if len(path) == 0:
             raise ArgumentError("the list of stores to open is empty; expected at least one")
         how: dict[str, Any] = {"dtype": dtype, "eos": eos, "verify": verify, "within": within}
-        return concatenate([(display(one), resolve(one, **how)) for one in path])
+        return _concatenate([(display(one), resolve(one, **how)) for one in path])
     folder = open_folder(path)
     if folder.local is not None and not folder.exists(MANIFEST):
         content = _resolve_foreign(folder.local, dtype, eos)
@@ -103,7 +100,7 @@ def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
         raise NotAStoreError(f"{path} is not a store: it has no {MANIFEST}")
     file = open_foreign(path, dtype=dtype, eos=eos)
     spans = {} if file.document_starts is None else {"documents": None}
-    return Content(file.columns, spans, [ForeignShard(file)])
+    return Content(Manifest(file.columns, spans), [ForeignShard(file)])
 
 
 def _resolve_shards(folder: Folder, manifest: Manifest, verify: bool) -> Content:
@@ -116,9 +113,15 @@ def _resolve_shards(folder: Folder, manifest: Manifest, verify: bool) -> Content
             )
         entries = load_entries(folder, manifest, list_shards(folder).committed, verify=verify)
     elif verify:
-        check_records(folder, entries)
+        for entry, found in zip(entries, load_entries(folder, manifest, [each.name for each in entries]), strict=True):
+            if found.checksum != entry.checksum:
+                raise CorruptionError(
+                    f"{folder.path(record_file(folder, entry.name))} has changed since the store was sealed: its "
+                    f"checksum is {found.checksum}, the manifest says {entry.checksum}. Restore it from a copy, or "
+                    "write it again"
+                )
     shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
-    return Content(manifest.columns, manifest.spans, shards, manifest.tokenizer, manifest.provenance)
+    return Content(manifest, shards)
 
 
 def _resolve_stores(
@@ -136,24 +139,20 @@ def _resolve_stores(
         num_shards += len(content.shards)
         if num_shards > _MOST_SHARDS:
             raise CorruptionError(f"{folder} combines more than {_MOST_SHARDS:,} shards")
-    content = concatenate(parts) if parts else Content(manifest.columns, manifest.spans, [])
-    return replace(content, provenance=manifest.provenance)
+    content = _concatenate(parts) if parts else Content(manifest, [])
+    return replace(content, manifest=replace(content.manifest, provenance=manifest.provenance))
 
 
-def concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
+def _concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
     """Several contents as one; columns, span tables and tokenizer must agree."""
     first_name, first = parts[0]
     for name, other in parts[1:]:
-        for what, here, there in (
-            ("columns", *({name: str(column) for name, column in each.columns.items()} for each in (first, other))),
-            ("span tables", dict(first.spans), dict(other.spans)),
-            ("tokenizer", first.tokenizer, other.tokenizer),
-        ):
-            if here != there:
-                raise ArgumentError(
-                    f"{first_name} and {name} cannot be one store: the first has {what} {here}, the second {there}"
-                )
-    return replace(first, shards=[shard for _, content in parts for shard in content.shards], provenance={})
+        for what, here, there in differences(first.manifest, other.manifest):
+            raise ArgumentError(
+                f"{first_name} and {name} cannot be one store: the first has {what} {here}, the second {there}"
+            )
+    shards = [shard for _, content in parts for shard in content.shards]
+    return Content(replace(first.manifest, provenance={}), shards)
 
 
 def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos: int | None = None) -> None:
@@ -166,10 +165,10 @@ def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos
         raise ArgumentError("combine expects a list of at least one store")
     folder = open_folder(out)
     contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in stores]
-    together = concatenate(contents)
+    together = _concatenate(contents).manifest
     dtype_name = None if dtype is None else np.dtype(dtype).str
     references = tuple(Reference(folder.refer(name), content.identity, dtype_name, eos) for name, content in contents)
-    manifest = Manifest(together.columns, together.spans, together.tokenizer, stores=references)
+    manifest = replace(together, shards=None, stores=references)
     folder.make()
     if not folder.create(MANIFEST, manifest.to_json().encode()):
         raise ArgumentError(f"{folder} already holds a store; choose another folder")

@@ -6,10 +6,9 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, TokenfeedError, WriteError
 from tokenfeed.format.layout import SHARD, SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, span_files
@@ -21,8 +20,12 @@ from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import Folder
 from tokenfeed.storage.local import sync_folder, writing
+from tokenfeed.types import Array, Bytes
 
-__all__ = ["CheckedFile", "ShardWriter", "write_sums"]
+__all__ = ["CheckedFile", "ShardWriter", "Spans", "write_sums"]
+
+Spans = Mapping[str, tuple[Sequence[int], Sequence[bytes | None]]]
+"""Lengths and payloads of spans, by table."""
 
 _BUFFER_BYTES = 1 << 20
 _PENDING_SPANS = 4096
@@ -82,12 +85,10 @@ class ShardWriter:
         files = [self._create(name, Column(SPAN_DTYPE)) for name in (numbers if payloads else numbers[:2])]
         return _SpanWriter([*files, self._create(payload, None)] if payloads else files)
 
-    def begin_spans(self, table: str, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> None:
-        """Begin spans one after the other from the current item on; the last one stays open."""
-        self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
-
-    def add_items(self, arrays: Mapping[str, npt.NDArray[Any]], num_items: int) -> None:
-        """Add items to every column."""
+    def append(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
+        """Begin spans one after the other from the current item on, of which the last stays open; and add items."""
+        for table, (lengths, payloads) in spans.items():
+            self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
         for name, array in arrays.items():
             self._columns[name].write(array)
             self.num_bytes += array.nbytes
@@ -149,7 +150,7 @@ class CheckedFile:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             os.lseek(self._fd, header_bytes, os.SEEK_SET)
 
-    def write(self, array: npt.NDArray[Any]) -> None:
+    def write(self, array: Array) -> None:
         """Add the bytes of a contiguous array."""
         data = array.reshape(-1).view(np.uint8)
         if self._filled + data.size > _BUFFER_BYTES:
@@ -166,7 +167,7 @@ class CheckedFile:
         self._write_through(self._buffer[: self._filled])
         self._filled = 0
 
-    def _write_through(self, data: npt.NDArray[np.uint8]) -> None:
+    def _write_through(self, data: Bytes) -> None:
         self._checksum.update(data)
         self._block_sums.update(data)
         view = data.data

@@ -120,23 +120,20 @@ class ForeignShard:
         return self._file.identity()
 
     @cached_property
-    def _starts(self) -> Ints:
+    def _spans(self) -> tuple[Ints, Ints]:
         assert self._file.document_starts is not None
-        return self._file.document_starts()
-
-    @cached_property
-    def _anchors(self) -> Ints:
-        return compute_anchors(self._starts, self.num_items)
+        starts = self._file.document_starts()
+        return starts, compute_anchors(starts, self.num_items)
 
     def num_spans(self, table: str) -> int:
-        return self._starts.size
+        return self._spans[0].size
 
     def column_part(self, column: str) -> Part:
         return self._file.parts[column]
 
     def span_parts(self, table: str) -> tuple[Ints, ...]:
         """Starts and anchors, in memory."""
-        return self._starts, self._anchors
+        return self._spans
 
 
 Shard = NativeShard | ForeignShard

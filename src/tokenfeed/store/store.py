@@ -1,8 +1,7 @@
 """`Store`: shards seen as one long array; and `open`, which makes one of whatever is at a path."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -52,16 +51,6 @@ class Store(Data):
     def splits(self) -> list[str]:
         """The named splits that its shards belong to."""
         return self.contents[0].splits
-
-    @property
-    def tokenizer(self) -> str | None:
-        """A name for what made the tokens; the digest of the tokenizer where `prepare` wrote the store."""
-        return self.contents[0].tokenizer
-
-    @property
-    def provenance(self) -> Mapping[str, Any]:
-        """What its first writer had to say about where it comes from."""
-        return self.contents[0].provenance
 
     def remote_stats(self) -> RemoteStats | None:
         """What fetching took since it was opened; None where all of it is local."""
@@ -194,13 +183,12 @@ def open_store(
     if split is not None:
         content = content.select(split)
     paths = [display(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
-    options = ReadOptions(backend, reads_in_flight, max_open_files, remote)
-    known = tuple(codecs)
-    how: dict[str, Any] = {"split": split, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify}
-    how |= {field.name: getattr(options, field.name) for field in fields(options)}
+    options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
+    how = {"split": split, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify, **options._asdict()}
     opening = partial(open_store, paths[0] if len(paths) == 1 else paths, **how)
-    tables = {name: None if codec is None else find_codec(codec, known) for name, codec in content.spans.items()}
-    return Store([content], content.columns, tables, options, paths=paths, opening=opening)
+    spans = content.manifest.spans.items()
+    tables = {name: None if codec is None else find_codec(codec, known) for name, codec in spans}
+    return Store([content], content.manifest.columns, tables, options, paths=paths, opening=opening)
 
 
 def _delivery(

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import TokenfeedError, quantity
-from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES
+from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry, check_signature
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checked import CHECKED_BYTES
@@ -22,10 +21,11 @@ from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
 from tokenfeed.storage.local import reading
 from tokenfeed.storage.objects import is_remote, open_file
-from tokenfeed.store.packing_plan import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
+from tokenfeed.store.packed import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
 from tokenfeed.store.resolve import resolve
 from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, parse_record, record_file
 from tokenfeed.store.shards import NativeShard
+from tokenfeed.types import Ints
 
 __all__ = ["VerifyReport", "verify"]
 
@@ -106,9 +106,9 @@ class _Verification:
         content = resolve(path, dtype=dtype, eos=eos)
         for shard in content.shards:
             self.report.num_shards += 1
-            for table in content.spans:
+            for table in content.manifest.spans:
                 shard.num_spans(table)  # reads and checks the boundaries
-            for column in content.columns:
+            for column in content.manifest.columns:
                 part = shard.column_part(column)
                 self.report.num_files += 1
                 self.report.num_bytes += part.file_bytes
@@ -207,7 +207,7 @@ class _Verification:
             if sums is not None:
                 found = checksum_blocks(bytes_of(data), CHECKED_BYTES).view(np.int64)
                 block = position // CHECKED_BYTES
-                expected = _Numbers(sums).read(part.first_sum + block, part.first_sum + block + found.size)
+                expected = _numbers(sums, part.first_sum + block, part.first_sum + block + found.size)
                 damaged.append(block + np.flatnonzero(found != expected))
             self.report.num_bytes += len(data)
             if self._progress is not None:
@@ -221,9 +221,9 @@ class _Verification:
 
     def _check_table(self, shard: NativeShard, table: str, parts: Sequence[Part]) -> None:
         num_spans, num_items = shard.num_spans(table), shard.num_items
-        starts = _Numbers(parts[STARTS])
+        starts = parts[STARTS]
         previous = 0
-        for first, values in starts.slices():
+        for first, values in _slices(starts):
             if first == 0 and values[0] != 0:
                 self._problem(starts.path, f"the first span starts at item {values[0]}, expected 0")
             if values[0] < previous or _falls(values):
@@ -233,26 +233,26 @@ class _Verification:
             spans, items = quantity(num_spans, "span"), quantity(num_items, "item")
             self._problem(starts.path, f"has {spans}, the last from item {previous}, but the shard has {items}")
         elif num_items > 0:
-            self._check_anchors(starts, _Numbers(parts[ANCHORS]))
+            self._check_anchors(starts, num_spans, parts[ANCHORS])
         if len(parts) > OFFSETS:
-            self._check_offsets(_Numbers(parts[OFFSETS]), parts[PAYLOAD].file_bytes)
+            self._check_offsets(parts[OFFSETS], parts[PAYLOAD].file_bytes)
 
-    def _check_anchors(self, starts: "_Numbers", anchors: "_Numbers") -> None:
-        for first, values in anchors.slices(_SLICE_ANCHORS):
-            if values.min() < 0 or values.max() >= starts.count or _falls(values):
+    def _check_anchors(self, starts: Part, num_spans: int, anchors: Part) -> None:
+        for first, values in _slices(anchors, _SLICE_ANCHORS):
+            if values.min() < 0 or values.max() >= num_spans or _falls(values):
                 self._problem(anchors.path, f"anchors {first} to {first + len(values)} are not sorted span numbers")
                 continue
             low, high = int(values[0]), int(values[-1])
-            nearby = starts.read(low, min(high + 2, starts.count))
+            nearby = _numbers(starts, low, min(high + 2, num_spans))
             positions = (first + np.arange(len(values))) * ANCHOR_ITEMS
             wrong = np.flatnonzero(low + np.searchsorted(nearby, positions, side="right") - 1 != values)
             if wrong.size:
                 at = int(wrong[0])
                 self._problem(anchors.path, f"anchor {first + at} is span {values[at]}, which does not cover its item")
 
-    def _check_offsets(self, offsets: "_Numbers", payload_bytes: int) -> None:
+    def _check_offsets(self, offsets: Part, payload_bytes: int) -> None:
         previous, gap = 0, False
-        for first, stored in offsets.slices():
+        for first, stored in _slices(offsets):
             values = np.maximum(stored, ~stored)
             before = np.concatenate(([previous], values[:-1]))
             gaps = np.concatenate(([gap], stored[:-1] < 0))
@@ -266,7 +266,7 @@ class _Verification:
             self._problem(offsets.path, f"the last offset is {last:,}, but there are {payload_bytes:,} payload bytes")
 
 
-def _list_blocks(blocks: npt.NDArray[np.int64]) -> str:
+def _list_blocks(blocks: Ints) -> str:
     """The numbers of the first few damaged blocks, in words."""
     if blocks.size == 0:
         return "no block differs from its own checksum"
@@ -276,7 +276,7 @@ def _list_blocks(blocks: npt.NDArray[np.int64]) -> str:
     return f"{found} {'differs' if blocks.size == 1 else 'differ'} from the recorded checksum: {shown}{more}"
 
 
-def _falls(values: npt.NDArray[np.int64]) -> bool:
+def _falls(values: Ints) -> bool:
     """Whether any number is less than the one before it. (Compared, because a difference may not fit 64 bits.)"""
     return bool((values[1:] < values[:-1]).any())
 
@@ -286,20 +286,16 @@ def _with_sums(parts: Mapping[str, Part]) -> list[Part]:
     return [*{part.sums for part in parts.values() if part.sums is not None}, *parts.values()]
 
 
-class _Numbers:
-    """The 64-bit numbers of a file, read slice by slice."""
+def _numbers(part: Part, start: int, stop: int) -> Ints:
+    """64-bit numbers [start, stop) of a file."""
+    with _opened(part.path) as file:
+        return np.frombuffer(_pread(file, (stop - start) * 8, part.byte_start + start * 8), "<i8")
 
-    def __init__(self, part: Part) -> None:
-        self.path = part.path
-        self.count = (part.file_bytes - part.byte_start) // 8
 
-    def read(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        with _opened(self.path) as file:
-            return np.frombuffer(_pread(file, (stop - start) * 8, SPAN_HEADER_BYTES + start * 8), "<i8")
-
-    def slices(self, size: int = _SLICE_ITEMS) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-        for start in range(0, self.count, size):
-            yield start, self.read(start, min(start + size, self.count))
+def _slices(part: Part, size: int = _SLICE_ITEMS) -> Iterator[tuple[int, Ints]]:
+    count = (part.file_bytes - part.byte_start) // 8
+    for start in range(0, count, size):
+        yield start, _numbers(part, start, min(start + size, count))
 
 
 @contextlib.contextmanager

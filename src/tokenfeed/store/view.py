@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, Self
 
 import numpy as np
@@ -32,7 +33,8 @@ class View(ABC):
     width: int
     """Items in a row; of documents, on average."""
 
-    def __init__(self, data: Data, spec: ViewSpec, length: int | None, *, extra: int = 1) -> None:
+    def __init__(self, data: Data, spec: ViewSpec, length: int | None, *, extra: int = 1, **windows: int) -> None:
+        """`windows` says what windows are, for a kernel that knows them by number."""
         self.data = data
         """Content of the store."""
         self.reader = data.reader
@@ -43,6 +45,7 @@ class View(ABC):
             raise ArgumentError(f"dtype={spec.dtype} is that of `tokens` or the only column; there is neither")
         masks = () if spec.loss_mask is None else (spec.loss_mask,)
         always = data.columns if data.primary is None else (data.primary,)
+        self._windows = windows
         self._chosen: dict[tuple[str, ...], ColumnSet] = {}
         self.column_set = self.choose((*always, *spec.columns, *masks))
         self.columns = self.column_set.names
@@ -74,7 +77,7 @@ class View(ABC):
 
     def announce(self, indices: Ints) -> None:
         """Begin to fetch what `read` will need from a server. Does not wait."""
-        self.reader.announce(*self.rows(indices).extents, self.request_for(self.column_set))
+        self.reader.announce(*self.rows(indices).extents, self.column_set.request)
 
     def locate(self, index: int) -> list[Location]:
         """Which items of which shards a sample is made of."""
@@ -124,39 +127,25 @@ class View(ABC):
 
     def join(self, others: Sequence["View"]) -> "View":
         """The samples of this view, then those of the others, as one view that reads them by one call."""
-        alike = [self]
+        alike = [view for view in others if isinstance(view, type(self))]
         for number, other in enumerate(others, 1):
             ours, theirs = (
-                (view.spec.sample, view.spec.loss_mask, view.spec.table, view.columns) for view in (self, other)
+                [view.spec.sample, f"loss_mask={view.spec.loss_mask!r}", view.spec.table, *view.column_set.kinds]
+                for view in (self, other)
             )
-            if not isinstance(other, type(self)) or ours != theirs:
-                raise ArgumentError(
-                    f"views 0 and {number} cannot be read together: {self.spec} of {', '.join(self.columns)}, and "
-                    f"{other.spec} of {', '.join(other.columns)}"
-                )
-            for mine, its in zip(self.column_set.kinds, other.column_set.kinds, strict=True):
+            for mine, its in zip_longest(ours, theirs, fillvalue="nothing"):
                 if mine != its:
                     raise ArgumentError(
-                        f"stores 0 and {number} cannot be read together: {mine} in one, {its} in the other"
+                        f"views 0 and {number} cannot be read together: {mine} in one, and {its} in the other"
                     )
-            alike.append(other)
-        return self._join(alike[1:], Data.join([view.data for view in alike], self.columns))
+        return self._join(alike, Data.join([view.data for view in (self, *alike)], self.columns))
 
     def choose(self, names: Iterable[str]) -> ColumnSet:
         """Columns to be read together, in the dtypes of batches."""
         key = tuple(dict.fromkeys(names))
         if key not in self._chosen:
-            self._chosen[key] = ColumnSet(self.data, key, self.spec.dtype)
+            self._chosen[key] = ColumnSet(self.data, key, self.spec.dtype, self._windows)
         return self._chosen[key]
-
-    def request_for(self, columns: ColumnSet) -> Ints:
-        """What the reading kernel must know to read samples of these columns; made once."""
-        if columns.request is None:
-            columns.request = self._make_request(columns)
-        return columns.request
-
-    def _make_request(self, columns: ColumnSet) -> Ints:
-        return self.reader.request(columns.forms)
 
     @property
     def identity(self) -> str:
@@ -193,6 +182,7 @@ class StoreRows(Rows):
     # Making rows is much of the time that a read holds the interpreter lock, so what most never need is not made.
     buffer: Bytes | None = None
     """Memory of the columns that were read together."""
+    _extents: tuple[Ints, Ints]
 
     def __init__(self, view: View, indices: Ints) -> None:
         self.view = view
@@ -202,13 +192,13 @@ class StoreRows(Rows):
         self._spans: dict[str, BatchSpans] = {}
 
     @property
-    @abstractmethod
     def extents(self) -> tuple[Ints, Ints]:
         """(first items, offsets) of the runs of items that the rows are made of.
 
         Run i is the items of the store from first_items[i] on, at positions [offsets[i], offsets[i + 1]) of the rows
-        laid end to end; `items.PADDING` as first item marks empty positions.
+        laid end to end; `items.PADDING` as first item, which is negative, marks empty positions.
         """
+        return self._extents
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -233,10 +223,7 @@ class StoreRows(Rows):
 
     def read_into(self, columns: ColumnSet, buffer: Bytes) -> None:
         """Read the rows of `columns` into `buffer`."""
-        request = columns.request
-        if request is None:
-            request = self.view.request_for(columns)
-        self.view.reader.read_ragged(*self.extents, request, buffer)
+        self.view.reader.read_ragged(*self.extents, columns.request, buffer)
 
     def column(self, name: str) -> Array:
         array = self._arrays.get(name)
@@ -261,7 +248,7 @@ class StoreRows(Rows):
         column = self.view.spec.loss_mask
         if column is None:
             return None
-        learned: Bools = self.column(column)[start:stop, 1 : self.input_length(start, stop) + 1] != 0
+        learned: Bools = self.block(self.column(column), start, stop)[:, 1 : self.input_length(start, stop) + 1] != 0
         return learned
 
 

@@ -32,7 +32,6 @@ class Windows(View):
 
     def __init__(self, data: Data, spec: WindowsSpec, *, part_items: Sequence[int] = ()) -> None:
         """`part_items` are the items of every store that was joined."""
-        super().__init__(data, spec, spec.length, extra=spec.extra)
         counts = np.array(part_items or [data.num_items], np.int64)
         unit = spec.group or spec.length
         samples = np.maximum(0, (counts - spec.extra) // unit) * (unit // spec.length)
@@ -40,17 +39,12 @@ class Windows(View):
         self._part_items = np.concatenate(([0], np.cumsum(counts)))
         self._shifts = self._part_items[:-1] - self._first_samples[:-1] * spec.length
         """Item of sample i minus i·length, in every part."""
-        self.is_joined = counts.size > 1
-        # What every read needs, looked up once: a read holds the interpreter lock for little more than a microsecond.
         self._num_samples = int(self._first_samples[-1])
+        self.is_joined = counts.size > 1
         self.length = spec.length
         self.width = spec.length + spec.extra
-        self._request = self.request_for(self.column_set)
-
-    def _make_request(self, columns: ColumnSet) -> Ints:
-        return self.reader.request(
-            columns.forms, stride=self.length, num_items=self.width, num_samples=self._num_samples
-        )
+        windows = {"stride": self.length, "num_items": self.width, "num_samples": self._num_samples}
+        super().__init__(data, spec, spec.length, extra=spec.extra, **windows)
 
     def __len__(self) -> int:
         return self._num_samples
@@ -73,9 +67,9 @@ class Windows(View):
         rows = _WindowRows(self, numbers)
         rows.buffer = buffer = allocate(self.column_set.buffer_bytes(numbers.size * self.width))
         if self.is_joined:
-            self.reader.read_ragged(*rows.extents, self._request, buffer)
+            self.reader.read_ragged(*rows.extents, self.column_set.request, buffer)
         else:
-            self.reader.read_windows(numbers, self._request, buffer)
+            self.reader.read_windows(numbers, self.column_set.request, buffer)
         if self._payloads_of:
             self._read_payloads(rows)
         return rows
@@ -120,13 +114,6 @@ class _WindowRows(StoreRows):
 
     view: Windows
 
-    def __init__(self, view: Windows, indices: Ints) -> None:
-        self.view = view  # as StoreRows does, without the call
-        self.layout = view.layout
-        self.indices = indices
-        self._arrays = {}
-        self._spans = {}
-
     @property
     def extents(self) -> tuple[Ints, Ints]:
         return self.view.first_items(self.indices), self.offsets
@@ -135,16 +122,12 @@ class _WindowRows(StoreRows):
         if self.view.is_joined:
             super().read_into(columns, buffer)
         else:
-            self.view.reader.read_windows(self.indices, self.view.request_for(columns), buffer)
+            self.view.reader.read_windows(self.indices, columns.request, buffer)
 
     def read_out(self, out: Any) -> None:
         """Read into the caller's arrays; one call where there is only one."""
-        columns, shape = self.view.column_set, (self.indices.size, self.view.width)
-        flat = columns.flat_out(out, shape)
-        if flat is not None:
-            self._arrays = {columns.names[0]: out}
-            self.read_into(columns, flat)
-            return
-        self._arrays = columns.check_out(out, shape)
-        for name, array in self._arrays.items():
-            self.read_into(self.view.choose([name]), array.reshape(-1).view(np.uint8))
+        columns = self.view.column_set
+        outputs = columns.outputs(out, (self.indices.size, self.view.width))
+        for name, flat in outputs.items():
+            self._arrays[name] = out if type(out) is np.ndarray else out[name]
+            self.read_into(columns if len(outputs) == 1 else self.view.choose([name]), flat)

@@ -3,6 +3,7 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -14,8 +15,8 @@ from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
 from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, descr_to_json
 from tokenfeed.storage.folder import PathLike, open_folder
-from tokenfeed.store.sealing import list_shards, load_manifest, seal, unseal
-from tokenfeed.store.shard_writer import ShardWriter
+from tokenfeed.store.sealing import differences, list_shards, load_manifest, seal, unseal
+from tokenfeed.store.shard_writer import ShardWriter, Spans
 from tokenfeed.types import Array
 
 __all__ = ["Writer", "fit"]
@@ -89,15 +90,11 @@ class Writer:
         existing = load_manifest(self._folder)
         if existing.stores is not None:
             raise ArgumentError(f"{self._folder} is a combined store; write into one of the stores it combines")
-        for what, there, here in (
-            ("columns", _describe(existing.columns), _describe(manifest.columns)),
-            ("span tables", dict(existing.spans), dict(manifest.spans)),
-            ("tokenizer", existing.tokenizer, manifest.tokenizer or existing.tokenizer),
-        ):
-            if there != here:
-                raise ArgumentError(
-                    f"{self._folder} has {what} {there}; this writer has {here}. Use the same, or a new folder"
-                )
+        ours = replace(manifest, tokenizer=manifest.tokenizer or existing.tokenizer)
+        for what, there, here in differences(existing, ours):
+            raise ArgumentError(
+                f"{self._folder} has {what} {there}; this writer has {here}. Use the same, or a new folder"
+            )
 
     def append(self, columns: Mapping[str, Any], *, lengths: Sequence[int] | None = None, **spans: Any) -> None:
         """Add a document: its items in every column, and a new span in every table.
@@ -158,17 +155,13 @@ class Writer:
             raise ArgumentError(f"span table {table!r} has no codec, so its spans take no payload; got {payload!r}")
         return codec.encode(payload)
 
-    def _write(
-        self, arrays: Mapping[str, Array], num_items: int, spans: Mapping[str, tuple[list[int], list[bytes | None]]]
-    ) -> None:
+    def _write(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
         try:
             if self._shard is None:
                 name = f"{self._name}-{self._num_shards:05d}"
                 tables = {table: codec is not None for table, codec in self._codecs.items()}
                 self._shard = ShardWriter(self._folder, name, self._columns, tables, split=self._split, sync=self._sync)
-            for table, (lengths, payloads) in spans.items():
-                self._shard.begin_spans(table, lengths, payloads)
-            self._shard.add_items(arrays, num_items)
+            self._shard.append(arrays, num_items, spans)
         except WriteError:
             self.abort()  # part of the document may be on disk
             raise
@@ -228,10 +221,6 @@ def _column(name: str, described: Any) -> Column:
     if 0 in shape:
         raise ArgumentError(f"column {name!r} has inner shape {shape}, which holds no values")
     return Column(base, shape)
-
-
-def _describe(columns: Mapping[str, Column]) -> dict[str, str]:
-    return {name: str(column) for name, column in columns.items()}
 
 
 def _unique_name() -> str:

@@ -93,7 +93,7 @@ def _table_files(store: Store, shard: Shard, table: str, shown: _Shown) -> list[
     parts = shard.span_parts(table)
     if not all(isinstance(part, Part) for part in parts):
         return []
-    starts, anchors, offsets, payload = (part for part in parts if isinstance(part, Part))
+    starts, anchors, *of_payloads = (part for part in parts if isinstance(part, Part))
     first, count, place, shard_start, span_start = shown
     found = store.spans[table].find(np.array([shard_start + first]), np.array([0, count]))
     spans = [int(number) - span_start for number in found.numbers[:_MOST_CELLS]]
@@ -112,6 +112,7 @@ def _table_files(store: Store, shard: Shard, table: str, shown: _Shown) -> list[
     codec = store.spans[table].codec
     if codec is None or not spans:
         return files
+    offsets, payload = of_payloads
     offset_cells = [_word(offsets, span, span=span + span_start) for span in [*spans, spans[-1] + 1]]
     _, begins, ends = store.spans[table].read(np.array([span + span_start for span in spans]))
     payload_cells = []

@@ -83,12 +83,11 @@ def choose_sample(store: Store, query: Query) -> Excerpt:
     if view == "documents":
         _check(index, len(table), f"spans in table {table.name!r}")
         return Excerpt.cut(index, len(table), *table.locate(np.array([index])), offset)
-    rows = store.packed(length, table=table.name).plan
-    _check(index, len(rows), f"packed rows of {length:,} + 1 items")
-    found = rows.find(np.array([index]))
-    counts = np.diff(found.offsets)
-    padding = int(counts[~found.filled].sum())
-    return Excerpt.cut(index, len(rows), found.first_items[found.filled], counts[found.filled], offset, padding)
+    packed = store.packed(length, table=table.name)
+    _check(index, len(packed), f"packed rows of {length:,} + 1 items")
+    first_items, offsets = packed.rows(np.array([index])).extents
+    filled, counts = first_items >= 0, np.diff(offsets)
+    return Excerpt.cut(index, len(packed), first_items[filled], counts[filled], offset, int(counts[~filled].sum()))
 
 
 def _check(index: int, count: int, what: str) -> None:
