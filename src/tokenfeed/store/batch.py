@@ -70,12 +70,6 @@ class Rows(ABC):
         """Rows [start, stop) of a column."""
         return slice(start, stop)
 
-    def row(self, name: str, number: int) -> Array:
-        """One row of one column: a view."""
-        column = self.column(name)
-        row: Array = column[number] if self.layout.length is not None else column[self.places(number, number + 1)]
-        return row
-
     def loss_mask(self, start: int, stop: int) -> Bools | None:
         """Which targets of rows [start, stop) count; None where all do."""
         return None
@@ -131,9 +125,7 @@ class Batch(ABC):
     data: Any = None
     """Result of the collate function, where there is one."""
 
-    def __init__(
-        self, rows: Rows, start: int, stop: int, *, draw: Draw | None = None, num_delivered: int = 0, data: Any = None
-    ) -> None:
+    def __init__(self, rows: Rows, start: int, stop: int, *, draw: Draw | None = None, num_delivered: int = 0) -> None:
         """Rows [start, stop) of what one call read. Without a `draw`, they were read by number, outside any run."""
         self.rows = rows
         self._start = start
@@ -141,8 +133,6 @@ class Batch(ABC):
         self._draw = draw
         self.num_delivered = num_delivered
         """Samples of the run delivered with this step, over all ranks."""
-        if data is not None:
-            self.data = data
 
     def _take_rows_of(self, other: "Batch") -> None:
         """Be the rows of another batch, in other memory."""
@@ -354,10 +344,6 @@ class HostBatch(Batch):
             raise SampleIndexError(f"row {row} is outside the batch, which has {len(self)} rows")
         return Sample(self, row % len(self))
 
-    def row(self, name: str, number: int) -> Array:
-        """One row of one column: a view."""
-        return self.rows.row(name, self._start + number)
-
     @property
     def payloads(self) -> list[Any]:
         """Payload of each row's document, decoded now. For batches of documents."""
@@ -384,7 +370,8 @@ class Sample:
 
     def column(self, name: str) -> Array:
         """Items of one column: a view."""
-        return self._batch.row(name, self._row)
+        rows: Array = self._batch.part(self._row, self._row + 1).column(name)
+        return rows if self._batch.rows.layout.length is None else rows[0]
 
     @property
     def tokens(self) -> Array:

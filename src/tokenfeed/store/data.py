@@ -43,6 +43,8 @@ class Data:
         self.shards: Sequence[Shard] = [shard for content in contents for shard in content.shards]
         """What writers wrote, in the order of the store."""
         self.reader = Reader(self.shards, list(columns), list(codecs), options)
+        self.num_items = int(self.reader.starts[-1])
+        """Of all its shards, or of those of the split it was opened for."""
         self.spans = SpanTables({name: SpanTable(name, codec, self.reader) for name, codec in codecs.items()})
         """The span tables by name."""
         self.tokenizer = contents[0].manifest.tokenizer
@@ -59,11 +61,6 @@ class Data:
     def identity(self) -> str:
         """Checksum of what is in the store, the same wherever it lies. O(shards), once."""
         return "+".join(content.identity for content in self.contents)
-
-    @property
-    def num_items(self) -> int:
-        """Of all its shards, or of those of the split it was opened for."""
-        return int(self.reader.starts[-1])
 
     @staticmethod
     def join(parts: Sequence["Data"], names: Iterable[str]) -> "Data":

@@ -1,9 +1,4 @@
-"""`store.packed(length)`: whole documents packed into rows of equal width, by a plan that `pack` made before.
-
-PackRecord     content of `pack.json`, by which a plan exists
-PackingPlan    the files of a plan, in its folder
-Packed         the view
-"""
+"""`store.packed(length)`: whole documents packed into rows of equal width, by a plan that `pack` made before."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -109,7 +104,7 @@ class PackingPlan(NamedTuple):
     """Whether everything read is compared with its block checksums."""
 
     def parts(self) -> dict[str, Part]:
-        """The files of rows and of pieces by name, each with its place in the file of block checksums."""
+        """The files of block checksums, of rows and of pieces, by name."""
 
         def part(name: str, count: int, kept: float = 0.0) -> Part:
             return npy_part(str(self.folder / name), Column(DTYPES[name]), count, kept=kept)
@@ -162,11 +157,7 @@ def plan_folders(data: Data, wanted: PackKey, cache: str | Path | None) -> list[
 
 
 def _find_plan(data: Data, spec: PackedSpec) -> PackingPlan:
-    """The plan that a spec describes. O(1): reads `pack.json`.
-
-    If no plan matches, raises the problem of the first: StateError for other data or another algorithm,
-    CorruptionError for a damaged plan; MissingError if there is no plan at all.
-    """
+    """The plan that a spec describes. O(1): reads `pack.json`. If no plan matches, raises the problem of the first."""
     if spec.algorithm != PACKING_ALGORITHM:
         raise StateError(
             f"rows were packed by algorithm {spec.algorithm}; this tokenfeed packs by {PACKING_ALGORITHM}, which makes "

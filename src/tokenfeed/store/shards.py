@@ -34,10 +34,7 @@ class NativeShard:
         *,
         verify: bool = False,
     ) -> None:
-        """`home` is the folder of the store; `spans` gives its tables and their codecs.
-
-        `verify` compares everything that is read with its block checksums.
-        """
+        """`spans` gives tables and their codecs. `verify` compares everything that is read with its block checksums."""
         self.home = home
         self.name, self.num_items, self.split = entry.name, entry.items, entry.split
         self.is_remote, self.is_verified = home.local is None, verify
@@ -53,8 +50,7 @@ class NativeShard:
     @property
     def num_bytes(self) -> int:
         """Size of its files, without `shard.json`."""
-        parts = self.parts().values()
-        return sum(part.file_bytes for part in {*parts, *(part.sums for part in parts)} if part is not None)
+        return sum(part.file_bytes for part in self.parts().values())
 
     def num_spans(self, table: str) -> int:
         return self._entry.spans[table].spans
@@ -67,7 +63,7 @@ class NativeShard:
         return tuple(map(self._checked, self._span_parts(table)))
 
     def parts(self) -> dict[str, Part]:
-        """All data files by name, each with its place in the file of block checksums."""
+        """The file of block checksums and all data files, by name."""
         parts = [self._column_part(column) for column in self._columns]
         parts += [part for table in self._spans for part in self._span_parts(table)]
         return with_sums(parts, lambda count: self._npy_part(SHARD_SUMS, _SUM, count))
@@ -146,11 +142,12 @@ def npy_part(path: str, item: Column, count: int, *, kept: float = 0.0, identity
 
 
 def with_sums(parts: Sequence[Part], describe_sums: Callable[[int], Part]) -> dict[str, Part]:
-    """Files by name, each with its place among the block checksums; `describe_sums(count)` is the file of these."""
+    """The file of block checksums, which is `describe_sums(count)`; and files, each with its place in it; by name."""
     names = [os.path.basename(part.path) for part in parts]
     firsts, count = first_sums({name: part.file_bytes for name, part in zip(names, parts, strict=True)})
     sums = describe_sums(count)
-    return {name: part._replace(sums=sums, first_sum=firsts[name]) for name, part in zip(names, parts, strict=True)}
+    placed = [part._replace(sums=sums, first_sum=firsts[name]) for name, part in zip(names, parts, strict=True)]
+    return {os.path.basename(part.path): part for part in (sums, *placed)}
 
 
 def compute_anchors(starts: Ints, num_items: int) -> Ints:

@@ -141,7 +141,7 @@ class Store(Data):
         It lies in the store's folder, or, where that cannot be written to or is not one folder, in
         `~/.cache/tokenfeed/packed` (`$TOKENFEED_CACHE/packed`); or in the folder `cache`.
         """
-        return pack(self, length, table=table, cache=cache, progress=progress)
+        return pack(self, length, table, cache, progress)
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {column}" for name, column in self.columns.items())

@@ -2,8 +2,7 @@
 
 import contextlib
 import io
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -67,12 +66,12 @@ def verify(
     return _Verification(quick, progress).run(path, dtype, eos)
 
 
+@dataclass
 class _Verification:
-    def __init__(self, quick: bool, progress: Callable[[int, int], object] | None) -> None:
-        self._quick = quick
-        self._progress = progress
-        self._total = 0
-        self.report = VerifyReport()
+    quick: bool
+    progress: Callable[[int, int], object] | None
+    total: int = 0
+    report: VerifyReport = field(default_factory=VerifyReport)
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
@@ -134,13 +133,17 @@ class _Verification:
                 data = folder.read(record_file(folder, name))
                 records.append((name, *parse_record(folder, name, data, manifest)))
                 check_signature(data, folder.path(record_file(folder, name)))
-        self._total = sum(file.bytes for _, record, _ in records for file in record.files.values())
+        self.total = sum(file.bytes for _, record, _ in records for file in record.files.values())
         for name, record, entry in records:
             self.report.num_shards += 1
             if listed and listed[name] != entry:
                 self._problem(folder.path(name), f"its shard.json says {entry}, the manifest says {listed[name]}")
             with self._noting():
-                self._check_shard(NativeShard(folder, entry, manifest.columns, manifest.spans), manifest, record.files)
+                shard = NativeShard(folder, entry, manifest.columns, manifest.spans)
+                whole = self._check_files(shard.parts(), record.files)
+                for table in manifest.spans:
+                    if whole.issuperset(part.path for part in shard.span_parts(table)):
+                        self._check_table(shard, table)
         if folder.local is not None:
             for path in sorted(folder.local.glob(f".packed-*/{RECORD}")):
                 with self._noting():
@@ -151,22 +154,14 @@ class _Verification:
         record = PackRecord.load(folder)
         parts = PackingPlan(folder, record).parts()
         checksums = {ROWS: record.rows_checksum, PIECES: record.pieces_checksum, SUMS: record.blocks_checksum}
-        sizes = {os.path.basename(part.path): part.file_bytes for part in _with_sums(parts)}
-        self._total += sum(sizes.values())
-        self._check_files(parts, {name: FileRecord(sizes[name], checksum) for name, checksum in checksums.items()})
-
-    def _check_shard(self, shard: NativeShard, manifest: Manifest, files: Mapping[str, FileRecord]) -> None:
-        whole = self._check_files(shard.parts(), files)
-        for table in manifest.spans:
-            parts = shard.span_parts(table)
-            if whole.issuperset(part.path for part in parts):
-                self._check_table(shard, table, parts)
+        self.total += sum(part.file_bytes for part in parts.values())
+        self._check_files(parts, {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()})
 
     def _check_files(self, parts: Mapping[str, Part], files: Mapping[str, FileRecord]) -> set[str]:
         """Check files and the checksums of their blocks. Returns the paths whose content can be checked further."""
         whole: set[str] = set()
-        for part in _with_sums(parts):
-            if self._check_file(part, files[os.path.basename(part.path)], whole):
+        for name, part in parts.items():  # that of block checksums comes first
+            if self._check_file(part, files[name], whole):
                 whole.add(part.path)
         return whole
 
@@ -181,7 +176,7 @@ class _Verification:
         with self._noting(), _opened(part.path) as file:
             if not self._check_start(file, part):
                 return False
-            if not self._quick:
+            if not self.quick:
                 self._check_sums(file, part, record, part.sums if part.sums and part.sums.path in whole else None)
             return True
         return False
@@ -210,8 +205,8 @@ class _Verification:
                 expected = _numbers(sums, part.first_sum + block, part.first_sum + block + found.size)
                 damaged.append(block + np.flatnonzero(found != expected))
             self.report.num_bytes += len(data)
-            if self._progress is not None:
-                self._progress(self.report.num_bytes, self._total)
+            if self.progress is not None:
+                self.progress(self.report.num_bytes, self.total)
         blocks = np.concatenate(damaged)
         if computed.hexdigest() != record.checksum:
             where = "" if sums is None else f"; {_list_blocks(blocks)}"
@@ -219,8 +214,8 @@ class _Verification:
         elif sums is not None and blocks.size:
             self._problem(sums.path, f"is wrong about {part.path}, whose own checksum holds: {_list_blocks(blocks)}")
 
-    def _check_table(self, shard: NativeShard, table: str, parts: Sequence[Part]) -> None:
-        num_spans, num_items = shard.num_spans(table), shard.num_items
+    def _check_table(self, shard: NativeShard, table: str) -> None:
+        num_spans, num_items, parts = shard.num_spans(table), shard.num_items, shard.span_parts(table)
         starts = parts[STARTS]
         previous = 0
         for first, values in _slices(starts):
@@ -279,11 +274,6 @@ def _list_blocks(blocks: Ints) -> str:
 def _falls(values: Ints) -> bool:
     """Whether any number is less than the one before it. (Compared, because a difference may not fit 64 bits.)"""
     return bool((values[1:] < values[:-1]).any())
-
-
-def _with_sums(parts: Mapping[str, Part]) -> list[Part]:
-    """Files, after the file of their block checksums."""
-    return [*{part.sums for part in parts.values() if part.sums is not None}, *parts.values()]
 
 
 def _numbers(part: Part, start: int, stop: int) -> Ints:

@@ -111,8 +111,9 @@ class View(ABC):
 
     def load(self, numbers: Ints, allocate: Callable[[int], Bytes] = new_bytes) -> "StoreRows":
         """The rows of `read`, for whoever makes several batches of them."""
-        rows = self.rows(numbers)
-        rows.load(allocate)
+        rows, columns = self.rows(numbers), self.column_set
+        rows.buffer = buffer = allocate(columns.buffer_bytes(math.prod(rows.shape)))
+        rows.read_into(columns, buffer)
         self._read_payloads(rows)
         return rows
 
@@ -214,12 +215,6 @@ class StoreRows(Rows):
     def num_bytes(self) -> int:
         """Bytes of the columns that were read together."""
         return 0 if self.buffer is None else self.buffer.size
-
-    def load(self, allocate: Callable[[int], Bytes]) -> None:
-        """Read the columns of the view, all in one call, into memory of `allocate(bytes)`."""
-        columns = self.view.column_set
-        self.buffer = buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))
-        self.read_into(columns, buffer)
 
     def read_into(self, columns: ColumnSet, buffer: Bytes) -> None:
         """Read the rows of `columns` into `buffer`."""

@@ -73,7 +73,9 @@ class Writer:
         if not self._columns and not self._codecs:
             raise ArgumentError("a store needs at least one column or span table")
         self._split = None if split is None else check_name("split", split, where=str(self._folder))
-        self._name = check_name("shard", _unique_name() if name is None else name, where=str(self._folder))
+        if name is None:  # one that sorts by time, so that a store grows at its end
+            name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"
+        self._name = check_name("shard", name, where=str(self._folder))
         self._shard_bytes = shard_bytes
         self._sync = sync
         self._seals = seal
@@ -221,11 +223,6 @@ def _column(name: str, described: Any) -> Column:
     if 0 in shape:
         raise ArgumentError(f"column {name!r} has inner shape {shape}, which holds no values")
     return Column(base, shape)
-
-
-def _unique_name() -> str:
-    """A name that sorts by time, so that a store grows at its end."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"
 
 
 def fit(values: Any, column: Column, name: str) -> Array:
