@@ -11,7 +11,8 @@ import numpy as np
 
 from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
 from tokenfeed.format.layout import SUM_DTYPE
-from tokenfeed.format.manifest import Column, Fields, check_signature, sign
+from tokenfeed.format.manifest import Column
+from tokenfeed.format.records import Digest, check_signature, parse, sign
 from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.storage.files import FileTable, Part
@@ -61,7 +62,7 @@ class PackRecord:
     """Content of `pack.json`. A plan exists once this file does."""
 
     algorithm: int
-    identity: str
+    identity: Digest
     """Identity of the packed store."""
     table: str
     length: int
@@ -75,12 +76,12 @@ class PackRecord:
     items: int
     rows: int
     pieces: int
-    rows_checksum: str
-    pieces_checksum: str
-    blocks_checksum: str
+    rows_checksum: Digest
+    pieces_checksum: Digest
+    blocks_checksum: Digest
 
     def to_json(self) -> str:
-        return sign({"format": "tokenfeed-pack", "version": 1, **asdict(self)})
+        return sign("tokenfeed-pack", asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> "PackRecord":
@@ -92,7 +93,7 @@ class PackRecord:
             raise CorruptionError(f"{path} has {size:,} bytes, expected at most {_LARGEST_RECORD:,}")
         data = read_bytes(path)
         check_signature(data, str(path))
-        return Fields.parse(data, str(path), "tokenfeed-pack").record(cls)
+        return parse(cls, "tokenfeed-pack", data, str(path))
 
 
 class PackingPlan(NamedTuple):

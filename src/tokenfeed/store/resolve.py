@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, NotAStoreError
-from tokenfeed.format.foreign import open_foreign
+from tokenfeed.errors import ArgumentError, CorruptionError, MissingError
+from tokenfeed.format.foreign import open_all
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import Manifest, Reference
 from tokenfeed.format.npy import descr_to_json
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
-from tokenfeed.storage.local import reading
 from tokenfeed.store.sealing import differences, list_shards, load_entries, load_manifest, record_file
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
 
@@ -94,13 +93,9 @@ def resolve(
 
 
 def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
-    with reading(str(path)):
-        is_folder = path.is_dir()
-    if is_folder:
-        raise NotAStoreError(f"{path} is not a store: it has no {MANIFEST}")
-    file = open_foreign(path, dtype=dtype, eos=eos)
-    spans = {} if file.document_starts is None else {"documents": None}
-    return Content(Manifest(file.columns, spans), [ForeignShard(file)])
+    files = open_all(path, dtype=dtype, eos=eos)
+    spans = {} if files[0].boundaries is None else {"documents": None}
+    return Content(Manifest(files[0].columns, spans), [ForeignShard(file) for file in files])
 
 
 def _resolve_shards(folder: Folder, manifest: Manifest, verify: bool) -> Content:

@@ -117,8 +117,8 @@ class ForeignShard:
 
     @cached_property
     def _spans(self) -> tuple[Ints, Ints]:
-        assert self._file.document_starts is not None
-        starts = self._file.document_starts()
+        assert self._file.boundaries is not None
+        starts = self._file.boundaries.find()
         return starts, compute_anchors(starts, self.num_items)
 
     def num_spans(self, table: str) -> int:

@@ -11,15 +11,17 @@ import numpy as np
 
 from tokenfeed.errors import TokenfeedError, quantity
 from tokenfeed.format.layout import MANIFEST
-from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry, check_signature
+from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
+from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.kernels.checksum import Checksum, bytes_of
 from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS
+from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
 from tokenfeed.storage.local import reading
-from tokenfeed.storage.objects import is_remote, open_file
+from tokenfeed.storage.objects import open_file
 from tokenfeed.store.packed import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
 from tokenfeed.store.resolve import resolve
 from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, parse_record, record_file
