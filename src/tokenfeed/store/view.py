@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from itertools import zip_longest
 from typing import Any, Self
 
@@ -38,6 +39,8 @@ class View(ABC):
         self.data = data
         """Content of the store."""
         self.reader = data.reader
+        self.tokenizer = data.tokenizer
+        """A name for what made the tokens, as in `Store.tokenizer`; None where it was not recorded."""
         self.paths = data.paths
         """Paths that the store was opened from. A hint for finding it again, never its identity."""
         self.spec = spec
@@ -84,6 +87,13 @@ class View(ABC):
         first_items, offsets = self.rows(np.array([self._in_range(index)])).extents
         bounds = zip(first_items.tolist(), (first_items + np.diff(offsets)).tolist(), strict=True)
         return [place for start, stop in bounds if start >= 0 for place in self.reader.locate(start, stop)]
+
+    @property
+    def mean_length(self) -> Fraction:
+        """Exact mean number of tokens of a sample: the inputs of a window; the items of a document, or of a packed row
+        without its padding. O(1).
+        """
+        return Fraction(self.data.num_items, max(1, len(self)))  # every item is in one document, and in one row
 
     @property
     def sample_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """`store.windows(length)`: the store as one long array, cut into samples of equal length."""
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,10 @@ class Windows(View):
 
     def __len__(self) -> int:
         return self._num_samples
+
+    @property
+    def mean_length(self) -> Fraction:
+        return Fraction(self.length)
 
     def rows(self, numbers: Ints) -> "_WindowRows":
         return _WindowRows(self, numbers)
