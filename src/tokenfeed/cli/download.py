@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tokenfeed.cli.console import console, show_bytes
 from tokenfeed.cli.options import Json
+from tokenfeed.errors import quantity
 
 if TYPE_CHECKING:
     from tokenfeed.text.download.shards import Downloaded
@@ -35,7 +36,7 @@ def download_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download a dataset: its first COUNT files and the one for validation. Exit status 1 if some did not come."""
+    """Download a dataset: its first COUNT files and those for validation. Exit status 1 if some did not come."""
     from tokenfeed.text.download.shards import download
 
     try:
@@ -48,6 +49,8 @@ def download_command(
             "ok": downloaded.ok,
             "folder": str(downloaded.folder),
             "paths": [str(path) for path in downloaded.paths],
+            "val": list(downloaded.val),
+            "left_out": list(downloaded.left_out),
             "skipped": list(downloaded.skipped),
             "failed": downloaded.failed,
         }
@@ -61,11 +64,13 @@ def _show(downloaded: "Downloaded") -> None:
     for name, reason in downloaded.failed.items():
         console.print(Text.assemble(("✗ ", "red"), f"{name}: {reason}"))
     size = show_bytes(sum(path.stat().st_size for path in downloaded.paths))
-    there = f"{len(downloaded.paths):,} files, {size}, {len(downloaded.skipped):,} of them there before"
+    there = f"{quantity(len(downloaded.paths), 'file')}, {size}, {len(downloaded.skipped):,} of them there before"
+    val = ", ".join(downloaded.val[:3]) + (", …" if len(downloaded.val) > 3 else "")
+    console.print(Text(f"  for validation: {val or 'no file; stream and prepare hold out 0.1% of the documents'}"))
+    if downloaded.left_out:
+        console.print(Text(f"  left out, for tests: {quantity(len(downloaded.left_out), 'file')}"))
     if downloaded.ok:
         console.print(Text.assemble(("✓ ", "green"), f"{downloaded.folder} is complete: {there}"))
     else:
-        total = len(downloaded.paths) + len(downloaded.failed)
-        console.print(
-            Text(f"{downloaded.folder} lacks {len(downloaded.failed):,} of {total:,} files; there are {there}")
-        )
+        total = quantity(len(downloaded.paths) + len(downloaded.failed), "file")
+        console.print(Text(f"{downloaded.folder} lacks {len(downloaded.failed):,} of {total}; there are {there}"))
