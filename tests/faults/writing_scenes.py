@@ -19,8 +19,7 @@ from plain import PlainStore, frames_of, make_documents
 from preparing import make_documents as make_texts
 from preparing import picture, write_jsonl
 from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError
-from tokenfeed.observe.publishing import publish
-from tokenfeed.observe.snapshots import read_snapshots
+from tokenfeed.observe.snapshots import publish, read_snapshots
 from tokenfeed.runs.run import Run
 from tokenfeed.store.verify import verify
 

@@ -32,7 +32,7 @@ def test_nanochat_learns_the_same():
 
 
 def test_by_command(tmp_path):
-    arguments = ["train-tokenizer", str(GOLDEN / "data"), "-o", str(tmp_path), "--vocab-size", "4096"]
+    arguments = ["train-tokenizer", str(GOLDEN / "data"), "-o", str(tmp_path), "--vocab-size", "4096", "--val", "last"]
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     printed = json.loads(done.output)
@@ -142,7 +142,13 @@ def test_ctrl_c_ends_the_merging(tmp_path):
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=9)) for _ in range(100_000)]
     (tmp_path / "text.txt").write_text(" ".join(words))
-    command = [Path(sys.executable).parent / "tokenfeed", "train-tokenizer", tmp_path / "text.txt", "-o", tmp_path / "out"]
+    command = [
+        Path(sys.executable).parent / "tokenfeed",
+        "train-tokenizer",
+        tmp_path / "text.txt",
+        "-o",
+        tmp_path / "out",
+    ]
     options = ["--vocab-size", "60000", "--doc-cap", "10000000", "--val", "none"]
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert "merging" in process.stderr.readline()

@@ -12,7 +12,7 @@ from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.state import check_parts
 from tokenfeed.plan.steps import BatchSizes
-from tokenfeed.runs.streams import StreamFile
+from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.splitting import Val
@@ -122,7 +122,7 @@ class TextFeed(Delivery):
         self._prefetch = options.prefetch
         self._buffers = Buffers()
         self._maker: BatchMaker | None = None
-        self._run = None if options.run is None or options.rank != 0 else StreamFile(options.run)
+        self._run = None if options.run is None or options.rank != 0 else RunFile(options.run)
         self._end = None if options.epochs is None else source.end(options.epochs)
         source.check(options.num_lanes)
         self._position = self._beginning()

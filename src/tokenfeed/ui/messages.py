@@ -1,7 +1,7 @@
-"""Conversion of values for the page: any object as JSON of bounded size, without paths of this machine.
+"""Questions of the page, with parameters checked when they are read, and answers: JSON of bounded size.
 
 Payloads and texts are the user's data and are shown unchanged. Everything else that may hold a path or an address
-(errors, provenance) goes through `without_paths`.
+(errors, provenance) goes through `without_paths`: the page gets no paths of this machine.
 """
 
 import math
@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Json", "last_name", "plain", "without_paths"]
+from tokenfeed.errors import ArgumentError
+
+__all__ = ["Json", "Query", "last_name", "pick", "plain", "without_paths"]
 
 Json = dict[str, Any]
 
+_MOST_DIGITS = 20
 _LONGEST_TEXT = 2_000
 _MOST_ENTRIES = 64
 _DEEPEST = 6
@@ -22,6 +25,39 @@ _LARGEST_EXACT = 1 << 53  # JavaScript's largest exact integer
 
 # An address with a scheme, or a path from the root: ends at white space or at a closing quote or bracket.
 _PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"`<>|,;)\]}]+|(?<![\w.~/])(?:~|\.{1,2})?/[^\s'\"`<>|,;)\]}]*")
+
+
+class Query:
+    """The parameters of one request. An invalid one raises ArgumentError, which says what is valid."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def whole(self, name: str, default: int, *, least: int = 0, most: int = (1 << 63) - 1) -> int:
+        """A whole number in [least, most]."""
+        text = self._values.get(name, "").strip()
+        if not text:
+            return default
+        digits = text.removeprefix("-")
+        if len(text) > _MOST_DIGITS or not digits.isascii() or not digits.isdigit():
+            raise ArgumentError(f"{name} is {text[:40]!r}; expected a whole number")
+        number = int(text)
+        if not least <= number <= most:
+            raise ArgumentError(f"{name} is {number:,}; it must be from {least:,} to {most:,}")
+        return number
+
+    def choice(self, name: str, choices: Sequence[str], default: str = "") -> str:
+        """One of the choices; if the request names none, `default`, or else the first."""
+        if not choices:
+            raise ArgumentError(f"the store has no {name} to choose from")
+        text = self._values.get(name, "") or default or choices[0]
+        if text not in choices:
+            raise ArgumentError(f"{name} is {text[:40]!r}; it must be one of {', '.join(choices)}")
+        return text
+
+    def text(self, name: str) -> str | None:
+        """Any text; None if the request has none."""
+        return self._values.get(name) or None
 
 
 def last_name(path: str) -> str:
@@ -80,3 +116,8 @@ def plain(value: Any, *, clean: bool = False, depth: int = 0) -> Any:
         listed = [plain(item, clean=clean, depth=depth + 1) for item in value[:_MOST_ENTRIES]]
         return listed if len(value) <= _MOST_ENTRIES else [*listed, f"… {len(value) - _MOST_ENTRIES:,} more"]
     return plain(str(value)[:_LONGEST_TEXT], clean=clean, depth=depth + 1)
+
+
+def pick(source: Any, names: str) -> Json:
+    """These attributes of an object."""
+    return {name: getattr(source, name) for name in names.split()}

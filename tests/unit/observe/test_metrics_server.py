@@ -79,7 +79,7 @@ def test_it_can_be_closed_by_the_thread_that_serves(store_path):
     """Which is where a loader may happen to be collected."""
     loader = make_loader(store_path)
     server = observe.serve_metrics(loader)
-    server._server.service_actions = server.close
+    server._server.handle_timeout = server.close
     deadline = time.monotonic() + 60
     while server._thread.is_alive():
         assert time.monotonic() < deadline

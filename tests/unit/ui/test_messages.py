@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenfeed.ui.telling import last_name, plain, without_paths
+from tokenfeed.ui.messages import last_name, plain, without_paths
 
 NAMES = st.text("abcXYZ019_-.", min_size=1, max_size=8).filter(lambda name: name.strip(".-") == name)
 

@@ -8,8 +8,8 @@ import tokenfeed
 from tokenfeed import observe
 from tokenfeed.errors import NotFoundError
 from tokenfeed.loader.delivery import Stats
-from tokenfeed.observe.history import History, Point, Series
 from tokenfeed.observe.snapshots import Snapshot
+from tokenfeed.ui.live import Live, Point, Series
 
 
 def line(second: float, *, rank: int = 0, pid: int = 1, items: int | None = None, ended: bool = False) -> str:
@@ -24,13 +24,13 @@ def append(path, *lines: str) -> None:
         file.write("".join(f"\n{each}\n" for each in lines))
 
 
-def times(history: History) -> list[list[float]]:
+def times(history: Live) -> list[list[float]]:
     return [[point.time - 1e9 for point in source.series.points] for source in history.loaders.values()]
 
 
 def test_only_what_is_new_is_read(tmp_path):
     path = tmp_path / "run.stats.jsonl"
-    history = History(path)
+    history = Live(path)
     with pytest.raises(NotFoundError, match=r"observe\.publish"):
         history.update()
     append(path, line(0), line(1), line(1, rank=1, pid=2))
@@ -51,7 +51,7 @@ def test_only_what_is_new_is_read(tmp_path):
 def test_half_a_line_is_read_once_it_is_whole(tmp_path):
     path = tmp_path / "stats.jsonl"
     append(path, line(0))
-    history = History(path)
+    history = Live(path)
     text = line(1)
     with path.open("a") as file:
         file.write(f"\n{text[:50]}")
@@ -73,7 +73,7 @@ def test_a_file_that_is_set_aside_is_read_to_its_end(tmp_path):
     append(path, line(0))
     path.rename(tmp_path / "stats.jsonl.1")
     append(path, line(1))
-    history = History(path)
+    history = Live(path)
     history.update()
     assert times(history) == [[0, 1]]
     append(path, line(2))
@@ -95,7 +95,7 @@ def test_a_real_publisher_that_sets_files_aside(store_path, tmp_path):
     """Every snapshot that was written is read, whenever it is looked for."""
     path = tmp_path / "stats.jsonl"
     loader = tokenfeed.Loader(tokenfeed.open(store_path).windows(16), 4, rank=0, world_size=1)
-    history = History(path)
+    history = Live(path)
     publisher = observe.publish(loader, path, every=3600, max_bytes=4096)
     for number in range(40):
         next(loader)
@@ -127,7 +127,7 @@ def test_long_runs_are_thinned(tmp_path):
 def test_sources_are_bounded(tmp_path):
     path = tmp_path / "stats.jsonl"
     append(path, *(line(second, pid=second) for second in range(200)))
-    history = History(path)
+    history = Live(path)
     history.update()
     assert len(history.loaders) == 64
     assert {source.last.pid for source in history.loaders.values()} == set(range(136, 200))
@@ -142,7 +142,7 @@ def test_a_large_file_is_read_from_near_its_end(tmp_path):
     os.truncate(path, 64 << 30)
     with path.open("a") as file:
         file.write(f"\n{text}\n" * ((9 << 20) // len(text)) + line(9) + "\n")
-    history = History(path)
+    history = Live(path)
     history.update()
     assert history.loaders[("elsewhere", 1, 0)].last.stats.batches == 9
     assert len(history.loaders[("elsewhere", 1, 0)].latest) == 128
