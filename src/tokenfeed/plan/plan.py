@@ -289,25 +289,22 @@ class Plan:
         if start <= num_delivered < stop:
             return dict(known)
         reached = self._reached(num_delivered)
-        counts = self.schedule.counts(reached)
-        drawn = [each for each, count in zip(self.sources, counts, strict=True) if count or not each.name]
+        mixture, begun, until = self.schedule.past(reached)
+        drawn = [each for each, is_drawn in zip(self.sources, begun, strict=True) if is_drawn or not each.name]
         alone = drawn[0].spec if len(drawn) == 1 else None
         family = None if alone is None else alone.family
         early = sorted(json.dumps(skip.to_json()) for skip in self.early_skips(num_delivered))
         parts = {
             "data": _summary([[each.name, each.num_samples, each.data] for each in drawn], {e.data for e in drawn}),
             "view": family or _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
-            "mixture": self.schedule.digest(reached),
+            "mixture": mixture,
             "seed": self.seed if self.shuffle else None,
             "skips": _digest(early) if early else None,
             "locality": None if isinstance(self.shuffle, bool) else shuffle_to_json(self.shuffle),
             "group": alone.samples_per_group if alone is not None and family else None,
         }
-        # They hold until the next skip or segment begins. In the first period of a segment, sources join one by one.
-        until = self.schedule.steady_until(reached)
-        if until is not None:
-            ends = [first for first in self._changes if first >= num_delivered]
-            self._steady = num_delivered, min([num_delivered + until - reached, *ends]) + 1, parts
+        ends = [first for first in self._changes if first >= num_delivered]
+        self._steady = num_delivered, min([num_delivered + until - reached, *ends]) + 1, parts
         return dict(parts)
 
     def state(self, num_delivered: int) -> dict[str, Any]:
