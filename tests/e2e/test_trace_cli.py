@@ -83,7 +83,7 @@ def test_what_a_step_was_trained_on(web, path, delivered):
     shown = run("trace", path, "--step", 2, "--rank", 1).stdout
     for text in (
         "Step 2",
-        "documents",
+        "document ",
         of_one[0]["locations"][0]["shard"],
         of_one[0]["documents"][0]["payload"]["url"],
     ):
