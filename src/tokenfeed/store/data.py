@@ -32,6 +32,8 @@ class Opening(Protocol):
 class Data:
     """A store's content, without the views on it."""
 
+    tokenizer: str | None = None
+
     def __init__(
         self,
         columns: Mapping[str, Column],

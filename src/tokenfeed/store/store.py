@@ -81,6 +81,7 @@ class Store:
         }
         spans = SpanTables(tables)
         self._data = Data(content.columns, spans, reader, lambda: content.identity, paths=paths, opening=opening)
+        self._data.tokenizer = content.tokenizer
 
     def __reduce__(self) -> Any:
         if self._data.opening is None:

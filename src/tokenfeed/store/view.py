@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
@@ -136,6 +137,18 @@ class View(ABC):
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that are read with every batch."""
         return self.column_set.names
+
+    @property
+    def tokenizer(self) -> str | None:
+        """What made the tokens."""
+        return self.data.tokenizer
+
+    @property
+    def mean_length(self) -> Fraction:
+        """Mean number of real items in a sample."""
+        if self.spec.kind == "windows":
+            return Fraction(self.length or 0)
+        return Fraction(self.data.num_items, max(1, len(self)))
 
     @property
     def identity(self) -> str:
