@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, SampleIndexError, StateError
+from tokenfeed.errors import ArgumentError, SampleIndexError, StateError, quantity
 from tokenfeed.kernels import mixture as kernels
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, some
@@ -342,9 +342,9 @@ class Schedule:
 
     def __repr__(self) -> str:
         length = "no end" if self.total is None else f"{self.total:,} samples"
-        changes = len(self.chapters) - 1
-        stages = sum(len(chapter.stages) for chapter in self.chapters)
-        return f"Schedule({len(self.names)} sources, {stages} stages, {length}, {changes} changes)"
+        changes = quantity(len(self.chapters) - 1, "change")
+        stages = quantity(sum(len(chapter.stages) for chapter in self.chapters), "stage")
+        return f"Schedule({quantity(len(self.names), 'source')}, {stages}, {length}, {changes})"
 
 
 def _steps(stage: Stage, before: Floats | None, asked: Floats) -> Iterator[tuple[int | None, Floats]]:

@@ -300,7 +300,7 @@ def test_json_is_compact_and_complete():
     assert hash(again) == hash(schedule)
     assert again != Schedule(schedule.chapters[0].stages, ["a", "b"])
     assert again.chapters[1] == Change(7, (Stage({"a": 1, "b": 2, "c": 1, "d": 0}),))
-    assert repr(again) == "Schedule(4 sources, 3 stages, no end, 1 changes)"
+    assert repr(again) == "Schedule(4 sources, 3 stages, no end, 1 change)"
 
 
 @pytest.mark.parametrize(
