@@ -283,7 +283,7 @@ def streamed(path: Path) -> list[str]:
         return []
     documents = FileDocuments(files, golden_tokenizer(), refill_size=3)
     try:
-        return [text for chunk in documents.read(0, 1, LaneCursor(0, 0, 0, 0), epochs=1) for text in chunk.texts]
+        return [text for chunk in documents.read(0, 1, LaneCursor(0, 0, 0, 0), epochs=1) for text in chunk.content]
     except FormatError as error:
         if "found no document in a whole epoch" not in str(error):
             raise

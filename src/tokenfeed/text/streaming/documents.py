@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from itertools import islice
-from typing import Any, NamedTuple
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,27 +30,25 @@ from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Ints
 
-__all__ = ["Documents", "Encoded", "FileDocuments", "TextChunk", "TokenChunk", "encode_ahead"]
+__all__ = ["Documents", "Encoded", "FileDocuments", "TokenChunk", "encode_ahead"]
 
 _CHUNKS_PER_CALL = 4
 
 Encoded = tuple[Array, Ints]
 """Documents as tokens: document i is tokens[offsets[i]:offsets[i + 1]]."""
+TextChunk: TypeAlias = "Chunk[list[Any]]"
+TokenChunk: TypeAlias = "Chunk[Encoded]"
+Content = TypeVar("Content")
 
 
-class TextChunk(NamedTuple):
-    texts: list[Any]
+class Chunk(NamedTuple, Generic[Content]):
+    """Documents on their way, as a list of texts or as tokens."""
+
+    content: Content
     references: Ints
     """(file, row group, row, tokens done) of each document; files count on from epoch to epoch."""
     after: LaneCursor
     """Where reading goes on after them."""
-
-
-class TokenChunk(NamedTuple):
-    tokens: Array
-    offsets: Ints
-    references: Ints
-    after: LaneCursor
 
 
 class Documents(ABC):
@@ -80,7 +79,6 @@ class Documents(ABC):
 
     @property
     def paths(self) -> list[str]:
-        """Files that the documents are read from."""
         return list(self._texts.paths)
 
     def stride(self, num_lanes: int) -> Stride:
@@ -98,7 +96,7 @@ class Documents(ABC):
             while len(cursor.pending):
                 references = cursor.pending[:size]
                 cursor = replace(cursor, pending=cursor.pending[size:])
-                yield TextChunk(self._read_again(references), references, cursor)
+                yield Chunk(self._read_again(references), references, cursor)
             while cursor.rest:
                 (file, group, start), *others = cursor.rest
                 rows = self._texts.read(file % self.num_files, group, start)
@@ -113,7 +111,7 @@ class Documents(ABC):
                     references[:, :2] = file, group
                     references[:, 2] = kept
                     empty_epoch = cursor.epoch + 1 if kept else empty_epoch
-                    yield TextChunk([text for text in texts if text is not None], references, cursor)
+                    yield Chunk([text for text in texts if text is not None], references, cursor)
                 cursor = done
             cursor = stride.take(cursor, lane)
             if cursor.epoch > empty_epoch:
@@ -144,28 +142,23 @@ class Documents(ABC):
 
     def _read_again(self, references: Ints) -> list[Any]:
         """The texts of documents, in any order. Each row group is read once, as far as it is needed."""
-        texts: list[Any] = [None] * len(references)
-        places = np.column_stack([references[:, 0] % self.num_files, references[:, 1:3]])
-        keys, groups = np.unique(places[:, :2], axis=0, return_inverse=True)
-        for number, (file, group) in enumerate(keys.tolist()):
-            wanted: dict[int, list[int]] = {}
-            for entry in np.flatnonzero(groups.reshape(-1) == number).tolist():
-                wanted.setdefault(int(places[entry, 2]), []).append(entry)
-            last = max(wanted)
+        places = [(file % self.num_files, group, row) for file, group, row, _ in references.tolist()]
+        found: dict[tuple[int, int, int], Any] = {}
+        for (file, group), same in groupby(sorted(set(places)), key=itemgetter(0, 1)):
+            wanted = {row for _, _, row in same}
             rows = self._texts.read(file, group, min(wanted))
-            for start, batch in rows.batches(1024) if rows is not None and last < rows.num_rows else ():
-                for row, text in enumerate(batch, start):
-                    for entry in wanted.get(row, ()):
-                        texts[entry] = text
-                if start + len(batch) > last:
+            for start, batch in rows.batches(1024) if rows is not None and max(wanted) < rows.num_rows else ():
+                found |= {(file, group, row): text for row, text in enumerate(batch, start) if row in wanted}
+                if start + len(batch) > max(wanted):
                     break
-        if None in texts:
-            file, group, row = places[texts.index(None)].tolist()
+        missing = [place for place in places if found.get(place) is None]
+        if missing:
+            file, group, row = missing[0]
             raise CorruptionError(
                 f"there is no document in {self._path(file)}, row group {group}, row {row}, where the state says one "
                 "was read; it was made from other files"
             )
-        return texts
+        return [found[place] for place in places]
 
     def make_rows(self, packed: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
         """The rows to deliver, made from packed tokens."""
@@ -300,7 +293,7 @@ def encode_ahead(
     """
     if pool is None:
         for chunk in chunks:
-            yield TokenChunk(*encode(chunk.texts), chunk.references, chunk.after)
+            yield Chunk(encode(chunk.content), chunk.references, chunk.after)
         return
     waiting: deque[Future[list[TokenChunk]]] = deque()
     failure: Exception | None = None
@@ -323,10 +316,11 @@ def encode_ahead(
 
 
 def _encode_together(encode: Callable[[list[Any]], Encoded], chunks: list[TextChunk]) -> list[TokenChunk]:
-    tokens, offsets = encode([text for chunk in chunks for text in chunk.texts])
+    tokens, offsets = encode([text for chunk in chunks for text in chunk.content])
     encoded, first = [], 0
     for chunk in chunks:
-        bounds = offsets[first : first + len(chunk.texts) + 1]
-        encoded.append(TokenChunk(tokens[bounds[0] : bounds[-1]], bounds - bounds[0], chunk.references, chunk.after))
-        first += len(chunk.texts)
+        bounds = offsets[first : first + len(chunk.content) + 1]
+        part = tokens[bounds[0] : bounds[-1]], bounds - bounds[0]
+        encoded.append(Chunk(part, chunk.references, chunk.after))
+        first += len(chunk.content)
     return encoded

@@ -239,7 +239,7 @@ class _Lane:
             self._cursor = self._end
             return False
         self._cursor = chunk.after
-        self.packer.add(chunk.tokens, chunk.offsets, chunk.references)
+        self.packer.add(*chunk.content, chunk.references)
         return True
 
     def state(self) -> LaneState:
