@@ -103,7 +103,9 @@ class TextFiles:
         told = [quantity(len(self), "file") + ("" if self.split == "all" else f" of split {self.split!r}")]
         told.append(first if first == last else f"{first} to {last}")
         if self.val_fraction:
-            told.append(f"{'without' if self.split == 'train' else 'only'} the {self.val_fraction:.3%} that are val")
+            told.append(
+                f"{'without' if self.split == 'train' else 'only'} the {100 * self.val_fraction:g}% that are val"
+            )
         others = [file.name for file in self._all_found if file.name not in self.names]
         if others:
             told.append(f"not {others[0]}" + (f" and {len(others) - 1} more" if others[1:] else ""))

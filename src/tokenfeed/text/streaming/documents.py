@@ -24,9 +24,8 @@ from tokenfeed.errors import (
 )
 from tokenfeed.plan.state import check_parts
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.streaming.cursors import GroupedTexts, LaneCursor, Restart, Stride, check_whole, deal
+from tokenfeed.text.streaming.lanes import GroupedTexts, LaneCursor, LaneState, Restart, Stride, check_whole, deal
 from tokenfeed.text.streaming.rows import StreamRows
-from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Ints
 
