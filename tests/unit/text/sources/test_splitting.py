@@ -98,7 +98,7 @@ def test_files_named_val_or_test_are_never_train(tmp_path):
     assert "2 files of split 'train', more.jsonl to train.jsonl, not test.jsonl and 1 more" in shown
     assert len(documents(tmp_path)) == 80
     for alone in ("validation", "test"):
-        with pytest.raises(NotFoundError, match=r"no file is left for split 'train'.*split='all' reads every file"):
+        with pytest.raises(NotFoundError, match=r"no file is left for split 'train'.*split='all' reads all files"):
             TextFiles.find(tmp_path / f"{alone}.jsonl", split="train")
     nested = write(tmp_path / "nested", train__a=["a"], validation__a=["b"])
     assert documents(f"{nested}/*/*.jsonl", split="train") == ["a"]
