@@ -55,13 +55,9 @@ class LocalPermutation(Permutation):
 
     locality: Locality = Locality(block=1024)
 
-    def _permute(self, numbers: Ints) -> int:
+    def _permute(self, numbers: Ints, back: bool) -> int:
         block, tile = self.locality.block, self.locality.tile
-        return int(kernels.permute_local(numbers, self.n, block, tile, self.seed, self.epoch, numbers))
-
-    def _invert(self, numbers: Ints) -> int:
-        block, tile = self.locality.block, self.locality.tile
-        return int(kernels.invert_local(numbers, self.n, block, tile, self.seed, self.epoch, numbers))
+        return int(kernels.permute_local(numbers, self.n, block, tile, self.seed, self.epoch, back, numbers))
 
 
 Shuffle = bool | Locality

@@ -1,7 +1,7 @@
 """`Permutation`: a random order of n things that takes no memory and no time to make."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -49,7 +49,7 @@ class Permutation:
 
     def __getitem__(self, position: int) -> int:
         """What stands at one position."""
-        return self._one(self._permute, "position", whole("position of a permutation", position))
+        return self._one(whole("position of a permutation", position), back=False)
 
     @overload
     def __call__(self, positions: int) -> int: ...
@@ -57,7 +57,7 @@ class Permutation:
     def __call__(self, positions: Numbers) -> Ints: ...
     def __call__(self, positions: int | Numbers) -> int | Ints:
         """What stands at the positions, in an array of their shape; for an int, an int."""
-        return self._apply(self._permute, "position", positions)
+        return self._apply(positions, back=False)
 
     @overload
     def inverse(self, values: int) -> int: ...
@@ -65,38 +65,39 @@ class Permutation:
     def inverse(self, values: Numbers) -> Ints: ...
     def inverse(self, values: int | Numbers) -> int | Ints:
         """The positions at which the values stand, in an array of their shape; for an int, an int."""
-        return self._apply(self._invert, "value", values)
+        return self._apply(values, back=True)
 
-    def _permute(self, numbers: Ints) -> int:
-        """In place; −1, or the first row outside [0, n)."""
-        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, numbers))
+    def _permute(self, numbers: Ints, back: bool) -> int:
+        """In place, from positions to values or `back`; −1, or the first row outside [0, n)."""
+        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, back, numbers))
 
-    def _invert(self, numbers: Ints) -> int:
-        return int(kernels.invert(numbers, self.n, self.seed, self.epoch, numbers))
-
-    def _apply(self, kernel: Callable[[Ints], int], what: str, numbers: int | Numbers) -> int | Ints:
+    def _apply(self, numbers: int | Numbers, *, back: bool) -> int | Ints:
         if isinstance(numbers, (int, np.integer)) and not isinstance(numbers, bool):
-            return self._one(kernel, what, int(numbers))
+            return self._one(int(numbers), back=back)
         given = np.asarray(numbers)
         empty = given.size == 0 and not isinstance(numbers, np.ndarray)  # NumPy makes floats of []
         if given.dtype.kind not in "iu" and not empty:
-            raise ArgumentError(f"{what}s must be whole numbers, not {given.dtype}")
+            raise ArgumentError(f"{_what(back)}s must be whole numbers, not {given.dtype}")
         out = np.array(given, np.int64, order="C")  # a uint64 beyond int64 becomes negative, and is refused as such
         flat = out.reshape(-1)
-        bad = kernel(flat)
+        bad = self._permute(flat, back)
         if bad >= 0:
-            raise self._outside(what, given.reshape(-1)[bad])
+            raise self._outside(given.reshape(-1)[bad], back)
         return out
 
-    def _one(self, kernel: Callable[[Ints], int], what: str, number: int) -> int:
+    def _one(self, number: int, *, back: bool) -> int:
         if not 0 <= number < self.n:
-            raise self._outside(what, number)
+            raise self._outside(number, back)
         out = np.array([number], np.int64)
-        kernel(out)
+        self._permute(out, back)
         return int(out[0])
 
-    def _outside(self, what: str, number: Any) -> SampleIndexError:
-        return SampleIndexError(f"{what} {number} is outside the permutation, which is of [0, {self.n})")
+    def _outside(self, number: Any, back: bool) -> SampleIndexError:
+        return SampleIndexError(f"{_what(back)} {number} is outside the permutation, which is of [0, {self.n})")
+
+
+def _what(back: bool) -> str:
+    return "value" if back else "position"
 
 
 def whole(name: str, number: Any) -> int:

@@ -18,7 +18,7 @@ from tokenfeed.kernels import checksum, permutation
 before = set(sys.modules)
 assert checksum.checksum(b"abc") == "78af5f94892f3950"
 out = np.empty(4, np.int64)
-permutation.permute(np.arange(4), 4, 0, 0, out)
+permutation.permute(np.arange(4), 4, 0, 0, False, out)
 assert sorted(out) == [0, 1, 2, 3]
 """
 
