@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.delivery import Delivery
-from tokenfeed.loader.placing import PlacedBatch, PlacedLoader
+from tokenfeed.loader.delivery import Delivery, PlacedBatch, PlacedLoader
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.types import Array, Ints
 

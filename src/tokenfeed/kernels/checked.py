@@ -14,13 +14,13 @@ from numba import carray, from_dtype
 
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checksum import block_checksum, bytes_of
-from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.jit import kernel
 from tokenfeed.kernels.posix import (
     DAMAGED,
     MISSING,
     OK,
     c_memcpy,
+    fetch,
     file_pointer,
     pointer_to,
     prefetch_file,

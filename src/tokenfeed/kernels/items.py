@@ -13,9 +13,8 @@ record for each column. Every further argument would cost 0.1 µs under the GIL,
 """
 
 import numpy as np
-from numba import carray, from_dtype
+from numba import carray, from_dtype, types
 
-from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.jit import inlined, kernel, step
 from tokenfeed.kernels.posix import (
     BAD_INDEX,
@@ -23,20 +22,22 @@ from tokenfeed.kernels.posix import (
     MISSING,
     OK,
     SMALL_OUTPUT,
-    UNOPENED,
     c_memcpy,
     c_memset,
     c_pread,
+    fetch,
     file_pointer,
+    int32_pointer,
     int64_pointer,
     pointer_to,
     prefetch_file,
     prefetch_line,
-    read_by,
     record,
     try_pread,
+    uint8_pointer,
+    uint16_pointer,
+    uint32_pointer,
 )
-from tokenfeed.kernels.widening import widen
 from tokenfeed.types import Array, Ints
 
 ALIGNMENT = 64
@@ -61,7 +62,7 @@ COLUMN = np.dtype(
         ("item_bytes", np.int64),  # in the file
         ("out_bytes", np.int64),  # in the buffer; where these are more, numbers are widened on the way
         ("number_bytes", np.int64),  # of one number of an item, in the file
-        ("sign", np.int64),  # sign bit of these numbers, or 0 (see `widening.py`)
+        ("sign", np.int64),  # sign bit of these numbers, or 0
     ]
 )
 _REQUEST_WORDS, _COLUMN_WORDS = REQUEST.itemsize // 8, COLUMN.itemsize // 8
@@ -113,17 +114,23 @@ def _open_request(request):
 
 
 @step
-def find_segment(starts, position):
-    """The last segment that starts at or before `position`; empty segments are passed over."""
+def last_at_or_before(values, count, position):
+    """The last i < count with values[i] <= position; values are sorted, and the first one is."""
     low = 0
-    high = starts.size - 1
+    high = count
     while high - low > 1:
         middle = (low + high) >> 1
-        if starts[middle] <= position:
+        if values[middle] <= position:
             low = middle
         else:
             high = middle
     return low
+
+
+@step
+def find_segment(starts, position):
+    """The last segment that starts at or before `position`; empty segments are passed over."""
+    return last_at_or_before(starts, starts.size - 1, position)
 
 
 @step
@@ -179,10 +186,30 @@ def _begin_row(position, num_items, segment, fixed, columns, starts, files):
 
 
 @inlined
+def _widen(narrow, wide, sign):
+    """`sign` is the sign bit of the narrow numbers, 0 where they have none:  0xFFFE ^ 0x8000 - 0x8000 = -2"""
+    for i in range(wide.size):
+        wide[i] = (types.int64(narrow[i]) ^ sign) - sign
+
+
+@inlined
 def _widen_row(column, source, target, num_items):
+    """Whole numbers at address `source`, of 1, 2 or 4 bytes, as wider ones at `target`; the two may not overlap."""
     count = num_items * column.item_bytes // column.number_bytes
-    wide_bytes = column.number_bytes * column.out_bytes // column.item_bytes
-    widen(source, target, count, column.number_bytes, wide_bytes, column.sign)
+    if column.number_bytes * column.out_bytes // column.item_bytes == 8:
+        numbers = carray(int64_pointer(target), (count,))
+        if column.number_bytes == 1:
+            _widen(carray(uint8_pointer(source), (count,)), numbers, column.sign)
+        elif column.number_bytes == 2:
+            _widen(carray(uint16_pointer(source), (count,)), numbers, column.sign)
+        else:
+            _widen(carray(uint32_pointer(source), (count,)), numbers, column.sign)
+    else:
+        halves = carray(int32_pointer(target), (count,))
+        if column.number_bytes == 1:
+            _widen(carray(uint8_pointer(source), (count,)), halves, column.sign)
+        else:
+            _widen(carray(uint16_pointer(source), (count,)), halves, column.sign)
 
 
 @step
@@ -238,7 +265,7 @@ def _try_row(position, num_items, segment, offset, total, fixed, columns, starts
 
 @inlined
 def _read_run(position, num_items, fixed, column, starts, files, address):
-    """Read items [position, position + num_items) of one column to `address`, across segments."""
+    """Read items [position, position + num_items) of one column to `address`, across segments; 0: only prepare to."""
     done = 0
     result = OK
     segment = find_segment(starts, position)
@@ -248,7 +275,8 @@ def _read_run(position, num_items, fixed, column, starts, files, address):
         count = min(num_items - done, starts[segment + 1] - position - done)
         file = segment * fixed.files_per_segment + column.file
         byte = (position + done - starts[segment]) * column.item_bytes
-        status = fetch(files, file, byte, count * column.item_bytes, address + done * column.item_bytes)
+        target = address + done * column.item_bytes if address != 0 else 0
+        status = fetch(files, file, byte, count * column.item_bytes, target)
         if status == MISSING:
             result = MISSING
         elif status != OK:
@@ -392,26 +420,15 @@ def want_rows(first_items, row_offsets, request):
     fixed = records[0]
     result = OK
     for row in range(first_items.size):
-        position = first_items[row]
         count = row_offsets[row + 1] - row_offsets[row]
-        if position == PADDING:
+        if first_items[row] == PADDING:
             continue
-        if count < 0 or position < 0 or position > starts[starts.size - 1] - count:
+        if count < 0 or not 0 <= first_items[row] <= starts[starts.size - 1] - count:
             return BAD_INDEX, 0, row
-        segment = find_segment(starts, position)
-        stop = position + count
-        while position < stop:
-            while starts[segment + 1] <= position:
-                segment += 1
-            end = min(stop, starts[segment + 1])
-            for c in range(columns.size):
-                number = segment * fixed.files_per_segment + columns[c].file
-                file = files[number]
-                if file.handle == 0 or file.start == 0:
-                    return UNOPENED, number, row
-                if file.reader != 0:
-                    byte = file.start - 1 + (position - starts[segment]) * columns[c].item_bytes
-                    if read_by(file.reader, number, byte, (end - position) * columns[c].item_bytes, 0) == MISSING:
-                        result = MISSING
-            position = end
+        for c in range(columns.size):
+            status, file = _read_run(first_items[row], count, fixed, columns[c], starts, files, 0)
+            if status == MISSING:
+                result = MISSING
+            elif status != OK:
+                return status, file, row
     return result, 0, 0

@@ -143,7 +143,7 @@ def _leave_tiles(places, first, layout, gap_at, numbers):
         places[i] += start - (gap if start >= gap_at else _ZERO)
 
 
-@step
+@inlined
 def _mix(places, first, layout, n, gap_at, keys, known, back):
     """Permute places within their tiles, or undo that."""
     tile_size = layout[2]

@@ -297,8 +297,13 @@ def move_documents(tokens, target, documents, states, numbers):
 
 
 @inlined
-def _note(segment, state, document, place, position, length):
-    segment.place = place
+def _place(tokens, document, rows, row, position, length, segments, state):
+    """Copy the first tokens of what is left of a document into a row, and note that."""
+    size = tokens.itemsize
+    target = rows.ctypes.data + (row * rows.shape[1] + position) * size
+    c_memcpy(target, tokens.ctypes.data + document.start * size, length * size)
+    segment = segments[state.segments]
+    segment.place = row
     segment.start = position
     segment.length = length
     segment.file = document.file
@@ -323,7 +328,6 @@ def fill_best_fit(
     """
     state = states[0]
     width = rows.shape[1]
-    size = tokens.itemsize
     longest = width + 1
     num_lines = lines.shape[1]
     while state.row_number < row_numbers.size:
@@ -353,11 +357,9 @@ def fill_best_fit(
                     state.repeated += 1
                     state.position = width
                     break
-                if rule == CROP:
-                    line = _first_line(bits, num_lines)
-                elif rule == CROP_OLDEST:
+                if rule == CROP_OLDEST:
                     line = min(documents[state.oldest].length, longest)
-                elif lines[0, longest] != NONE:
+                elif rule == SPLIT and lines[0, longest] != NONE:
                     line = longest
                 else:
                     line = _first_line(bits, num_lines)
@@ -366,12 +368,9 @@ def fill_best_fit(
                 _leave_age(documents, state, document)
             else:
                 document = _take_first(documents, lines, bits, state, line)
-            start = documents[document].start
             length = documents[document].length
             placed = min(length, remaining)
-            place = (row * width + position) * size
-            c_memcpy(rows.ctypes.data + place, tokens.ctypes.data + start * size, placed * size)
-            _note(segments[state.segments], state, documents[document], row, position, placed)
+            _place(tokens, documents[document], rows, row, position, placed, segments, state)
             state.position += placed
             if placed == length:
                 _free(documents, state, document)
@@ -419,7 +418,6 @@ def fill_concat(tokens, documents, states, rows, row_numbers, epochs, segments, 
     """
     state = states[0]
     width = rows.shape[1]
-    size = tokens.itemsize
     while state.row_number < row_numbers.size:
         row = row_numbers[state.row_number]
         if state.live < width:
@@ -429,11 +427,8 @@ def fill_concat(tokens, documents, states, rows, row_numbers, epochs, segments, 
         document = state.oldest
         position = 0
         while position < width:
-            start = documents[document].start
             placed = min(documents[document].length, width - position)
-            place = (row * width + position) * size
-            c_memcpy(rows.ctypes.data + place, tokens.ctypes.data + start * size, placed * size)
-            _note(segments[state.segments], state, documents[document], row, position, placed)
+            _place(tokens, documents[document], rows, row, position, placed, segments, state)
             position += placed
             document = documents[document].newer
         _consume(documents, state, advances[state.row_number])

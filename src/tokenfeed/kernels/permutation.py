@@ -81,7 +81,7 @@ def _shift_right_half(left, bits, key):
 
 @step
 def two_rounds(place, a, bits, left_key, right_key, back):
-    """Two rounds, or what undoes them. Here and below, `back` is a constant wherever it is given: LLVM drops a branch."""
+    """Two rounds, or what undoes them. `back` is a constant wherever it is given: LLVM drops the other branch."""
     mask = (_U(1) << bits) - _U(1)
     left, right = place >> bits, place & mask
     if back:
@@ -95,7 +95,7 @@ def two_rounds(place, a, bits, left_key, right_key, back):
     return (left << bits) | right
 
 
-@step
+@inlined
 def walk(place, n, a, bits, keys, word, back):
     """Through the network, at least once, until below n; keys are xored with `word`.
 
@@ -109,7 +109,7 @@ def walk(place, n, a, bits, keys, word, back):
             return place
 
 
-@step
+@inlined
 def permute_block(places, n, a, bits, keys, back):
     """Permute uint64 `places` in place. All must be below n. Rounds are the outer loop, so that LLVM makes vectors."""
     for start in range(0, places.size, _BLOCK):

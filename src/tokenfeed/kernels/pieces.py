@@ -15,10 +15,9 @@ Rows of 5 items, pieces of 3 and 2 and of 4 items:
 
 import numpy as np
 
-from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.items import PADDING, find_segment
 from tokenfeed.kernels.jit import inlined, kernel, step
-from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, prefetch_line
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, fetch, prefetch_line
 from tokenfeed.kernels.spans import grown
 
 ROWS, PIECES = range(2)

@@ -1,20 +1,26 @@
-"""`Delivery`: what `Loader` and `stream` share. Batches are made ahead, and counted when the training loop has them."""
+"""`Delivery`: what `Loader` and `stream` share. Batches are made ahead, and counted when the training loop has them.
+
+`PlacedLoader` hands them on as arrays of a framework, on its devices: what `tokenfeed.torch` and `tokenfeed.jax` share.
+"""
 
 import os
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
+from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.storage.remote import RemoteStats
-from tokenfeed.store.batch import HostBatch
+from tokenfeed.store.batch import Batch, HostBatch
 from tokenfeed.types import Bytes
 
-__all__ = ["Delivery", "Stats"]
+__all__ = ["Delivery", "PlacedBatch", "PlacedLoader", "Stats"]
+
+Placed = TypeVar("Placed", bound="PlacedBatch")
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Stats:
     bytes: int
     """Bytes of columns (or of text) read, including those of batches that wait in the queue."""
     wall_seconds: float
-    """Since the first batch was asked for."""
+    """Time since the first batch was asked for."""
     wait_seconds: float
     """Time that the training loop spent in `next`."""
     read_seconds: float
@@ -62,7 +68,24 @@ class Stats:
         return (self.wall_seconds - self.wait_seconds) / busy if busy else float("inf")
 
 
-class Delivery(ABC):
+class _Closing(ABC):
+    """What is true though it may have no length, and is closed at the end of a `with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop working ahead, and forget what was fetched but not delivered. Iterating goes on where it was."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Delivery(_Closing, Iterator[HostBatch]):
     """An iterator of batches with a state: that of the last batch delivered, whatever was made ahead of it.
 
     `fetch` and `deliver` are the two halves of `next`, for a stage that hands a batch on later.
@@ -106,42 +129,14 @@ class Delivery(ABC):
     @abstractmethod
     def _use_buffers(self, buffers: Buffers) -> None: ...
 
-    @property
     @abstractmethod
-    def _work_done(self) -> tuple[int, float]:
-        """Bytes read and seconds spent making batches."""
-
-    @property
-    def _collate_seconds(self) -> float:
-        """Seconds spent in the collate function."""
-        return 0.0
-
-    @property
-    def _encode_seconds(self) -> float | None:
-        """Seconds spent tokenising; None where there is no text."""
-        return None
-
-    @property
-    def _remote(self) -> RemoteStats | None:
-        """What fetching took, where data lies elsewhere."""
-        return None
-
-    def __iter__(self) -> Self:
-        return self
+    def _work(self) -> dict[str, Any]:
+        """Counters of whatever makes the batches, by their names in `Stats`."""
 
     def __len__(self) -> int:
         if self.num_steps is None:
             raise TypeError("this loader has no end, and so no length; epochs=1 makes it finite")
         return self.num_steps
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __next__(self) -> HostBatch:
         """The next batch. Where making it failed, the error is raised here; the next call tries again."""
@@ -160,8 +155,10 @@ class Delivery(ABC):
         return batch
 
     def _fetch(self, began: float) -> HostBatch:
-        if self._process != os.getpid():
-            self._leave_threads_behind()
+        if self._process != os.getpid():  # forked: there are no threads, and locks may be held for ever
+            self.close()
+            self._use_buffers(Buffers())
+            self._process = os.getpid()
         if self._batches is None:
             if self._began is None:
                 self._began = began
@@ -175,12 +172,6 @@ class Delivery(ABC):
         except Exception:
             self.close()
             raise
-
-    def _leave_threads_behind(self) -> None:
-        """This process was forked: it has no threads, and locks may be held for ever. Begin again."""
-        self.close()
-        self._use_buffers(Buffers())
-        self._process = os.getpid()
 
     def is_current(self, batch: HostBatch) -> bool:
         """Whether a batch that was fetched is still the one to deliver: this was not closed or sent elsewhere."""
@@ -212,7 +203,6 @@ class Delivery(ABC):
         """Go on after a checkpoint."""
 
     def close(self) -> None:
-        """Stop working ahead, and forget what was fetched but not delivered. Iterating goes on where it was."""
         if self._finalizer is not None:
             self._finalizer()
         self._finalizer = self._batches = None
@@ -220,23 +210,18 @@ class Delivery(ABC):
 
     def stats(self) -> Stats:
         """Counters since this was made."""
-        num_bytes, seconds = self._work_done
         now = time.perf_counter()
         waited, since = self._waited
         return Stats(
             batches=self._num_batches,
             samples=self._num_samples,
-            bytes=num_bytes,
             wall_seconds=0.0 if self._began is None else max(0.0, now - self._began),
             wait_seconds=waited if since is None else waited + max(0.0, now - since),
-            read_seconds=seconds,
             queued=self._batches.queued if isinstance(self._batches, Feed) else 0,
-            remote=self._remote,
             items=self._num_items,
-            collate_seconds=self._collate_seconds,
-            encode_seconds=self._encode_seconds,
             threads=self._threads if self._prefetch else 0,
             prefetch=self._prefetch,
+            **self._work(),
         )
 
 
@@ -244,3 +229,61 @@ def _end_in(process: int, end: Callable[[], object]) -> None:
     """End the making of batches, in the process that makes them."""
     if os.getpid() == process:
         end()
+
+
+class PlacedBatch(Batch):
+    """A batch whose inputs, targets, mask and columns are arrays of a framework. The rest stays on the host."""
+
+    def __init__(self, host: HostBatch) -> None:
+        self._host = host
+        self._columns: dict[str, Any] = {}
+
+    @property
+    def host(self) -> HostBatch:
+        return self._host
+
+    @abstractmethod
+    def _place_column(self, name: str) -> Any:
+        """A column of the host batch as an array of the framework."""
+
+    def column(self, name: str) -> Any:
+        """The rows of a column that was read with the batch."""
+        if name not in self._columns:
+            if name not in self._host.rows.columns:
+                raise ArgumentError(f"column {name!r} was not read with the batch; name it when you make the view")
+            self._columns[name] = self._place_column(name)
+        return self._columns[name]
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        return {name: self.column(name) for name in self._host.rows.columns}
+
+
+class PlacedLoader(_Closing, Generic[Placed]):
+    """An iterator of placed batches. State, rank and statistics are those of the loader behind it."""
+
+    def __init__(self, loader: Delivery) -> None:
+        self.loader = loader
+
+    @abstractmethod
+    def __next__(self) -> Placed: ...
+
+    def __iter__(self) -> Self:
+        iter(self.loader)
+        return self
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def stats(self) -> Stats:
+        """Counters of the loader. Batches on their way to the device are not among those delivered."""
+        return self.loader.stats()
+
+    def close(self) -> None:
+        self.loader.close()

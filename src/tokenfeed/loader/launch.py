@@ -20,19 +20,11 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
     if (rank is None) != (world_size is None):
         raise ArgumentError(f"rank is {rank}, world_size is {world_size}; give both or neither")
     if rank is None or world_size is None:
-        rank, world_size = _from_launcher(environment)
+        names = next((names for names in _LAUNCHERS if environment.keys() >= set(names)), ())
+        given = [environment[name] for name in names] or ["0", "1"]
+        if not all(text.isdecimal() for text in given):
+            raise ArgumentError(f"the launcher set {' and '.join(names)} to {' and '.join(map(repr, given))}")
+        rank, world_size = map(int, given)
     if world_size < 1 or not 0 <= rank < world_size:
         raise ArgumentError(f"rank {rank} of {world_size} cannot be; ranks are 0 to world_size - 1")
     return rank, world_size
-
-
-def _from_launcher(environment: Mapping[str, str]) -> tuple[int, int]:
-    for rank, world_size in _LAUNCHERS:
-        if rank in environment and world_size in environment:
-            try:
-                return int(environment[rank]), int(environment[world_size])
-            except ValueError as error:
-                raise ArgumentError(
-                    f"{rank}={environment[rank]!r}, {world_size}={environment[world_size]!r}"
-                ) from error
-    return 0, 1

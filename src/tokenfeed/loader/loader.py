@@ -8,16 +8,14 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.loader.masking import find_masks
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.loader.reading import StepReader, announced, make_steps
+from tokenfeed.loader.reading import StepReader, Steps, announced, find_masks, make_steps
 from tokenfeed.plan.locality import Shuffle
 from tokenfeed.plan.mixing import Mixture
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.file import RunFile
-from tokenfeed.storage.remote import RemoteStats
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.view import View
 
@@ -64,6 +62,7 @@ class Loader(Delivery):
         `collate` is called with every batch, in the background; its result is `batch.data`. `run` is a file in which
         rank 0 notes what was run from where, for `Run`.
         """
+        self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
         if (prefetch is not None and prefetch < 0) or threads < 1:
             raise ArgumentError(f"prefetch is {prefetch}, threads is {threads}; they must be at least 0 and 1")
@@ -78,7 +77,8 @@ class Loader(Delivery):
         joined = mixture.joined
         self._reader = joined.reader
         self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, joined.sample_bytes))
-        self._prefetch = self._choose_prefetch() if prefetch is None else prefetch
+        fitting = min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
+        self._prefetch = fitting if prefetch is None else prefetch
         self._threads = threads
         self._steps = StepReader(
             self.plan,
@@ -91,23 +91,6 @@ class Loader(Delivery):
         )
         self._run = None if run is None or self.rank != 0 else RunFile(run)
         self._next = 0
-        self._arguments = {
-            "view": view,
-            "batch_size": batch_size,
-            "seed": seed,
-            "shuffle": shuffle,
-            "epochs": epochs,
-            "skips": skips,
-            "prefetch": prefetch,
-            "threads": threads,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "collate": collate,
-            "run": run,
-        }
-
-    def _choose_prefetch(self) -> int:
-        return min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
 
     def __iter__(self) -> Self:
         if self._stop is not None and self._next >= self._stop:
@@ -129,22 +112,13 @@ class Loader(Delivery):
     def _use_buffers(self, buffers: Buffers) -> None:
         self._steps.use_buffers(buffers)
 
-    @property
-    def _work_done(self) -> tuple[int, float]:
-        return self._steps.num_bytes, self._steps.seconds
-
-    @property
-    def _collate_seconds(self) -> float:
-        return self._steps.collate_seconds
-
-    @property
-    def _remote(self) -> RemoteStats | None:
-        return self._reader.stats()
+    def _work(self) -> dict[str, Any]:
+        return {**self._steps.work, "remote": self._reader.stats()}
 
     def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         if self._run is not None:
-            where = self._paths
-            self._run.begin(self.plan, self._next, self.world_size, self.batch_sizes, self._stop, stores=where)
+            at = self._next, self.world_size, self.batch_sizes
+            self._run.begin(self.plan, *at, self._stop, stores=self._paths)
         # Several steps are read by one call: handing over batches one by one would cost more than reading them. Not so
         # for remote data, where the first must not wait for those after it.
         together = max(1, self._prefetch // 2) if self._reader.remote is None else 1
@@ -152,15 +126,12 @@ class Loader(Delivery):
         if self._prefetch == 0:
             read = self._steps
             return (batch for steps in coming for batch in read(steps)), coming.close
-        ahead = coming if self._reader.remote is None else announced(coming, self._steps.announce, self._announced)
+        ahead: Iterator[Steps] = coming
+        if self._reader.remote is not None:  # what a quarter of its memory holds is asked for in advance
+            most = self._reader.remote.memory_bytes // 4 // self._batch_bytes
+            ahead = announced(coming, self._steps.announce, max(1, min(self._prefetch, most)))
         feed = Feed(ahead, self._steps, depth=self._prefetch, per_job=together, threads=self._threads)
         return feed, feed.close
-
-    @property
-    def _announced(self) -> int:
-        """Number of steps that remote data is asked for in advance: what a quarter of its memory holds."""
-        assert self._reader.remote is not None
-        return max(1, min(self._prefetch, self._reader.remote.memory_bytes // 4 // self._batch_bytes))
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint after the last batch delivered; the same on every rank."""
@@ -173,7 +144,8 @@ class Loader(Delivery):
         self._next = num_delivered
 
     def __reduce__(self) -> Any:
-        return _open_again, (self._arguments, self.state_dict())
+        place = {"rank": self.rank, "world_size": self.world_size}
+        return _open_again, ({**self._arguments, **place}, self.state_dict())
 
     def __repr__(self) -> str:
         return f"Loader({self.plan}, batch_size={self.batch_sizes}, rank {self.rank} of {self.world_size})"

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.delivery import Delivery, Stats
-from tokenfeed.loader.placing import PlacedLoader
+from tokenfeed.loader.delivery import Delivery, PlacedLoader, Stats
 from tokenfeed.observe.machine import measure_memory
 from tokenfeed.observe.rates import NO_STATS
 from tokenfeed.observe.snapshots import Snapshot, predecessor_of

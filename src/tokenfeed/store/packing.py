@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError, CorruptionError, WriteError
 from tokenfeed.kernels import bestfit, posix
 from tokenfeed.kernels.packing import NONE, num_bit_words
+from tokenfeed.kernels.spans import locate_spans
 from tokenfeed.storage.files import FileTable, Part
 from tokenfeed.storage.local import replace_bytes, sync_folder, writing
 from tokenfeed.store.data import Data
@@ -140,28 +141,26 @@ class _Lengths:
             max_open_files=0,
             remote=data.reader.remote,
         )
-        self._values = np.empty(_SLICE + 1, np.int64)
         self.count = int(self._span_starts[-1])
 
     def read(self, first: int, out: npt.NDArray[np.uint32]) -> None:
         """Set out[j] to the length of span first + j."""
+        numbers, located = np.arange(first, first + out.size), np.empty((2, out.size), np.int64)
+        arguments = numbers, self._item_starts, self._span_starts, self._files.rows, 1, 0, located
         status = posix.UNOPENED
         while status != posix.OK:
-            starts = self._item_starts, self._span_starts
-            status, file, span = self._files.call(
-                bestfit.read_lengths, first, out, *starts, self._files.rows, self._values
-            )
+            status, file, _ = self._files.call(locate_spans, *arguments)
             if status == posix.UNOPENED:
                 self._files.open(file)
             elif status == posix.BAD_SPANS:
                 name = self._files.name(file)
                 raise CorruptionError(f"{name} contradicts its table or itself. `tokenfeed verify` says where")
-            elif status == bestfit.TOO_LONG:
-                raise ArgumentError(
-                    f"span {span:,} of {self._table!r} has more than {bestfit.LONGEST:,} items; pack takes no more"
-                )
             elif status != posix.OK:
                 raise self._files.failure(status, file)
+        out[:] = lengths = located[1]
+        if out.size and lengths.max() > bestfit.LONGEST:
+            span, longest = first + int(lengths.argmax()), bestfit.LONGEST
+            raise ArgumentError(f"span {span:,} of {self._table!r} has more than {longest:,} items; pack takes no more")
 
 
 def _starts_of(shard: Shard, table: str) -> Part | Ints:

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from tokenfeed.loader.delivery import Delivery
-from tokenfeed.loader.placing import PlacedBatch, PlacedLoader
+from tokenfeed.loader.delivery import Delivery, PlacedBatch, PlacedLoader
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.types import Ints
 

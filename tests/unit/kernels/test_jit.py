@@ -77,3 +77,9 @@ def test_numba_code_of_others_finds_its_extensions(run):
     pytest.importorskip("scipy")
     run(READ)
     assert run(OWN_CODE) == "well"
+
+
+def test_a_numba_that_moved_its_parts_is_used_as_it_is(run):
+    moved = "import numba.core.registry\ndel numba.core.registry.CPUDispatcher\n" + FIRST
+    assert run(moved) == "0"
+    assert run(moved) == "1"
