@@ -15,55 +15,31 @@ record for each column. Every further argument would cost 0.1 µs under the GIL,
 import numpy as np
 from numba import carray, from_dtype, types
 
+from tokenfeed.kernels import posix
 from tokenfeed.kernels.jit import inlined, kernel, step
-from tokenfeed.kernels.posix import (
-    BAD_INDEX,
-    HAS_NOWAIT,
-    MISSING,
-    OK,
-    SMALL_OUTPUT,
-    c_memcpy,
-    c_memset,
-    c_pread,
-    fetch,
-    file_pointer,
-    int32_pointer,
-    int64_pointer,
-    pointer_to,
-    prefetch_file,
-    prefetch_line,
-    record,
-    try_pread,
-    uint8_pointer,
-    uint16_pointer,
-    uint32_pointer,
-)
+from tokenfeed.kernels.posix import BAD_INDEX, MISSING, OK, fetch, file_pointer, int64_pointer
 from tokenfeed.types import Array, Ints
 
 ALIGNMENT = 64
 PADDING = -1
 """The first item of a row that is filled with zeros instead of items."""
 
-REQUEST = np.dtype(
-    [
-        ("stride", np.int64),  # items from the start of one window to the next
-        ("num_items", np.int64),  # items in a window
-        ("num_samples", np.int64),  # windows in the view
-        ("ahead", np.int64),  # reads to have under way at once
-        ("segment_starts", np.int64),  # address of an array of num_segments + 1
-        ("num_segments", np.int64),
-        ("files", np.int64),  # address of the file table
-        ("files_per_segment", np.int64),
-    ]
+REQUEST = posix.words(
+    "stride",  # items from the start of one window to the next
+    "num_items",  # items in a window
+    "num_samples",  # windows in the view
+    "ahead",  # reads to have under way at once
+    "segment_starts",  # address of an array of num_segments + 1
+    "num_segments",
+    "files",  # address of the file table
+    "files_per_segment",
 )
-COLUMN = np.dtype(
-    [
-        ("file", np.int64),  # number among the files of a segment
-        ("item_bytes", np.int64),  # in the file
-        ("out_bytes", np.int64),  # in the buffer; where these are more, numbers are widened on the way
-        ("number_bytes", np.int64),  # of one number of an item, in the file
-        ("sign", np.int64),  # sign bit of these numbers, or 0
-    ]
+COLUMN = posix.words(
+    "file",  # number among the files of a segment
+    "item_bytes",  # in the file
+    "out_bytes",  # in the buffer; where these are more, numbers are widened on the way
+    "number_bytes",  # of one number of an item, in the file
+    "sign",  # sign bit of these numbers, or 0
 )
 _REQUEST_WORDS, _COLUMN_WORDS = REQUEST.itemsize // 8, COLUMN.itemsize // 8
 _PREFETCHED_LINES = 8
@@ -72,8 +48,8 @@ _VECTOR_BYTES = 16
 # What becomes of a row at the first attempt: it was read, or is not in the page cache, or takes more than one read.
 _READ, _UNCACHED, _INVOLVED = range(3)
 
-_request_pointer = pointer_to(from_dtype(REQUEST))
-_column_pointer = pointer_to(from_dtype(COLUMN))
+_request_pointer = posix.pointer_to(from_dtype(REQUEST))
+_column_pointer = posix.pointer_to(from_dtype(COLUMN))
 
 
 def make_request(
@@ -83,7 +59,7 @@ def make_request(
 
     `segment_starts` and `files` must outlive it.
     """
-    fixed = record(
+    fixed = posix.record(
         REQUEST,
         ahead=ahead,
         segment_starts=segment_starts.ctypes.data,
@@ -161,7 +137,7 @@ def _clear_row(offset, num_items, total, columns, address):
     for c in range(columns.size):
         out_bytes = columns[c].out_bytes
         first_byte = _align(first_byte)
-        c_memset(address + first_byte + offset * out_bytes, np.int32(0), num_items * out_bytes)
+        posix.c_memset(address + first_byte + offset * out_bytes, np.int32(0), num_items * out_bytes)
         first_byte += total * out_bytes
 
 
@@ -172,7 +148,7 @@ def _load_lines(file, byte):
         byte += file.start - 1
         for line in range(_PREFETCHED_LINES):
             if byte + line * ALIGNMENT < file.size:
-                prefetch_line(file.address + byte + line * ALIGNMENT)
+                posix.prefetch_line(file.address + byte + line * ALIGNMENT)
 
 
 @inlined
@@ -182,7 +158,7 @@ def _begin_row(position, num_items, segment, fixed, columns, starts, files):
     for c in range(columns.size):
         item_bytes = columns[c].item_bytes
         file = files[segment * fixed.files_per_segment + columns[c].file]
-        prefetch_file(file, (position - starts[segment]) * item_bytes, count * item_bytes)
+        posix.prefetch_file(file, (position - starts[segment]) * item_bytes, count * item_bytes)
 
 
 @inlined
@@ -199,17 +175,17 @@ def _widen_row(column, source, target, num_items):
     if column.number_bytes * column.out_bytes // column.item_bytes == 8:
         numbers = carray(int64_pointer(target), (count,))
         if column.number_bytes == 1:
-            _widen(carray(uint8_pointer(source), (count,)), numbers, column.sign)
+            _widen(carray(posix.uint8_pointer(source), (count,)), numbers, column.sign)
         elif column.number_bytes == 2:
-            _widen(carray(uint16_pointer(source), (count,)), numbers, column.sign)
+            _widen(carray(posix.uint16_pointer(source), (count,)), numbers, column.sign)
         else:
-            _widen(carray(uint32_pointer(source), (count,)), numbers, column.sign)
+            _widen(carray(posix.uint32_pointer(source), (count,)), numbers, column.sign)
     else:
-        halves = carray(int32_pointer(target), (count,))
+        halves = carray(posix.int32_pointer(target), (count,))
         if column.number_bytes == 1:
-            _widen(carray(uint8_pointer(source), (count,)), halves, column.sign)
+            _widen(carray(posix.uint8_pointer(source), (count,)), halves, column.sign)
         else:
-            _widen(carray(uint16_pointer(source), (count,)), halves, column.sign)
+            _widen(carray(posix.uint16_pointer(source), (count,)), halves, column.sign)
 
 
 @step
@@ -226,17 +202,17 @@ def _try_run(column, file, byte, num_items, target, scratch, may_wait):
             return _INVOLVED
         landing = file.address + byte
         if not is_widened:
-            c_memcpy(target, landing, num_bytes)
+            posix.c_memcpy(target, landing, num_bytes)
     elif file.handle < 0:
         return _INVOLVED
     elif may_wait:
-        if c_pread(np.int32(file.handle - 1), landing, num_bytes, byte) != num_bytes:
+        if posix.c_pread(np.int32(file.handle - 1), landing, num_bytes, byte) != num_bytes:
             return _INVOLVED
     else:
         vector = carray(int64_pointer(scratch), (2,))
         vector[0] = landing
         vector[1] = num_bytes
-        if try_pread(file.handle - 1, scratch, byte) != num_bytes:
+        if posix.try_pread(file.handle - 1, scratch, byte) != num_bytes:
             return _UNCACHED
     if is_widened:
         _widen_row(column, landing, target, num_items)
@@ -248,7 +224,7 @@ def _try_row(position, num_items, segment, offset, total, fixed, columns, starts
     """Read one row of every column at the least cost; what became of it."""
     if position + num_items > starts[segment + 1]:
         return _INVOLVED
-    may_wait = fixed.ahead <= 1 or not HAS_NOWAIT
+    may_wait = fixed.ahead <= 1 or not posix.HAS_NOWAIT
     first_byte = 0
     for c in range(columns.size):
         column = columns[c]
@@ -328,7 +304,7 @@ def _read_rows(first_items, row_offsets, request, buffer):
     total = row_offsets[rows]
     size, aside_bytes = _measure(row_offsets, columns)
     if size > buffer.size:
-        return SMALL_OUTPUT, 0, 0
+        return posix.SMALL_OUTPUT, 0, 0
     address = buffer.ctypes.data
     # Room for the vector of a system call, and to read aside what is widened. Used up to the end, else it were freed.
     memory = np.empty(_VECTOR_BYTES + aside_bytes, np.uint8)

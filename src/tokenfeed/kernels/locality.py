@@ -22,20 +22,9 @@ a tile's own. What is computed here must never change: a checkpoint holds a posi
 
 import numpy as np
 
+from tokenfeed.kernels import permutation
 from tokenfeed.kernels.jit import inlined, kernel, step
-from tokenfeed.kernels.permutation import (
-    GOLDEN,
-    check_run,
-    copy_checked,
-    num_rounds,
-    permute_block,
-    round_keys,
-    scramble,
-    split,
-    take_epoch,
-    two_rounds,
-    walk,
-)
+from tokenfeed.kernels.permutation import GOLDEN, num_rounds, permute_block, round_keys, scramble, split, two_rounds
 
 _U = np.uint64
 _ZERO, _ONE = _U(0), _U(1)
@@ -68,7 +57,7 @@ def _make_keys(layout, n, seed, epoch):
     for stage in range(2):
         round_keys(scramble(_U(seed) + _U(stage + 1) * GOLDEN), epoch, tile_size, keys[stage])
     a, bits = split(num_blocks)
-    last = walk(num_blocks - _ONE, num_blocks, a, bits, block_keys, _ZERO, True)
+    last = permutation.walk(num_blocks - _ONE, num_blocks, a, bits, block_keys, _ZERO, True)
     return block_keys, keys, (last + _ONE) * size - gap
 
 
@@ -155,7 +144,7 @@ def _mix(places, first, layout, n, gap_at, keys, known, back):
         _sweep(places, a, bits, words, keys[r], keys[r + 1], back)
     for i in range(places.size):
         if places[i] >= tile_size:
-            places[i] = walk(places[i], tile_size, a, bits, keys, words[i], back)
+            places[i] = permutation.walk(places[i], tile_size, a, bits, keys, words[i], back)
     _leave_tiles(places, first, layout, gap_at, numbers)
     if not are_full:
         like = tile_size
@@ -165,7 +154,7 @@ def _mix(places, first, layout, n, gap_at, keys, known, back):
                 if size != like:
                     like = size
                     a, bits = split(size)
-                places[i] = start + walk(wholes[i] - start, size, a, bits, keys, words[i], back)
+                places[i] = start + permutation.walk(wholes[i] - start, size, a, bits, keys, words[i], back)
 
 
 @inlined
@@ -232,7 +221,7 @@ def _invert_epoch(samples, layout, n, seed, epoch, known):
 @kernel
 def permute_local(numbers, n, block, tile, seed, epoch, back, out):
     """As `permutation.permute`, in this order."""
-    bad = copy_checked(numbers, n, out)
+    bad = permutation.copy_checked(numbers, n, out)
     if bad < 0 and out.size > 0:
         known = np.empty((3, _CHUNK), np.uint64)
         layout = _lay_out(n, block, tile)
@@ -249,7 +238,7 @@ def _run(samples, n, block, tile, seed, epochs, indices, known):
     places = indices.view(np.uint64)
     start = 0
     while start < samples.size:
-        epoch, stop = take_epoch(samples, start, n, epochs, indices)
+        epoch, stop = permutation.take_epoch(samples, start, n, epochs, indices)
         if epoch >= 0:
             _permute_epoch(places[start:stop], layout, n, seed, epoch, known)
         start = stop
@@ -258,7 +247,7 @@ def _run(samples, n, block, tile, seed, epochs, indices, known):
 @kernel
 def permute_local_run(samples, n, block, tile, seed, epochs, indices):
     """As `permutation.permute_run`, in this order. About 30 ns an index and 1.5 µs a call."""
-    check_run(samples, n, epochs, indices)
+    permutation.check_run(samples, n, epochs, indices)
     _run(samples, n, block, tile, seed, epochs, indices, np.empty((3, _CHUNK), np.uint64))
 
 

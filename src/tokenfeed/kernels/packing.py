@@ -15,43 +15,39 @@ Kernels called from Python take the `STATE` as an array of one record.
 import numpy as np
 
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import c_memcpy, c_memmove
+from tokenfeed.kernels.posix import c_memcpy, c_memmove, words
 
-DOCUMENT = np.dtype(
-    [
-        ("start", np.int64),  # of what is left of it, in `tokens`
-        ("length", np.int64),  # tokens left …
-        ("total", np.int64),  # … of how many
-        ("next", np.int64),  # the next document in its line; of a free record, the next free one
-        ("older", np.int64),
-        ("newer", np.int64),
-        ("arrival", np.int64),  # counts up
-        ("file", np.int64),  # where it came from: file, row group, row
-        ("group", np.int64),
-        ("row", np.int64),
-        ("done", np.int64),  # tokens of it that are in rows already
-    ]
+DOCUMENT = words(
+    "start",  # of what is left of it, in `tokens`
+    "length",  # tokens left …
+    "total",  # … of how many
+    "next",  # the next document in its line; of a free record, the next free one
+    "older",
+    "newer",
+    "arrival",  # counts up
+    "file",  # where it came from: file, row group, row
+    "group",
+    "row",
+    "done",  # tokens of it that are in rows already
 )
-STATE = np.dtype(
-    [
-        ("count", np.int64),  # documents that wait
-        ("oldest", np.int64),
-        ("newest", np.int64),
-        ("free", np.int64),  # a free record
-        ("end", np.int64),  # of the documents in `tokens`
-        ("live", np.int64),  # tokens of all waiting documents
-        ("heap", np.int64),  # documents in the heap
-        ("arrivals", np.int64),
-        ("row_number", np.int64),  # where filling goes on: the row …
-        ("position", np.int64),  # … and the place in it
-        ("segments", np.int64),  # pieces noted
-        ("lost", np.int64),  # tokens cropped
-        ("repeated", np.int64),  # BOS tokens that lead a further piece of a document
-        ("padded", np.int64),  # tokens of padding
-        ("epoch", np.int64),  # of the documents added last
-    ]
+STATE = words(
+    "count",  # documents that wait
+    "oldest",
+    "newest",
+    "free",  # a free record
+    "end",  # of the documents in `tokens`
+    "live",  # tokens of all waiting documents
+    "heap",  # documents in the heap
+    "arrivals",
+    "row_number",  # where filling goes on: the row …
+    "position",  # … and the place in it
+    "segments",  # pieces noted
+    "lost",  # tokens cropped
+    "repeated",  # BOS tokens that lead a further piece of a document
+    "padded",  # tokens of padding
+    "epoch",  # of the documents added last
 )
-SEGMENT = np.dtype([(name, np.int64) for name in ("place", "start", "length", "file", "group", "row", "done", "total")])
+SEGMENT = words("place", "start", "length", "file", "group", "row", "done", "total")
 """A piece of a document that was placed: its row, start and length there, and the document as it was before."""
 
 # The rule: documents one after the other (CONCAT), or by best fit; and then what happens when none fits.

@@ -17,19 +17,17 @@ import numpy as np
 
 from tokenfeed.kernels.items import PADDING, find_segment
 from tokenfeed.kernels.jit import inlined, kernel, step
-from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, fetch, prefetch_line
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, fetch, prefetch_line, words
 from tokenfeed.kernels.spans import grown
 
 ROWS, PIECES = range(2)
 PLAN_FILES = 2
 
-PLAN = np.dtype(
-    [
-        ("first_row", np.int64),  # number of its first row
-        ("num_pieces", np.int64),
-        ("first_item", np.int64),  # of its store, where stores are numbered through
-        ("num_items", np.int64),  # of its store
-    ]
+PLAN = words(
+    "first_row",  # number of its first row
+    "num_pieces",
+    "first_item",  # of its store, where stores are numbered through
+    "num_items",  # of its store
 )
 PIECE = np.dtype([("first_item", "<i8"), ("length", "<u4"), ("mark", "<u4")])
 ROW_BYTES, PIECE_BYTES = 8, PIECE.itemsize

@@ -13,21 +13,25 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import from_dtype, types
+from numba import carray, from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tokenfeed.kernels.jit import inlined, step
 
-FILE = np.dtype(
-    [
-        ("handle", np.int64),  # 0 unopened, fd + 1 if open, TRANSIENT if it is opened and closed around each read
-        ("address", np.int64),  # where the file, or an array in its place, lies in memory; 0 if it is read by pread
-        ("size", np.int64),  # bytes in the file
-        ("start", np.int64),  # 1 + the byte at which its items begin; 0: the record is not complete yet
-        ("path", np.int64),  # address of the NUL-terminated path, if TRANSIENT
-        ("reader", np.int64),  # address of a reader that reads in place of the kernel, or 0 (see `read_by`)
-    ]
+
+def words(*names: str) -> np.dtype[Any]:
+    """A record of int64 fields."""
+    return np.dtype([(name, np.int64) for name in names])
+
+
+FILE = words(
+    "handle",  # 0 unopened, fd + 1 if open, TRANSIENT if it is opened and closed around each read
+    "address",  # where the file, or an array in its place, lies in memory; 0 if it is read by pread
+    "size",  # bytes in the file
+    "start",  # 1 + the byte at which its items begin; 0: the record is not complete yet
+    "path",  # address of the NUL-terminated path, if TRANSIENT
+    "reader",  # address of a reader that reads in place of the kernel, or 0 (see `read_by`)
 )
 TRANSIENT = -1
 
@@ -40,15 +44,9 @@ def record(kind: np.dtype[Any], **fields: int) -> Any:
     return array
 
 
-# The status that a kernel returns. A positive one is an errno.
-OK = 0
-END_OF_FILE = -1
-UNOPENED = -2
-BAD_INDEX = -3
-BAD_SPANS = -4
-SMALL_OUTPUT = -5
-MISSING = -6  # blocks of a remote file are not in memory; the log of its cache says which
-DAMAGED = -7  # a block is not what was written; its reader says which
+# The status that a kernel returns; a positive one is an errno. MISSING: blocks of a remote file are not in memory, and
+# the log of its cache says which. DAMAGED: a block is not what was written, and its reader says which.
+OK, END_OF_FILE, UNOPENED, BAD_INDEX, BAD_SPANS, SMALL_OUTPUT, MISSING, DAMAGED = range(0, -8, -1)
 
 _EINTR = 4
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -68,16 +66,6 @@ c_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, t
 c_memmove = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
 c_memset = types.ExternalFunction("memset", types.intp(types.intp, types.int32, types.intp))
 _errno_location = types.ExternalFunction("__error" if sys.platform == "darwin" else "__errno_location", types.intp())
-
-
-@intrinsic
-def _load_int32(_context: Any, address: Any) -> Any:
-    """The 32-bit integer at an address."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()))
-
-    return types.int32(types.intp), generate
 
 
 def pointer_to(kind: Any) -> Any:
@@ -120,7 +108,7 @@ def read_by(_context: Any, reader: Any, file: Any, offset: Any, size: Any, addre
 
 @inlined
 def _errno():
-    return types.int64(_load_int32(_errno_location()))
+    return types.int64(carray(int32_pointer(_errno_location()), (1,))[0])
 
 
 @intrinsic

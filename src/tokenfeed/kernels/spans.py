@@ -10,10 +10,9 @@ An empty span (1, above) covers no item and so belongs to no row.
 
 Offsets give the payload bytes of span i as [offsets[i], offsets[i + 1]); a span without payload has ~offset instead.
 
-Missing blocks (`kernels/blocks.py`) are noted for all rows, and status MISSING is returned at the end.
-
-Everything read from a file is checked before it is used as an index or a size; the status is BAD_SPANS if it is wrong.
-The four files of a table are numbered `segment * files_per_segment + first_file + STARTS … PAYLOAD`.
+Missing blocks (`kernels/blocks.py`) are noted for all rows, and status MISSING is returned at the end. Everything read
+from a file is checked before it is used as an index or a size; the status is BAD_SPANS if it is wrong. The four files
+of a table are numbered `segment * files_per_segment + first_file + STARTS … PAYLOAD`.
 """
 
 import numpy as np

@@ -116,10 +116,9 @@ class Delivery(_Closing, Iterator[HostBatch]):
     def _note(self, batch: HostBatch) -> None:
         """The batch has been delivered."""
 
-    @property
     @abstractmethod
-    def num_steps(self) -> int | None:
-        """Number of steps from the beginning to the end; None without end."""
+    def __len__(self) -> int:
+        """Number of steps from the beginning to the end, where there is one that is known."""
 
     @property
     @abstractmethod
@@ -132,11 +131,6 @@ class Delivery(_Closing, Iterator[HostBatch]):
     @abstractmethod
     def _work(self) -> dict[str, Any]:
         """Counters of whatever makes the batches, by their names in `Stats`."""
-
-    def __len__(self) -> int:
-        if self.num_steps is None:
-            raise TypeError("this loader has no end, and so no length; epochs=1 makes it finite")
-        return self.num_steps
 
     def __next__(self) -> HostBatch:
         """The next batch. Where making it failed, the error is raised here; the next call tries again."""

@@ -98,9 +98,10 @@ class Loader(Delivery):
             self._next = 0
         return self
 
-    @property
-    def num_steps(self) -> int | None:
-        return None if self._stop is None else self.batch_sizes.steps_between(0, self._stop, self.world_size)
+    def __len__(self) -> int:
+        if self._stop is None:
+            raise TypeError("this loader has no end, and so no length; epochs=1 makes it finite")
+        return self.batch_sizes.steps_between(0, self._stop, self.world_size)
 
     @property
     def next_batch_size(self) -> int:

@@ -18,8 +18,6 @@ from tokenfeed.types import Ints
 
 __all__ = ["DeviceBatch", "DeviceLoader", "to_device"]
 
-Move = Callable[[Any], torch.Tensor]
-
 _WIDENED = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 _SAME_WIDTH = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
@@ -38,7 +36,7 @@ def to_device(
 class DeviceBatch(PlacedBatch):
     """A batch on a device: contiguous tensors, inputs of int32 and targets of int64 unless `dtypes` says otherwise."""
 
-    def __init__(self, host: HostBatch, move: Move, dtypes: Mapping[str, torch.dtype]) -> None:
+    def __init__(self, host: HostBatch, move: Callable[[Any], torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> None:
         """Everything is moved now, on the stream that is current."""
         super().__init__(host)
         self._dtypes = dtypes

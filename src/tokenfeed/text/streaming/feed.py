@@ -164,10 +164,6 @@ class TextFeed(Delivery):
         return feed, end
 
     @property
-    def num_steps(self) -> int | None:
-        return None
-
-    @property
     def next_batch_size(self) -> int:
         return self._options.batch_sizes.at(self._position.num_rows)
 
