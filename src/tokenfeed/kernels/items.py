@@ -89,7 +89,7 @@ def _open_request(request):
     return records, columns, starts, files
 
 
-@step
+@inlined
 def last_at_or_before(values, count, position):
     """The last i < count with values[i] <= position; values are sorted, and the first one is."""
     low = 0
@@ -142,11 +142,11 @@ def _clear_row(offset, num_items, total, columns, address):
 
 
 @step
-def _load_lines(file, byte):
-    """Begin to load the start of a row that lies in memory; the processor then finds the rest by itself."""
+def load_lines(file, byte, count):
+    """Begin to load `count` cache lines of a file that lies in memory."""
     if file.address != 0:
         byte += file.start - 1
-        for line in range(_PREFETCHED_LINES):
+        for line in range(count):
             if byte + line * ALIGNMENT < file.size:
                 posix.prefetch_line(file.address + byte + line * ALIGNMENT)
 
@@ -324,7 +324,8 @@ def _read_rows(first_items, row_offsets, request, buffer):
             next_segment = find_segment(starts, first_items[row + 1])
             if columns.size > 0:
                 file = files[next_segment * fixed.files_per_segment + columns[0].file]
-                _load_lines(file, (first_items[row + 1] - starts[next_segment]) * columns[0].item_bytes)
+                byte = (first_items[row + 1] - starts[next_segment]) * columns[0].item_bytes
+                load_lines(file, byte, _PREFETCHED_LINES)  # the processor then finds the rest by itself
         if position == PADDING:
             _clear_row(offset, num_items, total, columns, address)
             continue

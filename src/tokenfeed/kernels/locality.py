@@ -124,18 +124,9 @@ def _sweep(places, a, bits, words, left_key, right_key, back):
 
 
 @inlined
-def _leave_tiles(places, first, layout, gap_at, numbers):
-    """Make places that count within full tiles count from the beginning again."""
-    _, _, tile_size, _, gap = layout
-    for i in range(places.size):
-        start = numbers[i] * tile_size - (tile_size - first)
-        places[i] += start - (gap if start >= gap_at else _ZERO)
-
-
-@inlined
 def _mix(places, first, layout, n, gap_at, keys, known, back):
     """Permute places within their tiles, or undo that."""
-    tile_size = layout[2]
+    _, _, tile_size, _, gap = layout
     are_full = _find_tiles(places, first, layout, n, gap_at, known)
     wholes, numbers, words = known[0], known[1], known[2]
     a, bits = split(tile_size)
@@ -145,7 +136,9 @@ def _mix(places, first, layout, n, gap_at, keys, known, back):
     for i in range(places.size):
         if places[i] >= tile_size:
             places[i] = permutation.walk(places[i], tile_size, a, bits, keys, words[i], back)
-    _leave_tiles(places, first, layout, gap_at, numbers)
+    for i in range(places.size):  # from the beginning again
+        start = numbers[i] * tile_size - (tile_size - first)
+        places[i] += start - (gap if start >= gap_at else _ZERO)
     if not are_full:
         like = tile_size
         for i in range(places.size):

@@ -73,13 +73,12 @@ class _Mask(NamedTuple):
     """Documents, numbered through all sources."""
 
 
-class Masks:
-    """Which targets of a batch count. Threads may share it."""
+class Masks(NamedTuple):
+    """Which targets of a batch count."""
 
-    def __init__(self, masks: Sequence[_Mask], table: str) -> None:
-        """`table` is the span table that documents are numbered in."""
-        self._masks = list(masks)
-        self._table = table
+    masks: list[_Mask]
+    table: str
+    """Span table that documents are numbered in."""
 
     def of(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
         """(rows, length): False where the target is in a masked document.
@@ -88,10 +87,10 @@ class Masks:
         """
         length = rows.input_length(start, stop)
         mask = np.ones((stop - start, length), np.bool_)
-        for at, indices, documents in self._masks:
+        for at, indices, documents in self.masks:
             touched = (samples[start:stop] >= at) & np.isin(rows.indices[start:stop], indices)
             if touched.any():
-                spans = rows.spans(self._table).part(start, stop, length=length)
+                spans = rows.spans(self.table).part(start, stop, length=length)
                 offsets = rows.offsets[start : stop + 1] - rows.offsets[start]
                 targets = spans.span_numbers(offsets).reshape(stop - start, -1)[:, 1 : length + 1]
                 mask[touched] &= ~np.isin(targets[touched], documents)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
-from tokenfeed.kernels.ragged import NOTHING, surround
+from tokenfeed.kernels.packing import NONE, surround
 from tokenfeed.text.tokenizer.engines import TokenizerEngine, choose_engine, make_engine
 from tokenfeed.text.tokenizer.patterns import NANOCHAT_SPECIAL_TOKENS, PATTERNS, find_pattern
 from tokenfeed.text.tokenizer.pieces import encode_texts
@@ -118,9 +118,9 @@ class Tokenizer:
         if not isinstance(texts, (list, tuple)):
             texts = list(texts)
         ids, offsets = encode_texts(self._ready_engine(), texts, threads)
-        if first == last == NOTHING:
+        if first == last == NONE:
             return ids.astype(out_dtype), offsets.copy()
-        extra = (first != NOTHING) + (last != NOTHING)
+        extra = (first != NONE) + (last != NONE)
         out = np.empty(len(ids) + extra * len(texts), out_dtype)
         out_offsets = np.empty(len(offsets), np.int64)
         for array in (ids, offsets):
@@ -227,7 +227,7 @@ class Tokenizer:
 
     def _resolve(self, token: str | int | None, what: str) -> int:
         if token is None:
-            return NOTHING
+            return NONE
         if isinstance(token, str):
             return self.special_id(token)
         number = int(token)
