@@ -58,7 +58,7 @@ def roads(text: Path, tokenizer: tokenfeed.Tokenizer, repetitions: int) -> None:
     store = tokenfeed.open(MADE / "store")
 
     def stream() -> Any:
-        return tokenfeed.stream(text, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split=None)
+        return tokenfeed.stream(text, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split="all")
 
     def load() -> Any:
         return tokenfeed.Loader(store.windows(LENGTH), BATCH_SIZE)
@@ -144,7 +144,7 @@ def padding(lengths: np.ndarray) -> float:
 
 def crop(text: Path, tokenizer: tokenfeed.Tokenizer, overflow: str, num_tokens: int) -> tuple[float, float]:
     """The shares of tokens lost, and of positions that hold a repeated BOS, over about one epoch of a stream."""
-    feed = tokenfeed.stream(text, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split=None, overflow=overflow)
+    feed = tokenfeed.stream(text, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split="all", overflow=overflow)
     while feed.counts().rows * LENGTH + feed.counts().lost < num_tokens:
         next(feed)
     counts = feed.counts()

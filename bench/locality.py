@@ -31,8 +31,7 @@ from rich.table import Table
 from measure import Report, interleave
 from tokenfeed.kernels.locality import permute_local_run
 from tokenfeed.kernels.permutation import permute_run
-from tokenfeed.plan.locality import Locality, LocalPermutation
-from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
 
 Ints = npt.NDArray[np.int64]
 

@@ -55,7 +55,7 @@ def served(store: Path) -> Iterator[Server]:
     try:
         yield server
     finally:
-        server.stop()
+        server.shutdown()
         thread.join(10)
 
 

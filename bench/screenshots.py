@@ -111,7 +111,7 @@ def main() -> None:
             wait_until(lambda: has_run_for(stats, min(65.0, seconds - 5)), process)
             shoot(light, server, "Live", "live.png")
         finally:
-            server.stop()
+            server.shutdown()
             thread.join()
             process.wait()
 

@@ -72,7 +72,7 @@ class TinyGPT(nn.Module):
 
 def bits_per_byte(model: TinyGPT, tokenizer: tokenfeed.Tokenizer) -> float:
     """Bits per byte of the first validation batches, always the same."""
-    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split="val", epochs=1)
+    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split="val", val="last", epochs=1)
     bits = evaluate_bpb(model, to_device(feed, "cpu"), EVALUATION_STEPS, tokenizer.token_bytes)
     feed.close()
     return bits
@@ -86,11 +86,11 @@ def main() -> None:
     write_text()
 
     began = time.perf_counter()
-    groups = tokenfeed.text.TextFiles.find(FOLDER).iter_row_groups(split="train")
-    tokenizer = tokenfeed.Tokenizer.train((text for group in groups for text in group), VOCABULARY)
+    texts = tokenfeed.text.TextFiles.find(FOLDER, split="train", val="last").documents()
+    tokenizer = tokenfeed.Tokenizer.train(texts, VOCABULARY)
     print(f"{tokenizer}, trained in {time.perf_counter() - began:.1f} s")
 
-    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, buffer_size=200)
+    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, val="last", buffer_size=200)
     model = TinyGPT(tokenizer.vocab_size, LENGTH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     size = sum(each.numel() for each in model.parameters())

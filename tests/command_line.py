@@ -38,7 +38,7 @@ def run(*arguments: object, cwd: Path | None = None, **environment: str) -> Done
         mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), **environment}),
         mock.patch.object(sys, "argv", ["tokenfeed", *map(str, arguments)]),
         mock.patch.object(printing.console, "_width", WIDTH),  # COLUMNS is looked at when a console is made
-        mock.patch.object(printing._errors, "_width", WIDTH),
+        mock.patch.object(printing.to_stderr, "_width", WIDTH),
     ):
         try:
             main()

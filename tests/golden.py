@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenfeed.text.tokenizer.patterns import PATTERNS
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 from tokenfeed.text.tokenizer.vocabulary_files import read_ranks
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -67,6 +66,7 @@ def golden_options(name):
     small = "small" in details
     return {
         "split": "val" if "val" in details else "train",
+        "val": "last",
         "packing": {"concat": "concat", "concatpop": "concat_pop"}.get(kind, "best_fit"),
         "overflow": "crop_oldest" if kind == "cropfirst" else "crop",
         "sharding": "per_file",

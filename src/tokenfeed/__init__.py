@@ -9,9 +9,8 @@ batch = store.windows(2048).read([5, 3, 8])
 
 from tokenfeed import errors
 from tokenfeed.loader.loader import Loader
-from tokenfeed.plan.locality import Locality
 from tokenfeed.plan.mixing import mix
-from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.permutation import Locality, Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip

@@ -22,7 +22,11 @@ TokenfeedError
 └── InterpreterError   ImportError   imported where kernels cannot be compiled
 """
 
+import errno
 import os
+import re
+from functools import partial
+from typing import Any
 
 __all__ = [
     "AddressInUseError",
@@ -47,6 +51,8 @@ __all__ = [
     "WriteError",
 ]
 
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 class TokenfeedError(Exception):
     """The root of every error raised on purpose."""
@@ -55,99 +61,85 @@ class TokenfeedError(Exception):
         return str(self.args[0]) if self.args else ""
 
 
-class ArgumentError(TokenfeedError, ValueError):
-    """An argument that cannot be meant."""
+class ArgumentError(TokenfeedError, ValueError): ...
 
 
-class MissingError(TokenfeedError, KeyError):
-    """A column, span table or split that the store does not have."""
+class MissingError(TokenfeedError, KeyError): ...
 
 
-class SampleIndexError(TokenfeedError, IndexError):
-    """A sample number outside the view."""
+class SampleIndexError(TokenfeedError, IndexError): ...
 
 
-class FitError(TokenfeedError, ValueError):
-    """A value that the column's dtype cannot hold."""
+class FitError(TokenfeedError, ValueError): ...
 
 
-class NotFoundError(TokenfeedError, FileNotFoundError):
-    """No file, folder or object at this path."""
+class NotFoundError(TokenfeedError, FileNotFoundError): ...
 
 
-class NotAStoreError(NotFoundError):
-    """Nothing at this path that tokenfeed can open."""
+class NotAStoreError(NotFoundError): ...
 
 
-class DependencyError(TokenfeedError, ImportError):
-    """An optional package is not installed; the message says how to install it."""
+class DependencyError(TokenfeedError, ImportError): ...
 
 
-class AddressInUseError(TokenfeedError, OSError):
-    """Another process listens on this port."""
+class AddressInUseError(TokenfeedError, OSError): ...
 
 
-class FormatError(TokenfeedError, ValueError):
-    """A file that is not what its name or version promises."""
+class FormatError(TokenfeedError, ValueError): ...
 
 
-class CorruptionError(FormatError):
-    """A file that contradicts its manifest, its header or itself."""
+class CorruptionError(FormatError): ...
 
 
-class ReadError(TokenfeedError, OSError):
-    """The operating system would not read; `errno` and `filename` say what and where."""
+class _FileError(TokenfeedError, OSError):
+    """The operating system would not do it; `errno` and `filename` say what and where, also in another process."""
 
     def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
         super().__init__(message)
         self.filename = filename
         self.errno = errno
 
-
-class TruncatedError(ReadError):
-    """A file that ended before the bytes it was opened for."""
-
-
-class WriteError(TokenfeedError, OSError):
-    """The operating system would not write; `errno` and `filename` say what and where."""
-
-    def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
-        super().__init__(message)
-        self.filename = filename
-        self.errno = errno
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), filename=self.filename, errno=self.errno), self.args
 
 
-class DownloadError(TokenfeedError, OSError):
-    """A server that would not give what was asked, however often it was asked."""
+class ReadError(_FileError): ...
 
 
-class StateError(TokenfeedError, ValueError):
-    """A checkpoint, plan or run file that cannot be understood."""
+class TruncatedError(ReadError): ...
 
 
-class PlanMismatchError(TokenfeedError, ValueError):
-    """A checkpoint of a run that delivered other samples than this plan would have."""
+class WriteError(_FileError): ...
 
 
-class WorkerError(TokenfeedError, RuntimeError):
-    """A worker process or task that failed repeatedly, or failed with an error that was not expected."""
+class DownloadError(TokenfeedError, OSError): ...
 
 
-class ForkError(TokenfeedError, RuntimeError):
-    """Remote data read in a forked process, where the client's threads are missing; the message names the way out."""
+class StateError(TokenfeedError, ValueError): ...
 
 
-class InterpreterError(TokenfeedError, ImportError):
-    """Imported where kernels cannot be compiled: in a subinterpreter."""
+class PlanMismatchError(TokenfeedError, ValueError): ...
+
+
+class WorkerError(TokenfeedError, RuntimeError): ...
+
+
+class ForkError(TokenfeedError, RuntimeError): ...
+
+
+class InterpreterError(TokenfeedError, ImportError): ...
 
 
 def describe_errno(number: int) -> str:
     """`"Input/output error (EIO)"` for 5."""
-    import errno
-
     return f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
 
 
 def quantity(number: int, noun: str, plural: str = "") -> str:
     """`"1 shard"` or `"2,000 shards"`; `plural` for nouns that do not just add an s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def printable(text: str) -> str:
+    """Text of others as a terminal may get it: control and direction characters and half surrogates as `\\u001b`."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -30,7 +30,7 @@ def test_the_command(text, tmp_path):
     folder, documents = text
     store = tmp_path / "store"
     arguments = ["prepare", folder / "in", "-o", store, "--tokenizer", folder / "tokenizer", "--keep", "url"]
-    arguments += ["--keep", "score", "--no-split", "-w", 2]
+    arguments += ["--keep", "score", "--val", "none", "-w", 2]
     done = run(*arguments, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "3 slices" in done.stdout
@@ -62,7 +62,7 @@ def test_errors_are_told_in_one_block(text, tmp_path):
         [tmp_path / "nothing"],
         [folder / "in", "--part", "3"],
         [folder / "in", "--on-error", "perhaps"],
-        [folder / "in", "--bos", "<|bos|>", "--no-bos"],
+        [folder / "in", "--bos", "<|bos|>", "--no-separator"],
         [folder / "in", "--map", "nowhere"],
     ):
         command = ["prepare", *arguments, "-o", tmp_path / "other", *tokenizer]
@@ -81,10 +81,10 @@ def test_parts_as_array_jobs(text, tmp_path):
         folder / "tokenizer",
         "-w",
         "0",
-        "--val-fraction",
+        "--val",
         "0.1",
     ]
-    tokenfeed.prepare(folder / "in", tmp_path / "whole", tokenizer=folder / "tokenizer", workers=0, val_fraction=0.1)
+    tokenfeed.prepare(folder / "in", tmp_path / "whole", tokenizer=folder / "tokenizer", workers=0, val=0.1)
     parts = [
         subprocess.Popen([*command, "-o", tmp_path / "parts", "--part", f"{number}/2"], stdout=subprocess.PIPE)
         for number in range(2)

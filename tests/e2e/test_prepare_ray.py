@@ -15,7 +15,7 @@ from tokenfeed.store.verify import verify
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
 pytestmark = pytest.mark.filterwarnings("ignore")
-OPTIONS = {"slice_bytes": 120_000, "shard_bytes": 100_000, "val_fraction": 0.1, "keep": ["url"]}
+OPTIONS = {"slice_bytes": 120_000, "shard_bytes": 100_000, "val": 0.1, "keep": ["url"]}
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_what_a_step_was_trained_on(web, path, delivered):
     shown = run("trace", path, "--step", 2, "--rank", 1).stdout
     for text in (
         "Step 2",
-        "documents",
+        "document ",
         of_one[0]["locations"][0]["shard"],
         of_one[0]["documents"][0]["payload"]["url"],
     ):
@@ -191,5 +191,5 @@ def test_how_two_runs_differ(web, path, delivered, tmp_path):
     deliver(view, skipping, skips=[tokenfeed.Skip(samples=(6 * 10**7, 6 * 10**7 + 5))])
     found = run_json("diff", path, skipping, status=1)
     assert (found["step"], [each["part"] for each in found["why"]]) == (10**7, ["skips"])
-    assert "From step 10,000,000 on: other samples" in run("diff", path, skipping, status=1).stdout
+    assert "From step 10,000,000 on the runs deliver other samples" in run("diff", path, skipping, status=1).stdout
     assert "no run file" in refused("diff", path, tmp_path / "nothing.jsonl")

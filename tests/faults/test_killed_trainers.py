@@ -73,7 +73,7 @@ def test_kill_minus_nine_of_a_trainer(store_path, tmp_path):
     assert [content for _, content in kept] == [checksum(next(loader).tokens.tobytes()) for _ in kept]
     run = tokenfeed.Run(tmp_path / "run.jsonl")
     assert len(run.starts) >= ROUNDS // 2
-    assert run.step_at(8 * len(kept)) == len(kept)
+    assert run.place(8 * len(kept)).step == len(kept)
 
 
 def keep_what_was_checkpointed(path, delivered):

@@ -20,8 +20,8 @@ from golden import golden_tokenizer
 from preparing import make_documents, picture, write_jsonl
 from tiers import pick
 from tokenfeed.errors import StateError, WorkerError, WriteError
-from tokenfeed.preparation import locking
-from tokenfeed.preparation.locking import hold
+from tokenfeed.preparation import workplace
+from tokenfeed.preparation.workplace import hold
 from tokenfeed.store.verify import verify
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", pick(1, 3)))
@@ -30,9 +30,9 @@ COMMAND = Path(sys.executable).parent / "tokenfeed"
 CODE = """
 import sys, tokenfeed
 tokenfeed.prepare(sys.argv[1], sys.argv[2], tokenizer=sys.argv[3], workers=2, slice_bytes=60_000, shard_bytes=50_000,
-                  val_fraction=0.1, keep=["url"], progress=lambda progress: print(progress.slices, flush=True))
+                  val=0.1, keep=["url"], progress=lambda progress: print(progress.slices, flush=True))
 """
-OPTIONS = {"slice_bytes": 60_000, "shard_bytes": 50_000, "val_fraction": 0.1, "keep": ["url"]}
+OPTIONS = {"slice_bytes": 60_000, "shard_bytes": 50_000, "val": 0.1, "keep": ["url"]}
 
 
 def workers_of_this_process():
@@ -40,7 +40,7 @@ def workers_of_this_process():
     found = []
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            if "tokenfeed.preparation.engines.worker" in " ".join(process.cmdline()):
+            if "tokenfeed.preparation.engines.pool" in " ".join(process.cmdline()):
                 found.append(process)
     return found
 
@@ -180,7 +180,7 @@ def test_control_c(text, tmp_path):
 
 def test_two_runs_at_once(text, tmp_path, monkeypatch):
     """The second is refused, as long as the first or one of its workers is there."""
-    monkeypatch.setattr(locking, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(workplace, "_PATIENCE_SECONDS", 0.2)
     (tmp_path / "store" / ".prepare").mkdir(parents=True)
     lock = tmp_path / "store" / ".prepare" / "lock"
     options = {"tokenizer": text / "tokenizer", "workers": 0, **OPTIONS}

@@ -19,8 +19,7 @@ from plain import PlainStore, frames_of, make_documents
 from preparing import make_documents as make_texts
 from preparing import picture, write_jsonl
 from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError
-from tokenfeed.observe.publishing import publish
-from tokenfeed.observe.snapshots import read_snapshots
+from tokenfeed.observe.snapshots import publish, read_snapshots
 from tokenfeed.runs.run import Run
 from tokenfeed.store.verify import verify
 
@@ -236,7 +235,7 @@ def begin_preparing(path: Path) -> None:
 
 
 def prepare(path: Path) -> None:
-    tokenfeed.prepare(path / "*.jsonl", path / "store", tokenizer=path / "tokenizer", workers=0, val_fraction=0.2)
+    tokenfeed.prepare(path / "*.jsonl", path / "store", tokenizer=path / "tokenizer", workers=0, val=0.2)
 
 
 def prepared_or_not(path: Path) -> None:

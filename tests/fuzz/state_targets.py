@@ -19,7 +19,7 @@ from tokenfeed.errors import StateError
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.observe.snapshots import Snapshot, read_snapshots
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.sources.listing import read_listing
+from tokenfeed.text.sources.finding import read_listing
 
 Attempt = Callable[[Case], None]
 

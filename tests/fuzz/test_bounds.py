@@ -137,7 +137,7 @@ def test_streams_fill_their_rows_and_no_more(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{"x" * length}"}}\n' for length in lengths))
     for packing in ("best_fit", "concat"):
         feed = tokenfeed.stream(
-            tmp_path / "a.jsonl", byte_tokenizer(), batch_size=3, length=61, packing=packing, prefetch=0, split=None
+            tmp_path / "a.jsonl", byte_tokenizer(), batch_size=3, length=61, packing=packing, prefetch=0, split="all"
         )
         feed.use_memory(lambda size: guarded(b"\xaa" * size))
         for _ in range(20):

@@ -24,7 +24,7 @@ from tokenfeed.observe.snapshots import Snapshot, read_snapshots
 from tokenfeed.plan.plan import Plan
 from tokenfeed.storage import objects
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.sources.listing import read_listing
+from tokenfeed.text.sources.finding import read_listing
 from tokenfeed.text.streaming.state import SavedStream
 
 DEEP = b"[" * 100_000

@@ -31,7 +31,7 @@ KEYWORDS_REFUSED = {("allow_pickle", True), ("shell", True), ("verify", False), 
 EXCEPTIONS = {
     # A pipe between `prepare` and the workers it started itself, which nobody else can write to.
     "preparation/engines/pool.py": ["pickle"],
-    "preparation/engines/failure.py": ["pickle"],
+    "preparation/engines/__init__.py": ["pickle"],
     # The function that the user names by `map=`. Stores and plans hold its name and a digest, never its source.
     "preparation/mapping.py": ["exec", "compile"],
 }

@@ -171,7 +171,7 @@ def tokenizer(folder: Path) -> Attempt:
 
 def hugging_face(folder: Path) -> Attempt:
     """`tokenizer.json` of Hugging Face."""
-    from tokenfeed.text.tokenizer.hugging_face import _byte_characters
+    from tokenfeed.text.tokenizer.vocabulary_files import _byte_characters
 
     characters = _byte_characters()
     pairs = [("t", "h"), ("th", "e"), ("i", "n"), ("e", "r"), ("Ġ", "t"), ("Ġt", "he")]

@@ -17,7 +17,7 @@ from tokenfeed.errors import PlanMismatchError
 from tokenfeed.kernels import locality as kernels
 from tokenfeed.kernels.locality import permute_local_run
 from tokenfeed.loader.loader import Loader
-from tokenfeed.plan.locality import Locality, LocalPermutation
+from tokenfeed.plan.permutation import Locality, LocalPermutation
 from tokenfeed.runs.comparison import compare
 
 words = st.integers(0, 2**63 - 1)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from plans import plan_over, source
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
-from tokenfeed.plan.locality import Locality, LocalPermutation
-from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
 from tokenfeed.plan.plan import Plan, PlanSource
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.skips import Skip
@@ -31,20 +30,10 @@ def walk(num_samples, seed, shuffle, skips, count):
             orders[epoch] = order(np.arange(num_samples)).tolist()
         return epoch, orders[epoch][place]
 
-    ranges, removals = [], []
-    for skip in skips:
-        if skip.samples:
-            ranges.append(skip.samples)
-        else:
-            start = skip.at
-            for a, b in reversed(ranges):
-                start += (b - a) * (start >= a)
-            removals.append((start, set(skip.indices)))
-    numbers = []
-    for k in range(count):
-        for a, b in reversed(ranges):
-            k += (b - a) * (k >= a)
-        numbers.append(k)
+    skipped = {number for skip in skips if skip.samples for number in range(*skip.samples)}
+    numbers = [number for number in range(count + len(skipped) + 400) if number not in skipped]
+    removals = [(numbers[skip.at], set(skip.indices)) for skip in skips if not skip.samples]
+    del numbers[count:]
     delivered, position = [], 0
     while len(delivered) <= (numbers[-1] if numbers else 0):
         gone = set().union(*(indices for start, indices in removals if start <= len(delivered)))
@@ -57,10 +46,9 @@ def walk(num_samples, seed, shuffle, skips, count):
 @st.composite
 def plans(draw):
     num_samples = draw(st.integers(1, 40))
-    skips, earliest = [], 0
+    skips = []
     for _ in range(draw(st.integers(0, 4))):
-        at = draw(st.integers(earliest, earliest + 60))
-        earliest = at
+        at = draw(st.integers(0, 150))
         if draw(st.booleans()):
             skips.append(Skip(samples=(at, at + draw(st.integers(1, 50)))))
         elif num_samples > 1:
@@ -82,6 +70,18 @@ def test_locate_is_the_plain_walk(plan, count):
     assert not sources.any()
     assert list(zip(epochs.tolist(), indices.tolist(), strict=True)) == expected
     assert [(trace.epoch, trace.index) for trace in plan.trace([count - 1, 0])] == [expected[-1], expected[0]]
+
+
+def test_all_skipped_ranges_count_in_the_run_as_it_was():
+    """The second counted in what the first left over."""
+    skips = [Skip(samples=(10, 15)), Skip(samples=(50, 60)), Skip(samples=(58, 62)), Skip(indices=(7,), at=45)]
+    plan = plan_over(100, shuffle=False, skips=skips)
+    expected = [*range(10), *range(15, 50), *range(62, 100), *range(7), *range(8, 100)]
+    assert plan.locate(np.arange(len(expected)))[2].tolist() == expected
+    assert plan == plan_over(100, shuffle=False, skips=skips)
+    backwards = plan_over(100, shuffle=False, skips=skips[::-1])
+    assert backwards.accept(plan.state(60)) == 60
+    assert [int(plan.without_skips(k)) for k in (9, 10, 44, 45)] == [9, 15, 49, 62]
 
 
 @given(plans(), st.integers(1, 3))
@@ -116,9 +116,10 @@ def test_a_state_is_accepted_if_the_first_samples_are_the_same(one, other, deliv
 
 @given(plans(), st.integers(0, 120), st.integers(1, 30))
 def test_skips_added_later_are_accepted_and_change_nothing_before(plan, delivered, length):
-    skips = [*plan.skips, Skip(samples=(delivered, delivered + length))]
+    start = int(plan.without_skips(delivered))
+    skips = [*plan.skips, Skip(samples=(start, start + length))]
     more = Plan(plan.sources, plan.schedule, seed=plan.seed, shuffle=plan.shuffle, skips=skips)
-    earlier = [skip for skip in plan.skips if skip.begins >= delivered]
+    earlier = set(plan.skips) - set(plan.early_skips(delivered))
     if not earlier:
         assert more.accept(plan.state(delivered)) == delivered
         np.testing.assert_array_equal(more.locate(np.arange(delivered)), plan.locate(np.arange(delivered)))

@@ -94,7 +94,8 @@ def deliver(view, history, path, seed):
         del checkpoints[max(1, len(checkpoints) - leg.back) :]
         state, num_delivered, skips = checkpoints[-1]
         if leg.skip:
-            skips = (*skips, tokenfeed.Skip(samples=(num_delivered + 1, num_delivered + 1 + leg.skip)))
+            start = int(tokenfeed.Plan.of(view, skips=skips).without_skips(num_delivered + 1))
+            skips = (*skips, tokenfeed.Skip(samples=(start, start + leg.skip)))
         loaders = [
             Loader(
                 view, leg.batch_size, seed=seed, rank=rank, world_size=leg.world_size, skips=skips, prefetch=0, run=path
@@ -195,7 +196,7 @@ def test_runs_are_compared_exactly(views, folder, kind, together, suffixes, alik
         assert divided is None or found.division_step == divided
     if found.step is not None:
         assert found.why
-        rows = [run.start_of(found.step).plan.trace([k])[0] for run, k in zip(runs, found.samples, strict=True)]
+        rows = [run.leg_of(found.step).start.plan.trace([k])[0] for run, k in zip(runs, found.samples, strict=True)]
         short = [k not in run.samples(found.step) for run, k in zip(runs, found.samples, strict=True)]
         assert any(short) or content(rows[0]) != content(rows[1])
 

@@ -54,7 +54,7 @@ def text_of(random: np.random.Generator) -> str | None:
 
 
 def make(layout: str, **options: Any) -> Any:
-    return stream(folder() / layout, golden_tokenizer("tiktoken"), split=None, **options)
+    return stream(folder() / layout, golden_tokenizer("tiktoken"), split="all", **options)
 
 
 class Ledger:

@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from tokenfeed.plan.locality import Locality
+from tokenfeed.plan.permutation import Locality
 from tokenfeed.plan.plan import Plan, PlanSource
 from tokenfeed.plan.schedule import Schedule, Stage
 

@@ -183,17 +183,14 @@ class Player:
         if checkpoint.settings.length != settings.length:
             is_whole = checkpoint.samples % self.data.per_group(checkpoint.settings) == 0
             return is_whole and not settings.skips and not checkpoint.settings.skips
-        begins = [_begin_of(skip) for skip in settings.skips]
-        theirs = [_begin_of(skip) for skip in checkpoint.settings.skips]
-        if begins != sorted(begins) or theirs != sorted(theirs):
-            return False
-
         # A schedule counts what is skipped, too.
         reached = self.data.reference(checkpoint.settings).jump(checkpoint.samples - 1) + 1
 
         def past(given: Settings) -> Any:
             chapters = [chapter for chapter in given.chapters if chapter[0] < reached]
-            return chapters, [skip for skip in given.skips if _begin_of(skip) < checkpoint.samples]
+            run = self.data.reference(given)
+            begins = [run.retreat(skip[0]) if isinstance(skip, tuple) else skip.at for skip in given.skips]
+            return chapters, {s for s, begin in zip(given.skips, begins, strict=True) if begin < checkpoint.samples}
 
         return bool(past(settings) == past(checkpoint.settings))
 
@@ -358,7 +355,7 @@ class Player:
         self._change(replace(self.settings, skips=(*self.settings.skips, skip)))
 
     def _skipsamples(self, event: h.SkipSamples) -> None:
-        start = self._here(event.after)
+        start = self.data.reference(self.settings).jump(self._here(event.after))
         self._skip((start, start + event.count))
 
     def _skipindices(self, event: h.SkipIndices) -> None:
@@ -484,7 +481,3 @@ class Player:
         )
         demand(found == expected, f"document {document} of {name} is found in {found}, was in {expected}")
         self.figures.found += len(found)
-
-
-def _begin_of(skip: Any) -> int:
-    return int(skip[0] if isinstance(skip, tuple) else skip.at)

@@ -5,7 +5,7 @@ imports nothing of tokenfeed. Sources of up to `SMALL` samples are walked throug
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -407,7 +407,7 @@ class Removal(NamedTuple):
 
 
 class Run:
-    """k → what it is. `skips` are ranges (start, stop) of the run and `Removal`s, in the order they were made."""
+    """k → what it is. `skips` are ranges (start, stop) of the run without skips, and `Removal`s."""
 
     def __init__(
         self,
@@ -418,22 +418,25 @@ class Run:
         groups: Sequence[int] = (),
     ) -> None:
         self.turns = Turns(chapters, len(sizes))
-        self.ranges: list[tuple[int, int]] = []
         groups = groups or [1] * len(sizes)
         self.sources = [Source(*each) for each in zip(sizes, orders, groups, strict=True)]
-        for skip in skips:
-            if isinstance(skip, Removal):
-                own = self.turns.count(self.jump(skip.at))[skip.source]
-                self.sources[skip.source].removals.append((own, skip.indices))
-            else:
-                self.ranges.append(skip)
+        self.ranges = [skip for skip in skips if not isinstance(skip, Removal)]
+        for skip in sorted((skip for skip in skips if isinstance(skip, Removal)), key=lambda skip: skip.at):
+            own = self.turns.count(self.jump(skip.at))[skip.source]
+            self.sources[skip.source].removals.append((own, skip.indices))
 
     def jump(self, k: int) -> int:
-        """Ranges count in the numbering that those made before leave, so the last is the first to be jumped over."""
-        for start, stop in reversed(self.ranges):
+        """Ranges count in the run without skips: all that k has reached are jumped over, the first of them first."""
+        reached = 0
+        for start, stop in sorted(self.ranges):
             if k >= start:
-                k += stop - start
+                k += max(0, stop - max(start, reached))
+                reached = max(reached, stop)
         return k
+
+    def retreat(self, number: int) -> int:
+        """The first k at `number` of the run without skips, or beyond it."""
+        return bisect_left(range(number), number, key=self.jump)
 
     def deliver(self, k: int) -> Drawn:
         source, number = self.turns.draw(self.jump(k))

@@ -29,8 +29,7 @@ from simulation.shrinking import shrink
 from tiers import pick
 from tokenfeed.errors import PlanMismatchError
 from tokenfeed.loader.loader import Loader
-from tokenfeed.plan.locality import Locality, LocalPermutation
-from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Schedule
 

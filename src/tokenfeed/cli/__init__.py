@@ -1,27 +1,11 @@
 """The `tokenfeed` command: one file per subcommand."""
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from importlib import import_module
 
 import typer
 
-from tokenfeed.cli import (
-    bench,
-    demo,
-    diff,
-    doctor,
-    download,
-    inspect,
-    pack,
-    prepare,
-    serve,
-    top,
-    trace,
-    train_tokenizer,
-    verify,
-)
-from tokenfeed.cli.console import show_error, show_unexpected
+from tokenfeed.cli.console import show_error
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.version import __version__
 
@@ -35,27 +19,26 @@ app = typer.Typer(
     epilog="Start with `tokenfeed demo`. `tokenfeed --install-completion` sets up completion in your shell.",
 )
 
-_COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
-    ("bench", bench.bench, "tokenfeed bench store --length 2048 --batch-size 32"),
-    ("demo", demo.demo, "tokenfeed demo --keep demo"),
-    ("diff", diff.diff, "tokenfeed diff before/run.jsonl after/run.jsonl"),
-    ("doctor", doctor.doctor, "tokenfeed doctor --json"),
-    ("download", download.download_command, "tokenfeed download climbmix-400b -n 8 -o text"),
-    ("inspect", inspect.inspect, "tokenfeed inspect store --split val --sample 5"),
-    ("pack", pack.pack_command, "tokenfeed pack store --length 2048"),
-    ("prepare", prepare.prepare_command, "tokenfeed prepare text -o store --tokenizer tokenizer --keep url"),
-    ("serve", serve.serve, "tokenfeed serve store --tokenizer tokenizer"),
-    ("top", top.top, "tokenfeed top run.stats.jsonl"),
-    ("trace", trace.trace, "tokenfeed trace run.jsonl --step 81204 --rank 0"),
-    (
-        "train-tokenizer",
-        train_tokenizer.train_tokenizer,
-        "tokenfeed train-tokenizer text -o tokenizer --vocab-size 32768",
-    ),
-    ("verify", verify.verify_command, "tokenfeed verify store --quick"),
-)
-for _name, _command, _example in _COMMANDS:
-    app.command(_name, epilog=f"Example: {_example}")(_command)
+_EXAMPLES = {
+    "bench": "store --length 2048 --batch-size 32",
+    "demo": "--keep demo",
+    "diff": "before/run.jsonl after/run.jsonl",
+    "doctor": "--json",
+    "download": "climbmix-400b -n 8 -o text",
+    "inspect": "store --split val --sample 5",
+    "pack": "store --length 2048",
+    "prepare": "text -o store --tokenizer tokenizer --keep url",
+    "serve": "store --tokenizer tokenizer",
+    "top": "run.stats.jsonl",
+    "trace": "run.jsonl --step 81204 --rank 0",
+    "train-tokenizer": "text -o tokenizer",
+    "verify": "store --quick",
+}
+"""The commands, each in a module of its name, with arguments that its help shows as an example."""
+
+for _name, _example in _EXAMPLES.items():
+    _module = import_module(f"tokenfeed.cli.{_name.replace('-', '_')}")
+    app.command(_name, epilog=f"Example: tokenfeed {_name} {_example}")(_module.command)
 
 
 def _show_version(asked: bool) -> None:
@@ -82,13 +65,8 @@ def main() -> None:
     debug = "--debug" in arguments[:end]
     try:
         app([*(each for each in arguments[:end] if each != "--debug"), *arguments[end:]])
-    except TokenfeedError as error:
-        if debug:
-            raise
-        show_error(error)
-        sys.exit(2)
     except Exception as error:
         if debug:
             raise
-        show_unexpected(error)
-        sys.exit(3)
+        show_error(error)
+        sys.exit(2 if isinstance(error, TokenfeedError) else 3)

@@ -1,26 +1,21 @@
-"""`tokenfeed bench PATH`: measures how fast this machine reads a store."""
-
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from tokenfeed.cli.console import console, print_json, show_bytes, show_count
+from tokenfeed.cli.console import console, make_table, print_json, show_bytes, show_count, tell
 from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath
 from tokenfeed.errors import quantity
 
 if TYPE_CHECKING:
     from tokenfeed.observe.measuring import Measurement
 
-__all__ = ["bench"]
-
 _WAYS = {"pread": "view.read, positional", "mmap": "view.read, mapped", "loader": "Loader"}
+_RATES = ("windows/s", "tokens/s", "bytes/s", "per batch", "first batch")
 
 
-def bench(
+def command(
     path: StorePath,
     length: Annotated[int, typer.Option(help="Items per window.", min=1)] = 2048,
     batch_size: Annotated[int, typer.Option("-b", "--batch-size", "--batch", help="Windows per batch.", min=1)] = 32,
@@ -42,25 +37,20 @@ def bench(
         print_json({"path": path, "length": length, "batch_size": batch_size, "ways": rates})
         return
     with console.status("measuring"):
-        measured = list(ways)
-    _show(path, length, batch_size, measured)
-
-
-def _show(path: str, length: int, batch_size: int, measured: "list[Measurement]") -> None:
+        rows = [_describe(way) for way in ways]
     title = f"{path}: shuffled batches of {quantity(batch_size, 'window')} of {length:,} + 1 items"
-    table = Table("way", title=title, title_justify="left")
-    for name in ("windows/s", "tokens/s", "bytes/s", "per batch", "first batch"):
-        table.add_column(name, justify="right")
-    for way in measured:
-        rates = way.rates()
-        table.add_row(
-            _WAYS[way.name],
-            f"{rates['windows_per_second']:,.0f}",
-            show_count(rates["items_per_second"]),
-            show_bytes(rates["bytes_per_second"]),
-            f"{1e3 * way.seconds / max(1, way.batches):,.3f} ms",
-            f"{1e3 * way.seconds_to_first:,.1f} ms",
-        )
-    console.print(table)
+    console.print(make_table(["way", *_RATES], rows, title=title, right=_RATES))
     first = "The loader's first batch includes opening the store and loading the kernels in a new process."
-    console.print(Text(f"{first} Its time per batch is what a loop that does nothing else waits.", style="dim"))
+    tell(f"{first} Its time per batch is what a loop that does nothing else waits.", style="dim")
+
+
+def _describe(way: "Measurement") -> tuple[str, ...]:
+    rates = way.rates()
+    return (
+        _WAYS[way.name],
+        f"{rates['windows_per_second']:,.0f}",
+        show_count(rates["items_per_second"]),
+        show_bytes(rates["bytes_per_second"]),
+        f"{1e3 * way.seconds / max(1, way.batches):,.3f} ms",
+        f"{1e3 * way.seconds_to_first:,.1f} ms",
+    )

@@ -1,72 +1,114 @@
-"""Output that the commands share: errors, JSON, progress bars, sizes."""
+"""Everything the commands print. Text of others is escaped here, and nowhere is text read as Rich markup."""
 
 import contextlib
 import errno
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from tokenfeed import errors
+from tokenfeed.errors import printable
 
-__all__ = ["console", "print_json", "progress_bar", "show_bytes", "show_count", "show_error", "show_unexpected"]
+__all__ = [
+    "console",
+    "make_table",
+    "print_json",
+    "progress_bar",
+    "show_bytes",
+    "show_count",
+    "show_error",
+    "styled",
+    "tell",
+    "tell_done",
+    "tell_facts",
+    "to_stderr",
+]
 
 console = Console()
-_errors = Console(stderr=True)
+to_stderr = Console(stderr=True)
 
 # A command that tells more than the message, for some kinds of error.
-_SUGGESTIONS: tuple[tuple[type[errors.TokenfeedError], str], ...] = (
+_SUGGESTIONS: tuple[tuple[type[Exception], str], ...] = (
     (errors.CorruptionError, "`tokenfeed verify PATH` names every damaged file."),
     (errors.PlanMismatchError, "`tokenfeed diff RUN RUN` shows where two runs diverge."),
     (errors.DownloadError, "Run the same command again: it continues where it stopped."),
     (errors.WorkerError, "`tokenfeed doctor` shows what this machine has and lacks."),
+    (MemoryError, "There is not enough memory: use smaller batches or fewer workers."),
+    (ImportError, "`tokenfeed doctor` shows which packages are missing and how to install them."),
+    (errors.TokenfeedError, ""),
+    (Exception, "Run it again with --debug, and report the traceback together with the output of `tokenfeed doctor`."),
 )
+_SYSTEM_SUGGESTIONS = {
+    errno.EMFILE: "Too many files are open: `ulimit -n 8192` allows more.",
+    errno.ENOSPC: "The disk is full: free some space and run the command again.",
+}
 _SECRET = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\?)[^\s'\"<>]*=[^\s'\"<>]*")
 
 
 def show_error(error: Exception) -> None:
-    """Print an error raised on purpose as one block: its message and a suggestion."""
-    _show_block(str(error), type(error).__name__, _suggest(error))
+    """Print an error as one block: its message and a suggestion. Unexpected ones lose what looks like a secret."""
+    message, title = str(error), type(error).__name__
+    if not isinstance(error, errors.TokenfeedError):
+        message, title = _SECRET.sub("…", message).strip() or "(no message)", f"Unexpected {title}"
+    suggestion = next(told for kind, told in _SUGGESTIONS if isinstance(error, kind))
+    if isinstance(error, OSError):
+        suggestion = _SYSTEM_SUGGESTIONS.get(error.errno or 0, suggestion)
+    parts = [styled(message), *([styled(suggestion, style="dim")] if suggestion else [])]
+    to_stderr.print(Panel(Group(*parts), title=Text(title), title_align="left", border_style="red"))
 
 
-def show_unexpected(error: BaseException) -> None:
-    """Print an unexpected error as one block, without anything that looks like a secret in an address."""
-    message = _SECRET.sub("…", str(error)).strip() or "(no message)"
-    _show_block(message, f"Unexpected {type(error).__name__}", _suggest(error))
+def styled(*parts: str | tuple[str, str], style: str = "") -> Text:
+    """Text for the terminal; a part may be (text, style)."""
+    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+    return Text.assemble(*((printable(text), of_part) for text, of_part in pairs), style=style)
 
 
-def _suggest(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EMFILE:
-        return "Too many files are open: `ulimit -n 8192` allows more."
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "The disk is full: free some space and run the command again."
-    if isinstance(error, MemoryError):
-        return "There is not enough memory: use smaller batches or fewer workers."
-    if isinstance(error, ImportError):
-        return "`tokenfeed doctor` shows which packages are missing and how to install them."
-    for kind, suggestion in _SUGGESTIONS:
-        if isinstance(error, kind):
-            return suggestion
-    if isinstance(error, errors.TokenfeedError):
-        return ""
-    return "Run it again with --debug, and report the traceback together with the output of `tokenfeed doctor`."
+def tell(*parts: str | tuple[str, str], style: str = "") -> None:
+    console.print(styled(*parts, style=style))
 
 
-def _show_block(message: str, title: str, suggestion: str) -> None:
-    parts = [Text(message)]
-    if suggestion:
-        parts.append(Text(suggestion, style="dim"))
-    _errors.print(Panel(Group(*parts), title=Text(title), title_align="left", border_style="red"))
+def tell_done(text: str) -> None:
+    tell(("✓ ", "green"), text)
+
+
+def tell_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, one pair per line."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        table.add_row(styled(name, style="dim"), styled(str(value)))
+    console.print(table)
+
+
+def make_table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str = "",
+    right: Collection[str] = (),
+    bare: bool = False,
+) -> Table:
+    """A table with columns `names`, those in `right` aligned right. Cells are wrapped, never cut. `bare`: no lines."""
+    heading = styled(title, style="bold") if title else None
+    table = Table(title=heading, title_justify="left", header_style="dim" if bare else "bold")
+    if bare:
+        table.box, table.padding = None, (0, 1)
+    for name in names:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else styled(str(cell)) for cell in row))
+    return table
 
 
 def print_json(value: Any) -> None:
     """Print JSON for programs; objects it does not know, such as paths, become text."""
-    print(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+    print(printable(json.dumps(value, indent=2, default=str, ensure_ascii=False)))
 
 
 @contextlib.contextmanager
@@ -80,17 +122,16 @@ def progress_bar(title: str, *columns: ProgressColumn, hidden: bool) -> Iterator
 
 def show_bytes(count: float) -> str:
     """`"1.5 GB"` for 1,500,000,000."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} PB"
+    return _scale(count, (" B", " kB", " MB", " GB", " TB", " PB"))
 
 
 def show_count(count: float) -> str:
     """`"1.5 M"` for 1,500,000."""
-    for unit in ("", " k", " M", " G"):
-        if count < 1000:
-            return f"{count:.0f}" if not unit else f"{count:.1f}{unit}"
-        count /= 1000
-    return f"{count:,.1f} T"
+    return _scale(count, ("", " k", " M", " G", " T"))
+
+
+def _scale(count: float, units: Sequence[str]) -> str:
+    power = 0
+    while count >= 1000 and power < len(units) - 1:
+        count, power = count / 1000, power + 1
+    return f"{count:,.{min(power, 1)}f}{units[power]}"

@@ -1,39 +1,31 @@
-"""`tokenfeed doctor`: checks whether tokenfeed works on this machine, and what is missing."""
-
 from dataclasses import asdict
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from tokenfeed.cli.console import console, print_json
+from tokenfeed.cli.console import console, print_json, styled, tell, tell_done
 from tokenfeed.cli.options import Json
-
-__all__ = ["doctor"]
 
 _MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "problem": ("✗", "red")}
 
 
-def doctor(as_json: Json = False) -> None:
+def command(as_json: Json = False) -> None:
     """Check Python, kernels, limits, disks, packages, GPUs and credentials. Exit status: 1 if tokenfeed cannot work."""
     # Imported here because it is slow, and other commands do not need it.
-    from tokenfeed.observe.checks import check_machine
-    from tokenfeed.observe.packages import check_credentials, check_packages
+    from tokenfeed.observe.checks import check_all
 
-    checks = [*check_machine(), *check_packages(), *check_credentials()]
+    checks = list(check_all())
     problems = [check for check in checks if check.status == "problem"]
     if as_json:
         print_json({"ok": not problems, "checks": [asdict(check) for check in checks]})
         raise typer.Exit(1 if problems else 0)
     table = Table.grid(padding=(0, 1))
     for check in checks:
-        told = Text(check.found)
-        if check.advice:
-            told.append(f"\n{check.advice}", style="dim")
-        table.add_row(Text(*_MARKS[check.status]), Text(check.name, style="bold"), told)
+        told = styled(check.found, (f"\n{check.advice}" if check.advice else "", "dim"))
+        table.add_row(styled(_MARKS[check.status]), styled(check.name, style="bold"), told)
     console.print(table)
     if problems:
-        console.print(Text(f"tokenfeed does not work here: {', '.join(check.name for check in problems)}", style="red"))
+        tell(f"tokenfeed does not work here: {', '.join(check.name for check in problems)}", style="red")
     else:
-        console.print(Text.assemble(("✓ ", "green"), "tokenfeed works here"))
+        tell_done("tokenfeed works here")
     raise typer.Exit(1 if problems else 0)

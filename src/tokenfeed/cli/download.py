@@ -1,23 +1,19 @@
-"""`tokenfeed download DATASET`: bring the files of a dataset to this machine."""
-
-import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
-from tokenfeed.cli.console import console, show_bytes
+from tokenfeed.cli.console import print_json, show_bytes, tell, tell_done
 from tokenfeed.cli.options import Json
+from tokenfeed.errors import quantity
 
 if TYPE_CHECKING:
     from tokenfeed.text.download.shards import Downloaded
 
-__all__ = ["download_command"]
 
-
-def download_command(
+def command(
     dataset: Annotated[
         str,
         typer.Argument(
@@ -44,14 +40,7 @@ def download_command(
         print("Interrupted. Run the same command again to continue where it stopped.", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
-        fields = {
-            "ok": downloaded.ok,
-            "folder": str(downloaded.folder),
-            "paths": [str(path) for path in downloaded.paths],
-            "skipped": list(downloaded.skipped),
-            "failed": downloaded.failed,
-        }
-        print(json.dumps(fields, indent=2))
+        print_json({"ok": downloaded.ok, **asdict(downloaded)})
     else:
         _show(downloaded)
     raise typer.Exit(0 if downloaded.ok else 1)
@@ -59,13 +48,12 @@ def download_command(
 
 def _show(downloaded: "Downloaded") -> None:
     for name, reason in downloaded.failed.items():
-        console.print(Text.assemble(("✗ ", "red"), f"{name}: {reason}"))
+        tell(("✗ ", "red"), f"{name}: {reason}")
     size = show_bytes(sum(path.stat().st_size for path in downloaded.paths))
-    there = f"{len(downloaded.paths):,} files, {size}, {len(downloaded.skipped):,} of them there before"
+    there = f"{quantity(len(downloaded.paths), 'file')}, {size}, {len(downloaded.skipped):,} of them there before"
     if downloaded.ok:
-        console.print(Text.assemble(("✓ ", "green"), f"{downloaded.folder} is complete: {there}"))
+        tell_done(f"{downloaded.folder} is complete: {there}")
     else:
         total = len(downloaded.paths) + len(downloaded.failed)
-        console.print(
-            Text(f"{downloaded.folder} lacks {len(downloaded.failed):,} of {total:,} files; there are {there}")
-        )
+        lacks = f"{len(downloaded.failed):,} of {quantity(total, 'file')}"
+        tell(f"{downloaded.folder} lacks {lacks}. Already there: {there}")

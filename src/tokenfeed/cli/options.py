@@ -1,13 +1,36 @@
 """Options that several commands share."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["Dtype", "Eos", "Json", "Split", "StorePath"]
+__all__ = ["Dtype", "Eos", "Inputs", "Json", "RunPath", "Split", "StorePath", "TextOption", "Val", "parse_val"]
 
 StorePath = Annotated[str, typer.Argument(metavar="PATH", help="A store, or a token file of another system.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")]
+Inputs = Annotated[
+    list[str], typer.Argument(metavar="INPUT...", help="Parquet, JSONL or text: files, folders, patterns, addresses.")
+]
+TextOption = Annotated[str, typer.Option(help="The column, or key, that holds the text.")]
 Split = Annotated[str | None, typer.Option(help="Read only the shards of this split.")]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of a raw token file that does not record it, such as uint16.")]
 Eos = Annotated[int | None, typer.Option(help="Token that ends a document, for files without document boundaries.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Val = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Held out for validation: a share of the documents, by a hash of their text; 'last' for the last file; a "
+        "file or pattern, repeatable; 'none' for no splits. Default: 0.001."
+    ),
+]
+
+
+def parse_val(given: list[str] | None) -> float | str | list[str] | None:
+    """The option `val` of the library."""
+    if given is None or len(given) != 1:
+        return given or 0.001
+    try:
+        return float(given[0])
+    except ValueError:
+        return None if given[0] == "none" else given[0]

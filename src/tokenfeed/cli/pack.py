@@ -1,22 +1,17 @@
-"""`tokenfeed pack PATH --length N`: plans which documents go into which row."""
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import TaskProgressColumn
-from rich.text import Text
 
-from tokenfeed.cli.console import console, print_json, progress_bar
+from tokenfeed.cli.console import print_json, progress_bar, tell, tell_done
 from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath
 from tokenfeed.errors import quantity
 from tokenfeed.store.store import open_store
 
-__all__ = ["pack_command"]
 
-
-def pack_command(
+def command(
     path: StorePath,
     length: Annotated[int, typer.Option(help="Inputs per row; a row holds one item more.", min=1)],
     table: Annotated[str, typer.Option(help="Span table whose spans are packed.")] = "documents",
@@ -35,5 +30,5 @@ def pack_command(
         return
     rows = f"{quantity(report.rows, 'row')} of {length:,} + 1 items, {report.used:.2%} filled"
     spans = f"{quantity(report.documents, 'span')} of {table!r} in {path}, {report.cut_documents:,} longer than a row"
-    console.print(Text.assemble(("✓ ", "green"), f"{rows}: {spans}"))
-    console.print(Text(f"  took {report.seconds:.1f} s; the plan is in {report.folder}", style="dim"))
+    tell_done(f"{rows}: {spans}")
+    tell(f"  took {report.seconds:.1f} s; the plan is in {report.folder}", style="dim")

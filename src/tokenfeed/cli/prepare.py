@@ -1,52 +1,40 @@
-"""`tokenfeed prepare INPUT… -o STORE --tokenizer T`: text to a store."""
-
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-from rich.table import Table
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tokenfeed.cli.console import console, show_bytes
-from tokenfeed.cli.options import Json
-from tokenfeed.errors import ArgumentError
+from tokenfeed.cli.console import console, make_table, print_json, show_bytes, tell, tell_done, tell_facts, to_stderr
+from tokenfeed.cli.options import Inputs, Json, TextOption, Val, parse_val
+from tokenfeed.errors import ArgumentError, quantity
 
 if TYPE_CHECKING:
     from tokenfeed.preparation.report import Report
-
-__all__ = ["prepare_command"]
 
 _LINE_SECONDS = 5.0
 _SOURCES = 20
 
 
-def prepare_command(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(metavar="INPUT...", help="Parquet, JSONL or text: files, folders, patterns, addresses."),
-    ],
+def command(
+    inputs: Inputs,
     out: Annotated[str, typer.Option("-o", "--out", metavar="STORE", help="The folder of the store.")],
     tokenizer: Annotated[str, typer.Option(help="A saved tokenizer: its folder, or its tokenizer.json.")],
-    text_column: Annotated[str, typer.Option(help="The column, or key, that holds the text.")] = "text",
+    text_column: TextOption = "text",
     keep: Annotated[list[str] | None, typer.Option(help="A column to keep with every document; repeatable.")] = None,
-    bos: Annotated[str | None, typer.Option(help="The special token before every document.")] = None,
-    no_bos: Annotated[
-        bool, typer.Option("--no-bos", help="Begin documents with no special token, even if the tokenizer has a BOS.")
-    ] = False,
-    eos: Annotated[str | None, typer.Option(help="The special token after every document.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Default: uint16 for up to 65,536 tokens, else uint32.")] = None,
-    val_fraction: Annotated[float, typer.Option(help="Share of documents for val, chosen by their text.")] = 0.001,
-    val_file: Annotated[
-        list[str] | None, typer.Option(help="A file or pattern for val instead; 'last' is the last file; repeatable.")
+    bos: Annotated[
+        str | None, typer.Option(help="The special token before every document. Default: the tokenizer's BOS.")
     ] = None,
-    no_split: Annotated[bool, typer.Option("--no-split", help="Make no splits.")] = False,
+    eos: Annotated[
+        str | None, typer.Option(help="The special token after every document. Default: its EOS, where it has no BOS.")
+    ] = None,
+    no_separator: Annotated[
+        bool, typer.Option("--no-separator", help="Put nothing between documents: they run into each other.")
+    ] = False,
+    dtype: Annotated[str | None, typer.Option(help="Default: uint16 for up to 65,536 tokens, else uint32.")] = None,
+    val: Val = None,
     map_: Annotated[
         str | None, typer.Option("--map", help="A function of your own: file.py:function or module:function.")
     ] = None,
@@ -72,24 +60,20 @@ def prepare_command(
 
     if on_error not in ("fail", "skip"):
         raise ArgumentError(f"--on-error is {on_error!r}; it must be fail or skip")
-    if no_bos and bos is not None:
-        raise ArgumentError("--bos and --no-bos contradict each other")
-    files = val_file or []
-    show = _nothing if as_json or dry_run else _bars
+    progressing = contextlib.nullcontext() if as_json or dry_run else _show_progress()
     try:
-        with show() as progress:
+        with progressing as progress:
             report = prepare(
                 inputs,
                 out,
                 tokenizer=tokenizer,
                 text_column=text_column,
                 keep=keep or (),
-                bos=bos if bos is not None else not no_bos,
+                bos=bos,
                 eos=eos,
+                separator=None if no_separator else "auto",
                 dtype=dtype,
-                split=None if no_split else "file" if files else "hash",
-                val_fraction=val_fraction,
-                val_files=() if files == ["last"] else files,
+                val=parse_val(val),
                 map=map_,
                 workers=workers,
                 engine=engine,
@@ -105,7 +89,7 @@ def prepare_command(
         print("Interrupted. Run the same command again: it goes on where it stopped.", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
-        print(json.dumps({**report.to_json(), "dry_run": dry_run}, indent=2))
+        print_json({**report.to_json(), "dry_run": dry_run})
     elif dry_run:
         _show_plan(report)
     else:
@@ -122,93 +106,60 @@ def _parse_part(text: str | None) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def _nothing() -> Iterator[None]:
-    yield None
-
-
-@contextlib.contextmanager
-def _bars() -> Iterator[Callable[["Report"], None]]:
+def _show_progress() -> Iterator[Callable[["Report"], None]]:
     """A bar on standard error, or a line now and then where that is not a terminal."""
-    there = Console(stderr=True)
-    if not there.is_terminal:
-        yield _lines()
-        return
     columns = (TextColumn("preparing"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Bars(*columns, console=there, transient=True) as bars:
-        task = bars.add_task("starting", total=None)
+    with Progress(*columns, console=to_stderr, transient=True, disable=not to_stderr.is_terminal) as bar:
+        task = bar.add_task("starting", total=None)
+        told = time.monotonic()
 
-        def tell(report: "Report") -> None:
-            bars.update(task, completed=report.total.input_bytes, total=report.num_bytes, description=_describe(report))
+        def show(report: "Report") -> None:
+            nonlocal told
+            done, total = report.total, report.num_bytes
+            text = (
+                f"{report.files:,}/{quantity(report.num_files, 'file')}  {quantity(done.documents, 'document')}  "
+                f"{done.tokens / 1e6:,.1f} M tokens  {show_bytes(report.bytes_per_second)}/s"
+            )
+            bar.update(task, completed=done.input_bytes, total=total, description=text)
+            if bar.disable and time.monotonic() - told >= _LINE_SECONDS:
+                told = time.monotonic()
+                print(f"{done.input_bytes / max(1, total):.1%}  {text}", file=sys.stderr, flush=True)
 
-        yield tell
-
-
-def _lines() -> Callable[["Report"], None]:
-    told = time.monotonic()
-
-    def tell(report: "Report") -> None:
-        nonlocal told
-        if time.monotonic() - told >= _LINE_SECONDS:
-            told = time.monotonic()
-            share = report.total.input_bytes / max(1, report.num_bytes)
-            print(f"{share:.1%}  {_describe(report)}", file=sys.stderr, flush=True)
-
-    return tell
-
-
-def _describe(report: "Report") -> str:
-    total, speed = report.total, show_bytes(report.bytes_per_second)
-    return (
-        f"{report.files:,}/{report.num_files:,} files  {total.documents:,} documents  "
-        f"{total.tokens / 1e6:,.1f} M tokens  {speed}/s"
-    )
+        yield show
 
 
 def _show_plan(report: "Report") -> None:
-    facts = Table.grid(padding=(0, 2))
-    for name, value in (
-        ("store", report.path),
-        ("files", f"{report.num_files:,}, {show_bytes(report.num_bytes)}"),
-        ("slices", f"{report.num_slices:,}"),
-        (
-            "done before",
-            f"{report.slices:,} slices, {report.total.documents:,} documents, {report.total.tokens:,} tokens",
-        ),
-        ("to do", f"{report.num_slices - report.slices:,} slices"),
-    ):
-        facts.add_row(Text(name, style="dim"), Text(value))
-    console.print(facts)
+    counts = quantity(report.total.documents, "document"), quantity(report.total.tokens, "token")
+    tell_facts(
+        {
+            "store": report.path,
+            "files": f"{report.num_files:,}, {show_bytes(report.num_bytes)}",
+            "slices": f"{report.num_slices:,}",
+            "done before": ", ".join((quantity(report.slices, "slice"), *counts)),
+            "to do": quantity(report.num_slices - report.slices, "slice"),
+        }
+    )
 
 
 def _show(report: "Report") -> None:
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    names = ("source", "files", "documents", "tokens", "bytes", "val tokens", "left out")
-    for name in names:
-        table.add_column(name, justify="left" if name == "source" else "right")
-    rows = [(source.name, source.files, source.counts) for source in report.sources]
-    if len(rows) > 1:
-        rows = [*rows[:_SOURCES], ("all", report.num_files, report.total)]
-    for name, files, counts in rows:
-        left_out = counts.malformed + counts.null + counts.dropped
-        numbers = (f"{files:,}", f"{counts.documents:,}", f"{counts.tokens:,}", show_bytes(counts.input_bytes))
-        table.add_row(Text(name), *numbers, f"{counts.val_tokens:,}", f"{left_out:,}")
-    console.print(table)
+    sources = [(source.name, source.files, source.counts) for source in report.sources[:_SOURCES]]
+    if len(report.sources) > 1:
+        sources.append(("all", report.num_files, report.total))
+    names = ("documents", "tokens", "input_bytes", "val_tokens", "malformed", "null", "dropped")
+    rows = [(name, f"{files:,}", *(f"{getattr(counts, each):,}" for each in names)) for name, files, counts in sources]
+    numbers = ["files", *(name.replace("_", " ") for name in names)]
+    console.print(make_table(("source", *numbers), rows, right=numbers, bare=True))
     if len(report.sources) > _SOURCES:
-        console.print(Text(f"  and {len(report.sources) - _SOURCES:,} sources more; --json has all", style="dim"))
+        tell(f"  and {quantity(len(report.sources) - _SOURCES, 'source')} more; --json has all", style="dim")
     for problem in report.problems:
-        console.print(Text.assemble(("· ", "dim"), f"left out: {problem}"))
-    total = report.total
-    if report.left_out > len(report.problems):
-        kinds = f"{total.malformed:,} malformed, {total.null:,} null, {total.dropped:,} by the map function"
-        console.print(Text(f"  left out in all: {kinds}", style="dim"))
+        tell(("· ", "dim"), f"left out: {problem}")
+    if report.is_complete:
+        tell_done(f"{report.path} is complete and sealed, {quantity(report.shards, 'shard')}")
+    else:
+        left = quantity(report.num_slices - report.slices, "slice")
+        tell(f"{report.path} is not complete: other parts still have to make {left}")
     speed = f"{report.tokens_per_second / 1e6:,.2f} M tokens/s, {show_bytes(report.bytes_per_second)}/s"
-    did = f"{report.made:,} of {report.num_slices:,} slices in {report.seconds:.1f} s: {speed}"
+    did = f"{report.made:,} of {quantity(report.num_slices, 'slice')} in {report.seconds:.1f} s: {speed}"
     if report.retries:
         did += f"; {report.retries:,} begun again because a worker died"
-    if report.is_complete:
-        console.print(Text.assemble(("✓ ", "green"), f"{report.path} is complete and sealed, {report.shards:,} shards"))
-    else:
-        left = report.num_slices - report.slices
-        console.print(Text(f"{report.path} is not complete: {left:,} slices of other parts are missing"))
-    nothing = "nothing was missing" if report.is_complete else "there was nothing to do"
-    console.print(Text(f"  {did if report.made else nothing}", style="dim"))
+    tell(f"  {did if report.made else 'nothing was missing'}", style="dim")

@@ -1,29 +1,29 @@
-"""`tokenfeed top RUN`: shows a running loader, live."""
-
+import contextlib
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.live import Live
 from rich.text import Text
 
-from tokenfeed.cli.console import console, print_json, show_bytes, show_count
+from tokenfeed.cli.console import console, make_table, print_json, show_bytes, show_count, styled
 from tokenfeed.cli.options import Json
+from tokenfeed.errors import quantity
 
 if TYPE_CHECKING:
+    from tokenfeed.observe.diagnosis import Rates
     from tokenfeed.observe.machine import Gpu
     from tokenfeed.observe.watching import Watched
-
-__all__ = ["top"]
+    from tokenfeed.storage.remote import RemoteStats
 
 _BARS = "▁▂▃▄▅▆▇█"
 _HISTORY = 40
 
 
-def top(
+def command(
     path: Annotated[
         Path, typer.Argument(metavar="STATS_OR_RUN", help="File written by observe.publish, or the run file beside it.")
     ],
@@ -40,67 +40,61 @@ def top(
         watched = [asdict(each) for each in watch(path, seconds=span)]
         print_json({"loaders": watched, "gpus": [asdict(gpu) for gpu in find_gpus()]})
         return
+    drawing = _draw(watch(path, seconds=span), find_gpus())
     if once or not console.is_terminal:
-        console.print(_draw(watch(path, seconds=span), find_gpus()))
+        console.print(drawing)
         return
-    from rich.live import Live
-
-    try:
-        with Live(_draw(watch(path, seconds=span), find_gpus()), console=console, auto_refresh=False) as live:
-            while True:
-                time.sleep(every)
-                live.update(_draw(watch(path, seconds=span), find_gpus()), refresh=True)
-    except KeyboardInterrupt:
-        return
+    with contextlib.suppress(KeyboardInterrupt), Live(drawing, console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(every)
+            live.update(_draw(watch(path, seconds=span), find_gpus()), refresh=True)
 
 
 def _draw(watched: "list[Watched]", gpus: "list[Gpu]") -> RenderableType:
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name in ("rank", "process", "tokens/s", "samples/s", "waits", "queue", "CPU", "memory", "tokens/s before"):
-        table.add_column(name, justify="left" if name in ("rank", "process", "tokens/s before") else "right")
+    right = ("tokens/s", "samples/s", "waits", "queue", "CPU", "memory")
+    names = ("rank", "process", *right, "tokens/s before")
+    rows = [_describe(each) for each in watched]
+    parts: list[RenderableType] = [make_table(names, rows, right=right, bare=True)]
     for each in watched:
-        style = {"runs": "", "ended": "dim", "silent": "yellow", "gone": "red"}[each.state]
-        now = each.last.stats
-        table.add_row(
-            f"{each.last.rank} of {each.last.world_size}",
-            f"{each.last.host} {each.last.pid}",
-            show_count(each.rates.items_per_second),
-            show_count(each.rates.samples_per_second),
-            Text(f"{each.rates.wait_fraction:.1%}", style="red" if each.rates.wait_fraction >= 0.01 else "green"),
-            f"{now.queued} of {now.prefetch}",
-            f"{each.cpu:.0%}",
-            show_bytes(each.last.memory_bytes),
-            _spark(each.history),
-            style=style,
-        )
-    parts: list[RenderableType] = [table]
-    for each in watched:
-        lines = each.words
-        if len(watched) > 1:
-            lines = [f"Rank {each.last.rank}: {line}" for line in lines]
-        parts += [Text(line) for line in lines]
+        rank = f"Rank {each.last.rank}: " if len(watched) > 1 else ""
+        parts += [styled(rank + line) for line in each.words]
         if each.rates.remote is not None:
-            parts.append(_describe_remote(each))
+            parts.append(_describe_remote(each.rates, each.rates.remote))
     for gpu in gpus:
         memory = f"{show_bytes(gpu.used_bytes)} of {show_bytes(gpu.total_bytes)}"
-        parts.append(Text(f"GPU {gpu.index} {gpu.name}: busy {gpu.busy:.0%}, {memory}", style="dim"))
+        parts.append(styled(f"GPU {gpu.index} {gpu.name}: busy {gpu.busy:.0%}, {memory}", style="dim"))
     return Group(*parts)
 
 
-def _describe_remote(each: "Watched") -> Text:
-    remote: Any = each.rates.remote
-    seconds = max(each.rates.seconds, 1e-9)
+def _describe(each: "Watched") -> list[Text]:
+    style = {"runs": "", "ended": "dim", "silent": "yellow", "gone": "red"}[each.state]
+    last, rates = each.last, each.rates
+    cells = (
+        f"{last.rank} of {last.world_size}",
+        f"{last.host} {last.pid}",
+        show_count(rates.items_per_second),
+        show_count(rates.samples_per_second),
+        (f"{rates.wait_fraction:.1%}", "red" if rates.wait_fraction >= 0.01 else "green"),
+        f"{last.stats.queued} of {last.stats.prefetch}",
+        f"{each.cpu:.0%}",
+        show_bytes(last.memory_bytes),
+        _spark(each.history),
+    )
+    return [styled(cell, style=style) for cell in cells]
+
+
+def _describe_remote(rates: "Rates", remote: "RemoteStats") -> Text:
+    seconds = max(rates.seconds, 1e-9)
     told = f"{remote.requests / seconds:,.0f} requests/s, {show_bytes(remote.bytes_fetched / seconds)}/s fetched"
     looked = remote.cache_hits + remote.cache_misses
     if looked:
         told += f", {remote.cache_hits / looked:.0%} from the cache on disk"
-    return Text(f"Servers: {told}, {remote.waits:,} waits, {remote.retries:,} retries", style="dim")
+    waits, retries = quantity(remote.waits, "wait"), quantity(remote.retries, "retry", "retries")
+    return styled(f"Servers: {told}, {waits}, {retries}", style="dim")
 
 
 def _spark(values: list[float]) -> str:
     """The last values as bars; the highest value is the tallest."""
     shown = values[-_HISTORY:]
-    most = max(shown, default=0.0)
-    if most <= 0:
-        return _BARS[0] * len(shown)
+    most = max(shown, default=0.0) or 1.0
     return "".join(_BARS[round((len(_BARS) - 1) * value / most)] for value in shown)

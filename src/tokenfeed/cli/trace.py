@@ -1,37 +1,28 @@
-"""`tokenfeed trace RUN`: what a step was trained on, or where a document was seen."""
-
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from tokenfeed.cli.console import console
-from tokenfeed.cli.options import Json
-from tokenfeed.errors import ArgumentError
-from tokenfeed.runs.rows import RowTrace
+from tokenfeed.cli.console import console, make_table, print_json, tell
+from tokenfeed.cli.options import Json, RunPath
+from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.sightings import Seen
-
-__all__ = ["RunPath", "trace"]
+from tokenfeed.runs.tracing import RowTrace, Seen
 
 _MOST_ROWS = 1000
+_MOST_LINES = 8
+_LONGEST = 200
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")]
 
-
-def trace(
+def command(
     path: RunPath,
     step: Annotated[int | None, typer.Option(help="Show what this step was trained on.")] = None,
     rank: Annotated[int | None, typer.Option(help="Show only the rows of this rank; with --step.")] = None,
     document: Annotated[int | None, typer.Option(help="Find the steps that saw the document of this number.")] = None,
     where: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FIELD=VALUE", help="Find documents by a field of their payload."),
+        list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Find documents by a field of their payload.")
     ] = None,
     source: Annotated[str | None, typer.Option(help="Source of the document; required in a mixture.")] = None,
     epochs: Annotated[str, typer.Option(metavar="START:STOP", help="Epochs in which to look for a document.")] = "0:1",
@@ -46,33 +37,28 @@ def trace(
     if (step is None) == (document is None and where is None):
         raise ArgumentError("give either --step, or a document by --document or --where")
     if step is not None:
-        rows = run.trace(step, rank=rank, stores=stores)
-        described = [_describe(row) for row in rows]
+        rows = [_describe(row) for row in run.trace(step, rank=rank, stores=stores)]
         if as_json:
-            print(json.dumps({"run": str(path), "step": step, "rows": described}, default=str, ensure_ascii=False))
+            print_json({"run": path, "step": step, "rows": rows})
         else:
-            _show_step(step, described)
+            _show_step(step, rows)
         return
     if rank is not None:
         raise ArgumentError("--rank goes with --step; a document may be seen by any rank")
-    fields = None if where is None else _Fields(where)
+    fields = None if where is None else _make_filter(where)
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
-        print(json.dumps({"run": str(path), "epochs": epochs, "rows": [asdict(each) for each in seen]}))
+        print_json({"run": path, "epochs": epochs, "rows": [asdict(each) for each in seen]})
     else:
         _show_seen(seen, epochs)
 
 
-class _Fields:
+def _make_filter(fields: Sequence[str]) -> Callable[[Any], bool]:
     """Whether a payload has these fields; a value is compared as text, and as the JSON that it may be."""
-
-    def __init__(self, fields: Sequence[str]) -> None:
-        self._fields = [_split_field(field) for field in fields]
-
-    def __call__(self, payload: Any) -> bool:
-        if not isinstance(payload, dict):
-            return False
-        return all(name in payload and payload[name] in values for name, values in self._fields)
+    wanted = [_split_field(field) for field in fields]
+    return lambda payload: (
+        isinstance(payload, dict) and all(name in payload and payload[name] in values for name, values in wanted)
+    )
 
 
 def _split_field(field: str) -> tuple[str, list[Any]]:
@@ -99,7 +85,7 @@ def _parse_store(text: str, run: Run) -> tuple[str, str]:
 def _parse_range(text: str) -> range:
     start, colon, stop = text.partition(":")
     try:
-        epochs = range(int(start), int(stop)) if colon else range(int(start), int(start) + 1)
+        epochs = range(int(start), int(stop) if colon else int(start) + 1)
     except ValueError:
         epochs = range(0)
     if not epochs or epochs[0] < 0:
@@ -108,51 +94,47 @@ def _parse_range(text: str) -> range:
 
 
 def _describe(row: RowTrace) -> dict[str, Any]:
+    documents = [(span.number, span.start, span.stop, span.payload) for span in row.documents]
     return {
-        "rank": row.rank,
-        "row": row.row,
-        "sample": row.sample,
-        "source": row.source,
-        "epoch": row.epoch,
-        "index": row.index,
+        **{name: getattr(row, name) for name in ("rank", "row", "sample", "source", "epoch", "index")},
         "locations": [location._asdict() for location in row.locations],
-        "documents": [
-            {"number": span.number, "start": span.start, "stop": span.stop, "payload": span.payload}
-            for span in row.documents
-        ],
+        "documents": [dict(zip(("number", "start", "stop", "payload"), each, strict=True)) for each in documents],
     }
 
 
 def _show_step(step: int, rows: Sequence[dict[str, Any]]) -> None:
-    told = ["rank", "row", "sample", *(["source"] if any(row["source"] for row in rows) else []), "epoch", "index"]
-    table = Table(*told, "items", "documents", title=f"Step {step:,}", title_justify="left", title_style="bold")
+    """Each row in a few lines, because a table of all this is wider than most terminals."""
+    tell(f"Step {step:,}: {quantity(len(rows), 'row')}", style="bold")
     for row in rows:
-        places = [f"{place['shard']} [{place['start']:,}, {place['stop']:,})" for place in row["locations"]]
-        cells = [str(row[name]) for name in told]
-        table.add_row(*cells, Text("\n".join(_some(places))), Text("\n".join(_some(list(_tell_documents(row))))))
-    console.print(table)
+        source = f"source {row['source']}, " if row["source"] else ""
+        place = f"{source}epoch {row['epoch']}, index {row['index']:,}"
+        tell(f"rank {row['rank']}, row {row['row']}: sample {row['sample']:,} ({place})")
+        _tell_some(f"{each['shard']} [{each['start']:,}, {each['stop']:,})" for each in row["locations"])
+        _tell_some(
+            f"document {each['number']:,} at [{each['start']:,}, {each['stop']:,})"
+            + ("" if each["payload"] is None else f"  {_clip(repr(each['payload']))}")
+            for each in row["documents"]
+        )
 
 
-def _tell_documents(row: dict[str, Any]) -> Iterator[str]:
-    for document in row["documents"]:
-        payload = "" if document["payload"] is None else f"  {document['payload']!r}"
-        text = f"{document['number']} at [{document['start']:,}, {document['stop']:,}){payload}"
-        yield text if len(text) <= 100 else f"{text[:100]}…"
+def _tell_some(lines: Iterable[str]) -> None:
+    listed = list(lines)
+    if len(listed) > _MOST_LINES:
+        listed[_MOST_LINES - 1 :] = [f"and {len(listed) - _MOST_LINES + 1:,} more"]
+    for line in listed:
+        tell(f"  {line}", style="dim")
 
 
-def _some(lines: Sequence[str]) -> list[str]:
-    return list(lines) if len(lines) <= 8 else [*lines[:7], f"and {len(lines) - 7:,} more"]
+def _clip(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _show_seen(seen: Sequence[Seen], epochs: str) -> None:
     if not seen:
-        console.print(Text(f"No row of epochs {epochs} has it."))
+        tell(f"No row of epochs {epochs} has it.")
         return
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
-    table = Table(*told)
-    for each in seen[:_MOST_ROWS]:
-        fields = asdict(each)
-        table.add_row(*(str(fields[name]) for name in told))
-    console.print(table)
+    rows = [[getattr(each, name) for name in told] for each in seen[:_MOST_ROWS]]
+    console.print(make_table(told, rows))
     if len(seen) > _MOST_ROWS:
-        console.print(Text(f"and {len(seen) - _MOST_ROWS:,} rows more; --json shows all", style="dim"))
+        tell(f"and {len(seen) - _MOST_ROWS:,} rows more; --json shows all", style="dim")

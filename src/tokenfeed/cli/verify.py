@@ -1,21 +1,16 @@
-"""`tokenfeed verify PATH`: checks that a store is what it claims to be."""
-
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.progress import DownloadColumn, TransferSpeedColumn
-from rich.text import Text
 
-from tokenfeed.cli.console import console, print_json, progress_bar, show_bytes
+from tokenfeed.cli.console import print_json, progress_bar, show_bytes, tell, tell_done
 from tokenfeed.cli.options import Dtype, Eos, Json, StorePath
 from tokenfeed.errors import quantity
-from tokenfeed.store.verify import VerifyReport, verify
-
-__all__ = ["verify_command"]
+from tokenfeed.store.verify import verify
 
 
-def verify_command(
+def command(
     path: StorePath,
     quick: Annotated[bool, typer.Option("--quick", help="Check the structure only, not the checksums.")] = False,
     dtype: Dtype = None,
@@ -27,19 +22,15 @@ def verify_command(
         report = verify(path, quick=quick, dtype=dtype, eos=eos, progress=progress)
     if as_json:
         print_json({"path": path, "ok": report.ok, **asdict(report)})
-    else:
-        _show(path, report, quick)
-    raise typer.Exit(0 if report.ok else 1)
-
-
-def _show(path: str, report: VerifyReport, quick: bool) -> None:
+        raise typer.Exit(0 if report.ok else 1)
     for problem in report.problems:
-        console.print(Text.assemble(("✗ ", "red"), problem))
+        tell(("✗ ", "red"), problem)
     for note in report.notes:
-        console.print(Text.assemble(("· ", "dim"), note))
+        tell(("· ", "dim"), note)
     checked = f"{quantity(report.num_shards, 'shard')}, {quantity(report.num_files, 'file')}"
     checked += ", structure only" if quick else f", {show_bytes(report.num_bytes)}"
     if report.ok:
-        console.print(Text.assemble(("✓ ", "green"), f"{path} has no problems: {checked} checked"))
+        tell_done(f"{path} has no problems: {checked} checked")
     else:
-        console.print(Text(f"{path} has {quantity(len(report.problems), 'problem')}: {checked} checked"))
+        tell(f"{path} has {quantity(len(report.problems), 'problem')}: {checked} checked")
+    raise typer.Exit(0 if report.ok else 1)

@@ -85,7 +85,7 @@ class _Closing(ABC):
         self.close()
 
 
-class Delivery(_Closing, Iterator[HostBatch]):
+class Delivery(_Closing):
     """An iterator of batches with a state: that of the last batch delivered, whatever was made ahead of it.
 
     `fetch` and `deliver` are the two halves of `next`, for a stage that hands a batch on later.
@@ -131,6 +131,9 @@ class Delivery(_Closing, Iterator[HostBatch]):
     @abstractmethod
     def _work(self) -> dict[str, Any]:
         """Counters of whatever makes the batches, by their names in `Stats`."""
+
+    def __iter__(self) -> Self:
+        return self
 
     def __next__(self) -> HostBatch:
         """The next batch. Where making it failed, the error is raised here; the next call tries again."""

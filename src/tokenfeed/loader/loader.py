@@ -10,8 +10,8 @@ from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.loader.reading import StepReader, Steps, announced, find_masks, make_steps
-from tokenfeed.plan.locality import Shuffle
 from tokenfeed.plan.mixing import Mixture
+from tokenfeed.plan.permutation import Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import BatchSizes
@@ -109,6 +109,8 @@ class Loader(Delivery):
 
     def _note(self, batch: HostBatch) -> None:
         self._next = batch.num_delivered
+        if self._run is not None:
+            self._run.reach(self._next, pause=60)
 
     def _use_buffers(self, buffers: Buffers) -> None:
         self._steps.use_buffers(buffers)
@@ -118,8 +120,9 @@ class Loader(Delivery):
 
     def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         if self._run is not None:
-            at = self._next, self.world_size, self.batch_sizes
-            self._run.begin(self.plan, *at, self._stop, stores=self._paths)
+            what = {"plan": self.plan.to_json(), "stores": self._paths}
+            sizes, stop = self.batch_sizes, self._stop
+            self._run.begin(what, self._next, self.world_size, sizes, stop=stop, plan=self.plan)
         # Several steps are read by one call: handing over batches one by one would cost more than reading them. Not so
         # for remote data, where the first must not wait for those after it.
         together = max(1, self._prefetch // 2) if self._reader.remote is None else 1
@@ -136,7 +139,16 @@ class Loader(Delivery):
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint after the last batch delivered; the same on every rank."""
+        self._note_progress()
         return self.plan.state(self._next)
+
+    def _note_progress(self) -> None:
+        if self._run is not None:
+            self._run.reach(self._next)
+
+    def close(self) -> None:
+        self._note_progress()
+        super().close()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after a checkpoint, made on any number of ranks with any batch size."""

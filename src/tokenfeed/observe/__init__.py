@@ -4,13 +4,10 @@ observe.publish(loader, "run.stats.jsonl")          # tokenfeed top run.stats.js
 writer.log(observe.to_dict(loader.stats()))         # TensorBoard, W&B
 """
 
-from tokenfeed.observe.diagnosis import diagnose
-from tokenfeed.observe.endpoint import MetricsServer, serve_metrics
+from tokenfeed.observe.diagnosis import Rates, diagnose
 from tokenfeed.observe.machine import Gpu, find_gpus
-from tokenfeed.observe.metrics import to_dict, to_openmetrics
-from tokenfeed.observe.publishing import Publisher, publish
-from tokenfeed.observe.rates import Rates
-from tokenfeed.observe.snapshots import Snapshot, find_stats_file, read_snapshots
+from tokenfeed.observe.metrics import MetricsServer, serve_metrics, to_dict, to_openmetrics
+from tokenfeed.observe.snapshots import Publisher, Snapshot, find_stats_file, publish, read_snapshots
 
 __all__ = [
     "Gpu",

@@ -1,4 +1,4 @@
-"""Checks of this machine: Python, kernels, cores, limits, disks."""
+"""Checks of this machine: Python, kernels, cores, limits, disks, packages, credentials. They never tell secrets."""
 
 import errno
 import os
@@ -11,22 +11,48 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from tokenfeed.errors import TokenfeedError
 from tokenfeed.kernels import items
 from tokenfeed.loader.loader import Loader
+from tokenfeed.observe.machine import find_gpus
+from tokenfeed.storage.credentials import s3_config
 from tokenfeed.store.store import open_store
 from tokenfeed.store.writer import Writer
-from tokenfeed.text.tokenizer.engines.workers import available_cores
+from tokenfeed.text.tokenizer.engines import ENGINES, available_cores, make_engine
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
-__all__ = ["Check", "check_machine"]
+__all__ = ["Check", "check_all"]
 
 _FEW_FILES = 1024
 _LITTLE_DISK = 5 << 30
+_NEEDED = {
+    "pyarrow": "reads Parquet",
+    "tiktoken": "tokenises",
+    "obstore": "reads object stores and downloads",
+    "msgpack": "the msgpack codec for payloads",
+}
+_OPTIONAL = {
+    "huggingface_hub": ("'tokenfeed[hub]'", "datasets of the Hugging Face hub"),
+    "torch": ("'tokenfeed[torch]'", "batches as tensors"),
+    "jax": ("'tokenfeed[jax]'", "batches as global arrays"),
+    "ray": ("'tokenfeed[ray]'", "prepare on a cluster"),
+    "fastokens": ("'tokenfeed[text]'", "tokenises 3 to 6 times as fast as tiktoken"),
+    "rustbpe": ("'tokenfeed[text]'", "trains vocabularies"),
+    "tokenizers": ("tokenizers", "not needed to load a tokenizer.json"),
+    "gigatoken": ("gigatoken", "another tokenizer engine, used only if named"),
+    "psutil": ("psutil", "memory of the process on systems without /proc"),
+    "pynvml": ("nvidia-ml-py", "GPU load in `tokenfeed top`"),
+}
+_DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "HF_TOKEN", "STORAGE_EMULATOR_HOST")
+_FILES = (".aws/credentials", ".aws/config", ".config/gcloud/application_default_credentials.json")
 
 
 @dataclass(frozen=True)
@@ -41,25 +67,32 @@ class Check:
     """What to do; empty if nothing needs doing."""
 
 
-def check_machine() -> Iterator[Check]:
-    """Run the checks. Takes half a second, or ten if the kernels must be compiled."""
+def check_all() -> Iterator[Check]:
+    """Run the checks. Takes a second, or ten if the kernels must be compiled; contacts no server."""
     yield Check("system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
     yield Check("python", "ok", f"{platform.python_version()} ({platform.python_implementation()})")
-    for name in ("tokenfeed", "numpy", "numba"):
-        yield Check(name, "ok", metadata.version(name))
+    yield Check("page size", "ok", f"{os.sysconf('SC_PAGE_SIZE'):,} bytes")
+    for name in ("tokenfeed", "numpy", "numba", *_NEEDED, *_OPTIONAL):
+        yield _check_package(name)
+    for gpu in find_gpus():
+        memory = f"{gpu.used_bytes / 1e9:.1f} of {gpu.total_bytes / 1e9:.1f} GB used"
+        yield Check(f"GPU {gpu.index}", "ok", f"{gpu.name}, {memory}, busy {gpu.busy:.0%}")
+    cache = os.environ.get("TOKENFEED_CACHE") or "~/.cache/tokenfeed"
     looks: dict[str, Callable[[], Check]] = {
         "kernels": _check_kernels,
         "cores": _check_cores,
         "open files": _check_descriptors,
-        "page size": _check_pages,
         "reads in flight": _check_nowait,
-        **{name: partial(_check_disk, name, folder) for name, folder in _find_folders().items()},
+        "cache folder": partial(_check_disk, "cache folder", Path(cache).expanduser()),
+        "temporary files": partial(_check_disk, "temporary files", Path(tempfile.gettempdir())),
+        "tokenizer engines": _check_engines,
+        "credentials": _check_credentials,
     }
     for name, look in looks.items():
         try:
             yield look()
         except Exception as error:  # noqa: BLE001 — one failing check must not hide the others
-            yield Check(name, "note", f"the check failed: {type(error).__name__}")
+            yield Check(name, "note", f"the check failed: {type(error).__name__}", "`tokenfeed --debug doctor`")
 
 
 def _check_kernels() -> Check:
@@ -121,11 +154,6 @@ def _check_descriptors() -> Check:
     return Check("open files", "ok", found)
 
 
-def _check_pages() -> Check:
-    size = os.sysconf("SC_PAGE_SIZE")
-    return Check("page size", "ok", f"{size:,} bytes")
-
-
 def _check_nowait() -> Check:
     """Whether RWF_NOWAIT works: the kernels use it to find the reads that must wait, and overlap those."""
     name = "reads in flight"
@@ -145,14 +173,6 @@ def _check_nowait() -> Check:
     return Check(name, "ok", "preadv2 with RWF_NOWAIT works")
 
 
-def _find_folders() -> dict[str, Path]:
-    cache = os.environ.get("TOKENFEED_CACHE")
-    return {
-        "cache folder": Path(cache).expanduser() if cache else Path.home() / ".cache" / "tokenfeed",
-        "temporary files": Path(tempfile.gettempdir()),
-    }
-
-
 def _check_disk(name: str, folder: Path) -> Check:
     there = folder
     while not there.exists():
@@ -164,3 +184,63 @@ def _check_disk(name: str, folder: Path) -> Check:
     if free < _LITTLE_DISK:
         return Check(name, "note", found, "Downloads and the cache of remote data may not fit.")
     return Check(name, "ok", found)
+
+
+def _check_package(name: str) -> Check:
+    if not find_spec(name):
+        if name in _NEEDED:
+            advice = f"pip install {name}, or reinstall tokenfeed."
+            return Check(name, "problem", f"not installed ({_NEEDED[name]})", advice)
+        install, what = _OPTIONAL[name]
+        return Check(name, "note", f"not installed ({what})", f"pip install {install}, if you need it.")
+    try:
+        version = metadata.version(_DISTRIBUTIONS.get(name, name))
+    except metadata.PackageNotFoundError:
+        version = "unknown version"
+    return _check_torch(version) if name == "torch" else Check(name, "ok", version)
+
+
+def _check_torch(version: str) -> Check:
+    """Importing it may take seconds."""
+    try:
+        cuda = import_module("torch").cuda
+        if not cuda.is_available():
+            return Check("torch", "ok", f"{version}, without CUDA devices")
+        names = [cuda.get_device_name(index) for index in range(cuda.device_count())]
+    except Exception as error:  # noqa: BLE001 — a broken driver raises all kinds
+        found = f"{version} cannot be used: {type(error).__name__}"
+        return Check("torch", "note", found, "Reinstall it for this machine.")
+    return Check("torch", "ok", f"{version}, CUDA: {', '.join(names)}")
+
+
+def _check_engines() -> Check:
+    vocabulary = Vocabulary({bytes((byte,)): byte for byte in range(256)}, PATTERNS["gpt2"], {})
+    usable: list[str] = []
+    broken: list[str] = []
+    for name in ENGINES:
+        if find_spec(name):
+            try:
+                ids, _ = make_engine(vocabulary, name).encode(["Bytes, as they are."], 1)
+            except Exception as error:  # noqa: BLE001 — libraries of others
+                broken.append(f"{name} ({type(error).__name__})")
+            else:
+                (usable if bytes(ids.tolist()) == b"Bytes, as they are." else broken).append(name)
+    found = ", ".join(usable) or "none"
+    advice = f"Reinstall {', '.join(broken)}." if usable else "pip install tiktoken."
+    if broken:
+        found += f" (not working: {', '.join(broken)})"
+    status: Literal["ok", "note", "problem"] = "problem" if not usable else "note" if broken else "ok"
+    return Check("tokenizer engines", status, found, "" if status == "ok" else advice)
+
+
+def _check_credentials() -> Check:
+    """Names of the credentials for object stores and the Hugging Face hub."""
+    files = [f"~/{name}" for name in _FILES if (Path.home() / name).exists()]
+    found = ", ".join([*(name for name in sorted(os.environ) if name.startswith(_VARIABLES)), *files])
+    if not found:
+        return Check("credentials", "ok", "none found: only public remote data can be read")
+    try:
+        signs = "access_key_id" in s3_config()
+    except TokenfeedError as error:
+        return Check("credentials", "note", found, str(error))
+    return Check("credentials", "ok", f"{found}{'; requests to S3 are signed' if signs else ''}")

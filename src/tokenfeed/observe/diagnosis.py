@@ -1,11 +1,13 @@
-"""A diagnosis in words: what the training loop is waiting for, from two readings of a loader's counters."""
+"""Rates of a loader between two readings of its counters, and in words what the training loop waits for."""
+
+from dataclasses import asdict, dataclass
 
 from tokenfeed.errors import quantity
 from tokenfeed.loader.delivery import Stats
-from tokenfeed.observe.rates import Rates
-from tokenfeed.text.tokenizer.engines.workers import available_cores
+from tokenfeed.storage.remote import RemoteStats
+from tokenfeed.text.tokenizer.engines import available_cores
 
-__all__ = ["diagnose"]
+__all__ = ["NO_STATS", "Rates", "diagnose"]
 
 _WAIT_MATTERS = 0.01
 _BUSY = 0.7  # a thread that makes batches this fraction of the time cannot make many more
@@ -15,6 +17,72 @@ _TAKING = 30e-6
 _WAKING = 100e-6
 _WASTE = 4.0
 _MOST_THREADS = 16
+
+
+NO_STATS = Stats(batches=0, samples=0, bytes=0, wall_seconds=0.0, wait_seconds=0.0, read_seconds=0.0, queued=0)
+"""Counters of a loader that has not been asked for a batch."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates over an interval. If the loader was replaced in between, the interval begins with the new one."""
+
+    seconds: float
+    batches: int
+    samples_per_second: float
+    items_per_second: float
+    bytes_per_second: float
+    wait_fraction: float
+    """Fraction of the time that the training loop waited."""
+    seconds_per_wait: float
+    """Mean time the loop waited for a batch."""
+    busy: float
+    """Fraction of the time that the threads which make batches were working: 1 if all worked all the time."""
+    collate_share: float
+    """Fraction of batch time spent in `collate`."""
+    encode_busy: float | None
+    """Fraction of the time that tokenising threads were working; None if no text is tokenised."""
+    remote: RemoteStats | None
+    """Counters of servers and cache over the interval; None if all data is local."""
+
+    @classmethod
+    def between(cls, before: Stats, after: Stats) -> "Rates":
+        """The rates between two calls of `stats()`."""
+        if after.wall_seconds < before.wall_seconds or after.batches < before.batches:
+            before = NO_STATS
+        seconds = after.wall_seconds - before.wall_seconds
+        batches = after.batches - before.batches
+
+        def grown(name: str) -> float:
+            """A stream restarts its counters when it loads a state, so they may go back."""
+            return max(0.0, (getattr(after, name) or 0.0) - (getattr(before, name) or 0.0))
+
+        waited, made = grown("wait_seconds"), grown("read_seconds")
+        # Each reading thread makes whole batches; a stream has one thread that packs what others tokenised.
+        is_text = after.encode_seconds is not None
+        makers = 1 if is_text else max(1, after.threads)
+        per_second = 1 / seconds if seconds > 0 else 0.0
+        return cls(
+            seconds=seconds,
+            batches=batches,
+            samples_per_second=grown("samples") * per_second,
+            items_per_second=grown("items") * per_second,
+            bytes_per_second=grown("bytes") * per_second,
+            wait_fraction=min(1.0, waited * per_second),
+            seconds_per_wait=waited / max(1, batches),
+            busy=min(1.0, made * per_second / makers),
+            collate_share=min(1.0, grown("collate_seconds") / made) if made else 0.0,
+            encode_busy=min(1.0, grown("encode_seconds") * per_second / max(1, after.threads)) if is_text else None,
+            remote=_difference(before.remote, after.remote),
+        )
+
+
+def _difference(before: RemoteStats | None, after: RemoteStats | None) -> RemoteStats | None:
+    if after is None:
+        return None
+    old, new = asdict(before or RemoteStats()), asdict(after)
+    growth = {name: max(0, new[name] - old[name]) for name in new}
+    return RemoteStats(**growth | {"cache_is_full": after.cache_is_full})
 
 
 def diagnose(before: Stats, after: Stats, *, cores: int | None = None) -> list[str]:
@@ -47,9 +115,8 @@ def _tell_wait(rates: Rates, stats: Stats, cores: int) -> str:
 
 
 def _find_cause(rates: Rates, stats: Stats, cores: int) -> str:
-    remote = rates.remote
-    if remote is not None and remote.waits:
-        return _blame_server(rates, stats)
+    if rates.remote is not None and rates.remote.waits:
+        return _blame_server(rates, rates.remote, stats)
     if rates.encode_busy is not None:
         if rates.encode_busy >= _BUSY:
             threads = _advise_threads(stats, cores)
@@ -82,9 +149,7 @@ def _find_cause(rates: Rates, stats: Stats, cores: int) -> str:
     )
 
 
-def _blame_server(rates: Rates, stats: Stats) -> str:
-    remote = rates.remote
-    assert remote is not None
+def _blame_server(rates: Rates, remote: RemoteStats, stats: Stats) -> str:
     batches = quantity(rates.batches, "batch", "batches")
     told = f"the server is the bottleneck; {quantity(remote.waits, 'read')} had to wait for it, for {batches}. "
     if remote.cache_is_full:

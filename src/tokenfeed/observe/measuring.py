@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import count
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.store.store import Store
+from tokenfeed.store.windows import Windows
 
 __all__ = ["Measurement", "measure_store"]
 
@@ -49,50 +50,28 @@ def measure_store(
     windows = open_store(backend="pread").windows(length)
     if len(windows) == 0:
         raise ArgumentError(f"the store has no window of {length:,} + 1 items; choose a smaller length")
-    ways: list[Literal["pread", "mmap"]] = [] if windows.reader.remote is not None else ["pread", "mmap"]
-    share = seconds / (len(ways) + 1)
-    loader = Loader(windows, batch_size, seed=seed, threads=threads, rank=0, world_size=1)
-    next(loader)
-    first = time.perf_counter() - began  # includes loading the kernels in a new process
-    for backend in ways:
-        yield _measure_reads(backend, open_store, length, batch_size, share, seed)
+    backends = () if windows.reader.remote is not None else ("pread", "mmap")
+    share = seconds / (len(backends) + 1)
+    with Loader(windows, batch_size, seed=seed, threads=threads, rank=0, world_size=1) as loader:
+        next(loader)  # includes loading the kernels in a new process
+        first = time.perf_counter() - began
+        for backend in backends:
+            opened = time.perf_counter()
+            view = open_store(backend=backend).windows(length)
+            order = Permutation(len(view), seed=seed + 1)
+            batches = (order(np.arange(start, start + batch_size) % len(view)) for start in count(0, batch_size))
+            reads = (len(view.read(indices)) for indices in batches)
+            next(reads)
+            yield _measure(backend, reads, share, view, time.perf_counter() - opened)
+        yield _measure("loader", (len(batch.samples) for batch in loader), share, windows, first)
+
+
+def _measure(name: str, reads: Iterator[int], seconds: float, view: Windows, first: float) -> Measurement:
+    """Take batches, of which `reads` tells the number of windows, for so long."""
     for _ in range(_WARM_BATCHES):
-        next(loader)
-    began = time.perf_counter()
-    before = loader.stats()
-    while time.perf_counter() - began < share:
-        next(loader)
-    stats = loader.stats()
-    loader.close()
-    samples = stats.samples - before.samples
-    yield Measurement(
-        "loader",
-        time.perf_counter() - began,
-        stats.batches - before.batches,
-        samples,
-        stats.items - before.items,
-        samples * windows.sample_bytes,
-        first,
-    )
-
-
-def _measure_reads(
-    backend: str, open_store: Callable[..., Store], length: int, batch_size: int, seconds: float, seed: int
-) -> Measurement:
-    opened = time.perf_counter()
-    windows = open_store(backend=backend).windows(length)
-    order = Permutation(len(windows), seed=seed + 1)
-    number, first = 0, 0.0
-    began = time.perf_counter()
-    while (now := time.perf_counter()) - began < seconds or number <= _WARM_BATCHES:
-        if number == _WARM_BATCHES:
-            began = now
-        samples = (np.arange(batch_size) + number * batch_size) % len(windows)
-        batch: Any = windows.read(order(samples))
-        number += 1
-        first = first or time.perf_counter() - opened
-    elapsed = time.perf_counter() - began
-    read = (number - _WARM_BATCHES) * len(batch)
-    return Measurement(
-        backend, elapsed, number - _WARM_BATCHES, read, read * length, read * windows.sample_bytes, first
-    )
+        next(reads)
+    began, batches, windows = time.perf_counter(), 0, 0
+    while (elapsed := time.perf_counter() - began) < seconds or not batches:
+        windows += next(reads)
+        batches += 1
+    return Measurement(name, elapsed, batches, windows, windows * view.length, windows * view.sample_bytes, first)

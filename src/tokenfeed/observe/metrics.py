@@ -1,16 +1,23 @@
-"""`Stats` as named numbers: a flat dictionary for TensorBoard and W&B, OpenMetrics text for Prometheus."""
+"""`Stats` as named numbers: a dictionary for TensorBoard and W&B; OpenMetrics text and a server for Prometheus."""
 
+import errno
 import re
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Literal, NamedTuple
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal, NamedTuple
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import AddressInUseError, ArgumentError, TokenfeedError
 from tokenfeed.loader.delivery import Stats
+from tokenfeed.observe.diagnosis import NO_STATS
+from tokenfeed.observe.snapshots import find_loader
 
-__all__ = ["CONTENT_TYPE", "to_dict", "to_openmetrics"]
+__all__ = ["MetricsServer", "explain_port", "serve_metrics", "to_dict", "to_openmetrics"]
 
-CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_PATIENCE_SECONDS = 5
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
@@ -93,3 +100,89 @@ def _show_labels(labels: Mapping[str, str]) -> str:
         escaped = str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         parts.append(f'{name}="{escaped}"')
     return f"{{{','.join(parts)}}}" if parts else ""
+
+
+def serve_metrics(loader: Any, port: int = 0, *, labels: Mapping[str, str] | None = None) -> "MetricsServer":
+    """Answer `GET http://127.0.0.1:<port>/metrics` with the loader's counters. Port 0 takes any free port.
+
+    `labels` defaults to `{"rank": …}`. Only this machine can connect. The server stops with the loader, with the
+    process, or on `close`. A port that is in use raises AddressInUseError.
+    """
+    found = find_loader(loader)
+    given = {"rank": str(found.rank)} if labels is None else dict(labels)
+    to_openmetrics(NO_STATS, given)  # reject an invalid label here, not when Prometheus asks
+    try:
+        server = MetricsServer(weakref.ref(found), port, given)
+    except (OSError, OverflowError) as error:
+        raise explain_port(port, error) from error
+    weakref.finalize(found, server.close)
+    return server
+
+
+def explain_port(port: int, error: Exception) -> TokenfeedError:
+    """The error to raise where listening on a port of 127.0.0.1 failed."""
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return AddressInUseError(
+            f"port {port} of 127.0.0.1 is in use by another process. Stop that process, choose another port, or use "
+            "port 0, which takes any free one"
+        )
+    return ArgumentError(f"cannot listen on port {port} of 127.0.0.1: {error}. Port 0 takes any free one")
+
+
+class MetricsServer:
+    """A running server. The caller need not keep it."""
+
+    def __init__(self, loader: "weakref.ref[Any]", port: int, labels: Mapping[str, str]) -> None:
+        handler = type("Handler", (_Handler,), {"loader": staticmethod(loader), "labels": dict(labels)})
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self._server.timeout = 0.1
+        self._server.block_on_close = False
+        self.port = int(self._server.server_address[1])
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name="tokenfeed-metrics", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with self._server:
+            while not self._is_closed:
+                self._server.handle_request()
+
+    @property
+    def url(self) -> str:
+        """Address for Prometheus to scrape."""
+        return f"http://127.0.0.1:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stop answering. May be called more than once, and by the finalizer of a loader in any thread."""
+        self._is_closed = True
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_PATIENCE_SECONDS)
+
+    def __enter__(self) -> "MetricsServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    loader: Any
+    labels: Mapping[str, str]
+    timeout = _PATIENCE_SECONDS
+    server_version = "tokenfeed"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        loader = self.loader()
+        if self.path.partition("?")[0] not in ("/", "/metrics") or loader is None:
+            self.send_error(404)
+            return
+        body = to_openmetrics(loader.stats(), self.labels).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", _CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: the training script owns the log."""

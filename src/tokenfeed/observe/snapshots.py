@@ -1,4 +1,4 @@
-"""The stats file: one JSON object per line, each a snapshot of one loader's counters.
+"""The stats file: one JSON object per line, each a snapshot of one loader's counters, written by `publish`.
 
 Lines are appended whole; a line cut short by a kill is ignored. When the file reaches its size limit it is renamed to
 `<name>.1`, which replaces the previous one, and a new file begins: there are never more than two.
@@ -7,21 +7,38 @@ Lines are appended whole; a line cut short by a kill is ignored. When the file r
 import contextlib
 import json
 import os
+import socket
+import threading
+import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
-from tokenfeed.errors import NotFoundError, StateError
-from tokenfeed.loader.delivery import Stats
-from tokenfeed.storage.local import reading
-from tokenfeed.storage.remote import RemoteStats
+from tokenfeed.errors import ArgumentError, NotFoundError, StateError
+from tokenfeed.loader.delivery import Delivery, PlacedLoader, Stats
+from tokenfeed.observe.diagnosis import NO_STATS
+from tokenfeed.observe.machine import measure_memory
+from tokenfeed.storage.local import reading, writing
+from tokenfeed.text.tokenizer.engines import available_cores
 
-__all__ = ["SUFFIX", "Snapshot", "StatsFile", "find_stats_file", "predecessor_of", "read_snapshots"]
+__all__ = [
+    "SUFFIX",
+    "Publisher",
+    "Snapshot",
+    "StatsFile",
+    "find_loader",
+    "find_stats_file",
+    "publish",
+    "read_snapshots",
+]
 
 SUFFIX = ".stats.jsonl"
 _TAIL_BYTES = 1 << 20
 _LARGEST = 1 << 62
+_numbers = count()
 
 
 @dataclass(frozen=True)
@@ -58,27 +75,26 @@ class Snapshot:
     def from_json(cls, line: str | bytes) -> "Snapshot":
         """Raises ValueError if the line is not a snapshot. Unknown fields are ignored."""
         try:
-            value = json.loads(line)
-        except RecursionError as error:
-            raise ValueError("nested too deep") from error
-        if not isinstance(value, Mapping) or not isinstance(value.get("stats"), Mapping):
-            raise ValueError("not a snapshot")
-        stats = dict(value["stats"])
-        remote = stats.pop("remote", None)
-        try:
-            counted = None if remote is None else RemoteStats(**_known(RemoteStats, remote))
-            return cls(**_known(cls, value), stats=Stats(**_known(Stats, stats), remote=counted))
-        except (TypeError, AttributeError) as error:
+            snapshot: Snapshot = _build(cls, json.loads(line))
+        except (TypeError, RecursionError) as error:  # a field is missing, or it is nested too deep
             raise ValueError(str(error)) from None
+        return snapshot
 
 
-def _known(kind: Any, value: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `kind` has, except `stats`; ValueError if one has the wrong type."""
-    kinds = {field.name: field.type for field in fields(kind) if field.name in value and field.name != "stats"}
-    for name, wanted in kinds.items():
-        if not _fits(value[name], get_args(wanted) or (wanted,)):
-            raise ValueError(f"{name} is {str(value[name])[:80]}")
-    return {name: value[name] for name in kinds}
+def _build(kind: Any, value: object) -> Any:
+    """A dataclass from JSON, and the dataclasses in it; ValueError if a field has the wrong type."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected the fields of {kind.__name__}")
+    built = {}
+    for field in (each for each in fields(kind) if each.name in value):
+        given, kinds = value[field.name], get_args(field.type) or (field.type,)
+        inner = next((each for each in kinds if is_dataclass(each)), None)
+        if inner is not None and given is not None:
+            given = _build(inner, given)
+        elif not _fits(given, kinds):
+            raise ValueError(f"{field.name} is {str(given)[:80]}")
+        built[field.name] = given
+    return kind(**built)
 
 
 def _fits(value: object, kinds: Sequence[Any]) -> bool:
@@ -94,7 +110,7 @@ def find_stats_file(path: str | os.PathLike[str]) -> Path:
         beside = given.with_name(given.stem + SUFFIX)
         if beside.exists():
             return beside
-    if not given.is_file() and not predecessor_of(given).is_file():  # while it is renamed there may be no file
+    if not given.is_file() and not _predecessor_of(given).is_file():  # while it is renamed there may be no file
         raise NotFoundError(
             f"there is no stats file {given}. A loader writes one if the training script calls "
             f'observe.publish(loader, "{given.stem.removesuffix(".stats") or "run"}{SUFFIX}") (from tokenfeed import '
@@ -103,7 +119,7 @@ def find_stats_file(path: str | os.PathLike[str]) -> Path:
     return given
 
 
-def predecessor_of(path: Path) -> Path:
+def _predecessor_of(path: Path) -> Path:
     """The name a stats file gets when it has reached its size limit."""
     return path.with_name(f"{path.name}.1")
 
@@ -134,7 +150,7 @@ class StatsFile:
                 return self._read_predecessor(path)
 
     def _read_predecessor(self, path: Path) -> bytes:
-        with contextlib.suppress(FileNotFoundError), predecessor_of(path).open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), _predecessor_of(path).open("rb") as file:
             return self._read_lines(file.fileno())
         return b""
 
@@ -171,3 +187,87 @@ def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
             )
         raise StateError(f"{file} is empty: the training script has published nothing yet")
     return found
+
+
+def publish(loader: Any, path: str | os.PathLike[str], *, every: float = 1.0, max_bytes: int = 4 << 20) -> "Publisher":
+    """Write the loader's counters to a file, now and `every` that many seconds, until the loader or the process ends.
+
+    The ranks of one machine may share a file. The file is limited to `max_bytes`, and so is its predecessor
+    `<path>.1`. A write takes about 0.1 ms in a background thread. The first write happens before this function returns,
+    and raises if it fails; later failures (such as a full disk) only leave a gap in the file.
+
+    Name it `run.stats.jsonl`, beside the run file `run.jsonl`, and `tokenfeed top run.jsonl` finds it too.
+    """
+    if not 0.01 <= every <= 3600:
+        raise ArgumentError(f"every is {every}; expected 0.01 to 3,600 seconds")
+    if max_bytes < 4096:
+        raise ArgumentError(f"max_bytes is {max_bytes}; expected 4,096 or more")
+    return Publisher(find_loader(loader), Path(path), every=every, max_bytes=max_bytes)
+
+
+def find_loader(loader: Any) -> Delivery:
+    """The loader itself, or the loader whose batches `to_device` or `to_arrays` passes on."""
+    found = loader.loader if isinstance(loader, PlacedLoader) else loader
+    if not isinstance(found, Delivery):
+        raise ArgumentError(
+            f"expected a Loader, a stream, or what to_device or to_arrays makes of one; got {type(loader).__name__}"
+        )
+    return found
+
+
+class Publisher:
+    """Writes until it is closed or its loader is collected. The caller need not keep it."""
+
+    def __init__(self, loader: Delivery, path: Path, *, every: float, max_bytes: int) -> None:
+        self.path = path
+        self._loader = weakref.ref(loader)
+        self._max_bytes = max_bytes
+        identity = socket.gethostname(), os.getpid(), next(_numbers), loader.rank, loader.world_size
+        self._last = Snapshot(0.0, *identity, every, available_cores(), 0.0, 0, False, NO_STATS)
+        # The finalizer of a loader calls `close` in any thread at any moment. Releasing a lock is safe there; setting
+        # an Event is not, if that thread is the one waiting for it.
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._closed = threading.Lock()
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(ended=False)
+        weakref.finalize(loader, self.close)  # at exit too, to distinguish a run that ended from one that died
+        threading.Thread(target=self._run, name="tokenfeed-publish", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._wake.acquire(timeout=self._last.every):
+            with contextlib.suppress(OSError):
+                self._write(ended=False)
+
+    def _write(self, *, ended: bool) -> None:
+        loader = self._loader()
+        stats = self._last.stats if loader is None else loader.stats()
+        if self._closed.locked() and not ended:
+            return
+        now, cpu = round(time.time(), 3), round(time.process_time(), 3)
+        memory = measure_memory()
+        self._last = replace(self._last, time=now, cpu_seconds=cpu, memory_bytes=memory, ended=ended, stats=stats)
+        line = f"\n{self._last.to_json()}\n".encode()
+        # The file is opened for every line, so that one rank may rename it while others write. Each line is one write,
+        # with a line break before it: the line stays whole even after the half line of a killed process.
+        with self.path.open("ab", buffering=0) as file:
+            if file.tell() + len(line) <= self._max_bytes:
+                os.write(file.fileno(), line)
+                return
+        self.path.replace(_predecessor_of(self.path))
+        with self.path.open("ab", buffering=0) as file:
+            os.write(file.fileno(), line)
+
+    def close(self) -> None:
+        """Write the last line and stop."""
+        if os.getpid() == self._last.pid and self._closed.acquire(blocking=False):
+            self._wake.release()
+            with contextlib.suppress(OSError):
+                self._write(ended=True)
+
+    def __enter__(self) -> "Publisher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

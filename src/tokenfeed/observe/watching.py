@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from tokenfeed.errors import quantity
-from tokenfeed.observe.diagnosis import diagnose
-from tokenfeed.observe.rates import Rates
+from tokenfeed.observe.diagnosis import Rates, diagnose
 from tokenfeed.observe.snapshots import Snapshot, read_snapshots
 
 __all__ = ["Watched", "look", "watch"]

@@ -16,14 +16,14 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.locality import Shuffle, check_shuffle, shuffle_from_json, shuffle_to_json
 from tokenfeed.plan.mixing import Ledger, Mixture
-from tokenfeed.plan.order import INT64, Order, Orders
+from tokenfeed.plan.order import INT64, Orders
+from tokenfeed.plan.permutation import Locality, Shuffle, shuffle_from_json, shuffle_to_json
 from tokenfeed.plan.schedule import Schedule, Stage
-from tokenfeed.plan.skips import Skip, first_changes, jump, jump_back, retreat
-from tokenfeed.plan.sources import PlanSource
+from tokenfeed.plan.skips import Ranges, Skip
 from tokenfeed.plan.state import VERSION, check_kind, check_parts
 from tokenfeed.storage.local import read_bytes, replace_bytes
+from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.view import View
 from tokenfeed.types import Floats, Ints
 
@@ -31,6 +31,51 @@ __all__ = ["Plan", "PlanSource", "Trace"]
 
 _LONGEST_LABEL = 40
 """Length of a text that is written out in a state, which is then at most 300 bytes of JSON; else its checksum is."""
+
+
+@dataclass(frozen=True)
+class PlanSource:
+    """One source of a plan: how many samples it has, of which data, and what one sample is. Never bytes or paths."""
+
+    name: str
+    """Empty for the only source of a run over one view."""
+    num_samples: int
+    data: str
+    """Checksum of its data."""
+    view: Mapping[str, Any]
+    """What one sample is: the JSON form of a `ViewSpec`, such as `{"kind": "windows", "length": 2048}`."""
+    max_epochs: int | None = None
+    """Limit on how often its samples are seen; the run ends there."""
+
+    @classmethod
+    def of(cls, name: str, view: View, max_epochs: int | None = None) -> "PlanSource":
+        return cls(name, len(view), view.identity, view.spec.sample.to_json(), max_epochs)
+
+    @cached_property
+    def spec(self) -> ViewSpec:
+        """What one sample is. Raises StateError where a file that was read describes no view."""
+        return ViewSpec.from_json(self.view)
+
+    @property
+    def label(self) -> str:
+        """What one sample is, as text that differs wherever samples do."""
+        algorithm = self.view.get("algorithm")
+        return str(self.spec) if algorithm is None else f"{self.spec} by algorithm {algorithm}"
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {"name": self.name, "samples": self.num_samples, "data": self.data, "view": dict(self.view)}
+        return fields if self.max_epochs is None else {**fields, "max_epochs": self.max_epochs}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "PlanSource":
+        match value:
+            case {"name": str(name), "samples": count, "data": str(data), "view": view}:
+                limit = value.get("max_epochs")
+                if _is_count(count) and (limit is None or _is_count(limit)):
+                    source = cls(name, count, data, view, limit)
+                    _ = source.spec  # checks the view
+                    return source
+        raise StateError(f"{str(value)[:200]} describes no source of a plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +111,8 @@ class Plan:
     ) -> None:
         """`sources` in the order of the schedule's names; one source needs no schedule.
 
-        `skips` in the order in which they were made. Those by document need a view to find samples: `Plan.of`. A
-        `Locality` as `shuffle` holds for every source: a run then reads from 2 · tile blocks of each at a time.
+        Skips by document need a view to find samples: `Plan.of`. A `Locality` as `shuffle` holds for every source: a
+        run then reads from 2 · tile blocks of each at a time.
         """
         if schedule is None:
             schedule = Schedule([Stage({source.name: 1.0 for source in sources})], [source.name for source in sources])
@@ -78,40 +123,32 @@ class Plan:
         self.sources = tuple(sources)
         self.schedule = schedule
         self.seed = seed
-        self.shuffle = check_shuffle(shuffle)
+        if not isinstance(shuffle, bool | Locality):
+            raise ArgumentError(f"shuffle is {shuffle!r}; it must be True, False or a Locality")
+        self.shuffle = shuffle
         self.skips = tuple(skips)
         self.starts: Ints = np.cumsum([0, *(source.num_samples for source in sources)])
         """Joined number of the first sample of each source, where all are numbered one after the other; and the end."""
-        self._orders = [
-            Order(
-                source.num_samples,
-                seed=_seed_of(source.name, seed),
-                shuffle=self.shuffle,
-                group=source.spec.samples_per_group,
-            )
-            for source in sources
-        ]
-        self._ranges: list[tuple[int, int]] = []
-        for skip in self.skips:
-            self._add_skip(skip)
-        self._changes = first_changes(self.skips)
-        self._together = Orders(self._orders, self.shuffle)
-        self._only = self._orders[0] if len(sources) == 1 and schedule.total is None else None
-        """The order of the only source, whose numbers are then those of the run."""
+        self._orders = Orders(
+            [source.num_samples for source in sources],
+            [source.spec.samples_per_group for source in sources],
+            [_seed_of(source.name, seed) for source in sources],
+            shuffle,
+        )
+        self._ranges = Ranges([skip.samples for skip in skips if skip.samples is not None])
+        for skip in sorted((skip for skip in skips if skip.samples is None), key=lambda skip: skip.at):
+            number = self.source_number(skip.source)
+            if not skip.indices and not skip.mask:
+                raise ArgumentError(f"{skip}: only a view can tell which samples touch these documents; use Plan.of")
+            if not skip.mask:  # which changes no order
+                reached = int(self._ranges.jump(np.array([skip.at]))[0])
+                self._orders.remove(number, skip.indices, int(schedule.counts(reached)[number]))
+        self._changes = [skip.at if skip.samples is None else self._ranges.retreat(skip.samples[0]) for skip in skips]
+        """The first k that each skip may change."""
+        self._is_alone = len(sources) == 1 and schedule.total is None
+        """Whether the numbers of the only source are those of the run."""
         self._steady: tuple[int, int, dict[str, Any]] = 0, 0, {}
         """(start, stop, parts): for all k in [start, stop), `parts(k)` is this."""
-
-    def _add_skip(self, skip: Skip) -> None:
-        if skip.samples is not None:
-            self._ranges.append(skip.samples)
-            return
-        number = self.source_number(skip.source)
-        if skip.mask:
-            return  # it changes no order
-        if not skip.indices:
-            raise ArgumentError(f"{skip}: only a view can tell which samples touch these documents; use Plan.of")
-        at = int(jump(np.array([skip.at]), self._ranges)[0])
-        self._orders[number].remove(skip.indices, int(self.schedule.counts(at)[number]))
 
     @classmethod
     def of(cls, view: View | Mixture, *, seed: int = 0, shuffle: Shuffle = True, skips: Sequence[Skip] = ()) -> "Plan":
@@ -151,11 +188,15 @@ class Plan:
         """
         numbers = np.asarray(samples, INT64)
         if self._ranges:
-            numbers = jump(numbers, self._ranges)
-        if self._only is not None:
-            return np.zeros(numbers.size, INT64), *self._only.locate(numbers)
+            numbers = self._ranges.jump(numbers)
+        if self._is_alone:
+            return np.zeros(numbers.size, INT64), *self._orders.locate(None, numbers)
         sources, numbers = self.schedule.locate(numbers)
-        return sources, *self._together.locate(sources, numbers)
+        return sources, *self._orders.locate(sources, numbers)
+
+    def without_skips(self, samples: Any) -> Any:
+        """Numbers of samples in the run without skipped ranges: what `Skip(samples=…)` and `then(at=…)` count in."""
+        return self._ranges.jump(samples)
 
     def find(self, index: int, *, epochs: Sequence[int], source: str | None = None) -> Ints:
         """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped."""
@@ -172,13 +213,13 @@ class Plan:
         given, size = np.asarray(indices, np.int64), self.sources[number].num_samples
         if given.size and not (given.min() >= 0 and given.max() < size):
             raise ArgumentError(f"samples {given.min()} to {given.max()} are asked for; the view has {size:,}")
-        own = self._orders[number].find(given, epoch)
-        return jump_back(own if self._only is not None else self.schedule.find(number, own), self._ranges)
+        own = self._orders.find(number, given, epoch)
+        return self._ranges.jump_back(own if self._is_alone else self.schedule.find(number, own))
 
     @cached_property
     def end(self) -> int | None:
         """How many samples the run has: to the end of the last stage, or until a source would be seen too often."""
-        ends = [None if self.schedule.total is None else retreat(self.schedule.total, self._ranges)]
+        ends = [None if self.schedule.total is None else self._ranges.retreat(self.schedule.total)]
         for number, source in enumerate(self.sources):
             if source.max_epochs is not None:
                 ends.append(self._count(number, source.max_epochs))
@@ -195,9 +236,9 @@ class Plan:
 
     def _count(self, number: int, epochs: int) -> int | None:
         """How many samples come before a source would begin its next epoch after so many; None if it never does."""
-        own = self._orders[number].count(epochs)
+        own = self._orders.count(number, epochs)
         sample = int(self.schedule.find(number, np.array([own]))[0])
-        return None if sample < 0 else retreat(sample, self._ranges)
+        return None if sample < 0 else self._ranges.retreat(sample)
 
     def trace(self, samples: Sequence[int] | Ints) -> list[Trace]:
         """Where samples of the run come from."""
@@ -213,8 +254,10 @@ class Plan:
 
     def ledger(self, num_delivered: int) -> list[Ledger]:
         """What every source has given among the first `num_delivered` samples (those of skipped ranges not counted)."""
-        counts = self._without_skipped(num_delivered, self.schedule.counts).tolist()
-        targets = self._without_skipped(num_delivered, self.schedule.targets).tolist()
+        counts, targets = (
+            self._without_skipped(num_delivered, count).tolist()
+            for count in (self.schedule.counts, self.schedule.targets)
+        )
         return [
             Ledger(source.name, count, target, source.num_samples, source.max_epochs)
             for source, count, target in zip(self.sources, counts, targets, strict=True)
@@ -222,16 +265,16 @@ class Plan:
 
     def _without_skipped(self, num_delivered: int, count: Callable[[int], Ints | Floats]) -> Ints | Floats:
         """Counts before sample `num_delivered` of the run, less those of the ranges that it jumped over."""
-        total = count(int(jump(np.array([num_delivered]), self._ranges)[0]))
-        for place, (start, stop) in enumerate(self._ranges):
-            if num_delivered > start:
-                first, last = jump(np.array([start, stop]), self._ranges[:place]).tolist()
-                total = total - (count(last) - count(first))
+        reached = self._reached(num_delivered)
+        total = count(reached)
+        for start, stop in self._ranges:
+            if start < reached:
+                total = total - (count(stop) - count(start))
         return total
 
     def _reached(self, num_delivered: int) -> int:
         """Where the schedule is after the last sample: a range that is skipped from here on changes nothing yet."""
-        return int(jump(np.array([num_delivered - 1]), self._ranges)[0]) + 1 if num_delivered else 0
+        return int(self._ranges.jump(np.array([num_delivered - 1]))[0]) + 1 if num_delivered else 0
 
     def early_skips(self, num_delivered: int) -> list[Skip]:
         """The skips that may change any of the first `num_delivered` samples."""
@@ -250,7 +293,7 @@ class Plan:
         drawn = [each for each, count in zip(self.sources, counts, strict=True) if count or not each.name]
         alone = drawn[0].spec if len(drawn) == 1 else None
         family = None if alone is None else alone.family
-        early = [skip.to_json() for skip in self.early_skips(num_delivered)]
+        early = sorted(json.dumps(skip.to_json()) for skip in self.early_skips(num_delivered))
         parts = {
             "data": _summary([[each.name, each.num_samples, each.data] for each in drawn], {e.data for e in drawn}),
             "view": family or _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
@@ -379,3 +422,7 @@ def _summary(entries: list[list[Any]], texts: set[str]) -> str:
 
 def _digest(value: Any) -> str:
     return checksum(json.dumps(value).encode())
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value < 1 << 62

@@ -1,15 +1,15 @@
 """Samples that a run must not see: ranges of the run, and samples of the data from some point of the run on.
 
-A run numbers the samples it delivers k = 0, 1, 2, … without gaps, whatever it skips. A range [start, stop) is a jump:
-from k = start on, the run continues stop − start samples later. A removal takes samples of one source out of every
-epoch from k = `at` on. Let q₀ < q₁ < … be the sorted places of the removed samples in an epoch: the r-th sample that is
-left has place r + (number of i with qᵢ − i ≤ r).
+A run numbers the samples it delivers k = 0, 1, 2, … without gaps, whatever it skips. A range [start, stop) counts in
+the run as it is without skips, and is a jump. A removal takes samples of one source out of every epoch from k = `at`
+on. Let q₀ < q₁ < … be the sorted places of the removed samples in an epoch: the r-th sample that is left has place
+r + (number of i with qᵢ − i ≤ r).
 
-Both change only what comes after the point at which they were added. So a run can return to a checkpoint before a loss
-spike, skip the samples that caused it, and repeat nothing.
+Both change only what comes after the point at which they begin, in whatever order they were made. So a run can return
+to a checkpoint before a loss spike, skip the samples that caused it, and repeat nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.types import Ints
 
-__all__ = ["Range", "Removals", "Skip", "first_changes", "jump", "jump_back", "retreat"]
+__all__ = ["Range", "Ranges", "Removals", "Skip"]
 
 Range = tuple[int, int]
 
@@ -26,6 +26,9 @@ Range = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Skip:
     """Samples not to see: `samples`, a range of the run; or `documents` or `indices`, skipped from sample `at` on.
+
+    All ranges count in the run as it is without skips: `plan.without_skips(k)` is the number there of the k-th sample
+    of a run that has skips already. `at` is a k of the run as it is delivered, such as that of a checkpoint.
 
     >>> Skip(samples=(81_000, 82_000))          # what steps around a loss spike would have delivered
     >>> Skip(documents=[17, 4711], at=80_000)   # every sample that touches these documents
@@ -60,11 +63,6 @@ class Skip:
         if self.at < 0:
             raise ArgumentError(f"{self}: at is the number of a sample, and cannot be negative")
 
-    @property
-    def begins(self) -> int:
-        """The first k that it changes, at the earliest, in the numbering that earlier skips leave."""
-        return self.at if self.samples is None else self.samples[0]
-
     def to_json(self) -> list[Any]:
         if self.samples is not None:
             return ["samples", *self.samples]
@@ -88,43 +86,37 @@ class Skip:
         raise ArgumentError(f"{str(value)[:80]} describes no skip")
 
 
-def first_changes(skips: Sequence[Skip]) -> list[int]:
-    """For every skip, the first k that it may change, in the numbering of the whole run.
+class Ranges(list[Range]):
+    """Skipped ranges of a run, in the numbers that it has without skips: sorted, those that touch or overlap as one.
 
-    A skip counts in the numbering that earlier skips leave. A later range that lies before it brings it closer:
-    samples (50, 60), then (10, 15), and the first of them begins at k = 45.
+    (10, 15) and (50, 60):  k = 9 → 9, 10 → 15, 44 → 49, 45 → 60
     """
-    return [
-        skip.begins
-        if skip.mask  # counts in the final numbering, as batches do
-        else retreat(skip.begins, [later.samples for later in skips[place + 1 :] if later.samples is not None])
-        for place, skip in enumerate(skips)
-    ]
 
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        merged: list[Range] = []
+        for start, stop in sorted(ranges):
+            if merged and start <= merged[-1][1]:
+                start, last = merged.pop()
+                stop = max(stop, last)
+            merged.append((start, stop))
+        super().__init__(merged)
+        self._starts, self._stops = np.array(merged, np.int64).reshape(-1, 2).T
+        self._skipped = np.concatenate([[0], np.cumsum(self._stops - self._starts)])
 
-def retreat(number: int, ranges: Sequence[Range]) -> int:
-    """The first k that `jump` takes to `number` or beyond it."""
-    for start, stop in ranges:
-        number = min(number, max(start, number - (stop - start)))
-    return number
+    def jump(self, samples: Ints) -> Ints:
+        """k → its number in the run without skips."""
+        jumps = self._starts - self._skipped[:-1]
+        return np.asarray(samples + self._skipped[np.searchsorted(jumps, samples, side="right")])
 
+    def jump_back(self, numbers: Ints) -> Ints:
+        """Undo `jump`; −1 for numbers that are skipped, and for those that are −1."""
+        before = np.searchsorted(self._starts, numbers, side="right")
+        skipped = (before > 0) & (numbers < np.append(0, self._stops)[before])
+        return np.where(skipped | (numbers < 0), -1, numbers - self._skipped[before])
 
-def jump(samples: Ints, ranges: Sequence[Range]) -> Ints:
-    """k → number in the stream without skipped ranges.
-
-    A range counts in the numbering that those before it leave, so the last one is applied first.
-    """
-    for start, stop in reversed(ranges):
-        samples = samples + (stop - start) * (samples >= start)
-    return samples
-
-
-def jump_back(numbers: Ints, ranges: Sequence[Range]) -> Ints:
-    """Undo `jump`; −1 for numbers that are skipped, and for those that are −1."""
-    for start, stop in ranges:
-        inside = (numbers >= start) & (numbers < stop)
-        numbers = np.where(inside, -1, numbers - (stop - start) * (numbers >= stop))
-    return numbers
+    def retreat(self, number: int) -> int:
+        """The first k that `jump` takes to `number` or beyond it."""
+        return number - sum(min(stop, number) - start for start, stop in self if start < number)
 
 
 class Removals:
@@ -143,9 +135,7 @@ class Removals:
         self._sorted: dict[tuple[int, int], Ints] = {}
 
     def add(self, start: int, indices: Ints) -> None:
-        """Remove `indices` too, from number `start` on."""
-        if start < self._starts[-1]:
-            raise ArgumentError(f"skips must be given in the order in which they were made; {start} is too early")
+        """Remove `indices` too, from number `start` on, which is no earlier than those before."""
         removed = np.union1d(self._removed[-1], indices)
         if removed.size >= self._n:
             raise ArgumentError(f"all {self._n:,} samples would be skipped")

@@ -2,7 +2,7 @@
 
 from tokenfeed.preparation.mapping import Characters, MapFunction, annotates
 from tokenfeed.preparation.prepare import prepare
-from tokenfeed.preparation.recipe import Recipe
+from tokenfeed.preparation.records import Recipe
 from tokenfeed.preparation.report import Report
 
 __all__ = ["Characters", "MapFunction", "Recipe", "Report", "annotates", "prepare"]

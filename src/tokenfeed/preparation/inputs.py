@@ -1,16 +1,17 @@
 """The files that are prepared, and the slices they are cut into: one slice is one task."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError
 from tokenfeed.text.sources.files import open_text
-from tokenfeed.text.sources.finding import PathLike, find_files, of_split
+from tokenfeed.text.sources.finding import PathLike, find_files
 from tokenfeed.text.sources.portions import Portion, TextRules
+from tokenfeed.text.sources.splitting import Val, choose_splits
 from tokenfeed.text.sources.stored import StoredFile
 
-__all__ = ["InputFile", "Slice", "cut", "find_inputs", "read_slice"]
+__all__ = ["InputFile", "Slice", "cut", "find_inputs", "read_slice", "split_inputs"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,13 @@ class InputFile:
     size: int
     digest: str
     """16 hexadecimal digits that stand for the content, wherever the file lies."""
+    split: str | None = None
+    """Split of its documents; `train` loses some to `val` where that is a share."""
+
+    @property
+    def content(self) -> tuple[int, str, str | None]:
+        """What it adds to a store, whatever it is called."""
+        return self.size, self.digest, self.split
 
 
 @dataclass(frozen=True)
@@ -38,9 +46,24 @@ class Slice:
     stop: int
 
 
-def find_inputs(sources: PathLike | Sequence[PathLike], *, split: str | None = None) -> list[InputFile]:
+def find_inputs(sources: PathLike | Sequence[PathLike]) -> list[InputFile]:
     """The files that `tokenfeed.stream` would read, in the same order. Two small reads a file, or one request."""
-    return [_describe(StoredFile(file.path), file.name) for file in of_split(find_files(sources), split)]
+    return [_describe(StoredFile(file.path), file.name) for file in find_files(sources)]
+
+
+def split_inputs(sources: PathLike | Sequence[PathLike], val: Val) -> tuple[list[InputFile], float]:
+    """The files that `find_inputs` gives, each with its split, and the share of the documents of `train` that is `val`.
+
+    Files that are in no split, because `val` names others instead, are left out. Without `val`, and without any file
+    that says val or test, there are no splits.
+    """
+    found = find_files(sources)
+    splits = choose_splits(found, val)
+    if isinstance(val, str | Sequence):
+        splits.pick(found, "train")  # refuses to hold out everything
+    names = [None] * len(found) if val is None and {*splits.files} == {"train"} else splits.files
+    taken = [(file, name) for file, name, split in zip(found, names, splits.files, strict=True) if split is not None]
+    return [replace(_describe(StoredFile(file.path), file.name), split=name) for file, name in taken], splits.fraction
 
 
 def cut(file_number: int, file: InputFile, *, text_column: str = "text", slice_bytes: int = 64 << 20) -> list[Slice]:

@@ -13,8 +13,7 @@ A text may be cut in two places without any token changing:
   and none of which, at the last match before such a place, looks at what follows it. Each of these places is between
   white space and something else, so that runs are not cut either.
 
-With another pattern, and in a text that has none of these places, all is kept until the text ends: exact still, but
-as large in memory as the text.
+With another pattern, and in a text that has none of these places, all is kept until the text ends.
 """
 
 import re
@@ -110,23 +109,14 @@ def has_known_cuts(pattern: str) -> bool:
 
 def _alternatives(pattern: str) -> list[str]:
     """The alternatives of a regular expression: what `|` divides, outside of groups and classes."""
-    found, start, depth, in_class = [], 0, 0, False
-    position = 0
-    while position < len(pattern):
-        character = pattern[position]
-        if character == "\\":
-            position += 1
-        elif in_class:
-            in_class = character != "]"
-        elif character == "[":
-            in_class = True
-        elif character in "()":
-            depth += 1 if character == "(" else -1
-        elif character == "|" and depth == 0:
-            found.append(pattern[start:position])
-            start = position + 1
-        position += 1
-    return [*found, pattern[start:]]
+    found, depth = [""], 0
+    for part in re.findall(r"\\.|\[(?:\\.|[^]\\])*\]|.", pattern, re.DOTALL):  # a class is one part
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if part == "|" and depth == 0:
+            found.append("")
+        else:
+            found[-1] += part
+    return found
 
 
 def _run_at_end(text: str) -> int:

@@ -51,14 +51,12 @@ class MapFunction:
         self.spans = dict(spans)
         functools.update_wrapper(self, function)
 
+        kind = function if isinstance(function, types.FunctionType) else type(function)
+        self.name = kind.__qualname__
+
     def __call__(self, text: str, kept: Mapping[str, Any], tokens: Array, /) -> Mapping[str, Any] | None:
         made: Mapping[str, Any] | None = self.function(text, kept, tokens)
         return made
-
-    @property
-    def name(self) -> str:
-        kind = self.function if isinstance(self.function, types.FunctionType) else type(self.function)
-        return kind.__qualname__
 
 
 def annotates(
@@ -138,41 +136,36 @@ class MapOrigin:
         place, _, function = (_locate(given) if isinstance(given, MapFunction) else given).rpartition(":")
         if not place or not function.isidentifier():
             raise ArgumentError(f"map is {given!r}; expected 'file.py:function' or 'package.module:function'")
-        if place.endswith(".py"):
-            source = read_bytes(Path(place))
-            return cls(function, Path(place).stem, source, _digest(source))
-        file = _module_file(place)
+        is_file = place.endswith(".py")
+        file = place if is_file else _module_file(place)
         if file is None:
             raise ArgumentError(f"map is {given!r}; there is no module {place} here")
-        return cls(function, place, None, _digest(read_bytes(Path(file))))
+        source = read_bytes(Path(file))
+        digest = hashlib.blake2b(source, digest_size=8).hexdigest()
+        return cls(function, Path(place).stem if is_file else place, source if is_file else None, digest)
 
     def load(self) -> MapFunction:
         """The function, in this process. Runs the module it is in."""
         global _is_loading
         _is_loading = True
         try:
-            return self._load()
+            if self.source is None:
+                module = importlib.import_module(self.module)
+            else:
+                module = types.ModuleType(f"tokenfeed_map_{self.module}")
+                sys.modules[module.__name__] = module  # dataclasses and the like look for it there
+                exec(compile(self.source, f"{self.module}.py", "exec"), module.__dict__)
         finally:
             _is_loading = False
-
-    def _load(self) -> MapFunction:
-        if self.source is None:
-            module = importlib.import_module(self.module)
-        else:
-            module = types.ModuleType(f"tokenfeed_map_{self.module}")
-            sys.modules[module.__name__] = module  # dataclasses and the like look for it there
-            exec(compile(self.source, f"{self.module}.py", "exec"), module.__dict__)
         if self.function not in vars(module):
             raise ArgumentError(f"{self.module} has no function {self.function!r}")
         return check_declared(vars(module)[self.function], self.function)
 
 
 def tile(spans: Mapping[str, Iterable[Span]], num_items: int) -> list[tuple[int, dict[str, Any]]]:
-    """Where new spans begin in any of several tables, with their payloads: (item, {table: payload}).
+    """Where spans begin in any of several tables: (item, {table: payload}), from item 0 on. A gap has the payload None.
 
-    Items that no span covers are a span without payload. The first entry is item 0, with every table.
-
-        {"a": [(1, 3, "x")], "b": [(0, 2, "y")]}, 4 items →  0: a None, b "y";  1: a "x";  2: b None;  3: a None
+    {"a": [(1, 3, "x")], "b": [(0, 2, "y")]}, 4 items →  0: a None, b "y";  1: a "x";  2: b None;  3: a None
     """
     begun: dict[tuple[int, int], dict[str, Any]] = {}
     for table, given in spans.items():
@@ -185,8 +178,7 @@ def tile(spans: Mapping[str, Iterable[Span]], num_items: int) -> list[tuple[int,
 
 def _tiles(table: str, spans: Iterable[Span], num_items: int) -> Iterator[tuple[int, Any]]:
     """Where each span begins and each gap between them, from item 0 on."""
-    end = 0
-    has_begun = False
+    end, has_begun = 0, False
     for start, stop, payload in sorted(spans, key=lambda span: span[:2]):
         if not end <= start <= stop <= num_items:
             raise ArgumentError(
@@ -220,7 +212,3 @@ def _module_file(module: str) -> str | None:
     except (ImportError, ValueError):
         return None
     return None if spec is None else spec.origin
-
-
-def _digest(source: bytes) -> str:
-    return hashlib.blake2b(source, digest_size=8).hexdigest()

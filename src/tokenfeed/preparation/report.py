@@ -4,12 +4,13 @@ import posixpath
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tokenfeed.errors import quantity
+from tokenfeed.preparation.documents import Task
 from tokenfeed.preparation.inputs import InputFile
 from tokenfeed.preparation.records import Counts, Record
-from tokenfeed.preparation.slices import Task
 
 __all__ = ["Board", "Report", "SourceCounts"]
 
@@ -32,24 +33,26 @@ class Report:
     """The contents of the store, by folder and in all, and the work of this run: at the end, or so far."""
 
     path: str
-    is_complete: bool
-    """Whether all slices are done, and the store is sealed: True once the last part is done."""
-    total: Counts
     num_bytes: int
     """Bytes of all input files as they are stored, done or not."""
-    files: int
-    """Files with all slices done."""
     num_files: int
-    slices: int
-    """Slices that are done."""
     num_slices: int
-    made: int
+    splits: dict[str, int]
+    """Splits by name, and the files in each; a `val` chosen by text has none. Empty without splits."""
+    is_complete: bool = False
+    """Whether all slices are done, and the store is sealed: True once the last part is done."""
+    total: Counts = field(default_factory=Counts)
+    files: int = 0
+    """Files with all slices done."""
+    slices: int = 0
+    """Slices that are done."""
+    made: int = 0
     """Slices that this run made."""
-    made_counts: Counts
+    made_counts: Counts = field(default_factory=Counts)
     """Counts of this run. While it works, slices under way are part of these and of the total."""
-    retries: int
+    retries: int = 0
     """Slices begun again because their worker died."""
-    seconds: float
+    seconds: float = 0.0
     shards: int = 0
     sources: list[SourceCounts] = field(default_factory=list)
     """Counts by folder, in the order of the inputs; at the end only, like the shards and the problems."""
@@ -71,68 +74,81 @@ class Report:
         """Documents that are in the inputs but not in the store."""
         return self.total.malformed + self.total.null + self.total.dropped
 
+    def __str__(self) -> str:
+        """Four lines: the store, its splits, what was read, and how fast this run was."""
+        total, state = self.total, "complete and sealed" if self.is_complete else "not complete"
+        files = {name: quantity(count, "file") for name, count in self.splits.items()}
+        splits = [
+            f"{name}: {_quantities(*counts)} ({files.get(name, 'by their text')})"
+            for name, counts in total.by_split().items()
+            if counts[0]
+        ]
+        left_out = f"{total.malformed:,} malformed, {total.null:,} null, {total.dropped:,} by the map function"
+        rates = f"{self.tokens_per_second / 1e6:,.2f} M tokens/s, {self.bytes_per_second / 1e6:,.1f} MB/s"
+        read = f"read: {quantity(self.num_files, 'file')}, {self.num_bytes / 1e6:,.1f} MB"
+        return "\n".join(
+            (
+                f"{self.path}: {_quantities(total.documents, total.tokens)}, {quantity(self.shards, 'shard')}, {state}",
+                f"  {'; '.join(splits) if self.splits else 'no splits'}",
+                f"  {read}; left out: {left_out if self.left_out else 'nothing'}",
+                f"  this run: {self.made:,} of {quantity(self.num_slices, 'slice')} in {self.seconds:.1f} s: {rates}",
+            )
+        )
+
     def to_json(self) -> dict[str, Any]:
-        derived = {
-            "tokens_per_second": self.tokens_per_second,
-            "bytes_per_second": self.bytes_per_second,
-            "left_out": self.left_out,
-        }
-        return {**asdict(self), **derived}
+        rates = {"tokens_per_second": self.tokens_per_second, "bytes_per_second": self.bytes_per_second}
+        return {**asdict(self), **rates, "left_out": self.left_out}
+
+
+def _quantities(documents: int, tokens: int) -> str:
+    return f"{quantity(documents, 'document')}, {quantity(tokens, 'token')}"
 
 
 class Board:
     """Adds up records and the counts of slices under way, and reports them about ten times a second."""
 
     def __init__(
-        self,
-        path: str,
-        files: Sequence[InputFile],
-        tasks: Sequence[Task],
-        progress: Callable[[Report], object] | None,
+        self, path: str, files: Sequence[InputFile], tasks: Sequence[Task], progress: Callable[[Report], object] | None
     ) -> None:
         self.records: dict[Task, Record] = {}
-        self._path = path
-        self._files = files
+        splits = dict(Counter(file.split for file in files if file.split is not None))
+        self._report = Report(path, sum(file.size for file in files), len(files), len(tasks), splits)
+        self._files, self._progress = files, progress
         self._tasks = {task.slice: task for task in tasks}
         self._left_of_file = Counter(task.slice.file for task in tasks)
-        self._num_bytes = sum(file.size for file in files)
-        self._total, self._made_counts = Counts(), Counts()
         self._under_way: dict[Task, Counts] = {}
-        self._made = self._retries = 0
-        self._progress = progress
-        self._began = time.monotonic()
-        self._told = -1.0
+        self._began, self._told = time.monotonic(), -1.0
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.records) == len(self._tasks)
 
     def was_done(self, record: Record) -> None:
         """Note a slice that an earlier run made, or another part."""
         self.records[self._tasks[record.slice]] = record
         self._left_of_file[record.slice.file] -= 1
-        self._total.add(record.counts)
+        self._report.total += record.counts
 
     def done(self, record: Record) -> None:
         """Note a slice that this run made."""
         self.was_done(record)
         self._under_way.pop(self._tasks[record.slice], None)
-        self._made += 1
-        self._made_counts.add(record.counts)
-        self._show(is_last=len(self.records) == len(self._tasks))
+        self._report.made += 1
+        self._report.made_counts += record.counts
+        self._show()
 
     def tell(self, task: Task, counts: Counts | None) -> None:
         """Note how far a slice has come; None where it begins again."""
         if counts is None:
             self._under_way.pop(task, None)
-            self._retries += 1
+            self._report.retries += 1
         else:
             self._under_way[task] = counts
-        self._show(is_last=False)
+        self._show()
 
     def report(self, *, is_complete: bool) -> Report:
         """The report at the end."""
         records = sorted(self.records.values(), key=lambda record: (record.slice.file, record.slice.number))
-        report = self._so_far()
-        report.is_complete = is_complete
-        report.shards = sum(len(record.shards) for record in records)
-        report.problems = [problem for record in records for problem in record.problems][:_LISTED_PROBLEMS]
         sources: dict[str, SourceCounts] = {}
         of_file = []
         for file in self._files:
@@ -140,34 +156,28 @@ class Board:
             of_file.append(sources.setdefault(name, SourceCounts(name)))
             of_file[-1].files += 1
         for record in records:
-            of_file[record.slice.file].counts.add(record.counts)
-        report.sources = list(sources.values())
-        return report
+            of_file[record.slice.file].counts += record.counts
+        return replace(
+            self._so_far(),
+            is_complete=is_complete,
+            shards=sum(len(record.shards) for record in records),
+            sources=list(sources.values()),
+            problems=[problem for record in records for problem in record.problems][:_LISTED_PROBLEMS],
+        )
 
     def _so_far(self) -> Report:
-        total, made_counts = Counts(), Counts()
-        total.add(self._total)
-        made_counts.add(self._made_counts)
-        for counts in self._under_way.values():
-            total.add(counts)
-            made_counts.add(counts)
-        return Report(
-            path=self._path,
-            is_complete=False,
-            total=total,
-            num_bytes=self._num_bytes,
+        under_way = sum(self._under_way.values(), Counts())
+        return replace(
+            self._report,
+            total=self._report.total + under_way,
+            made_counts=self._report.made_counts + under_way,
             files=sum(self._left_of_file[file] == 0 for file in range(len(self._files))),
-            num_files=len(self._files),
             slices=len(self.records),
-            num_slices=len(self._tasks),
-            made=self._made,
-            made_counts=made_counts,
-            retries=self._retries,
             seconds=time.monotonic() - self._began,
         )
 
-    def _show(self, *, is_last: bool) -> None:
+    def _show(self) -> None:
         now = time.monotonic()
-        if self._progress is not None and (is_last or now - self._told >= _TELL_SECONDS):
+        if self._progress is not None and (self.is_done or now - self._told >= _TELL_SECONDS):
             self._told = now
             self._progress(self._so_far())

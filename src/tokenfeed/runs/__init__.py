@@ -1,11 +1,8 @@
 """Runs: what a training run delivered, from its run file.
 
-history      starts of a run, and which steps and rows deliver which samples
-file         the run file, written and read
-streams      the run file of a stream, which cannot be traced
+file         the run file: written, read, and which steps and rows deliver which samples
 origins      the views that a run was over, opened again and checked
-rows         rows of a step, traced to shards and documents
-sightings    documents, and the rows that deliver them
+tracing      rows, traced to shards and documents; documents, and the rows that deliver them
 run          `Run`, which puts these together
 comparison   where two runs part, and why
 """

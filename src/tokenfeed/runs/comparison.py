@@ -10,7 +10,7 @@ import numpy as np
 from tokenfeed.errors import StateError
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.steps import Stretch
-from tokenfeed.runs.history import Leg
+from tokenfeed.runs.file import Leg
 from tokenfeed.runs.run import Run
 from tokenfeed.types import Ints
 
@@ -28,15 +28,21 @@ class Difference:
     first: Any
     second: Any
 
+    def __str__(self) -> str:
+        first, second = ("none" if value in (None, []) else str(value)[:200] for value in (self.first, self.second))
+        return f"with {self.part} {first} in the first run and {second} in the second"
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """From where on two runs differ."""
+    """From where on two runs differ. `str` tells it in sentences."""
 
     step: int | None = None
     """First step that delivers other samples, or in another order."""
     samples: tuple[int, int] | None = None
     """Number, in each run, of the first sample of that step that differs."""
+    epochs: tuple[int, int] | None = None
+    """Epochs of that sample in each run, where it is the same row of the data in another epoch."""
     why: tuple[Difference, ...] = ()
     division_step: int | None = None
     """First step, before that, that delivers the same samples in another division among ranks."""
@@ -46,6 +52,23 @@ class Comparison:
     @property
     def same(self) -> bool:
         return self.step is None and self.division_step is None
+
+    def __str__(self) -> str:
+        told = ["The runs deliver the same samples in the same steps."] if self.same else []
+        if self.division_step is not None:
+            told.append(
+                f"From step {self.division_step:,} on the runs deliver the same samples, divided differently among "
+                f"ranks: {', and '.join(map(str, self.division))}."
+            )
+        if self.step is not None and self.samples is not None:
+            first, second = self.samples
+            what = f"other samples, the first at {first:,} and {second:,}"
+            if self.epochs is not None:
+                what = "the same rows of the data in another epoch, {} in the first run and {} in the second".format(
+                    *self.epochs
+                )
+            told.append(f"From step {self.step:,} on the runs deliver {what}: {', and '.join(map(str, self.why))}.")
+        return "\n".join([*told, *([] if self.note is None else [self.note])])
 
 
 class _Progress(NamedTuple):
@@ -74,24 +97,23 @@ def compare(first: Run, second: Run) -> Comparison:
     """
     division: dict[str, Any] = {}
     notes: list[str] = []
-
-    def differ(step: int, ones: _Progress, others: _Progress, offset: int) -> Comparison:
-        samples = ones.samples + offset, others.samples + offset
-        return Comparison(step, samples, tuple(_reasons(ones, others, samples)), note=_join(notes), **division)
-
     for step, stop_step, ones, others in _walk(first, second):
         same_width = ones.width == others.width
         steps = 1 if not same_width else _FOREVER if stop_step is None else stop_step - step
         counts = [min(each.left, steps * each.width) for each in (ones, others)]
         offset = _first_difference(ones, others, min(counts), notes)
-        if offset is None and counts[0] != counts[1]:
-            offset = min(counts)  # one of them has no more
+        ends = offset is None and counts[0] != counts[1]  # one of them has no more
+        if ends:
+            offset = min(counts)
         differing_step = None if offset is None else step + offset // ones.width if same_width else step
         divided = ones.leg.start.world_size != others.leg.start.world_size and min(counts) > 0
         if divided and not division and differing_step != step:
             division = {"division_step": step, "division": tuple(_layout(ones, others))}
-        if offset is not None and differing_step is not None:
-            return differ(differing_step, ones, others, offset)
+        if offset is not None:
+            samples = ones.samples + offset, others.samples + offset
+            epochs = None if ends else _epochs(ones, others, samples)
+            why = tuple(_reasons(ones, others, samples))
+            return Comparison(differing_step, samples, epochs, why, note=_join(notes), **division)
     return Comparison(note=_join(notes), **division)
 
 
@@ -119,37 +141,29 @@ def _progress(parts: list[tuple[Leg, Stretch]], step: int) -> _Progress:
 def _first_difference(ones: _Progress, others: _Progress, count: int, notes: list[str]) -> int | None:
     """The first i < count for which sample ones.samples + i of one plan is not others.samples + i of the other."""
     plan, other = ones.leg.start.plan, others.leg.start.plan
-    same_from = 0
-    if ones.samples == others.samples:
+    begin, same_from = ones.samples, 0
+    if begin == others.samples:
         if plan == other:
             return None
-        same_from = _agree_until(plan, other, ones.samples, count)
+        # Parts that differ once differ for good, so bisection finds the first samples that depend on others.
+        differ = bisect_left(range(count + 1), True, key=lambda i: plan.parts(begin + i) != other.parts(begin + i))
+        same_from = max(0, differ - 1)
     # Plans that are written differently may agree by chance, or, as a skip of what never comes, for good.
     looked_at, chunk = same_from, 256
     while looked_at < min(count, same_from + _LOOKED_AT):
         offsets = np.arange(looked_at, min(looked_at + chunk, count), dtype=np.int64)
         ids: dict[Any, int] = {}
-        rows = [_content(each, start + offsets, ids) for each, start in ((plan, ones.samples), (other, others.samples))]
+        rows = [_content(each, start + offsets, ids) for each, start in ((plan, begin), (other, others.samples))]
         unequal = np.flatnonzero((rows[0] != rows[1]).any(axis=0))
         if unequal.size:
             return int(offsets[unequal[0]])
         looked_at, chunk = int(offsets[-1]) + 1, min(2 * chunk, 1 << 16)
     if looked_at < count:
         notes.append(
-            f"the plans are written differently from sample {ones.samples + same_from:,} on, and deliver the same in "
+            f"the plans are written differently from sample {begin + same_from:,} on, and deliver the same in "
             f"the {looked_at - same_from:,} samples that were looked at"
         )
     return None
-
-
-def _agree_until(plan: Plan, other: Plan, begin: int, count: int) -> int:
-    """The largest i for which the parts that the first begin + i samples depend on are equal; 0 where none are.
-
-    Parts that differ once differ for good, so bisection finds it.
-    """
-    offsets = range(count + 1)
-    first = bisect_left(offsets, True, key=lambda offset: plan.parts(begin + offset) != other.parts(begin + offset))
-    return max(0, first - 1)
 
 
 def _content(plan: Plan, samples: Ints, ids: dict[Any, int]) -> Ints:
@@ -159,12 +173,22 @@ def _content(plan: Plan, samples: Ints, ids: dict[Any, int]) -> Ints:
     return np.stack([np.array(numbers, np.int64)[sources], epochs, indices])
 
 
+def _epochs(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> tuple[int, int] | None:
+    """The epochs of two samples that differ in nothing else."""
+    ids: dict[Any, int] = {}
+    (source, epoch, index), (other_source, other_epoch, other_index) = (
+        _content(each.leg.start.plan, np.array([sample]), ids)[:, 0].tolist()
+        for each, sample in zip((ones, others), samples, strict=True)
+    )
+    return (epoch, other_epoch) if (source, index) == (other_source, other_index) else None
+
+
 def _reasons(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> Iterator[Difference]:
     plans = ones.leg.start.plan, others.leg.start.plan
     ends = [min(sample + 1, each.samples + each.left) for sample, each in zip(samples, (ones, others), strict=True)]
-    parts = [plan.parts(end) for plan, end in zip(plans, ends, strict=True)]
-    for name in dict.fromkeys([*parts[0], *parts[1]]):
-        if parts[0].get(name) != parts[1].get(name):
+    first, second = (plan.parts(end) for plan, end in zip(plans, ends, strict=True))
+    for name in first:
+        if first[name] != second[name]:
             yield Difference(name, *(_tell(plan, name, end) for plan, end in zip(plans, ends, strict=True)))
     if ones.left != others.left and samples[0] - ones.samples >= min(ones.left, others.left):
         yield Difference("end", ones.leg.start.stop, others.leg.start.stop)
@@ -174,7 +198,7 @@ def _reasons(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> It
 
 def _layout(ones: _Progress, others: _Progress) -> Iterator[Difference]:
     for name, first, second in (
-        ("samples before", ones.samples, others.samples),
+        ("first sample", ones.samples, others.samples),
         ("world size", ones.leg.start.world_size, others.leg.start.world_size),
         ("batch size", ones.batch_size, others.batch_size),
     ):

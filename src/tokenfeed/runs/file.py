@@ -5,28 +5,61 @@ One JSON object a line. The first line holds the plan and where its data lies:
     {"kind": "run", "version": 2, "plan": {…}, "stores": {"": ["/data/store"]}}
 
 At every start, resume or return to an earlier checkpoint, a line follows with the step, the samples delivered before
-it, the world size, the batch sizes and the time; the plan again whenever it, or the place of its data, has changed. The
-last line that begins at or before step N tells what step N delivered. The file does not tell how far the run got after
-its last start: later steps are reported as they were planned.
+it, the world size, the batch sizes and the time; the first line again whenever it has changed. The last such line that
+begins at or before step N tells what step N delivers. At every `state_dict()`, at the end, and once a minute, a line
+`{"reached": K}` tells that K samples were delivered: what comes later is planned.
+
+The file of a stream begins with `{"kind": "stream", …}`, and tells where it was started, on how many ranks, and over
+what. Which documents a step delivered does not follow from it: that would take reading the text up to there.
 """
 
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tokenfeed.errors import NotFoundError, StateError
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.state import VERSION, check_kind
-from tokenfeed.plan.steps import BatchSizes
-from tokenfeed.runs.history import Paths, Start, find_step
+from tokenfeed.plan.steps import BatchSizes, Stretch
 from tokenfeed.storage.local import read_bytes, reading, writing
+from tokenfeed.types import Bools, Ints
 
-__all__ = ["RunFile", "append_lines", "read_lines", "read_starts"]
+__all__ = ["Leg", "Paths", "RunFile", "Start", "StepRow", "find_legs", "find_step", "read_starts"]
+
+Paths = Mapping[str, Sequence[str]]
+"""Where the data of each source lay when the run began; the source of a run over one view has an empty name."""
 
 _MOST_ROWS = 1 << 22
 """Limit on the rows of all ranks in one step; a run file that says more is damaged."""
+
+
+@dataclass(frozen=True)
+class StreamStart:
+    """A start or resume: from `step` on, the run went on after `samples` samples, on so many ranks."""
+
+    step: int
+    samples: int
+    world_size: int
+    batch_sizes: BatchSizes
+    stop: int | None
+    """Number of samples at which a finite loader ends."""
+    time: float
+    reached: int
+    """Number of samples known to be delivered before the next start."""
+
+
+@dataclass(frozen=True)
+class Start(StreamStart):
+    """A start of a run over stored data."""
+
+    plan: Plan
+    stores: Paths
 
 
 class RunFile:
@@ -34,53 +67,85 @@ class RunFile:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
+        self._reached: int | None = None
+        self._noted = 0.0
 
     def begin(
         self,
-        plan: Plan,
+        what: Mapping[str, Any],
         num_delivered: int,
         world_size: int,
         batch_sizes: BatchSizes,
-        stop: int | None,
         *,
-        stores: Paths | None = None,
+        stop: int | None = None,
+        plan: Plan | None = None,
     ) -> None:
-        """Note that the run goes on from here. `stores` tells where its data lies."""
+        """Note that a run goes on from here. `what` tells what it is over; it has a `plan`, unless it is a stream."""
+        header = {"kind": "stream" if plan is None else "run", "version": VERSION, **what}
         with reading(str(self._path)):
             is_there = self._path.exists()
-        known = read_starts(self._path) if is_there else []
-        paths = {name: list(each) for name, each in (stores or {}).items()}
-        lines: list[dict[str, Any]] = []
-        if not known or known[-1].plan != plan or known[-1].stores != paths:
-            lines.append({"kind": "run", "version": VERSION, "plan": plan.to_json(), "stores": paths})
-        lines.append(
-            {
-                "step": find_step(known, num_delivered, plan),
-                "samples": num_delivered,
-                "world_size": world_size,
-                "batch_sizes": batch_sizes.to_json(),
-                "stop": stop,
-                "time": round(time.time(), 3),
-            }
-        )
-        append_lines(self._path, lines)
+        known, starts = _read(self._path, header["kind"]) if is_there else (None, [])
+        start = {
+            "step": find_step(starts, num_delivered, plan),
+            "samples": num_delivered,
+            "world_size": world_size,
+            "batch_sizes": batch_sizes.to_json(),
+            "stop": stop,
+            "time": round(time.time(), 3),
+        }
+        self._append([start] if known == json.loads(json.dumps(header)) else [header, start])
+        self._reached, self._noted = num_delivered, time.monotonic()
+
+    def reach(self, num_delivered: int, *, pause: float = 0) -> None:
+        """Note that so many samples were delivered, unless it is known, or `pause` seconds have not passed: 20 µs."""
+        if self._reached is not None and num_delivered > self._reached and time.monotonic() - self._noted >= pause:
+            self._append([{"reached": num_delivered}])
+            self._reached, self._noted = num_delivered, time.monotonic()
+
+    def _append(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        with writing(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a+b") as file:
+                if file.tell():
+                    file.seek(-1, 2)
+                    if file.read(1) != b"\n":  # a crash cut this line short
+                        text = "\n" + text
+                file.write(text.encode())
 
 
-def append_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Append lines to a run file, after the end of a line that a crash cut short."""
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            if file.tell():
-                file.seek(-1, 2)
-                if file.read(1) != b"\n":
-                    text = "\n" + text
-            file.write(text.encode())
+def read_starts(path: Path) -> list[Start]:
+    """The starts that the file of a run tells of, in order."""
+    with reading(str(path)):
+        is_there = path.is_file()
+    if not is_there:
+        raise NotFoundError(f"there is no run file {path}")
+    return [start for start in _read(path, "run")[1] if isinstance(start, Start)]
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line number, value) of the lines of a run file; lines that a crash cut short are left out."""
+def _read(path: Path, kind: str) -> tuple[Any, list[StreamStart]]:
+    """(the last line that tells what the run is over, its starts)."""
+    starts: list[StreamStart] = []
+    header: Any = None
+    plan: Plan | None = None
+    for number, fields in _read_lines(path):
+        try:
+            if "plan" in fields or "kind" in fields:
+                header, plan = _check_header(fields, kind)
+            elif header is None:
+                raise StateError("the file does not begin with a plan; it is no run file")
+            elif "reached" in fields:
+                starts[-1] = replace(starts[-1], reached=max(starts[-1].reached, _count(fields, "reached")))
+            else:
+                start = _read_start(fields)
+                starts.append(start if plan is None else Start(**vars(start), plan=plan, stores=header["stores"]))
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
+            raise StateError(f"{path}, line {number}: {error}") from error
+    return header, starts
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """(line number, value) of every line; lines that a crash cut short are left out."""
     lines = read_bytes(path).split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -88,59 +153,37 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            if number == len(lines) or _was_cut(line):
+            if number == len(lines) or (line.startswith(b"{") and not line.endswith(b"}")):
                 continue
             raise StateError(f"{path}, line {number}: not valid JSON ({error})") from error
         yield number, value
 
 
-def read_starts(path: Path) -> list[Start]:
-    """The starts that a run file tells of, in order."""
-    with reading(str(path)):
-        is_there = path.is_file()
-    if not is_there:
-        raise NotFoundError(f"there is no run file {path}")
-    starts: list[Start] = []
-    plan: Plan | None = None
-    stores: Paths = {}
-    for number, fields in read_lines(path):
-        try:
-            if "plan" in fields or "kind" in fields:
-                plan, stores = _read_plan(fields)
-            elif plan is None:
-                raise StateError("the file does not begin with a plan; it is no run file")
-            else:
-                starts.append(_read_start(fields, plan, stores))
-        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise StateError(f"{path}, line {number}: {error}") from error
-    return starts
-
-
-def _read_plan(fields: Any) -> tuple[Plan, Paths]:
-    if isinstance(fields, Mapping) and fields.get("kind") == "stream":
+def _check_header(fields: Any, kind: str) -> tuple[Any, Plan | None]:
+    if kind == "run" and isinstance(fields, Mapping) and fields.get("kind") == "stream":
         raise StateError(
             "this is the run file of a stream, and cannot be traced: the rows of a stream do not follow from a plan. "
             "batch.documents says which documents a batch holds, when it is delivered"
         )
-    fields = check_kind(fields, "run")
-    stores = fields["stores"]
-    if not isinstance(stores, Mapping) or not all(_is_paths(paths) for paths in stores.values()):
+    header = check_kind(fields, kind)
+    if kind == "stream":
+        return header, None
+    stores = header["stores"]
+    if not isinstance(stores, Mapping) or not all(
+        isinstance(paths, list) and all(isinstance(path, str) for path in paths) for paths in stores.values()
+    ):
         raise StateError(f"stores are {str(stores)[:200]}; expected lists of paths by the name of the source")
-    return Plan.from_json(fields["plan"]), stores
+    return header, Plan.from_json(header["plan"])
 
 
-def _is_paths(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(path, str) for path in value)
-
-
-def _read_start(fields: Mapping[str, Any], plan: Plan, stores: Paths) -> Start:
+def _read_start(fields: Mapping[str, Any]) -> StreamStart:
     sizes = BatchSizes.from_json(fields["batch_sizes"])
     step, samples = _count(fields, "step"), _count(fields, "samples")
     world_size = _count(fields, "world_size", least=1)
     stop = None if fields["stop"] is None else _count(fields, "stop")
     if sizes.largest * world_size > _MOST_ROWS:
         raise StateError(f"{sizes.largest * world_size:,} rows in a step; at most {_MOST_ROWS:,} are expected")
-    return Start(step, samples, world_size, sizes, stop, float(fields["time"]), plan, stores)
+    return StreamStart(step, samples, world_size, sizes, stop, float(fields["time"]), samples)
 
 
 def _count(fields: Mapping[str, Any], name: str, *, least: int = 0) -> int:
@@ -151,6 +194,75 @@ def _count(fields: Mapping[str, Any], name: str, *, least: int = 0) -> int:
     return value
 
 
-def _was_cut(line: bytes) -> bool:
-    """Whether a crash may have ended this line early."""
-    return line.startswith(b"{") and not line.endswith(b"}")
+class StepRow(NamedTuple):
+    """The row that delivers a sample."""
+
+    step: int
+    rank: int
+    row: int
+    """Row in the batch of that rank."""
+
+
+class Leg:
+    """Steps [first_step, stop_step) of a run, as they were finally run: by one start that no later one overrides."""
+
+    def __init__(self, start: Start, stop_step: int | None) -> None:
+        self.start = start
+        self.first_step = start.step
+        self.stop_step = stop_step
+        """None for the last leg."""
+
+    @cached_property
+    def stop(self) -> int | None:
+        """Number of samples delivered when it ends; None without end."""
+        if self.stop_step is None:
+            return self.start.stop
+        start = self.start
+        end = start.batch_sizes.after(start.samples, self.stop_step - start.step, start.world_size)
+        return end if start.stop is None else min(end, start.stop)
+
+    @property
+    def reached(self) -> int:
+        """Number of samples known to be delivered; those of the last leg that come later are planned."""
+        return self.start.reached if self.stop_step is None or self.stop is None else self.stop
+
+    @cached_property
+    def stretches(self) -> list[Stretch]:
+        """Its parts of equal batch size. O(stages of the batch size)."""
+        found = self.start.batch_sizes.stretches(self.start.samples, self.start.world_size)
+        found = [each._replace(step=self.first_step + each.step) for each in found]
+        return [each for each in found if self.stop_step is None or each.step < self.stop_step]
+
+    def holds(self, samples: Ints) -> Bools:
+        """Which samples of the run it delivers."""
+        inside = samples >= self.start.samples
+        return inside if self.stop is None else inside & (samples < self.stop)
+
+    def place(self, samples: Ints) -> tuple[Ints, Ints, Ints]:
+        """(steps, ranks, rows) of samples that it delivers."""
+        first_steps, begins, sizes = np.array(self.stretches, np.int64).T
+        which = np.searchsorted(begins, samples, side="right") - 1
+        steps, within = np.divmod(samples - begins[which], sizes[which] * self.start.world_size)
+        rows, ranks = np.divmod(within, self.start.world_size)
+        return first_steps[which] + steps, ranks, rows
+
+
+def find_legs(starts: Sequence[Start]) -> list[Leg]:
+    """The starts that no later one overrides at once, each with the steps that it has in the end."""
+    legs: list[Leg] = []
+    for start in reversed(starts):
+        stop_step = legs[-1].first_step if legs else None
+        if stop_step is None or start.step < stop_step:
+            legs.append(Leg(start, stop_step))
+    return legs[::-1]
+
+
+def find_step(starts: Sequence[StreamStart], num_delivered: int, plan: Plan | None) -> int:
+    """The step that comes after so many samples of a plan; 0 where no start lies before."""
+    for start in reversed(starts):
+        delivered = num_delivered
+        if plan is not None and isinstance(start, Start):
+            delivered = plan.recount(num_delivered, start.plan)
+        if start.samples <= delivered:
+            return start.step + start.batch_sizes.steps_between(start.samples, delivered, start.world_size)
+    return 0

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError, PlanMismatchError
 from tokenfeed.plan.plan import Plan, PlanSource
-from tokenfeed.runs.history import Paths
+from tokenfeed.runs.file import Paths
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.store.view import View
 
@@ -22,38 +22,27 @@ class Origins:
     def __init__(self, plan: Plan, paths: Paths, stores: Stores | None, opened: dict[Any, View]) -> None:
         """`stores` go before `paths`. Views opened from `paths` are kept in `opened`, which may be shared."""
         self.plan = plan
+        self.names = [source.name for source in plan.sources]
         self._paths = paths
         self._opened = opened
-        self._sources = {source.name: source for source in plan.sources}
         if stores is not None and not isinstance(stores, Mapping):
-            if len(self._sources) > 1:
-                names = ", ".join(self._sources)
-                raise ArgumentError(f"of which source is {stores}? Give stores={{name: …}}; there are {names}")
-            stores = dict.fromkeys(self._sources, stores)
+            if len(self.names) > 1:
+                told = ", ".join(self.names)
+                raise ArgumentError(f"of which source is {stores}? Give stores={{name: …}}; there are {told}")
+            stores = dict.fromkeys(self.names, stores)
         self._stores: Mapping[str, Any] = stores or {}
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the sources."""
-        return list(self._sources)
 
     def choose(self, source: str | None, *, one: bool) -> list[str]:
         """The source of that name; without a name all, or if it must be `one`, the only one."""
-        if source is None and not one:
-            return self.names
-        return [self.plan.sources[self.plan.source_number(source)].name]
-
-    def identity(self, name: str) -> tuple[Any, ...]:
-        """Which data, and what one sample is."""
-        return self._sources[name].data, self._sources[name].spec
+        return self.names if source is None and not one else [self.names[self.plan.source_number(source)]]
 
     def view(self, name: str) -> View:
         """The view of a source. Opening reads the manifest, and the identity is O(shards); then it is at hand."""
-        source = self._sources[name]
+        source = self.plan.sources[self.plan.source_number(name)]
         told = f"the data of source {name!r}" if name else "the data"
         given = self._stores.get(name)
         if given is None:
-            key = (*self.identity(name), tuple(self._paths.get(name, ())))
+            key = source.data, source.spec, tuple(self._paths.get(name, ()))
             if key not in self._opened:
                 self._opened[key] = self._open(source, told).view(source.spec)
             return self._opened[key]

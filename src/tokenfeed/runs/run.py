@@ -9,11 +9,9 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.steps import rows_of
-from tokenfeed.runs.file import read_starts
-from tokenfeed.runs.history import Leg, Start, StepRow, find_legs, find_step
+from tokenfeed.runs.file import Leg, Start, StepRow, find_legs, read_starts
 from tokenfeed.runs.origins import Origins, Stores
-from tokenfeed.runs.rows import RowTrace, trace_rows
-from tokenfeed.runs.sightings import Sightings, Where, find_rows
+from tokenfeed.runs.tracing import RowTrace, Sightings, Where, find_rows, trace_rows
 
 __all__ = ["Run"]
 
@@ -34,16 +32,21 @@ class Run:
     def _origins(self, start: Start, stores: Stores | None) -> Origins:
         return Origins(start.plan, start.stores, stores, self._opened)
 
-    def start_of(self, step: int) -> Start:
-        """The start that a step belongs to: a later line overrides an earlier one from its step on."""
-        for start in reversed(self.starts):
-            if start.step <= step:
-                return start
+    @property
+    def reached(self) -> int:
+        """Number of samples that the run is known to have delivered; what comes later is planned."""
+        return self.legs[-1].reached if self.legs else 0
+
+    def leg_of(self, step: int) -> Leg:
+        """The leg that a step belongs to."""
+        for leg in reversed(self.legs):
+            if leg.first_step <= step:
+                return leg
         raise ArgumentError(f"{self.path} has no step {step}")
 
     def samples(self, step: int, *, rank: int | None = None) -> list[int]:
-        """The samples of the run that a step delivered: of one rank row by row, or of all ranks in order."""
-        start = self.start_of(step)
+        """The samples of the run that a step delivers: of one rank row by row, or of all ranks in order."""
+        start = self.leg_of(step).start
         begin = start.batch_sizes.after(start.samples, step - start.step, start.world_size)
         size = start.batch_sizes.at(begin)
         if rank is not None and not 0 <= rank < start.world_size:
@@ -55,19 +58,16 @@ class Run:
         return [sample for sample in samples if start.stop is None or sample < start.stop]
 
     def trace(self, step: int, *, rank: int | None = None, stores: Stores | None = None) -> list[RowTrace]:
-        """Where the rows of a step came from: of one rank row by row, or of all ranks in the order of the run.
+        """Where the rows of a step come from: of one rank row by row, or of all ranks in the order of the run.
+
+        Rows that the run is not known to have delivered have `planned` set.
 
         Samples, epochs and indices follow from the run file. Shards, documents and payloads are looked up in the stores
         when they are asked for: where they were when the run began, or where `stores` says, by the name of the source,
         or without a name for a run over one view. A store that is not what the run was over is an error.
         """
-        start = self.start_of(step)
-        samples = self.samples(step, rank=rank)
-        if rank is None:
-            rows, ranks = np.divmod(np.arange(len(samples)), start.world_size)
-        else:
-            rows, ranks = np.arange(len(samples)), np.full(len(samples), rank)
-        return trace_rows(self._origins(start, stores), samples, ranks.tolist(), rows.tolist())
+        leg = self.leg_of(step)
+        return trace_rows(self._origins(leg.start, stores), leg, self.samples(step, rank=rank))
 
     def place(self, sample: int) -> StepRow:
         """The step, rank and row of sample k, the inverse of `samples`. O(starts + stages of the batch size).
@@ -79,10 +79,6 @@ class Run:
             if leg.holds(numbers)[0]:
                 return StepRow(*(int(each[0]) for each in leg.place(numbers)))
         raise ArgumentError(f"{self.path} has no sample {sample}: {self._tell_range()}")
-
-    def step_at(self, num_delivered: int) -> int:
-        """The step that comes after so many samples of the run."""
-        return find_step(self.starts, num_delivered, self.starts[-1].plan) if self.starts else 0
 
     def _tell_range(self) -> str:
         if not self.legs:
@@ -106,8 +102,8 @@ class Run:
         payload, which reads all payloads of the `source`, or of all sources. Otherwise the cost is that of the rows
         found. `stores` as for `trace`.
 
-        Rows are those that `trace` tells: of steps that were run several times, the last. Rows after the last start are
-        reported whether the run has got there or not, which its file does not tell.
+        Rows are those that `trace` tells: of steps that were run several times, the last. Those that the run is not
+        known to have delivered have `planned` set.
         """
         if (document is None) == (where is None):
             raise ArgumentError("which document? Give its number, or where=… to find it by its payload")

@@ -1,10 +1,5 @@
-"""The order of a run: a permutation as a picture, the path of one index through it, and which rank gets which sample.
+"""The order of a run: a permutation as a picture, the path of one index through it, and the samples of each rank."""
 
-`Walk` computes in Python what `kernels/permutation.py` computes in one call, so that every intermediate value can be
-shown. The tests compare it with the kernel, round by round.
-"""
-
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,16 +9,13 @@ from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan, PlanSource
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.store.spec import WindowsSpec
-from tokenfeed.ui.query import Query
+from tokenfeed.ui.messages import Json, Query
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json
 
-__all__ = ["Round", "Walk", "scatter", "show_rounds", "show_steps"]
+__all__ = ["Walk", "scatter", "show_rounds", "show_steps", "walk"]
 
 _MOST_POINTS = 4096
 _MOST_CELLS = 2048
-_WORD = (1 << 64) - 1
-_GOLDEN, _MIX_1, _MIX_2 = int(kernels.GOLDEN), int(kernels.MIX_1), int(kernels.MIX_2)
 _LARGEST = (1 << 62) - 1
 
 
@@ -31,14 +23,8 @@ def scatter(subject: Subject, query: Query) -> Json:
     """Values of a permutation: at all positions, or at as many evenly spread ones as can be drawn."""
     order = _permutation(query)
     step = -(-order.n // _MOST_POINTS)
-    positions = np.arange(0, order.n, step)
-    return {
-        "n": order.n,
-        "seed": order.seed,
-        "epoch": order.epoch,
-        "step": step,
-        "values": [float(value) for value in order(positions).tolist()],
-    }
+    values = order(np.arange(0, order.n, step)).astype(float).tolist()
+    return {"n": order.n, "seed": order.seed, "epoch": order.epoch, "step": step, "values": values}
 
 
 def _permutation(query: Query) -> Permutation:
@@ -46,116 +32,64 @@ def _permutation(query: Query) -> Permutation:
     return Permutation(n, seed=query.whole("seed", 0), epoch=query.whole("epoch", 0))
 
 
-class Round(NamedTuple):
-    """One round: adds to one half a number that depends on the other half and on a key."""
+class Walk(NamedTuple):
+    """The path of one position through the rounds of a permutation, repeated until the place is below n."""
 
-    left: int
-    right: int
-    """The halves after the round."""
-    moves_left: bool
-    key: int
-    shift: int
-    """The number added."""
-
-
-@dataclass(frozen=True)
-class Walk:
-    """The path of one position through the rounds of a permutation, repeated until the result is below n."""
-
-    n: int
     a: int
     bits: int
-    passes: list[list[Round]]
-
-    @classmethod
-    def of(cls, order: Permutation, position: int) -> "Walk":
-        a, bits = _split(order.n)
-        keys = _round_keys(order)
-        left, right = position >> bits, position & ((1 << bits) - 1)
-        passes: list[list[Round]] = []
-        while not passes or (left << bits | right) >= order.n:
-            rounds = []
-            for number, key in enumerate(keys):
-                if number % 2 == 0:
-                    shift = (_mix(right, key) * a) >> 64
-                    left = (left + shift) % a
-                else:
-                    shift = (_mix(left, key) >> 32) >> (32 - bits)
-                    right = (right + shift) & ((1 << bits) - 1)
-                rounds.append(Round(left, right, number % 2 == 0, key, shift))
-            passes.append(rounds)
-        return cls(order.n, a, bits, passes)
-
-    def place(self, one: Round) -> int:
-        """The two halves as one number."""
-        return one.left << self.bits | one.right
-
-    @property
-    def value(self) -> int:
-        """The value of the permutation at the position."""
-        return self.place(self.passes[-1][-1])
+    """There are a × 2**bits places; a place is left << bits | right."""
+    passes: list[list[tuple[int, int]]]
+    """(key, place after it) of each round."""
 
 
-def _split(n: int) -> tuple[int, int]:
-    """(a, bits): places are a × 2**bits >= n."""
-    bits = n.bit_length() // 2
-    return (n + (1 << bits) - 1) >> bits, bits
-
-
-def _scramble(word: int) -> int:
-    word = ((word ^ (word >> 30)) * _MIX_1) & _WORD
-    word = ((word ^ (word >> 27)) * _MIX_2) & _WORD
-    return word ^ (word >> 31)
-
-
-def _round_keys(order: Permutation) -> list[int]:
-    state = _scramble((order.seed + _GOLDEN) & _WORD)
-    state = _scramble((state + order.epoch) & _WORD)
-    state = _scramble((state + order.n) & _WORD)
-    keys = []
-    for _ in range(kernels.num_rounds.py_func(order.n)):
-        state = (state + _GOLDEN) & _WORD
-        keys.append(_scramble(state))
-    return keys
-
-
-def _mix(half: int, key: int) -> int:
-    word = ((half ^ key) * _GOLDEN) & _WORD
-    return ((word ^ (word >> 32)) * _MIX_1) & _WORD
+def walk(order: Permutation, position: int) -> Walk:
+    """Run the kernel's rounds a pair at a time: the first of a pair moves only the left half, the second the right."""
+    a, bits = kernels.split(order.n)
+    keys = np.empty(kernels.num_rounds(order.n), np.uint64)
+    kernels.round_keys(order.seed, order.epoch, order.n, keys)
+    mask, place = (1 << bits) - 1, position
+    passes: list[list[tuple[int, int]]] = []
+    while not passes or place >= order.n:
+        rounds = []
+        for left_key, right_key in keys.reshape(-1, 2):
+            words = np.uint64(place), np.uint64(a), np.uint64(bits), left_key, right_key
+            moved = int(kernels.two_rounds(*words, False))
+            rounds += [(int(left_key), moved & ~mask | place & mask), (int(right_key), moved)]
+            place = moved
+        passes.append(rounds)
+    return Walk(int(a), int(bits), passes)
 
 
 def show_rounds(subject: Subject, query: Query) -> Json:
     """One position, bit by bit and round by round. Numbers are sent as text: JavaScript is exact up to 2**53 only."""
     order = _permutation(query)
     position = query.whole("position", 0, most=order.n - 1)
-    walk = Walk.of(order, position)
-    left_bits = max(1, (walk.a - 1).bit_length())
+    a, bits, passes = walk(order, position)
+    mask, left_bits = (1 << bits) - 1, max(1, (a - 1).bit_length())
+
+    def halves(place: int) -> Json:
+        return {"left": f"{place >> bits:0{left_bits}b}", "right": f"{place & mask:0{bits}b}" if bits else ""}
+
+    before = position
+    told: list[list[Json]] = []
+    for rounds in passes:
+        told.append([])
+        for number, (key, place) in enumerate(rounds):
+            is_left = number % 2 == 0
+            shift = ((place >> bits) - (before >> bits)) % a if is_left else (place - before) & mask
+            moves = {"moves": "left" if is_left else "right", "key": f"{key:016x}", "shift": str(shift)}
+            told[-1].append({**halves(place), **moves, "place": str(place)})
+            before = place
     return {
         "n": str(order.n),
         "position": str(position),
-        "value": str(walk.value),
-        "a": str(walk.a),
-        "bits": walk.bits,
-        "places": str(walk.a << walk.bits),
-        "start": _halves(position >> walk.bits, position & ((1 << walk.bits) - 1), left_bits, walk.bits),
-        "passes": [
-            [
-                {
-                    **_halves(each.left, each.right, left_bits, walk.bits),
-                    "moves": "left" if each.moves_left else "right",
-                    "key": f"{each.key:016x}",
-                    "shift": str(each.shift),
-                    "place": str(walk.place(each)),
-                }
-                for each in rounds
-            ]
-            for rounds in walk.passes
-        ],
+        "value": str(before),
+        "a": str(a),
+        "bits": bits,
+        "places": str(a << bits),
+        "start": halves(position),
+        "passes": told,
     }
-
-
-def _halves(left: int, right: int, left_bits: int, right_bits: int) -> Json:
-    return {"left": f"{left:0{left_bits}b}", "right": f"{right:0{right_bits}b}" if right_bits else ""}
 
 
 def show_steps(subject: Subject, query: Query) -> Json:
@@ -171,8 +105,6 @@ def show_steps(subject: Subject, query: Query) -> Json:
         ranks = []
         for rank in range(world_size):
             samples = rows_of(start, batch_size, rank, world_size)
-            _, epochs, indices = plan.locate(samples)
-            rows = zip(samples.tolist(), epochs.tolist(), indices.tolist(), strict=True)
-            ranks.append([[k, epoch, index] for k, epoch, index in rows])
+            ranks.append(np.stack((samples, *plan.locate(samples)[1:]), axis=1).tolist())
         steps.append({"start": start, "ranks": ranks})
     return {"n": source.num_samples, "world_size": world_size, "batch_size": batch_size, "steps": steps}

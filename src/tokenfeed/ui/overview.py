@@ -1,26 +1,32 @@
-"""Contents of a store: columns, span tables, splits, shards page by page, and the lengths of its documents."""
+"""Contents of a store: columns, span tables, splits, shards page by page, lengths of documents, search in payloads."""
 
+import json
+import time
 from collections import Counter
 
 import numpy as np
 
+from tokenfeed.errors import ArgumentError
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
 from tokenfeed.store.describe import describe_columns, describe_table
 from tokenfeed.store.reader import Reader
 from tokenfeed.store.store import Store
 from tokenfeed.types import Ints
-from tokenfeed.ui.query import Query
+from tokenfeed.ui.messages import Json, Query, plain, without_paths
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json, plain, without_paths
 
-__all__ = ["count_lengths", "describe_store", "list_shards", "reader_of"]
+__all__ = ["count_lengths", "describe_store", "list_shards", "reader_of", "search_documents"]
 
 _MOST_SHARDS = 100
 _SAMPLED_SHARDS = 64
 _SAMPLED_SPANS = 256
 """Consecutive spans read from each sampled shard."""
+_FEW_SPANS = 4096
 _NUM_BINS = 28
+_SEARCH_SECONDS = 0.5
+_SLICE = 512
+_MOST_FOUND = 20
 
 
 def reader_of(store: Store) -> Reader:
@@ -30,18 +36,19 @@ def reader_of(store: Store) -> Reader:
 
 def describe_store(subject: Subject, query: Query) -> Json:
     """Summary of the store. Takes O(shards) time on the server; the answer stays small."""
-    store = subject.store
+    store = subject[Store]
     splits, items = Counter[str](), Counter[str]()
     for shard in store.shards:
-        splits[shard.split or ""] += 1
-        items[shard.split or ""] += shard.num_items
+        if shard.split:
+            splits[shard.split] += 1
+            items[shard.split] += shard.num_items
     return {
         "name": subject.name,
         "items": store.num_items,
         "shards": len(store.shards),
         "columns": describe_columns(store),
         "spans": [_describe_table(store, name) for name in store.spans],
-        "splits": [{"name": name, "shards": splits[name], "items": items[name]} for name in sorted(splits) if name],
+        "splits": [{"name": name, "shards": splits[name], "items": items[name]} for name in sorted(splits)],
         "tokenizer": None if store.tokenizer is None else without_paths(store.tokenizer),
         "identity": store.identity if len(store.shards) else None,
         "provenance": plain(dict(store.provenance), clean=True),
@@ -77,7 +84,7 @@ def _evenly(count: int, most: int) -> list[int]:
 
 def list_shards(subject: Subject, query: Query) -> Json:
     """Shards [first, first + count): first item, sizes, and bytes on disk of each."""
-    store = subject.store
+    store = subject[Store]
     first = query.whole("first", 0)
     count = query.whole("count", 25, least=1, most=_MOST_SHARDS)
     starts = reader_of(store).starts
@@ -98,7 +105,7 @@ def list_shards(subject: Subject, query: Query) -> Json:
 
 def count_lengths(subject: Subject, query: Query) -> Json:
     """Histogram of span lengths in a table, from a sample of at most 16,384 spans of 64 shards."""
-    store = subject.store
+    store = subject[Store]
     table = query.choice("table", list(store.spans))
     numbers = _sample_spans(reader_of(store).span_starts(table))
     lengths = store.spans[table].locate(numbers)[1] if numbers.size else numbers
@@ -107,13 +114,10 @@ def count_lengths(subject: Subject, query: Query) -> Json:
         return told
     edges = _edges(int(lengths.max()))
     edges = edges[np.searchsorted(edges, lengths.min(), side="right") - 1 :]
-    counts, _ = np.histogram(lengths, edges)
+    bins = zip(edges.tolist(), edges[1:].tolist(), np.histogram(lengths, edges)[0].tolist(), strict=False)
     return {
         **told,
-        "bins": [
-            {"start": int(start), "stop": int(stop), "count": int(count)}
-            for start, stop, count in zip(edges[:-1], edges[1:], counts, strict=True)
-        ],
+        "bins": [dict(zip(("start", "stop", "count"), each, strict=True)) for each in bins],
         "shortest": int(lengths.min()),
         "median": float(np.median(lengths)),
         "mean": float(lengths.mean()),
@@ -131,15 +135,39 @@ def _edges(longest: int) -> Ints:
 
 
 def _sample_spans(span_starts: Ints) -> Ints:
-    """Span numbers to sample: runs at evenly spread positions in evenly spread shards, so that few files are opened."""
-    filled = np.flatnonzero(np.diff(span_starts))
-    chosen = filled[_evenly(filled.size, _SAMPLED_SHARDS)]
-    runs = [np.empty(0, np.int64)]
-    for place, shard in enumerate(chosen.tolist()):
-        start, stop = int(span_starts[shard]), int(span_starts[shard + 1])
-        # A store of few shards gives several runs per shard; of many, one per shard, each at another position.
-        for part in range(max(1, _SAMPLED_SHARDS // chosen.size)):
-            share = (part + place / chosen.size) / max(1, _SAMPLED_SHARDS // chosen.size)
-            first = start + int(share * max(0, stop - start - _SAMPLED_SPANS))
-            runs.append(np.arange(first, min(stop, first + _SAMPLED_SPANS)))
-    return np.unique(np.concatenate(runs))
+    """Span numbers to sample: all of a few, else 64 runs of them, each within a shard, so that few files are opened."""
+    total = int(span_starts[-1])
+    if total <= _FEW_SPANS:
+        return np.arange(total)
+    firsts = np.linspace(0, total - 1, _SAMPLED_SHARDS).astype(np.int64)
+    ends = span_starts[np.searchsorted(span_starts, firsts, side="right")]
+    runs = zip(firsts, np.minimum(firsts + _SAMPLED_SPANS, ends), strict=True)
+    return np.unique(np.concatenate([np.arange(*run) for run in runs]))
+
+
+def search_documents(subject: Subject, query: Query) -> Json:
+    """Documents from number `first` on whose payload contains `text`, ignoring case.
+
+    A request reads payloads for half a second, or until it has found twenty; `next` says where to continue.
+    """
+    text = query.text("text")
+    if text is None:
+        raise ArgumentError("the search needs a text to look for")
+    wanted = text.casefold()
+    store = subject.store_of(query.text("source"))
+    table = store.spans[query.choice("table", list(store.spans), "documents" if "documents" in store.spans else "")]
+    number, total = query.whole("first", 0), len(table)
+    found: list[Json] = []
+    deadline = time.monotonic() + _SEARCH_SECONDS
+    while number < total and len(found) < _MOST_FOUND and time.monotonic() < deadline:
+        data, starts, stops = table.read(np.arange(number, min(number + _SLICE, total)))
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            if len(found) == _MOST_FOUND:
+                break
+            if start >= 0:
+                shown = plain(table.decode(data.data[start:stop], number))
+                told = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+                if wanted in told.casefold():
+                    found.append({"document": number, "payload": shown})
+            number += 1
+    return {"text": text, "found": found, "next": number, "total": total}

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from tokenfeed.kernels import bestfit
 from tokenfeed.store.packing import Block
+from tokenfeed.store.store import Store
 from tokenfeed.types import Ints
-from tokenfeed.ui.query import Query
+from tokenfeed.ui.messages import Json, Query
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json
 
 __all__ = ["pack_some", "show_rows"]
 
@@ -38,7 +38,7 @@ def pack_some(lengths: Ints, width: int) -> list[list[tuple[int, int]]]:
 
 def show_rows(subject: Subject, query: Query) -> Json:
     """The rows of `count` documents from number `first` on: how full they are, and how full padded rows would be."""
-    store = subject.store
+    store = subject[Store]
     table = query.choice("table", list(store.spans))
     length = query.whole("length", 2048, least=1, most=_MOST_LENGTH)
     count = query.whole("count", 512, least=1, most=_MOST_DOCUMENTS)

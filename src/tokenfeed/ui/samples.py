@@ -1,30 +1,46 @@
-"""One sample, token by token: a window, a document or a packed row, with its spans and its place on disk.
+"""One sample, token by token: a window, a document or a packed row, with its spans, its place on disk and its bytes.
 
 Every sample is a list of pieces of the store, each [first item, first item + count), and padding. Only the items shown
-are read, so a document of 100 million items costs no more than the part of it on the screen.
+are read, so a document of 100 million items costs no more than the part of it on the screen. On disk it is
+
+tokens.npy              header │ … 2 bytes per item …
+documents.starts.npy    header │ … 8 bytes per span: its first item …
+documents.anchors.npy   header │ … 8 bytes per 4,096 items: the span that covers the first of them …
+documents.offsets.npy   header │ … 8 bytes per payload: where it begins …
+documents.payload.bin   … the payloads, one after the other …
 """
 
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import SampleIndexError
+from tokenfeed.errors import MissingError, SampleIndexError
+from tokenfeed.kernels.spans import ANCHOR_ITEMS
+from tokenfeed.storage.files import Part
+from tokenfeed.storage.local import reading
+from tokenfeed.store.shards import Shard
 from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Ints
+from tokenfeed.ui.messages import Json, Query, plain, without_paths
 from tokenfeed.ui.overview import reader_of
-from tokenfeed.ui.query import Query
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json, plain, without_paths
 
-__all__ = ["Excerpt", "choose_sample", "show_sample", "show_tokens"]
+__all__ = ["Excerpt", "choose_sample", "show_bytes", "show_sample", "show_tokens"]
 
 MOST_ITEMS = 4096
 """Items of one sample that are shown at once."""
 _LONGEST = (1 << 24) - 1
 _MOST_SPANS = 300
 _MOST_COLUMNS = 8
+_MOST_CELLS = 16
+_MOST_BYTES = 48
+"""Bytes of one cell that are shown."""
+_WORD = 8
 _VIEWS = ("windows", "documents", "packed")
 
 
@@ -98,7 +114,7 @@ def _check(index: int, count: int, what: str) -> None:
 
 def show_sample(subject: Subject, query: Query) -> Json:
     """The items of a sample, decoded if there is a tokenizer, and the spans they belong to."""
-    store = subject.store
+    store = subject[Store]
     excerpt = choose_sample(store, query)
     batch = store.windows(1, extra=0).read(excerpt.items)
     scalars = [name for name, column in store.columns.items() if not column.shape][:_MOST_COLUMNS]
@@ -115,7 +131,7 @@ def show_sample(subject: Subject, query: Query) -> Json:
             for start, stop, first in zip(excerpt.offsets[:-1], excerpt.offsets[1:], excerpt.first_items, strict=True)
         ],
         "primary": primary,
-        "tokens": [] if primary is None else show_tokens(values[primary], subject.given_tokenizer),
+        "tokens": [] if primary is None else show_tokens(values[primary], subject.find(Tokenizer)),
         "columns": {name: _values(array) for name, array in values.items() if name != primary},
         "others": {name: str(column) for name, column in store.columns.items() if column.shape},
         "spans": {name: _spans(store, name, excerpt) for name in store.spans},
@@ -182,3 +198,120 @@ def _places(store: Store, excerpt: Excerpt, column: str | None) -> list[Json]:
                 place |= {"byte_start": begin + start * width, "byte_stop": begin + stop * width}
             places.append(place)
     return places
+
+
+def show_bytes(subject: Subject, query: Query) -> Json:
+    """Up to 16 items of a sample, from position `item` on, and their spans, as the files store them.
+
+    Each file is a list of cells. Cells that belong together share an `item` (position in the row) or a `span` (number
+    in the table). Works for local stores only.
+    """
+    store = subject[Store]
+    items = choose_sample(store, query).items
+    if items.size == 0:
+        return {"shard": None, "files": []}
+    place = min(query.whole("item", 0), items.size - 1)
+    reader = reader_of(store)
+    number = int(np.searchsorted(reader.starts, items[place], side="right")) - 1
+    shard, shard_start = store.shards[number], int(reader.starts[number])
+    if shard.is_remote:
+        raise MissingError("the page shows the bytes of local stores only; this store is remote")
+    # Consecutive items of this shard: they are next to each other in the files.
+    same = items[place : place + _MOST_CELLS]
+    run = int(np.argmax(np.append(np.diff(same) != 1, True))) + 1
+    first = int(items[place]) - shard_start
+    shown = _Shown(first, min(run, shard.num_items - first), place, shard_start)
+    files = [_column_file(store, shard, name, shown) for name in store.columns]
+    for table in store.spans:
+        if shard.num_spans(table):
+            files += _table_files(store, shard, table, shown, int(reader.span_starts(table)[number]))
+    told = {"first": first, "count": shown.num_items, "place": place}
+    return {"shard": without_paths(shard.name), **told, "files": files}
+
+
+class _Shown(NamedTuple):
+    """Items [first, first + count) of a shard, which begins at item `shard_start` of the store."""
+
+    first: int
+    num_items: int
+    place: int
+    """Position in the sample of the first item shown."""
+    shard_start: int
+
+
+def _column_file(store: Store, shard: Shard, name: str, shown: _Shown) -> Json:
+    column = store.columns[name]
+    is_scalar = not column.shape and column.dtype.kind in "biuf"
+
+    def value(data: bytes) -> str:
+        return str(np.frombuffer(data, column.dtype)[0]) if is_scalar else ""
+
+    part, width = shard.column_part(name), column.item_bytes
+    cells = _cells(part, range(shown.first, shown.first + shown.num_items), width, value)
+    for number, cell in enumerate(cells, shown.place):
+        cell["item"] = number
+    return _file(part, name, f"one {column} for each item", cells)
+
+
+def _table_files(store: Store, shard: Shard, table: str, shown: _Shown, span_start: int) -> list[Json]:
+    """The files of a span table. Token files of other systems have none: their boundaries are kept in memory."""
+    parts = [part for part in shard.span_parts(table) if isinstance(part, Part)]
+    if len(parts) != 4:
+        return []
+    starts, anchors, offsets, payload = parts
+    found = store.spans[table].find(np.array([shown.shard_start + shown.first]), np.array([0, shown.num_items]))
+    spans = [int(number) - span_start for number in found.numbers[:_MOST_CELLS]]
+    start_cells = _cells(starts, spans, _WORD, _word)
+    for cell, span, start, stop in zip(start_cells, spans, found.starts, found.stops, strict=False):
+        cell |= {"span": span + span_start, "reach": [shown.place + int(start), shown.place + int(stop)]}
+    covering = range(shown.first // ANCHOR_ITEMS, (shown.first + shown.num_items - 1) // ANCHOR_ITEMS + 1)
+    anchor_cells = _cells(anchors, covering, _WORD, _word)
+    for cell in anchor_cells:
+        cell["span"] = span_start + int(cell["value"])
+    files = [
+        _file(starts, table, "the first item of each span", start_cells),
+        _file(anchors, table, f"the span that covers every {ANCHOR_ITEMS:,}th item", anchor_cells),
+    ]
+    codec = store.spans[table].codec
+    if codec is None or not spans:
+        return files
+    offset_cells = _cells(offsets, [*spans, spans[-1] + 1], _WORD, _word)
+    _, begins, ends = store.spans[table].read(np.array(spans) + span_start)
+    payload_cells = []
+    for span, cell, begin, end in zip([*spans, spans[-1] + 1], offset_cells, [*begins, -1], [*ends, -1], strict=True):
+        cell["span"] = span + span_start
+        if begin >= 0:
+            data = _read(payload, int(cell["value"]), min(int(end - begin), _MOST_BYTES))
+            text = data.decode("utf8", "replace")
+            payload_cells.append({**_cell(int(cell["value"]), int(end - begin), data, text), "span": cell["span"]})
+    return [
+        *files,
+        _file(offsets, table, "where each payload begins", offset_cells),
+        _file(payload, table, f"payloads, encoded by codec {codec.name}", payload_cells),
+    ]
+
+
+def _word(data: bytes) -> str:
+    return str(int.from_bytes(data, "little", signed=True))
+
+
+def _cells(part: Part, numbers: Sequence[int], width: int, value: Callable[[bytes], str]) -> list[Json]:
+    """Some entries of a file in which each has `width` bytes."""
+    begins = [part.byte_start + number * width for number in numbers]
+    read = [_read(part, begin, min(width, _MOST_BYTES)) for begin in begins]
+    return [_cell(begin, width, data, value(data)) for begin, data in zip(begins, read, strict=True)]
+
+
+def _cell(start: int, width: int, data: bytes, value: str) -> Json:
+    hexadecimal = data.hex(" ") + (" …" if width > len(data) else "")
+    return {"byte_start": start, "byte_stop": start + width, "hex": hexadecimal, "value": value}
+
+
+def _file(part: Part, table: str, what: str, cells: list[Json]) -> Json:
+    sizes = {"bytes": part.file_bytes, "header_bytes": part.byte_start}
+    return {"name": Path(part.path).name, "of": table, "what": what, **sizes, "cells": cells}
+
+
+def _read(part: Part, start: int, num_bytes: int) -> bytes:
+    with reading(part.path), Path(part.path).open("rb", buffering=0) as file:
+        return os.pread(file.fileno(), num_bytes, start)

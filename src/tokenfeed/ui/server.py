@@ -1,36 +1,40 @@
-"""The server of the page: its static files, the questions it answers, and a socket on loopback."""
+"""The server of the page: its static files, the questions it answers, and who may ask them.
 
+A page of another origin can make a browser send requests here, and DNS rebinding even lets it read the answers under
+its own name. So `Host` must be loopback. The token is in the address that `tokenfeed serve` prints; the page keeps it
+in the storage of its own origin (scheme, host and port) and sends it in a header, which no other page can do. A cookie
+would go to every port of the host. The files of the page itself hold no data and need no token.
+"""
+
+import hmac
+import json
 import secrets
-import socket
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
+from urllib.parse import parse_qsl
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-
-from tokenfeed.errors import TokenfeedError
-from tokenfeed.observe.endpoint import explain_port
-from tokenfeed.ui import live, order, overview, packing, runs, sample_bytes, samples, searching, text_flow
-from tokenfeed.ui.guard import Guard
-from tokenfeed.ui.query import Query
+from tokenfeed.errors import TokenfeedError, printable
+from tokenfeed.observe.metrics import explain_port
+from tokenfeed.ui import live, order, overview, packing, runs, samples, text_flow
+from tokenfeed.ui.messages import Json, Query, without_paths
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json, without_paths
 
-__all__ = ["Server"]
+__all__ = ["HEADER", "Server"]
+
+HEADER = "X-Tokenfeed-Token"
 
 _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "subject": lambda subject, query: subject.describe(),
     "store": overview.describe_store,
     "shards": overview.list_shards,
     "lengths": overview.count_lengths,
+    "search": overview.search_documents,
     "sample": samples.show_sample,
-    "bytes": sample_bytes.show_bytes,
+    "bytes": samples.show_bytes,
     "scatter": order.scatter,
     "rounds": order.show_rounds,
     "steps": order.show_steps,
@@ -41,91 +45,156 @@ _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "ledger": runs.show_ledger,
     "trace": runs.trace_step,
     "find": runs.find_document,
-    "search": searching.search_documents,
     "live": live.show_live,
 }
 """The questions the page may ask. The work for each is bounded, whatever the size of the data."""
 
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_HOSTS = ("127.0.0.1", "localhost")
+_SECONDS = 10
+"""Time that a client may take to send a request."""
+_MOST_CONNECTIONS = 64
+_MOST_HEADER_BYTES = 16 << 10
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
-class Server:
+class Server(ThreadingHTTPServer):
     """A page about one subject, on a port of 127.0.0.1.
 
     The constructor opens the socket, so `address` is known before `run` starts to answer.
     """
 
+    daemon_threads = True
+    block_on_close = False
+
     def __init__(self, subject: Subject, *, port: int = 0) -> None:
         """Port 0 takes any free port; a port that is in use raises AddressInUseError."""
-        self._token = secrets.token_urlsafe(24)
-        self._guard = Guard(_make_app(subject), self._token)
+        self.subject = subject
+        self.token = secrets.token_urlsafe(24)
+        self._tickets: set[str] = set()
+        page = resources.files("tokenfeed.ui").joinpath("page")
+        self.files = {f"/{file.name}": file.read_bytes() for file in page.iterdir() if file.is_file()}
+        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         try:
-            self._socket = socket.create_server(("127.0.0.1", port))
-        except OSError as error:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except (OSError, OverflowError) as error:
             raise explain_port(port, error) from error
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                self._guard,
-                log_config=None,
-                log_level="critical",  # a log of requests would contain the token
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=1,
-                ws="none",
-            )
-        )
 
     @property
     def port(self) -> int:
-        return int(self._socket.getsockname()[1])
+        return int(self.server_address[1])
 
     @property
     def address(self) -> str:
         """Address of the page with its token, valid as long as the server runs."""
-        return f"http://127.0.0.1:{self.port}/?token={self._token}"
+        return f"http://127.0.0.1:{self.port}/?token={self.token}"
 
     def address_once(self) -> str:
-        """Address of the page with a token that works once."""
-        return f"http://127.0.0.1:{self.port}/?token={self._guard.make_ticket()}"
+        """Address with a token that works once, for where others may see it: on the command line of a browser."""
+        ticket = secrets.token_urlsafe(24)
+        self._tickets.add(ticket)
+        return f"http://127.0.0.1:{self.port}/?token={ticket}"
+
+    def admits(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode("utf8", "surrogateescape"), self.token.encode())
+
+    def take_ticket(self, token: str) -> bool:
+        """Whether it is a ticket, or the token itself; a ticket is used up."""
+        is_ticket = token in self._tickets
+        self._tickets.discard(token)
+        return is_ticket or self.admits(token)
 
     def run(self) -> None:
-        """Answer until SIGINT or SIGTERM, or `stop` from another thread."""
+        """Answer until Ctrl-C, or `shutdown` from another thread."""
+        with self:
+            self.serve_forever(poll_interval=0.1)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
         try:
-            self._server.run(sockets=[self._socket])
+            super().process_request_thread(request, client_address)
         finally:
-            self._socket.close()
+            self._free.release()
 
-    def stop(self) -> None:
-        self._server.should_exit = True
-
-
-def _make_app(subject: Subject) -> Starlette:
-    routes = [Route(f"/api/{name}", _endpoint(subject, answer)) for name, answer in _ANSWERS.items()]
-    for file in resources.files("tokenfeed.ui").joinpath("page").iterdir():
-        name, kind = file.name, _TYPES.get(f".{file.name.rpartition('.')[2]}")
-        if kind is not None:
-            path = "/" if name == "index.html" else f"/{name}"
-            routes.append(Route(path, _static(file.read_bytes(), kind)))
-    return Starlette(routes=routes)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
 
 
-def _static(content: bytes, kind: str) -> Callable[[Request], Any]:
-    async def give(request: Request) -> Response:
-        return Response(content, media_type=kind)
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    timeout = _SECONDS
 
-    return give
+    def do_GET(self) -> None:
+        kind, body = "application/json", b""
+        status, answer = self._answer()
+        if isinstance(answer, str):
+            kind, body = _TYPES.get(answer.rpartition(".")[2], "text/plain"), self.server.files[answer]
+        else:
+            body = json.dumps(answer, separators=(",", ":")).encode()
+        if self.command != "GET" or "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # what may follow is not read
+        self.send_response_only(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        if status == 405:
+            self.send_header("Allow", "GET")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_GET  # noqa: N815
 
-def _endpoint(subject: Subject, answer: Callable[[Subject, Query], Json]) -> Callable[[Request], Any]:
-    async def ask(request: Request) -> Response:
+    def _answer(self) -> tuple[int, Json | str]:
+        """Status and answer, which is JSON or the name of a file of the page."""
+        host = self.headers.get("Host", "").lower()
+        if (host.rpartition(":")[0] if ":" in host else host) not in _HOSTS:  # a forwarded port may be another
+            return 403, {"message": "This server only answers to 127.0.0.1 and localhost."}
+        if self.command != "GET":
+            return 405, {"message": "This server is read-only and answers GET only."}
+        if sum(len(name) + len(value) for name, value in self.headers.items()) > _MOST_HEADER_BYTES:
+            return 431, {"message": f"The headers of a request may have {_MOST_HEADER_BYTES:,} bytes."}
+        path, _, query = self.path.partition("?")
+        token, question = self.headers.get(HEADER, ""), path.removeprefix("/api/")
+        if question == path:
+            name = "/index.html" if path == "/" else path
+            return (200, name) if name in self.server.files else (404, {"message": "There is no such file."})
+        if question == "enter" and self.server.take_ticket(token):
+            return 200, {"token": self.server.token}
+        if not self.server.admits(token):
+            return 403, {"message": "Open the address `tokenfeed serve` printed: it holds the token."}
+        if question not in _ANSWERS:
+            return 404, {"message": "There is no such question."}
+        return self._ask(question, query)
+
+    def _ask(self, question: str, query: str) -> tuple[int, Json]:
+        subject = self.server.subject
         try:
-            return JSONResponse(await run_in_threadpool(answer, subject, Query(request.query_params)))
+            return 200, _ANSWERS[question](subject, Query(dict(parse_qsl(query))))
         except TokenfeedError as error:
-            told = {"error": type(error).__name__, "message": without_paths(str(error), subject.homes)}
-            return JSONResponse(told, 400)
+            return 400, {"error": type(error).__name__, "message": without_paths(str(error), subject.homes)}
         except Exception as error:  # noqa: BLE001 (the message may hold paths, which the page must not see)
-            print(f"tokenfeed serve: {request.url.path}: {type(error).__name__}: {error}", file=sys.stderr)
-            return JSONResponse({"error": "Error", "message": "This request failed. The terminal shows why."}, 500)
+            print(printable(f"tokenfeed serve: {question}: {type(error).__name__}: {error}"), file=sys.stderr)
+            return 500, {"error": "Error", "message": "This request failed. The terminal shows why."}
 
-    return ask
+    def end_headers(self) -> None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def version_string(self) -> str:
+        return "tokenfeed"
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: a log of requests would hold the token."""

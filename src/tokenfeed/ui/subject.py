@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tokenfeed.errors import MissingError, TokenfeedError
 from tokenfeed.format.layout import MANIFEST
@@ -13,14 +13,25 @@ from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
 from tokenfeed.runs.origins import open_data
 from tokenfeed.runs.run import Run
 from tokenfeed.store.store import Store, open_store
-from tokenfeed.text.sources.files import ENDINGS, TextFiles
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.sources.finding import ENDINGS
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.live import Live
-from tokenfeed.ui.telling import last_name
+from tokenfeed.ui.messages import last_name, pick
 
 __all__ = ["Subject", "open_subject"]
 
+Thing = TypeVar("Thing")
+
 _FIRST_LINE_BYTES = 1 << 24
+_MISSING: dict[type, str] = {
+    Store: "does not lead to one store: its run reads several, or its store has moved. Open the store itself to see "
+    "samples",
+    Run: "is not a run file; open the run file to see its history",
+    Live: "is neither a run file nor a stats file written by observe.publish",
+    TextFiles: "is not a folder of text",
+    Tokenizer: "is shown without a tokenizer, which this needs: start the page with --tokenizer PATH",
+}
 
 
 @dataclass(frozen=True)
@@ -30,106 +41,66 @@ class Subject:
     kind: Literal["store", "run", "stats", "text"]
     name: str
     """Last part of its path. The page never gets the rest."""
-    given_store: Store | None = None
-    given_run: Run | None = None
-    given_files: TextFiles | None = None
-    given_live: Live | None = None
-    given_tokenizer: Tokenizer | None = None
+    things: tuple[object, ...] = ()
+    """The store, run, live counters, text files and tokenizer, as far as there are."""
     homes: tuple[str, ...] = ()
     """Folders of this machine that error messages may name, to be cut out before the page gets them."""
     _opened: dict[str, Store] = field(default_factory=dict, repr=False)
     """Stores of the sources of a mixture, opened so far."""
 
-    @property
-    def store(self) -> Store:
-        if self.given_store is None:
-            raise MissingError(
-                f"{self.name} does not lead to one store: its run reads several, or its store has moved. Open the "
-                "store itself to see samples"
-            )
-        return self.given_store
+    def find(self, kind: type[Thing]) -> Thing | None:
+        return next((each for each in self.things if isinstance(each, kind)), None)
+
+    def __getitem__(self, kind: type[Thing]) -> Thing:
+        """The thing of this kind; without one, MissingError says what to open."""
+        found = self.find(kind)
+        if found is None:
+            raise MissingError(f"{self.name} {_MISSING[kind]}")
+        return found
 
     def store_of(self, source: str | None) -> Store:
         """The store of a source of the run's mixture, opened where the run recorded it; the only store if None."""
         if source is None:
-            return self.store
+            return self[Store]
         if source not in self._opened:
-            plan, paths = self.run.starts[-1].plan, list(self.run.starts[-1].stores.get(source, ()))
+            last = self[Run].starts[-1]
+            paths = list(last.stores.get(source, ()))
             if not paths:
                 raise MissingError(f"the run file does not say where the data of source {source!r} is")
-            data = plan.sources[plan.source_number(source)].data
+            data = last.plan.sources[last.plan.source_number(source)].data
             self._opened[source] = open_data(paths, data, f"the data of {source!r}")
         return self._opened[source]
 
-    @property
-    def run(self) -> Run:
-        if self.given_run is None:
-            raise MissingError(f"{self.name} is not a run file; open the run file to see its history")
-        return self.given_run
-
-    @property
-    def live(self) -> Live:
-        if self.given_live is None:
-            raise MissingError(f"{self.name} is neither a run file nor a stats file written by observe.publish")
-        return self.given_live
-
-    @property
-    def files(self) -> TextFiles:
-        if self.given_files is None:
-            raise MissingError(f"{self.name} is not a folder of text")
-        return self.given_files
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        if self.given_tokenizer is None:
-            raise MissingError("this needs a tokenizer: start the page with --tokenizer PATH")
-        return self.given_tokenizer
-
     def describe(self) -> dict[str, Any]:
         """The facts that decide which sections the page shows."""
-        tokenizer = self.given_tokenizer
+        tokenizer = self.find(Tokenizer)
+        kinds = {"has_store": Store, "has_run": Run, "has_live": Live, "has_text": TextFiles}
         return {
-            "kind": self.kind,
-            "name": self.name,
-            "has_store": self.given_store is not None,
-            "has_run": self.given_run is not None,
-            "has_live": self.given_live is not None,
-            "has_text": self.given_files is not None,
+            **pick(self, "kind name"),
+            **{name: self.find(kind) is not None for name, kind in kinds.items()},
             "tokenizer": None if tokenizer is None else {"digest": tokenizer.digest, "tokens": tokenizer.vocab_size},
         }
 
 
-def open_subject(
-    path: str,
-    *,
-    tokenizer: str | None = None,
-    split: str | None = None,
-    dtype: str | None = None,
-    eos: int | None = None,
-) -> Subject:
-    """Open a run file, a stats file, a folder, file or pattern of text, a store, or a token file of another system."""
-    loaded = None if tokenizer is None else Tokenizer.load(tokenizer)
+def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> Subject:
+    """Open a run file, a stats file, a folder, file or pattern of text, a store, or a token file of another system.
+
+    `options` are those of `tokenfeed.open`.
+    """
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
-    homes = _homes([path])
+    tokenizers = () if tokenizer is None else (Tokenizer.load(tokenizer),)
     if _is_run(path):
         run = Run(path)
-        homes = _homes([path, *(each for start in run.starts for hints in start.stores.values() for each in hints)])
-        return Subject(
-            "run",
-            name,
-            given_store=_store_of(run),
-            given_run=run,
-            given_live=Live(Path(path).with_suffix(SUFFIX)),
-            given_tokenizer=loaded,
-            homes=homes,
-        )
+        hints = [each for start in run.starts for paths in start.stores.values() for each in paths]
+        live = Live(Path(path).with_suffix(SUFFIX))
+        return Subject("run", name, (run, live, _store_of(run), *tokenizers), _homes([path, *hints]))
     if path.endswith(SUFFIX):
-        return Subject("stats", name, given_live=Live(find_stats_file(path)), given_tokenizer=loaded, homes=homes)
+        return Subject("stats", name, (Live(find_stats_file(path)), *tokenizers), _homes([path]))
     if _is_text(path):
-        return Subject("text", name, given_files=TextFiles.find(path), given_tokenizer=loaded, homes=homes)
-    store = open_store(path, split=split, dtype=dtype, eos=eos)
+        return Subject("text", name, (TextFiles.find(path), *tokenizers), _homes([path]))
+    store = open_store(path, **options)
     _ = store.identity  # O(shards): compute it once now, not while the page waits for it
-    return Subject("store", name, given_store=store, given_tokenizer=loaded, homes=homes)
+    return Subject("store", name, (store, *tokenizers), _homes([path]))
 
 
 def _homes(paths: list[str]) -> tuple[str, ...]:

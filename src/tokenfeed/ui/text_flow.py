@@ -1,18 +1,18 @@
 """From text to a batch, step by step, made by `tokenfeed.stream`: documents → tokens → packed rows → ranks."""
 
-from typing import Any
+from collections import Counter
+from itertools import islice
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.streaming.feed import TextFeed, stream
+from tokenfeed.text.streaming.feed import stream
 from tokenfeed.text.streaming.rows import StreamBatch
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-from tokenfeed.ui.query import Query
+from tokenfeed.ui.messages import Json, Query, pick, plain, without_paths
 from tokenfeed.ui.samples import show_tokens
 from tokenfeed.ui.subject import Subject
-from tokenfeed.ui.telling import Json, plain, without_paths
 
 __all__ = ["list_documents", "show_batch"]
 
@@ -24,36 +24,34 @@ _MOST_TOKENS = 1 << 14
 
 def list_documents(subject: Subject, query: Query) -> Json:
     """The list of files, and the first documents of one row group, as text and as tokens."""
-    files = subject.files
+    files = subject[TextFiles]
     file = query.whole("file", 0, most=len(files) - 1)
     group = query.whole("group", 0)
-    documents: list[Json] = []
     found = files.read(file, group)
-    for first, texts in () if found is None else found.batches(_MOST_DOCUMENTS):
-        documents += [_describe_text(first + place, text, subject) for place, text in enumerate(texts)]
-        break
+    first, texts = (0, []) if found is None else next(iter(found.batches(_MOST_DOCUMENTS)), (0, []))
     return {
         "files": [without_paths(name) for name in files.names[:200]],
         "num_files": len(files),
         "file": file,
         "group": group,
         "rows": 0 if found is None else found.num_rows,
-        "documents": documents[:_MOST_DOCUMENTS],
+        "documents": [_describe_text(row, text, subject) for row, text in enumerate(texts[:_MOST_DOCUMENTS], first)],
     }
 
 
 def _describe_text(row: int, text: str | None, subject: Subject) -> Json:
     shown = "" if text is None else text[:_MOST_CHARACTERS]
     told: Json = {"row": row, "text": shown, "characters": len(text or ""), "tokens": None}
-    if subject.given_tokenizer is not None and text is not None:
-        told["tokens"] = show_tokens(subject.given_tokenizer.encode(shown), subject.given_tokenizer)
+    tokenizer = subject.find(Tokenizer)
+    if tokenizer is not None and text is not None:
+        told["tokens"] = show_tokens(tokenizer.encode(shown), tokenizer)
     return told
 
 
 def show_batch(subject: Subject, query: Query) -> Json:
     """Batch `step` of every rank, packed by the stream: its rows, their pieces, and the documents of the pieces."""
-    files, tokenizer = subject.files, subject.tokenizer
-    options: dict[str, Any] = {
+    files, tokenizer = subject[TextFiles], subject[Tokenizer]
+    options: Json = {
         "batch_size": query.whole("batch_size", 4, least=1, most=32),
         "length": query.whole("length", 128, least=8, most=2048),
         "packing": query.choice("packing", ("best_fit", "concat")),
@@ -69,43 +67,16 @@ def show_batch(subject: Subject, query: Query) -> Json:
             "smaller batches or shorter rows"
         )
     documents: dict[tuple[int, ...], int] = {}
-    ranks = []
-    lost = repeated = waiting = 0
+    ranks, totals = [], Counter[str]()
+    paths = [str(path) for path in files.paths]
+    fixed: Json = {"split": "all", "refill_size": 32, "threads": 1, "prefetch": 0, "world_size": world_size, **options}
     for rank in range(world_size):
-        feed = stream(
-            [str(path) for path in files.paths],
-            tokenizer,
-            split=None,
-            refill_size=32,
-            threads=1,
-            prefetch=0,
-            rank=rank,
-            world_size=world_size,
-            **options,
-        )
-        try:
-            batch = _take(feed, step)
+        with stream(paths, tokenizer, rank=rank, **fixed) as feed:
+            batch = next(islice(feed, step, None))
             ranks.append({"rank": rank, "rows": _rows(batch, documents, tokenizer)})
-            counts = feed.counts()
-            lost, repeated, waiting = lost + counts.lost, repeated + counts.repeated, waiting + counts.waiting
-        finally:
-            feed.close()
-    return {
-        "step": step,
-        "world_size": world_size,
-        **options,
-        "lost": lost,
-        "repeated": repeated,
-        "waiting": waiting,
-        "ranks": ranks,
-        "documents": [_document(files, place) for place in documents],
-    }
-
-
-def _take(feed: TextFeed, step: int) -> StreamBatch:
-    for _ in range(step):
-        next(feed)
-    return next(feed)
+            totals.update(pick(feed.counts(), "lost repeated waiting"))
+    told = [_document(files, place) for place in documents]
+    return {"step": step, "world_size": world_size, **options, **totals, "ranks": ranks, "documents": told}
 
 
 def _rows(batch: StreamBatch, documents: dict[tuple[int, ...], int], tokenizer: Tokenizer) -> list[Json]:
@@ -119,23 +90,14 @@ def _rows(batch: StreamBatch, documents: dict[tuple[int, ...], int], tokenizer: 
             number = documents.setdefault(place, len(documents))
             start, stop, done = (int(each[entry]) for each in (spans.starts, spans.stops, places[:, 3]))
             pieces.append({"document": number, "start": start, "stop": stop, "done": done})
-        told.append(
-            {
-                "sample": int(batch.samples[row]),
-                "epoch": int(batch.epochs[row]),
-                "tokens": show_tokens(np.asarray(tokens), tokenizer),
-                "pieces": pieces,
-            }
-        )
+        numbers = {"sample": int(batch.samples[row]), "epoch": int(batch.epochs[row])}
+        told.append({**numbers, "tokens": show_tokens(np.asarray(tokens), tokenizer), "pieces": pieces})
     return told
 
 
 def _document(files: TextFiles, place: tuple[int, ...]) -> Json:
     file, group, row = place
     found = files.read(file, group, row)
-    text: str | None = None
-    if found is not None:
-        _, texts = next(iter(found.batches(1)))
-        text = texts[0]
-    name = without_paths(files.names[file])
-    return {"file": name, "group": group, "row": row, "text": plain((text or "")[:_MOST_CHARACTERS])}
+    text = None if found is None else next(iter(found.batches(1)))[1][0]
+    shown = plain((text or "")[:_MOST_CHARACTERS])
+    return {"file": without_paths(files.names[file]), "group": group, "row": row, "text": shown}

@@ -16,6 +16,7 @@ import tokenfeed
 from golden import GOLDEN, golden_texts, golden_tokenizer
 from tokenfeed import observe
 from tokenfeed.ui import Server, open_subject
+from tokenfeed.ui.server import HEADER
 
 NAMES = ("web", "code", "run.jsonl", "run.stats.jsonl", "mixture.jsonl", "text", "tokenizer")
 NUM_DOCUMENTS = 400
@@ -97,7 +98,7 @@ def serving(path: Path, tokenizer: Path | None = None):
     try:
         yield server
     finally:
-        server.stop()
+        server.shutdown()
         thread.join(10)
         assert not thread.is_alive()
 
@@ -108,17 +109,16 @@ class Client:
     def __init__(self, server: Server) -> None:
         self.port = server.port
         self.told: list[bytes] = []
-        status, headers, _ = self.get(server.address.partition(str(self.port))[2], cookie=None)
-        assert status == 200
-        self.cookie = headers["Set-Cookie"].split(";")[0]
+        self.header = HEADER
+        self.token = server.token
 
-    def get(self, target: str, *, cookie: str | None = "", method: str = "GET", **headers: str):
-        """(status, headers, body). `cookie` is that of who was let in, unless it is another."""
+    def get(self, target: str, *, token: str | None = "", method: str = "GET", **headers: str):
+        """(status, headers, body). `token` is that of who was let in, unless it is another."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         sent = dict(headers)
-        given = self.cookie if cookie == "" else cookie
+        given = self.token if token == "" else token
         if given is not None:
-            sent["Cookie"] = given
+            sent[self.header] = given
         try:
             connection.request(method, target, headers=sent)
             response = connection.getresponse()

@@ -55,7 +55,7 @@ def test_the_flow_is_the_stream(clients, made, packing):
             golden_tokenizer(),
             batch_size=3,
             length=64,
-            split=None,
+            split="all",
             packing=packing,
             buffer_size=64,
             refill_size=32,

@@ -296,5 +296,5 @@ def test_ten_thousand_shards_are_asked_for_as_they_are_shown(visit, tmp_path):
         page.page.get_by_role("button", name="Last").click()
         page.page.wait_for_selector("text=copy-09999")
     finally:
-        server.stop()
+        server.shutdown()
         thread.join(10)

@@ -21,7 +21,7 @@ from flaky_server import Break, FlakyServer, Flip, Stall, Status
 from tokenfeed.errors import ArgumentError, DependencyError, DownloadError
 from tokenfeed.text.download import datasets
 from tokenfeed.text.download.shards import download
-from tokenfeed.text.sources.listing import read_listing
+from tokenfeed.text.sources.finding import read_listing
 
 FILES = {
     "README.md": b"# hello",

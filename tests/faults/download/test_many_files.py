@@ -8,7 +8,7 @@ import pytest
 from downloads import contents, get, make_file, put_shards
 from flaky_server import Break, Stall, behave
 from tokenfeed.errors import ArgumentError
-from tokenfeed.text.sources.listing import read_listing
+from tokenfeed.text.sources.finding import read_listing
 
 
 def test_everything_arrives_in_order(server, tmp_path):

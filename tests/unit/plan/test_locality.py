@@ -11,8 +11,7 @@ import plans
 from plans import plan_over
 from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, StateError
 from tokenfeed.kernels.locality import permute_local, permute_local_run, permute_local_sources
-from tokenfeed.plan.locality import Locality, LocalPermutation
-from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.skips import Skip

@@ -12,9 +12,9 @@ import tokenfeed
 from golden import golden_tokenizer
 from preparing import make_documents, write_jsonl
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, StateError, WorkerError, WriteError
-from tokenfeed.preparation import locking
-from tokenfeed.preparation.engines.failure import Failure
-from tokenfeed.preparation.locking import hold
+from tokenfeed.preparation import workplace
+from tokenfeed.preparation.engines import Failure
+from tokenfeed.preparation.workplace import hold
 
 
 class AwkwardError(Exception):
@@ -69,7 +69,7 @@ def test_errors_that_cannot_travel_are_told():
 
 def test_locks(tmp_path, monkeypatch):
     """One alone, or any number beside each other."""
-    monkeypatch.setattr(locking, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(workplace, "_PATIENCE_SECONDS", 0.1)
     path = tmp_path / "folder" / "lock"
     path.parent.mkdir()
     with hold(path, exclusive=True) as held:
@@ -87,7 +87,7 @@ def test_locks(tmp_path, monkeypatch):
 
 
 def test_a_lock_goes_with_its_process(tmp_path):
-    code = "import sys, time; from pathlib import Path; from tokenfeed.preparation.locking import hold\n"
+    code = "import sys, time; from pathlib import Path; from tokenfeed.preparation.workplace import hold\n"
     code += "with hold(Path(sys.argv[1]), exclusive=True):\n    print('held', flush=True)\n    time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "lock"], stdout=subprocess.PIPE)
     process.stdout.readline()

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from golden import golden_tokenizer
 from tiers import slow
 from tokenfeed.preparation.long_texts import LongText, has_known_cuts
-from tokenfeed.text.tokenizer.patterns import PATTERNS
 from tokenfeed.text.tokenizer.pieces import LONGEST_RUN
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
 LLAMA = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"

@@ -40,7 +40,7 @@ def annotate(text, kept, tokens):
 
 
 def prepare(inputs, out, **options):
-    return tokenfeed.prepare(inputs, out, **{"tokenizer": TOKENIZER, "workers": 0, "split": None, **options})
+    return tokenfeed.prepare(inputs, out, **{"tokenizer": TOKENIZER, "workers": 0, "val": None, **options})
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,8 +13,9 @@ import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
 from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError
-from tokenfeed.preparation.recipe import Recipe, choose_slice_bytes, choose_split
+from tokenfeed.preparation.records import choose_slice_bytes
 from tokenfeed.store.verify import verify
+from tokenfeed.text.sources.splitting import is_val
 
 TOKENIZER = golden_tokenizer("tiktoken")
 
@@ -31,7 +31,7 @@ def inputs(tmp_path):
 
 def test_documents_in_the_order_of_the_inputs(inputs, tmp_path):
     folder, documents = inputs
-    report = prepare(folder, tmp_path / "store", split=None, keep=["url", "score"], slice_bytes=20_000)
+    report = prepare(folder, tmp_path / "store", val=None, keep=["url", "score"], slice_bytes=20_000)
     assert report.is_complete
     assert verify(tmp_path / "store").ok
     tokens, payloads = zip(*contents(tmp_path / "store"), strict=True)
@@ -62,20 +62,20 @@ def test_what_the_manifest_says(inputs, tmp_path):
 
 def test_tokens_around_documents_and_dtype(inputs, tmp_path):
     folder, documents = inputs
-    options = {"bos": False, "eos": "<|assistant_end|>", "dtype": "int32", "split": None}
+    options = {"eos": "<|assistant_end|>", "dtype": "int32", "val": None}
     prepare(folder, tmp_path / "store", **options)
     end = TOKENIZER.special_id("<|assistant_end|>")
     plain = [TOKENIZER.encode(one["text"]).tolist() for one in documents]
     assert [tokens for tokens, _ in contents(tmp_path / "store")] == [[*tokens, end] for tokens in plain]
     assert tokenfeed.open(tmp_path / "store").columns["tokens"].dtype == np.int32
-    prepare(folder, tmp_path / "other", bos="<|user_start|>", split=None)
+    prepare(folder, tmp_path / "other", bos="<|user_start|>", val=None)
     first = TOKENIZER.special_id("<|user_start|>")
     assert [tokens for tokens, _ in contents(tmp_path / "other")] == [[first, *tokens] for tokens in plain]
 
 
 def test_the_bytes_are_the_same_for_any_workers_and_engine_of_the_tokenizer(inputs, tmp_path):
     folder, _ = inputs
-    options = {"slice_bytes": 15_000, "shard_bytes": 20_000, "val_fraction": 0.2, "keep": ["url"]}
+    options = {"slice_bytes": 15_000, "shard_bytes": 20_000, "val": 0.2, "keep": ["url"]}
     prepare(folder, tmp_path / "one", **options)
     prepare(folder, tmp_path / "two", workers=2, **options)
     prepare(folder, tmp_path / "three", workers=3, **options, tokenizer=golden_tokenizer("fastokens"))
@@ -87,7 +87,7 @@ def test_the_bytes_are_the_same_for_any_workers_and_engine_of_the_tokenizer(inpu
 
 def test_shards_roll_over_within_a_slice(inputs, tmp_path):
     folder, documents = inputs
-    prepare(folder, tmp_path / "store", split=None, shard_bytes=10_000)
+    prepare(folder, tmp_path / "store", val=None, shard_bytes=10_000)
     names = [shard.name for shard in tokenfeed.open(tmp_path / "store").shards]
     assert names == sorted(names)
     assert {name.rpartition("-")[0] for name in names} == {f"{file:06d}-000000" for file in range(3)}
@@ -97,11 +97,10 @@ def test_shards_roll_over_within_a_slice(inputs, tmp_path):
 def test_split_by_text(inputs, tmp_path):
     """Where a document goes depends on its text alone; all are there, once."""
     folder, documents = inputs
-    report = prepare(folder, tmp_path / "store", val_fraction=0.3, slice_bytes=20_000)
+    report = prepare(folder, tmp_path / "store", val=0.3, slice_bytes=20_000)
     val = contents(tmp_path / "store", split="val")
     train = contents(tmp_path / "store", split="train")
-    recipe = Recipe("", "uint16", None, None, val_fraction=0.3)
-    chosen = [choose_split(recipe, 0, one["text"]) for one in documents]
+    chosen = ["val" if is_val(one["text"], 0.3) else "train" for one in documents]
     tokens = expected_tokens(documents)
     assert [one for one, _ in val] == [one for one, split in zip(tokens, chosen, strict=True) if split == "val"]
     assert [one for one, _ in train] == [one for one, split in zip(tokens, chosen, strict=True) if split == "train"]
@@ -110,30 +109,24 @@ def test_split_by_text(inputs, tmp_path):
 
 
 def test_split_is_a_fair_draw():
-    recipe = Recipe("", "uint16", None, None, val_fraction=0.1)
-    counts = Counter(choose_split(recipe, 0, f"document {number}") for number in range(20_000))
-    assert abs(counts["val"] - 2000) < 5 * (20_000 * 0.1 * 0.9) ** 0.5
-    other = Recipe("", "uint16", None, None, val_fraction=0.1, split_seed=1)
-    both = sum(choose_split(recipe, 0, str(n)) == choose_split(other, 0, str(n)) == "val" for n in range(20_000))
-    assert abs(both - 200) < 5 * 200**0.5
-    more = Recipe("", "uint16", None, None, val_fraction=0.2)
-    assert all(choose_split(more, 0, str(n)) == "val" for n in range(2000) if choose_split(recipe, 0, str(n)) == "val")
+    count = sum(is_val(f"document {number}", 0.1) for number in range(20_000))
+    assert abs(count - 2000) < 5 * (20_000 * 0.1 * 0.9) ** 0.5
+    assert all(is_val(str(n), 0.2) for n in range(2000) if is_val(str(n), 0.1))
 
 
 @given(st.text(max_size=20), st.text(max_size=5), st.text(max_size=5))
 def test_split_looks_at_the_first_characters(text, behind, other):
-    recipe = Recipe("", "uint16", None, None, val_fraction=0.5)
     long = (text + ".") * 4096
-    assert choose_split(recipe, 0, long + behind) == choose_split(recipe, 9, long + other)
+    assert is_val(long + behind, 0.5) == is_val(long + other, 0.5)
 
 
-@pytest.mark.parametrize(("val_files", "expected"), [((), [2]), (["a.jsonl"], [0]), (["*.gz", "c*"], [1, 2])])
-def test_split_by_file(inputs, tmp_path, val_files, expected):
+@pytest.mark.parametrize(("val", "expected"), [("last", [2]), ("a.jsonl", [0]), (["*.gz", "c*"], [1, 2])])
+def test_split_by_file(inputs, tmp_path, val, expected):
     folder, documents = inputs
-    prepare(folder, tmp_path / "store", split="file", val_files=val_files)
+    prepare(folder, tmp_path / "store", val=val)
     parts = [documents[:40], documents[40:80], documents[80:]]
-    val = [one for number in expected for one in parts[number]]
-    assert [tokens for tokens, _ in contents(tmp_path / "store", split="val")] == expected_tokens(val)
+    held_out = [one for number in expected for one in parts[number]]
+    assert [tokens for tokens, _ in contents(tmp_path / "store", split="val")] == expected_tokens(held_out)
     assert tokenfeed.open(tmp_path / "store", split="train").num_items > 0
 
 
@@ -222,7 +215,7 @@ def test_inputs_may_be_moved(inputs, tmp_path):
     [
         ({"keep": ["url"]}, r"keep was \(\), now \('url',\)"),
         ({"eos": "<|bos|>"}, "eos was None, now"),
-        ({"val_fraction": 0.5}, r"val_fraction was 0\.001, now 0\.5"),
+        ({"val": 0.5}, r"val was 0\.001, now 0\.5"),
         ({"slice_bytes": 999}, "slice_bytes was 8388608, now 999"),
         ({"tokenizer": golden_tokenizer("tiktoken", "gpt2")}, "tokenizer was"),
     ],
@@ -281,9 +274,8 @@ def test_long_documents_come_in_pieces(tmp_path, workers, monkeypatch):
     document = {"text": text, "url": "long"}
     write_jsonl(tmp_path / "text.jsonl", [*make_documents(3), document, {"text": "end", "url": "end"}])
     tokenizer = golden_tokenizer("fastokens")
-    prepare(
-        tmp_path / "text.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=workers, keep=["url"], eos="<|bos|>"
-    )
+    options = {"keep": ["url"], "bos": "<|bos|>", "eos": "<|bos|>"}
+    prepare(tmp_path / "text.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=workers, **options)
     made = {payload["url"]: tokens for tokens, payload in contents(tmp_path / "store")}
     assert list(made)[-2:] == ["long", "end"]
     expected = tokenizer.encode(text, prepend="<|bos|>", append="<|bos|>")
@@ -292,9 +284,13 @@ def test_long_documents_come_in_pieces(tmp_path, workers, monkeypatch):
 
 def test_an_empty_file_and_nothing_at_all(tmp_path):
     (tmp_path / "empty.jsonl").write_bytes(b"")
-    report = prepare(tmp_path / "empty.jsonl", tmp_path / "store")
-    assert (report.is_complete, report.num_slices) == (True, 0)
-    assert tokenfeed.open(tmp_path / "store").num_items == 0
+    with pytest.raises(ArgumentError, match=r"there is no document in the inputs: 1 file, 0 bytes"):
+        prepare(tmp_path / "empty.jsonl", tmp_path / "store")
+    write_jsonl(tmp_path / "null.jsonl", [{"text": None}])
+    with pytest.raises(ArgumentError, match=r"1 left out. The store was not sealed"):
+        prepare(tmp_path / "null.jsonl", tmp_path / "store", val=None)
+    write_jsonl(tmp_path / "full.jsonl", make_documents(3))
+    assert prepare(tmp_path / "full.jsonl", tmp_path / "store").is_complete
     with pytest.raises(NotFoundError):
         prepare(tmp_path / "nothing.jsonl", tmp_path / "other")
     assert not (tmp_path / "other").exists()
@@ -303,8 +299,9 @@ def test_an_empty_file_and_nothing_at_all(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"split": "half"}, ArgumentError, "split"),
-        ({"val_fraction": 1.0}, ArgumentError, "val_fraction"),
+        ({"val": 1.0}, ArgumentError, "val is 1.0"),
+        ({"separator": "bos"}, ArgumentError, "separator is 'bos'"),
+        ({"separator": None, "eos": "<|bos|>"}, ArgumentError, "leave one of them out"),
         ({"workers": -1}, ArgumentError, "workers"),
         ({"engine": "spark"}, ArgumentError, "spark"),
         ({"dtype": "uint8"}, ArgumentError, "uint8"),
@@ -314,7 +311,8 @@ def test_an_empty_file_and_nothing_at_all(tmp_path):
         ({"part": (3, 3)}, ArgumentError, "part is 3 of 3"),
         ({"part": (0, 3), "replace_changed": True}, ArgumentError, "replace_changed"),
         ({"slice_bytes": 0}, ArgumentError, "slice_bytes"),
-        ({"split": "file", "val_files": ["z*"]}, ArgumentError, "z\\*"),
+        ({"val": ["z*"]}, ArgumentError, "z\\*"),
+        ({"val": "*"}, NotFoundError, "no file is left for split 'train'"),
         ({"on_error": "ignore"}, ArgumentError, "ignore"),
     ],
 )

@@ -61,6 +61,55 @@ def assert_traced(path, steps):
         assert [trace.sample for trace in run.trace(step)] == together
 
 
+def test_what_was_seen_is_told_from_what_is_planned(windows, tmp_path):
+    """Steps that never ran were reported as seen."""
+    path = tmp_path / "run.jsonl"
+    loader = tokenfeed.Loader(windows, 2, run=path, rank=0, world_size=1, prefetch=2)
+
+    def known():
+        run = tokenfeed.Run(path)
+        rows = [row for step in range(6) for row in run.trace(step)]
+        found = {seen.sample: seen.planned for document in range(9) for seen in run.find(document)}
+        planned = {row.sample: row.planned for row in rows}
+        assert all(planned[sample] == found[sample] for sample in found.keys() & planned.keys())
+        assert [row.sample for row in rows if not row.planned] == list(range(run.reached))
+        return run.reached
+
+    next(loader)
+    assert known() == 0
+    next(loader)
+    state = loader.state_dict()
+    assert (known(), state["samples"]) == (4, 4)
+    next(loader)
+    assert known() == 4
+    loader.close()
+    assert known() == 6
+    loader.load_state_dict(state)  # back: what follows is planned again
+    next(loader)
+    assert known() == 4
+    again = tokenfeed.Loader(windows, 2, run=path, rank=0, world_size=1)
+    again.load_state_dict(loader.state_dict())
+    next(again)
+    assert known() == 6
+    assert '{"reached": 4}' in path.read_text().splitlines()
+    (row,) = tokenfeed.Run(path).trace(5)[:1]
+    assert row.planned
+    assert "planned=True" in repr(row)
+
+
+def test_progress_of_a_damaged_file(windows, tmp_path):
+    path = tmp_path / "run.jsonl"
+    leg(windows, path, None, 1, 1, 2)
+    lines = path.read_text().splitlines()
+    for damage in ('{"reached": -1}', '{"reached": "4"}', '{"reached": true}'):
+        path.write_text("\n".join([*lines, damage, lines[-1]]) + "\n")
+        with pytest.raises(StateError, match="line 3: reached is"):
+            tokenfeed.Run(path)
+    path.write_text("\n".join([lines[0], '{"reached": 4}', lines[1]]) + "\n")
+    with pytest.raises(StateError, match="line 2"):
+        tokenfeed.Run(path)
+
+
 def test_a_finite_run_ends(windows, tmp_path):
     path = tmp_path / "run.jsonl"
     loader = tokenfeed.Loader(windows, 7, epochs=1, run=path, rank=0, world_size=2)

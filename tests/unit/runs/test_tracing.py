@@ -330,6 +330,29 @@ def test_comparing(store, tmp_path):
         compare(one, tokenfeed.Run(tmp_path / "empty.jsonl"))
 
 
+def test_comparisons_read_as_sentences(store, tmp_path):
+    view = store.windows(64)
+    state = tokenfeed.Plan.of(view, shuffle=False).state(len(view))
+    runs = []
+    for number, options in enumerate(({}, {"state": state}, {"world_size": 2, "batch_size": 2}, {"shuffle": True})):
+        deliver(view, tmp_path / f"{number}.jsonl", **{"shuffle": False, **options})
+        runs.append(tokenfeed.Run(tmp_path / f"{number}.jsonl"))
+    one, later, wide, shuffled = runs
+    assert str(compare(one, one)) == "The runs deliver the same samples in the same steps."
+    found = compare(one, later)  # it said: other samples
+    assert (found.step, found.epochs) == (0, (0, 1))
+    assert str(found) == (
+        "From step 0 on the runs deliver the same rows of the data in another epoch, 0 in the first run and 1 in the "
+        f"second: with first sample 0 in the first run and {len(view)} in the second."
+    )
+    assert str(compare(one, wide)) == (
+        "From step 0 on the runs deliver the same samples, divided differently among ranks: with world size 1 in the "
+        "first run and 2 in the second, and with batch size 4 in the first run and 2 in the second."
+    )
+    assert str(compare(one, shuffled)).endswith("with seed none in the first run and 0 in the second.")
+    assert compare(one, shuffled).epochs is None
+
+
 def test_plans_that_are_written_differently_and_do_the_same(tmp_path):
     with tokenfeed.Writer(tmp_path / "one", columns={"tokens": "u1"}, sync=False) as writer:
         writer.append({"tokens": [1, 2, 3]})

@@ -5,17 +5,14 @@ import pytest
 from tokenfeed.errors import ArgumentError
 from tokenfeed.storage.address import secret_of
 from tokenfeed.text.download.datasets import PRESETS, Dataset, RemoteFile, find_dataset, numbered
-
-
-def find(source, **options):
-    return find_dataset(source, list_repository=lambda address: pytest.fail(f"{address} asked for"), **options)
+from tokenfeed.text.sources.finding import Listing, write_listing
 
 
 @pytest.mark.parametrize(("name", "num_files"), [("fineweb-edu-100b", 1823), ("climbmix-400b", 6543)])
 def test_presets(monkeypatch, name, num_files):
     """The constants of nanochat/dataset.py, then and now."""
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    dataset = find(name)
+    dataset = find_dataset(name)
     base = f"https://huggingface.co/datasets/karpathy/{name}-shuffle/resolve/main"
     assert dataset.name == name
     assert len(dataset.train) == num_files - 1
@@ -25,7 +22,7 @@ def test_presets(monkeypatch, name, num_files):
     assert [file.name for file in dataset.train] == sorted(file.name for file in dataset.train)
 
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
-    assert find(name).val.url.startswith("https://mirror.example/datasets/karpathy/")
+    assert find_dataset(name).val.url.startswith("https://mirror.example/datasets/karpathy/")
 
 
 def test_numbered():
@@ -45,25 +42,27 @@ def test_what_numbers_nothing(template):
         numbered(f"https://host{template}")
 
 
-def test_without_an_end():
+def test_without_an_end(tmp_path):
     """The file for validation is the one after those to train on, and stays what it is."""
     names = lambda dataset: [file.name for file in dataset.train]  # noqa: E731
     address = "https://host/a_{:03d}.txt?x=1"
-    assert names(find(address, count=2)) == ["a_000.txt", "a_001.txt"]
-    assert find(address, count=2).val.name == "a_002.txt"
-    grown = find(address, count=4, earlier_val=lambda name: "a_002.txt")
+    assert names(find_dataset(address, count=2)) == ["a_000.txt", "a_001.txt"]
+    assert find_dataset(address, count=2).val.name == "a_002.txt"
+    write_listing(tmp_path, Listing(("a_000.txt", "a_001.txt"), ("a_002.txt",)))
+    grown = find_dataset(address, count=4, folder=tmp_path)
     assert names(grown) == ["a_000.txt", "a_001.txt", "a_003.txt", "a_004.txt"]
     assert grown.val.url == "https://host/a_002.txt"
-    fewer = find(address, count=1, earlier_val=lambda name: "a_002.txt")
+    fewer = find_dataset(address, count=1, folder=tmp_path)
     assert (names(fewer), fewer.val.name) == (["a_000.txt"], "a_002.txt")
-    assert names(find("https://host/{}.txt", count=2)) == ["0.txt", "1.txt"]
-    assert find(address, count=2, earlier_val=lambda name: "other.txt").val.name == "a_002.txt"
+    assert names(find_dataset("https://host/{}.txt", count=2)) == ["0.txt", "1.txt"]
+    write_listing(tmp_path, Listing((), ("other.txt",)))
+    assert find_dataset(address, count=2, folder=tmp_path).val.name == "a_002.txt"
 
 
 @pytest.mark.parametrize("source", ["fineweb", "", "https://me:secret@host/file.txt?secret=2", "s3://b/a"])
 def test_what_names_no_dataset(source):
     with pytest.raises(ArgumentError, match=", ".join(PRESETS)) as caught:
-        find(source)
+        find_dataset(source)
     assert "secret" not in str(caught.value)
 
 

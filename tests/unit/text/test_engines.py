@@ -15,9 +15,8 @@ from tiers import examples
 from tokenfeed.errors import ArgumentError, DependencyError
 from tokenfeed.text.tokenizer import pieces
 from tokenfeed.text.tokenizer.engines import choose_engine, make_engine
-from tokenfeed.text.tokenizer.patterns import PATTERNS
 from tokenfeed.text.tokenizer.pieces import LONGEST_RUN, cut_runs, encode_texts
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
 EXACT = ["tiktoken", "fastokens"]
 KNOWN_TO_GIGATOKEN = ["gpt2", "gpt4", "gpt4o"]

@@ -26,11 +26,11 @@ from tokenfeed.errors import (
     TokenfeedError,
 )
 from tokenfeed.text import TextFeed, Tokenizer, stream_chat
-from tokenfeed.text.sources.listing import Listing, write_listing
+from tokenfeed.text.sources.finding import Listing, write_listing
 from tokenfeed.text.streaming.chat import Conversations
 from tokenfeed.text.streaming.state import SavedStream
 
-SMALL = {"batch_size": 2, "length": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1}
+SMALL = {"batch_size": 2, "length": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1, "val": "last"}
 
 
 def write(path, texts, *, per_group=4, column="text"):
@@ -90,9 +90,9 @@ def test_no_train_file(tmp_path):
     with pytest.raises(NotFoundError, match="no file ending in"):
         make(tmp_path)
     write(tmp_path / "only.parquet", ["a"] * 8)
-    with pytest.raises(NotFoundError, match="the last file is 'val', and there is only one"):
+    with pytest.raises(NotFoundError, match="no file is left for split 'train'"):
         make(tmp_path)
-    assert len(next(make(tmp_path, split=None))) == 2
+    assert len(next(make(tmp_path, split="all"))) == 2
 
 
 def test_a_missing_column_is_said_at_once(folder):
@@ -103,7 +103,7 @@ def test_a_missing_column_is_said_at_once(folder):
 def test_nulls_are_passed_over_and_empty_documents_are_a_bos(tmp_path):
     write(tmp_path / "0.parquet", [None, "one", None, "", "two", None, None, "three"])
     tokenizer = golden_tokenizer()
-    batch = next(make(tmp_path, split=None, packing="concat", batch_size=1, length=20))
+    batch = next(make(tmp_path, split="all", packing="concat", batch_size=1, length=20))
     expected = []
     while len(expected) < 21:
         for text in ("one", "", "two", "three"):
@@ -114,7 +114,7 @@ def test_nulls_are_passed_over_and_empty_documents_are_a_bos(tmp_path):
 @pytest.mark.parametrize("engine", ["fastokens", "tiktoken"])
 def test_documents_that_are_hard_for_tokenizers(tmp_path, engine):
     write(tmp_path / "0.parquet", [" " * 1_000_000, "a" * 1_000_000, "x", "\n" * 300_000, "!" * 300_000])
-    feed = make(tmp_path, golden_tokenizer(engine), split=None, length=512, packing="best_fit")
+    feed = make(tmp_path, golden_tokenizer(engine), split="all", length=512, packing="best_fit")
     take(feed, 50)
     feed.close()
 
@@ -125,14 +125,14 @@ def test_a_damaged_file_is_an_error_in_its_turn_and_the_next_call_tries_again(tm
     texts = [" ".join(map(str, random.integers(0, 10**6, 60))) for _ in range(400)]
     write(tmp_path / "0.parquet", texts[:200], per_group=10)
     write(tmp_path / "1.parquet", texts[200:], per_group=10)
-    whole = make(tmp_path, split=None, prefetch=prefetch)
+    whole = make(tmp_path, split="all", prefetch=prefetch)
     batches = take(whole, 5000)
     whole.close()
     sound = (tmp_path / "1.parquet").read_bytes()
     damaged = bytearray(sound)
     damaged[len(sound) // 2 : len(sound) // 2 + 400] = bytes(400)
     (tmp_path / "1.parquet").write_bytes(damaged)
-    feed = make(tmp_path, split=None, prefetch=prefetch)
+    feed = make(tmp_path, split="all", prefetch=prefetch)
     delivered = []
     with pytest.raises(CorruptionError, match=r"1\.parquet"):
         for _ in range(5000):
@@ -144,7 +144,7 @@ def test_a_damaged_file_is_an_error_in_its_turn_and_the_next_call_tries_again(tm
     state = feed.state_dict()
     feed.close()
     (tmp_path / "1.parquet").write_bytes(sound)
-    resumed = make(tmp_path, split=None, prefetch=prefetch)
+    resumed = make(tmp_path, split="all", prefetch=prefetch)
     resumed.load_state_dict(state)
     for expected in batches[len(delivered) : len(delivered) + 50]:
         np.testing.assert_array_equal(next(resumed).tokens, expected)
@@ -375,7 +375,14 @@ CHAT = [conversation_of(number) for number in range(23)]
 
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_chat_resumes_after_every_batch(lanes):
-    options = {"batch_size": 2, "length": 48, "buffer_size": 5, "lanes": lanes, "rank": 0, "world_size": 1}
+    options = {
+        "batch_size": 2,
+        "length": 48,
+        "buffer_size": 5,
+        "lanes": lanes,
+        "rank": 0,
+        "world_size": 1,
+    }
     whole = stream_chat(CHAT, golden_tokenizer(), **options)
     batches = [next(whole) for _ in range(20)]
     for step in range(17):

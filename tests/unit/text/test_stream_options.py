@@ -17,7 +17,7 @@ from tokenfeed.errors import ArgumentError, FitError, StateError
 from tokenfeed.runs.run import Run
 from tokenfeed.text import stream_chat
 
-SMALL = {"batch_size": 2, "length": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1, "split": None}
+SMALL = {"batch_size": 2, "length": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1, "split": "all"}
 TEXTS = [f"text {row} " * (row % 9) for row in range(50)]
 CHAT = [
     {"messages": [{"role": "user", "content": "why " * (i % 5)}, {"role": "assistant", "content": "so " * (i % 7 + 1)}]}

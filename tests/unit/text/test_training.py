@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from golden import GOLDEN, golden_texts, golden_vocabulary
 from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, DependencyError, TokenfeedError
-from tokenfeed.text.tokenizer.patterns import NANOCHAT_SPECIAL_TOKENS, PATTERNS
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.vocabulary import NANOCHAT_SPECIAL_TOKENS, PATTERNS
 
 
 def learnt(texts, vocab_size=300, **options):
@@ -27,7 +27,7 @@ def test_nanochat_learns_the_same():
 
 
 def test_by_command(tmp_path):
-    arguments = ["train-tokenizer", str(GOLDEN / "data"), "-o", str(tmp_path), "--vocab-size", "4096"]
+    arguments = ["train-tokenizer", str(GOLDEN / "data"), "-o", str(tmp_path), "--vocab-size", "4096", "--val", "last"]
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     printed = json.loads(done.output)

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiktoken
 import tokenizers as library
 
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_vocabulary
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
-from tokenfeed.text.tokenizer.hugging_face import _byte_characters
-from tokenfeed.text.tokenizer.patterns import PATTERNS, find_pattern
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
-from tokenfeed.text.tokenizer.vocabulary_files import read_ranks, read_vocabulary, write_vocabulary
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary, find_pattern
+from tokenfeed.text.tokenizer.vocabulary_files import _byte_characters, read_ranks, read_vocabulary, write_vocabulary
 
 BYTES = {bytes((byte,)): byte for byte in range(256)}
 
@@ -165,6 +164,51 @@ def test_hugging_face(tmp_path):
     sequence = {"type": "Sequence", "pretokenizers": [split, byte_level]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(hugging_face(pre_tokenizer=sequence)))
     assert read_vocabulary(tmp_path).pattern == r"\p{L}+|."
+
+
+@pytest.mark.parametrize(
+    ("config", "bos", "eos"),
+    [
+        ({"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}}, "<s>", "</s>"),
+        ({"bos_token": None, "eos_token": "</s>"}, None, "</s>"),
+        ({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False, "add_eos_token": True}, None, "</s>"),
+        ({"bos_token": "<none of these>"}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_the_configuration_beside_a_hugging_face_tokenizer_names_bos_and_eos(config, bos, eos, tmp_path):
+    added = [{"content": "<|end|>", "id": 0}, {"content": "<s>", "id": 300}, {"content": "</s>", "id": 301}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(hugging_face(added_tokens=added)))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        assert (read_vocabulary(path).bos, read_vocabulary(path).eos) == (bos, eos)
+    tokenizer = Tokenizer.load(tmp_path, bos="</s>")
+    tokenizer.save(tmp_path / "ours")
+    assert Tokenizer.load(tmp_path / "ours").vocabulary == tokenizer.vocabulary
+    assert tokenizer.separators() == (301, None)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(FormatError, match=r"tokenizer_config\.json is not JSON"):
+        read_vocabulary(tmp_path)
+
+
+def test_a_folder_without_a_tokenizer_json_says_how_to_make_one(tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(
+        NotFoundError, match=r"transformers makes one of tokenizer.model: AutoTokenizer, save_pretrained"
+    ):
+        Tokenizer.load(tmp_path)
+
+
+def test_an_encoding_of_tiktoken():
+    vocabulary = golden_vocabulary()
+    ranks, special = dict(vocabulary.ranks), {"<|endoftext|>": 5000, "<s>": 5001}
+    encoding = tiktoken.Encoding("mine", pat_str=vocabulary.pattern, mergeable_ranks=ranks, special_tokens=special)
+    tokenizer = Tokenizer.from_tiktoken(encoding)
+    assert (tokenizer.vocabulary.bos, tokenizer.vocabulary.eos) == (None, "<|endoftext|>")
+    text = golden_texts()[0]
+    assert tokenizer.encode(text).tolist() == encoding.encode_ordinary(text)
+    assert tokenizer.separators() == (None, 5000)
+    assert Tokenizer.from_tiktoken(encoding, bos="<s>").separators() == (5001, None)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from tokenfeed.errors import ArgumentError, MissingError, NotFoundError, SampleIndexError
-from tokenfeed.ui.overview import _edges, _sample_spans, count_lengths, describe_store, list_shards
+from tokenfeed.store.store import Store
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.ui.messages import Query
+from tokenfeed.ui.overview import (
+    _edges,
+    _sample_spans,
+    count_lengths,
+    describe_store,
+    list_shards,
+    search_documents,
+)
 from tokenfeed.ui.packing import pack_some, show_rows
-from tokenfeed.ui.query import Query
-from tokenfeed.ui.sample_bytes import show_bytes
-from tokenfeed.ui.samples import show_sample, show_tokens
-from tokenfeed.ui.searching import search_documents
+from tokenfeed.ui.samples import show_bytes, show_sample, show_tokens
 from tokenfeed.ui.subject import open_subject
 
 
@@ -40,7 +47,7 @@ def spans(told, table):
 def test_the_store_as_a_whole(subject, plain):
     told = describe_store(subject, query())
     assert told["items"] == plain.tokens.size
-    assert told["shards"] == len(subject.store.shards) > 3
+    assert told["shards"] == len(subject[Store].shards) > 3
     assert [column["bytes"] for column in told["columns"]] == [2 * plain.tokens.size, 6 * plain.tokens.size]
     assert [table["spans"] for table in told["spans"]] == [120, len(plain.table("concepts"))]
 
@@ -53,7 +60,7 @@ def test_shards_come_in_pages(subject, plain):
     assert sum(row["items"] for row in parts) == plain.tokens.size
     assert list_shards(subject, query(first=10**6))["shards"] == []
     for row in parts:
-        files = (Path(subject.store.paths[0]) / row["name"]).iterdir()
+        files = (Path(subject[Store].paths[0]) / row["name"]).iterdir()
         assert row["bytes"] == sum(path.stat().st_size for path in files if path.name != "shard.json")
 
 
@@ -79,8 +86,8 @@ def test_every_document(subject, plain):
 def test_packed_rows(subject, plain):
     with pytest.raises(MissingError, match="tokenfeed pack"):
         show_sample(subject, query(view="packed", length=100, table="documents"))
-    subject.store.pack(100)
-    view = subject.store.packed(100)
+    subject[Store].pack(100)
+    view = subject[Store].packed(100)
     for index in range(len(view)):
         told = show_sample(subject, query(view="packed", length=100, table="documents", index=index))
         assert ids(told) + [0] * told["padding"] == view[index].tokens.tolist()
@@ -90,13 +97,13 @@ def test_packed_rows(subject, plain):
 
 def test_long_samples_are_shown_in_parts(subject, plain, monkeypatch):
     monkeypatch.setattr("tokenfeed.ui.samples.MOST_ITEMS", 30)
-    subject.store.pack(100)
+    subject[Store].pack(100)
     for asked in ({"view": "windows"}, {"view": "packed"}, {"view": "documents"}):
         where = {"length": 100, "index": 4, "table": "documents", **asked}
         view = {
-            "windows": subject.store.windows(100),
-            "packed": subject.store.packed(100),
-            "documents": subject.store.documents(),
+            "windows": subject[Store].windows(100),
+            "packed": subject[Store].packed(100),
+            "documents": subject[Store].documents(),
         }[asked["view"]]
         tokens, spans_shown = [], []
         told = show_sample(subject, query(**where))
@@ -120,7 +127,7 @@ def test_no_such_sample(subject):
 
 def test_bytes_are_those_of_the_files(subject, plain):
     """Every cell is what its file has there, and the cells of a sample add up to its items."""
-    root = Path(subject.store.paths[0])
+    root = Path(subject[Store].paths[0])
     for view, index in (("windows", 0), ("windows", 5), ("documents", 7), ("documents", 30)):
         asked = {"view": view, "index": index, "length": 50, "table": "documents"}
         sample = show_sample(subject, query(**asked))
@@ -186,8 +193,8 @@ def test_a_sample_of_spans_is_bounded(counts):
 def test_the_rows_shown_are_those_that_pack_makes(subject, plain, length):
     lengths = np.array([stop - start for start, stop, _ in plain.table("documents")])
     rows = pack_some(lengths, length + 1)
-    report = subject.store.pack(length)
-    found = subject.store.packed(length).plan.find(np.arange(report.rows))
+    report = subject[Store].pack(length)
+    found = subject[Store].packed(length).plan.find(np.arange(report.rows))
     assert len(rows) == report.rows
     for row, pieces in enumerate(rows):
         part = found.part(row, row + 1)
@@ -271,7 +278,7 @@ def test_subjects(store_path, tmp_path):
     loader.close()
     opened = open_subject(str(run))
     assert (opened.kind, opened.name) == ("run", "run.jsonl")
-    assert opened.store.identity == tokenfeed.open(store_path).identity
+    assert opened[Store].identity == tokenfeed.open(store_path).identity
     with pytest.raises(NotFoundError, match=r"observe\.publish"):
         open_subject(str(tmp_path / "run.stats.jsonl"))
     (tmp_path / "run.stats.jsonl").touch()
@@ -280,7 +287,7 @@ def test_subjects(store_path, tmp_path):
     text.write_text('{"text": "plan"}\n')
     assert open_subject(str(text)).kind == "text"
     with pytest.raises(MissingError, match="tokenizer"):
-        _ = opened.tokenizer
+        _ = opened[Tokenizer]
     store_path.rename(tmp_path / "elsewhere")
     with pytest.raises(MissingError, match="Open the store itself"):
-        _ = open_subject(str(run)).store
+        _ = open_subject(str(run))[Store]

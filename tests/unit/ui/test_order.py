@@ -9,8 +9,8 @@ from plans import plan_over
 from tokenfeed.errors import ArgumentError
 from tokenfeed.kernels import permutation as kernels
 from tokenfeed.plan.permutation import Permutation
-from tokenfeed.ui.order import Walk, _round_keys, _split, scatter, show_rounds, show_steps
-from tokenfeed.ui.query import Query
+from tokenfeed.ui.messages import Query
+from tokenfeed.ui.order import scatter, show_rounds, show_steps, walk
 from tokenfeed.ui.subject import Subject
 
 ANYTHING = Subject("store", "anything")
@@ -27,27 +27,31 @@ def walks(draw):
 @given(walks())
 def test_a_walk_ends_where_the_permutation_says(drawn):
     order, position = drawn
-    walk = Walk.of(order, position)
-    assert walk.value == order[position]
-    assert all(walk.place(rounds[-1]) >= order.n for rounds in walk.passes[:-1])
+    a, bits, passes = walk(order, position)
+    places = [[place for _, place in rounds] for rounds in passes]
+    assert places[-1][-1] == order[position]
+    assert all(each[-1] >= order.n for each in places[:-1])
+    assert all(0 <= place < a << bits for each in places for place in each)
+    assert all(len(rounds) == kernels.num_rounds(order.n) for rounds in passes)
 
 
 @given(walks())
-def test_every_pair_of_rounds_is_that_of_the_kernel(drawn):
+def test_every_round_moves_one_half_by_its_shift(drawn):
     order, position = drawn
-    walk = Walk.of(order, position)
-    a, bits = _split(order.n)
-    assert (a, bits) == tuple(map(int, kernels.split(order.n)))
-    keys = np.empty(kernels.num_rounds(order.n), np.uint64)
-    kernels.round_keys(order.seed, order.epoch, order.n, keys)
-    assert keys.tolist() == _round_keys(order)
-    place = position
-    for rounds in walk.passes:
-        for number in range(0, len(rounds), 2):
-            words = (np.uint64(each) for each in (place, a, bits, rounds[number].key, rounds[number + 1].key))
-            place = int(kernels.two_rounds(*words, False))
-            assert place == walk.place(rounds[number + 1])
-            assert (rounds[number].moves_left, rounds[number + 1].moves_left) == (True, False)
+    told = show_rounds(
+        ANYTHING,
+        Query({name: str(getattr(order, name)) for name in ("n", "seed", "epoch")} | {"position": str(position)}),
+    )
+    a, bits = int(told["a"]), told["bits"]
+    before = told["start"]
+    for number, each in enumerate(one for rounds in told["passes"] for one in rounds):
+        moved, kept = ("left", "right") if number % 2 == 0 else ("right", "left")
+        assert each["moves"] == moved
+        assert each[kept] == before[kept]
+        size = a if moved == "left" else 1 << bits
+        assert int(each[moved] or "0", 2) == (int(before[moved] or "0", 2) + int(each["shift"])) % size
+        assert int(each["left"] + each["right"], 2) == int(each["place"])
+        before = each
 
 
 def test_rounds_as_they_are_told():

@@ -10,85 +10,82 @@ import json
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
-from collections import deque
+import threading
+from collections import Counter, deque
 from collections.abc import Generator, Sequence
+from functools import cache, partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tokenfeed.errors import WorkerError
-from tokenfeed.preparation.engines import MAX_ATTEMPTS, TellTask
-from tokenfeed.preparation.engines.failure import Failure
-from tokenfeed.preparation.engines.worker import READY
+from tokenfeed.preparation.documents import SliceMaker, Task, WorkerSetup
+from tokenfeed.preparation.engines import MAX_ATTEMPTS, Failure, TellTask, attempt
 from tokenfeed.preparation.records import Counts, Record
-from tokenfeed.preparation.slices import Task, WorkerSetup
 
-__all__ = ["Pool"]
+__all__ = ["run_pool", "work"]
 
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from tokenfeed.preparation.engines.worker import work; work(int(sys.argv[1]))"
+    "from tokenfeed.preparation.engines.pool import work; work(int(sys.argv[1]))"
 )
 _ONE_THREAD = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # workers are as many as cores already
+_READY = "ready"
 _WAIT_SECONDS = 0.2
 _END_SECONDS = 5.0
 
 
-class Pool:
-    """A number of processes, each with a tokenizer of its own, which it makes once."""
-
-    def __init__(self, workers: int) -> None:
-        self._num_workers = workers
-
-    def run(self, setup: WorkerSetup, tasks: Sequence[Task], tell: TellTask) -> Generator[Record, None, None]:
-        waiting = deque(tasks)
-        attempts = dict.fromkeys(tasks, 0)
-        pickled = pickle.dumps(setup)
-        workers = [_Worker(pickled) for _ in range(min(self._num_workers, len(tasks)))]
-        try:
-            while waiting or any(worker.task for worker in workers):
-                for worker in workers:
-                    if worker.task is None and waiting:
-                        worker.give(waiting.popleft())
-                for connection in wait([worker.connection for worker in workers], _WAIT_SECONDS):
-                    worker = next(worker for worker in workers if worker.connection is connection)
-                    message = worker.receive()
-                    if isinstance(message, Record):
-                        worker.task = None
-                        yield message
-                    elif isinstance(message, Counts):
-                        if worker.task is not None:
-                            tell(worker.task, message)
-                    elif isinstance(message, Failure):
-                        raise message.rebuild()
-                    elif message == READY:
-                        worker.start()
-                    else:
-                        workers.remove(worker)
-                        ended = worker.how_it_ended()
-                        if worker.task is not None:  # else nothing is left to do, and it is not missed
-                            self._begin_again(worker.task, attempts, ended)
-                            tell(worker.task, None)
-                            waiting.appendleft(worker.task)
-                            workers.append(_Worker(pickled))
+def run_pool(
+    num_workers: int, setup: WorkerSetup, tasks: Sequence[Task], tell: TellTask
+) -> Generator[Record, None, None]:
+    """Processes, each with a tokenizer of its own, which it makes once."""
+    waiting = deque(tasks)
+    attempts: Counter[Task] = Counter()
+    pickled = pickle.dumps(setup)
+    workers = [_Worker(pickled) for _ in range(min(num_workers, len(tasks)))]
+    try:
+        while waiting or any(worker.task for worker in workers):
             for worker in workers:
-                worker.dismiss()
-            for worker in workers:
-                worker.wait()
-        finally:
-            for worker in workers:
-                worker.kill()
-
-    def _begin_again(self, task: Task, attempts: dict[Task, int], ended: str) -> None:
-        """Count the attempt; an error where there were too many."""
-        attempts[task] += 1
-        if attempts[task] >= MAX_ATTEMPTS:
-            raise WorkerError(
-                f"{task.name} was given up after {MAX_ATTEMPTS} attempts: each time its worker process ended "
-                f"({ended}). If memory ran out, take fewer workers. What was done is kept: run it again to go on."
-            )
+                if worker.task is None and waiting:
+                    worker.give(waiting.popleft())
+            for connection in wait([worker.connection for worker in workers], _WAIT_SECONDS):
+                worker = next(worker for worker in workers if worker.connection is connection)
+                message, task = worker.receive(), worker.task
+                if isinstance(message, Record):
+                    worker.task = None
+                    yield message
+                elif isinstance(message, Counts):
+                    if task is not None:
+                        tell(task, message)
+                elif isinstance(message, Failure):
+                    raise message.rebuild()
+                elif message == _READY:
+                    worker.start()
+                else:
+                    workers.remove(worker)
+                    ended = worker.how_it_ended()
+                    if task is None:  # nothing is left to do, and it is not missed
+                        continue
+                    attempts[task] += 1
+                    if attempts[task] >= MAX_ATTEMPTS:
+                        raise WorkerError(
+                            f"{task.name} was given up after {MAX_ATTEMPTS} attempts: each time its worker process "
+                            f"ended ({ended}). If memory ran out, take fewer workers. What was done is kept: run it "
+                            "again to go on."
+                        )
+                    tell(task, None)
+                    waiting.appendleft(task)
+                    workers.append(_Worker(pickled))
+        for worker in workers:
+            worker.send(None)
+        for worker in workers:
+            worker.wait()
+    finally:
+        for worker in workers:
+            worker.kill()
 
 
 class _Worker:
@@ -115,12 +112,17 @@ class _Worker:
         with contextlib.suppress(OSError):
             self.connection.send_bytes(self._setup)
         if self.task is not None:
-            self._send(self.task)
+            self.send(self.task)
 
     def give(self, task: Task) -> None:
         self.task = task
         if self._is_ready:
-            self._send(task)
+            self.send(task)
+
+    def send(self, message: Task | None) -> None:
+        """A task; or None, which lets it exit."""
+        with contextlib.suppress(OSError):  # it is gone, which `receive` will find
+            self.connection.send(message)
 
     def receive(self) -> Any:
         """Its next message; None when it is gone."""
@@ -128,10 +130,6 @@ class _Worker:
             return self.connection.recv()
         except (EOFError, OSError):
             return None
-
-    def dismiss(self) -> None:
-        """Let it exit: there is nothing left to do."""
-        self._send(None)
 
     def wait(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -153,6 +151,25 @@ class _Worker:
             self._process.kill()
             self._process.wait()
 
-    def _send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # it is gone, which `receive` will find
-            self.connection.send(message)
+
+def work(descriptor: int) -> None:
+    """In the process: _READY, then Counts as work goes on, and a Record or a Failure for every task."""
+    os.dup2(2, 1)  # prints of a map function must not get between the lines of a report
+    connection: Connection[Any, Any] = Connection(descriptor)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, inbox), daemon=True).start()
+    connection.send(_READY)
+    get_maker = cache(partial(SliceMaker, inbox.get()))
+    while (task := inbox.get()) is not None:
+        connection.send(attempt(get_maker, task, connection.send))
+    os._exit(0)  # all is written and sent; shutting the interpreter down takes longer than some slices
+
+
+def _listen(connection: Any, inbox: "queue.SimpleQueue[Any]") -> None:
+    """Hand over messages. When the other end is gone, so is the run: exit at once, in the middle of any work."""
+    try:
+        while (message := connection.recv()) is not None:
+            inbox.put(message)
+    except (EOFError, OSError):
+        os._exit(1)
+    inbox.put(None)

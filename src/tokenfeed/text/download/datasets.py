@@ -7,20 +7,25 @@ A dataset is named by one of
     https://host/path/shard_{00000..01822}.parquet  numbered files: the last one is for validation, the rest to train on
     https://host/path/shard_{:05d}.parquet          numbered files without a known end (see `find_dataset`)
 
-Numbered files may be in an object store too, such as `s3://bucket/shard_{00000..00099}.parquet`.
+Numbered files may be in an object store too, such as `s3://bucket/shard_{00000..00099}.parquet`. The package
+huggingface_hub lists repositories, and tells size and SHA-256 of a file; the bytes come as from any other server.
 """
 
+import importlib
 import itertools
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
-from tokenfeed.errors import ArgumentError
-from tokenfeed.storage.address import clean, is_remote, parse
+from tokenfeed.errors import ArgumentError, DependencyError, DownloadError
+from tokenfeed.storage.address import clean, is_remote, parse, remember_token
+from tokenfeed.storage.failures import Failed, Failure, Kind
+from tokenfeed.text.sources.finding import read_listing
 
-__all__ = ["PRESETS", "Dataset", "RemoteFile", "find_dataset", "hub_folder", "local_name", "numbered"]
+__all__ = ["PRESETS", "Dataset", "RemoteFile", "default_folder", "find_dataset", "local_name", "look_up", "numbered"]
 
 PRESETS = {
     "climbmix-400b": ("karpathy/climbmix-400b-shuffle", 6542),
@@ -30,6 +35,8 @@ PRESETS = {
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _NUMBER = re.compile(r"\{(?::0(\d)d)?\}")
+_HUB = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([^/]+))?((?:/[^/]+)*)/?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -64,34 +71,28 @@ class Dataset:
             seen.add(file.name)
 
 
-def hub_folder(repository: str, revision: str = "main") -> str:
-    """The clean address of a dataset repository's files. The environment variable HF_ENDPOINT names a mirror."""
-    endpoint = clean(os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co")
-    return f"{endpoint}/datasets/{repository}/resolve/{quote(revision, safe='')}"
+def default_folder(name: str) -> Path:
+    """The folder of a dataset if the caller names none."""
+    cache = os.environ.get("TOKENFEED_CACHE")
+    return (Path(cache).expanduser() if cache else Path.home() / ".cache" / "tokenfeed") / name
 
 
-def find_dataset(
-    source: str,
-    *,
-    count: int = -1,
-    list_repository: Callable[[str], Dataset],
-    earlier_val: Callable[[str], str | None] = lambda name: None,
-) -> Dataset:
-    """The dataset that a text names (see above). Makes no request, except by `list_repository` for `hf://`.
+def find_dataset(source: str, *, count: int = -1, folder: Path | None = None) -> Dataset:
+    """The dataset that a text names (see above). Makes no request, except for `hf://`.
 
     Of numbered files without a known end, `count` are to train on. The one that follows them is for validation, and
-    stays so: a later call with a greater `count` leaves it out. `earlier_val` gives its name for a dataset's name.
+    stays so: where the folder's list names one, that one is left out of those to train on.
     """
     if source in PRESETS:
         repository, last = PRESETS[source]
-        return numbered(f"{hub_folder(repository)}/shard_{{00000..{last:05d}}}.parquet", name=source, on_hub=True)
+        return numbered(f"{_hub_folder(repository)}/shard_{{00000..{last:05d}}}.parquet", name=source, on_hub=True)
     if source.startswith("hf://"):
-        return list_repository(source)
+        return _list_repository(source)
     if is_remote(source):
         if _RANGE.search(source):
             return numbered(source)
-        if _NUMBER.search(source):
-            return _open_ended(source, count, earlier_val)
+        if match := _NUMBER.search(source):
+            return _open_ended(source, match, count, folder)
     raise ArgumentError(
         f"no dataset {clean(source) if is_remote(source) else repr(source)}: expected one of {', '.join(PRESETS)}, "
         "hf://owner/name, or an address such as https://host/path/shard_{00000..01822}.parquet"
@@ -118,18 +119,17 @@ def local_name(path: str) -> str:
     return path.replace("/", "--")
 
 
-def _open_ended(template: str, count: int, earlier_val: Callable[[str], str | None]) -> Dataset:
-    match = _NUMBER.search(template)
-    assert match is not None
+def _open_ended(template: str, match: re.Match[str], count: int, folder: Path | None) -> Dataset:
     if count < 1:
         raise ArgumentError(
             f"{clean(template)}: the number of files is not known. Say how many to get, or write the range, such as "
             "{00000..01822}"
         )
     name, width, held_out = _folder_name(template), int(match[1] or 0), count
-    if (val := earlier_val(name)) is not None:
+    listing = read_listing(folder or default_folder(name))
+    if listing is not None and listing.val:
         before, after = template[: match.start()].rpartition("/")[2], template[match.end() :].partition("?")[0]
-        digits = val.removeprefix(unquote(before)).removesuffix(unquote(after))
+        digits = listing.val[0].removeprefix(unquote(before)).removesuffix(unquote(after))
         held_out = int(digits) if digits.isdecimal() else count  # a file of another dataset is noticed later
     numbers = (number for number in itertools.count() if number != held_out)
     train = [_file(template, match, number, width) for number in itertools.islice(numbers, count)]
@@ -145,3 +145,87 @@ def _folder_name(template: str) -> str:
     """`"host--path"` for `https://host/path/shard_{:05d}.parquet`."""
     host, _, path = clean(template).partition("://")[2].rpartition("/")[0].partition("/")
     return "--".join(part for part in (host.replace(":", "-"), *path.split("/")) if part not in ("", ".", ".."))
+
+
+def _list_repository(address: str) -> Dataset:
+    """The parquet files of a repository, in the order of their paths; the last one is for validation.
+
+    One request for every thousand files or so. They tell all sizes, and the SHA-256 of large files.
+    """
+    match = _HUB.fullmatch(address)
+    if not match:
+        raise ArgumentError(f"{address!r} is not of the form hf://owner/name[@revision][/folder]")
+    repository, revision, folder = match[1], match[2] or "main", match[3].strip("/")
+    library = _library()
+    base = _hub_folder(repository, revision)
+    try:
+        hub = library.HfApi(endpoint=_endpoint(base), token=_token(base))
+        tree = hub.list_repo_tree(repository, folder or None, recursive=True, revision=revision, repo_type="dataset")
+        found = [each for each in tree if isinstance(each, library.hf_api.RepoFile) and each.path.endswith(".parquet")]
+    except library.errors.HTTPError as error:
+        raise DownloadError(f"cannot list {address}: {_failure(library, error).what}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DownloadError(f"cannot list {address}: {_endpoint(base)} does not answer with a list of files") from None
+    if len(found) < 2:
+        raise DownloadError(
+            f"{address} has {len(found)} parquet files; at least two are needed, one of them for validation"
+        )
+    files = [
+        RemoteFile(
+            local_name(each.path),
+            f"{base}/{quote(each.path)}",
+            each.size,
+            each.lfs.sha256 if each.lfs is not None and _SHA256.fullmatch(each.lfs.sha256) else None,
+        )
+        for each in sorted(found, key=lambda each: each.path)
+    ]
+    name = local_name("/".join(filter(None, (repository, folder)))) + (f"@{revision}" if match[2] else "")
+    return Dataset(local_name(name), tuple(files[:-1]), files[-1])
+
+
+def look_up(file: RemoteFile) -> RemoteFile:
+    """A file of the hub, with size and SHA-256. One request, tried once; raises `Failed`."""
+    library = _library()
+    try:
+        found = library.get_hf_file_metadata(file.url, token=_token(file.url) or False, endpoint=_endpoint(file.url))
+    except library.errors.HTTPError as error:
+        raise Failed(_failure(library, error)) from None
+    digest = found.etag if _SHA256.fullmatch(found.etag or "") else None
+    return replace(file, size=found.size, sha256=digest)
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("huggingface_hub")
+    except ImportError as error:
+        raise DependencyError(
+            f"datasets of the Hugging Face hub need the package huggingface_hub: pip install 'tokenfeed[hub]' ({error})"
+        ) from error
+
+
+def _hub_folder(repository: str, revision: str = "main") -> str:
+    """The clean address of a dataset repository's files. The environment variable HF_ENDPOINT names a mirror."""
+    endpoint = clean(os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co")
+    return f"{endpoint}/datasets/{repository}/resolve/{quote(revision, safe='')}"
+
+
+def _endpoint(url: str) -> str:
+    return url.partition("/datasets/")[0]
+
+
+def _token(url: str) -> str | None:
+    """The user's token, from HF_TOKEN or `hf auth login`. From now on it is sent with requests to this repository."""
+    token: str | None = _library().get_token()
+    if token:
+        endpoint, _, path = url.partition("/datasets/")
+        remember_token(f"{endpoint}/datasets/{'/'.join(path.split('/')[:2])}", token)
+    return token
+
+
+def _failure(library: Any, error: Exception) -> Failure:
+    """What an error of huggingface_hub means. Its text may quote addresses, so none of it is shown."""
+    if not isinstance(error, library.errors.HfHubHTTPError):
+        return Failure(Kind.BROKEN, "the hub cannot be reached, or the connection broke")
+    status = error.response.status_code
+    hint = ". Put a token into HF_TOKEN if the repository is private or gated" if status in (401, 403, 404) else ""
+    return Failure(Kind.STATUS, f"the hub answered {status}{hint}", status)

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import fcntl
-import functools
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,13 +16,11 @@ from tokenfeed.errors import ArgumentError, DownloadError
 from tokenfeed.storage.local import writing
 from tokenfeed.storage.patience import Patience
 from tokenfeed.storage.runtime import LoopThread
-from tokenfeed.text.download.bars import Arrival, bars
-from tokenfeed.text.download.datasets import Dataset, RemoteFile, find_dataset
-from tokenfeed.text.download.hub import list_repository
+from tokenfeed.text.download.datasets import Dataset, RemoteFile, default_folder, find_dataset
 from tokenfeed.text.download.transfer import fetch
-from tokenfeed.text.sources.listing import Listing, read_listing, write_listing
+from tokenfeed.text.sources.finding import Listing, read_listing, write_listing
 
-__all__ = ["Downloaded", "default_folder", "download"]
+__all__ = ["Arrival", "Downloaded", "download"]
 
 _MOST_FAILURES = 20
 
@@ -41,6 +40,20 @@ class Downloaded:
     @property
     def ok(self) -> bool:
         return not self.failed
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How far one file has come."""
+
+    name: str
+    state: Literal["arriving", "arrived", "there", "failed"]
+    """State of the file; `there` means that it was there before."""
+    num_bytes: int
+    total: int | None
+    """Size of the file, if it is known."""
+    num_files: int
+    """Number of files of the whole download."""
 
 
 def download(
@@ -72,18 +85,13 @@ def download(
     patience = Patience.from_environment() if timeout is None else Patience.of(timeout)
     place = None if folder is None else Path(folder).expanduser()
     if isinstance(dataset, str):
-        dataset = find_dataset(
-            dataset,
-            count=count,
-            list_repository=list_repository,
-            earlier_val=lambda name: _val(place or default_folder(name)),
-        )
+        dataset = find_dataset(dataset, count=count, folder=place)
     place = place or default_folder(dataset.name)
     train = dataset.train if count < 0 else dataset.train[:count]
     with writing(place):
         place.mkdir(parents=True, exist_ok=True)
     _extend_listing(place, Listing(tuple(file.name for file in train), (dataset.val.name,)))
-    with bars() if progress is True else contextlib.nullcontext(progress or _ignore) as tell:
+    with _bars() if progress is True else contextlib.nullcontext(progress or _ignore) as tell:
         work = _Work(place, (*train[:1], dataset.val, *train[1:]), patience, tell)
         # A loop of its own: disks may be slow, and other requests of this process must not wait for them.
         with LoopThread("tokenfeed-download") as loop:
@@ -92,51 +100,26 @@ def download(
     return Downloaded(place, paths, tuple(work.skipped), work.failed)
 
 
-def default_folder(name: str) -> Path:
-    """The folder of a dataset if the caller names none."""
-    cache = os.environ.get("TOKENFEED_CACHE")
-    return (Path(cache).expanduser() if cache else Path.home() / ".cache" / "tokenfeed") / name
-
-
-def _val(folder: Path) -> str | None:
-    listing = read_listing(folder)
-    return listing.val[0] if listing and listing.val else None
-
-
-def _ignore(arrival: Arrival) -> None:
-    pass
-
-
-def _has_any(folder: Path, listing: Listing) -> bool:
-    """Whether anything of a list has arrived, or begun to."""
-    names = {*listing.train, *listing.val}
-    return any(child.name.removesuffix(".tmp") in names for child in folder.iterdir())
-
-
 def _extend_listing(folder: Path, listing: Listing) -> None:
     """Make the list of a folder hold these files. If two processes do so at once, the longer list remains."""
-    with _locked(folder):
-        before = read_listing(folder)
-        if before is not None:
-            for split, there, here in (("train", before.train, listing.train), ("val", before.val, listing.val)):
-                for number, (old, new) in enumerate(zip(there, here, strict=False)):
-                    if old != new and _has_any(folder, before):
-                        raise ArgumentError(
-                            f"{folder} holds another dataset: {split} file {number} is {old!r} in its files.json and "
-                            f"{new!r} in this one. Choose another folder."
-                        )
-            if len(before.train) >= len(listing.train) and _has_any(folder, before):
-                return
-        write_listing(folder, listing)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # a file system without locks: two that start at once must agree by chance
             fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        before = read_listing(folder)
+        names = {*before.train, *before.val} if before is not None else set()
+        if before is None or not any(child.name.removesuffix(".tmp") in names for child in folder.iterdir()):
+            write_listing(folder, listing)  # nothing of an earlier list has arrived, or begun to
+            return
+        for split, there, here in (("train", before.train, listing.train), ("val", before.val, listing.val)):
+            for number, (old, new) in enumerate(zip(there, here, strict=False)):
+                if old != new:
+                    raise ArgumentError(
+                        f"{folder} holds another dataset: {split} file {number} is {old!r} in its files.json and "
+                        f"{new!r} in this one. Choose another folder."
+                    )
+        if len(before.train) < len(listing.train):
+            write_listing(folder, listing)
     finally:
         os.close(fd)
 
@@ -149,11 +132,9 @@ class _Work:
     ) -> None:
         self.skipped: list[str] = []
         self.failed: dict[str, str] = {}
-        self._folder = folder
+        self._folder, self._patience, self._tell = folder, patience, tell
         self._num_files = len(files)
         self._waiting = deque(files)
-        self._patience = patience
-        self._tell = tell
         self._failed_in_a_row = 0
 
     async def run(self, workers: int) -> None:
@@ -169,32 +150,75 @@ class _Work:
         while self._waiting:
             file = self._waiting.popleft()
             try:
-                arrived = await fetch(file, self._folder, self._patience, functools.partial(self._report, file))
+                arrived = await fetch(file, self._folder, self._patience, partial(self._report, file, "arriving"))
             except DownloadError as error:
                 self.failed[file.name] = str(error)
-                self._report(file, 0, None, state="failed")
+                self._report(file, "failed", 0, None)
                 self._failed_in_a_row += 1
-                if self._failed_in_a_row == _MOST_FAILURES:
-                    self._give_up()
+                if self._failed_in_a_row == _MOST_FAILURES:  # take back the files that nobody has begun with
+                    names = sorted(file.name for file in self._waiting)
+                    reason = f"not tried, because {_MOST_FAILURES} files in a row had failed"
+                    self.failed |= dict.fromkeys(names, reason)
+                    self._waiting.clear()
                 continue
             self._failed_in_a_row = 0
             if not arrived:
                 self.skipped.append(file.name)
             size = (self._folder / file.name).stat().st_size
-            self._report(file, size, size, state="arrived" if arrived else "there")
+            self._report(file, "arrived" if arrived else "there", size, size)
 
     def _report(
-        self,
-        file: RemoteFile,
-        done: int,
-        total: int | None,
-        *,
-        state: Literal["arriving", "arrived", "there", "failed"] = "arriving",
+        self, file: RemoteFile, state: Literal["arriving", "arrived", "there", "failed"], done: int, total: int | None
     ) -> None:
         self._tell(Arrival(file.name, state, done, total, self._num_files))
 
-    def _give_up(self) -> None:
-        """Take back the files that nobody has begun with."""
-        names = sorted(file.name for file in self._waiting)
-        self.failed |= dict.fromkeys(names, f"not tried, because {_MOST_FAILURES} files in a row had failed")
-        self._waiting.clear()
+
+def _ignore(arrival: Arrival) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[Arrival], None]]:
+    """Shows one bar for all files and one for each under way, on standard error, if that is a terminal. Thread-safe.
+
+    The bytes of all files together are mostly unknown before the last one begins. Until then the bar for all files goes
+    by the mean size of those that are known.
+    """
+    from rich import progress as rich
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn())
+    rates = (rich.TransferSpeedColumn(), rich.TimeRemainingColumn())
+    progress = rich.Progress(*columns, *rates, console=console, transient=True, disable=not console.is_terminal)
+    overall = progress.add_task("files", total=None)
+    tasks: dict[str, rich.TaskID] = {}
+    arriving: dict[str, Arrival] = {}
+    lock = threading.Lock()
+    num_bytes = known = num_known = finished = skipped = 0
+
+    def tell(arrival: Arrival) -> None:
+        nonlocal num_bytes, known, num_known, finished, skipped
+        with lock:
+            name = arrival.name
+            before = arriving.pop(name, Arrival(name, "arriving", 0, None, 0))
+            if arrival.state in ("arriving", "arrived"):
+                num_bytes += arrival.num_bytes - before.num_bytes
+                known += (arrival.total or 0) - (before.total or 0)
+                num_known += (arrival.total is not None) - (before.total is not None)
+            if arrival.state == "arriving":
+                arriving[name] = arrival
+                if name not in tasks:
+                    tasks[name] = progress.add_task(name, total=arrival.total)
+                progress.update(tasks[name], completed=arrival.num_bytes, total=arrival.total)
+            else:
+                finished += 1
+                skipped += arrival.state != "arrived"
+                if name in tasks:
+                    progress.remove_task(tasks.pop(name))
+            total = known / num_known * (arrival.num_files - skipped) if num_known else None
+            description = f"{finished:,} of {arrival.num_files:,} files"
+            progress.update(overall, completed=num_bytes, total=total, description=description)
+
+    with progress:
+        yield tell

@@ -4,22 +4,26 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError, quantity
 from tokenfeed.storage.local import reading
-from tokenfeed.text.sources.finding import ENDINGS, Found, PathLike, check_split, find_files, kind_of, of_split
-from tokenfeed.text.sources.group import Group, TextFile
+from tokenfeed.text.sources.finding import ENDINGS, Found, PathLike, find_files, kind_of
 from tokenfeed.text.sources.jsonl import JsonlText
 from tokenfeed.text.sources.parquet import ParquetText
 from tokenfeed.text.sources.plain import PlainText
+from tokenfeed.text.sources.portions import Group, TextFile
+from tokenfeed.text.sources.splitting import Splits, Val, choose_splits, is_val
 from tokenfeed.text.sources.stored import StoredFile, shown
 
-__all__ = ["ENDINGS", "Group", "TextFile", "TextFiles", "open_text"]
+__all__ = ["TextFiles", "open_text"]
 
 _MAX_OPEN = 16
 _POLL_SECONDS = 0.2
+
+Answer = TypeVar("Answer")
 
 
 def open_text(file: StoredFile, column: str) -> TextFile:
@@ -37,15 +41,28 @@ class TextFiles:
     vanish nor change its size or time (a remote one, its version). The 16 files used last stay open.
     """
 
-    def __init__(self, found: Sequence[Found], *, text_column: str, split: str | None, wait_seconds: float) -> None:
-        self.paths = tuple(shown(file.path) for file in found)
+    def __init__(
+        self,
+        found: Sequence[Found],
+        splits: Splits,
+        *,
+        split: str,
+        text_column: str,
+        wait_seconds: float,
+        count: int | None = None,
+    ) -> None:
+        """The first `count` files, or all, that hold documents of a split."""
+        mine = splits.pick(found, split)[:count]
+        self.paths = tuple(shown(file.path) for file in mine)
         """Local paths, or addresses without user, password and query."""
-        self.names = tuple(file.name for file in found)
+        self.names = tuple(file.name for file in mine)
         """The paths relative to the folder they have in common: the same wherever that folder lies."""
         self.text_column = text_column
         self.split = split
-        self._found = tuple(found)
-        self._stored = tuple(StoredFile(file.path) for file in found)
+        self.val_fraction = 0.0 if split == "all" else splits.fraction
+        """Share of the documents that are val by their text; those of split "train" are the others."""
+        self._all_found, self._splits, self._found = found, splits, mine
+        self._stored = tuple(StoredFile(file.path) for file in mine)
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._texts: dict[int, TextFile] = {}
@@ -59,67 +76,68 @@ class TextFiles:
         source: PathLike | Sequence[PathLike],
         *,
         text_column: str = "text",
-        split: str | None = None,
+        split: str = "all",
+        val: Val = 0.001,
         wait_seconds: float = 0.0,
     ) -> "TextFiles":
         """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
         Files of one entry are sorted by name; a list keeps its order. A folder with a `files.json` consists of what
-        that says, in its order, files still to arrive included: reading such a file waits for it. A pattern takes what
-        is there now.
+        that says, in its order, files still to arrive included: reading such a file waits for it, `wait_seconds` while
+        nothing arrives. A pattern takes what is there now.
 
-        `split="train"` takes all files but the last, `"val"` the last; folders with a `files.json` are split as it says
-        (and in a list with others, they alone have `val` files). `wait_seconds` is how long reading waits while nothing
-        arrives.
+        `split` is "train", "val" or "all". `val` is a share of the documents, chosen by their text; or files, by name
+        or pattern; "last", the last file; or None. Files that are val or test by name, folder or `files.json` are never
+        train.
         """
-        check_split(split)
         if not wait_seconds >= 0:
             raise ArgumentError(f"wait_seconds is {wait_seconds}; it must be at least 0")
-        found = of_split(find_files(source), split)
-        return cls(found, text_column=text_column, split=split, wait_seconds=wait_seconds)
+        found = find_files(source)
+        splits = choose_splits(found, val)
+        return cls(found, splits, split=split, text_column=text_column, wait_seconds=wait_seconds)
 
     def __len__(self) -> int:
         """How many files there are."""
         return len(self.paths)
 
     def __repr__(self) -> str:
-        which = "" if self.split is None else f" of split {self.split!r}"
         first, last = self.names[0], self.names[-1]
-        names = first if first == last else f"{first} to {last}"
-        return f"TextFiles({quantity(len(self), 'file')}{which}, {names}; column {self.text_column!r})"
+        told = [quantity(len(self), "file") + ("" if self.split == "all" else f" of split {self.split!r}")]
+        told.append(first if first == last else f"{first} to {last}")
+        if self.val_fraction:
+            told.append(f"{'without' if self.split == 'train' else 'only'} the {self.val_fraction:.3%} that are val")
+        others = [file.name for file in self._all_found if file.name not in self.names]
+        if others:
+            told.append(f"not {others[0]}" + (f" and {len(others) - 1} more" if others[1:] else ""))
+        return f"TextFiles({', '.join(told)}; column {self.text_column!r})"
 
     def read(self, file: int, group: int, start: int = 0) -> Group | None:
         """A group of a file, from row `start` on; None when the file has no such group.
 
-        Parquet decodes as the group is iterated; JSONL reads 1,024 lines here; plain text is one row, read here.
+        Parquet decodes as the group is iterated; JSONL reads 1,024 lines here; plain text is one row, read here. The
+        text of a document of another split is None, as one that is null.
         """
         if group < 0 or start < 0:
             raise ArgumentError(f"group {group} from row {start} on: both must be at least 0")
-        texts = self._open(file)
-        found = texts.read(group, start)
-        self._check_unchanged(file)  # before and after, so that what was opened in between is the file as first seen
+        found = self._ask(file, lambda texts: texts.read(group, start))
         if found is not None and start > found.num_rows:
             raise ArgumentError(
                 f"{self.paths[file]}, group {group} has {found.num_rows:,} rows; it cannot be read from row "
                 f"{start:,} on"
             )
-        return found
+        return _OneSplit(found, self.split, self.val_fraction) if found is not None and self.val_fraction else found
 
     def num_groups(self, file: int) -> int:
         """How many groups a file has. Parquet reads the footer, JSONL the whole file the first time."""
-        count = self._open(file).num_groups()
-        self._check_unchanged(file)
-        return count
+        return self._ask(file, lambda texts: texts.num_groups())
 
     def has_group(self, file: int, group: int) -> bool:
         """Whether a file has a group of that number. Unlike `num_groups`, reads JSONL no further than needed."""
-        found = self._open(file).has_group(group)
-        self._check_unchanged(file)
-        return found
+        return self._ask(file, lambda texts: texts.has_group(group))
 
     def first(self, count: int) -> "TextFiles":
         """The first `count` files alone."""
-        return self._pick(self._found[:count], self.split)
+        return self._again(split=self.split, count=count)
 
     def digest(self, file: int) -> str:
         """8 bytes, in hex, that stand for the content of a file, wherever it lies. Two small reads, or one request.
@@ -127,29 +145,26 @@ class TextFiles:
         Parquet: of the footer and the size; others: of the size and the first and last 64 KiB; remote files: of the
         size and the version.
         """
-        digest = self._open(file).digest()
-        self._check_unchanged(file)
-        return digest
+        return self._ask(file, lambda texts: texts.digest())
 
     def documents(self, *, split: str | None = None) -> Iterator[str]:
-        """All documents one after the other, those that are null left out: one epoch."""
+        """All documents one after the other: one epoch."""
         for texts in self.iter_row_groups(split=split):
-            yield from (text for text in texts if text is not None)
+            yield from texts
 
-    def iter_row_groups(self, *, split: str | None = None, start: int = 0, step: int = 1) -> Iterator[list[str | None]]:
-        """The texts of groups start, start + step, … counted over all files, each as a list: one epoch.
+    def iter_row_groups(self, *, split: str | None = None, start: int = 0, step: int = 1) -> Iterator[list[str]]:
+        """The documents of groups start, start + step, … counted over all files, each as a list: one epoch.
 
         With `start=rank, step=world_size` every group is one rank's. `split` takes one split of all files found. A
         group is in memory as a whole.
         """
-        check_split(split)
         if start < 0 or step < 1:
             raise ArgumentError(f"start is {start} and step {step}; they must be at least 0 and 1")
         if split in (None, self.split):
             return self._iter_row_groups(start, step)
-        if self.split is not None:
+        if self.split != "all":
             raise ArgumentError(f"these are the files of split {self.split!r} alone; find them again for {split!r}")
-        return self._pick(of_split(self._found, split), split)._iter_row_groups(start, step)
+        return self._again(split=split)._iter_row_groups(start, step)
 
     def close(self) -> None:
         """Close all files for good. A thread that waits for a file to arrive gets a ReadError."""
@@ -159,18 +174,23 @@ class TextFiles:
         for text in texts:
             text.close()
 
-    def _iter_row_groups(self, wanted: int, step: int) -> Iterator[list[str | None]]:
+    def _again(self, *, split: str, count: int | None = None) -> "TextFiles":
+        column, seconds = self.text_column, self._wait_seconds
+        return TextFiles(
+            self._all_found, self._splits, split=split, text_column=column, wait_seconds=seconds, count=count
+        )
+
+    def _iter_row_groups(self, wanted: int, step: int) -> Iterator[list[str]]:
         groups_before = 0
         for file in range(len(self)):
             while (group := self.read(file, wanted - groups_before)) is not None:
-                yield [text for _, texts in group.batches(max(1, group.num_rows)) for text in texts]
+                batches = group.batches(max(1, group.num_rows))
+                yield [text for _, texts in batches for text in texts if text is not None]
                 wanted += step
             groups_before += self.num_groups(file)  # known by now, from having found its end
 
-    def _pick(self, found: Sequence[Found], split: str | None) -> "TextFiles":
-        return TextFiles(found, text_column=self.text_column, split=split, wait_seconds=self._wait_seconds)
-
-    def _open(self, file: int) -> TextFile:
+    def _ask(self, file: int, question: Callable[[TextFile], Answer]) -> Answer:
+        """The answer of a file that is as it was first seen, before and after, so in between too."""
         if not 0 <= file < len(self):
             raise ArgumentError(f"file {file} of {len(self):,}: the number must be in [0, {len(self)})")
         if file not in self._stamps:
@@ -185,7 +205,9 @@ class TextFiles:
             oldest = self._recent.popitem(last=False)[0] if len(self._recent) > _MAX_OPEN else None
         if oldest is not None:
             self._texts[oldest].close()
-        return text
+        answer = question(text)
+        self._check_unchanged(file)
+        return answer
 
     def _check_unchanged(self, file: int) -> None:
         path = self.paths[file]
@@ -203,7 +225,7 @@ class TextFiles:
     def _await(self, file: int) -> None:
         """Return once a file is there, or at once where it is not one to be waited for."""
         path = Path(self.paths[file])
-        if not self._found[file].is_listed:
+        if self._found[file].listed is None:
             return
         seen: dict[str, int] = {}
         since = time.monotonic()
@@ -219,6 +241,23 @@ class TextFiles:
                 )
             if self._closed.wait(_POLL_SECONDS):
                 raise ReadError(f"cannot read {path}: these files were closed before it arrived", filename=str(path))
+
+
+class _OneSplit:
+    """A group in which documents of the other split are null."""
+
+    def __init__(self, group: Group, split: str, fraction: float) -> None:
+        self.num_rows = group.num_rows
+        self._group = group
+        self._wants_val = split == "val"
+        self._fraction = fraction
+
+    def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
+        for first, texts in self._group.batches(size):
+            yield first, [text if text is not None and self._takes(text) else None for text in texts]
+
+    def _takes(self, text: str) -> bool:
+        return is_val(text, self._fraction) == self._wants_val
 
 
 def _is_there(path: Path) -> bool:

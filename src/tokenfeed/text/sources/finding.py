@@ -1,18 +1,23 @@
-"""From paths, folders, patterns and addresses to files of text, in a fixed order and with splits."""
+"""From paths, folders, patterns and addresses to files of text, in a fixed order.
+
+A folder may hold a `files.json`, which `tokenfeed download` writes before the first byte. It says which files there
+are, in which order and split, those still to arrive included, so that a feed can begin with the first one.
+"""
 
 import fnmatch
 import glob
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tokenfeed.errors import ArgumentError, NotFoundError
+from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.storage.address import is_remote, join, local_path, parse
-from tokenfeed.text.sources.listing import read_listing
+from tokenfeed.storage.local import read_bytes, replace_bytes
 from tokenfeed.text.sources.stored import list_folder, shown
 
-__all__ = ["ENDINGS", "Found", "PathLike", "check_split", "find_files", "kind_of", "of_split"]
+__all__ = ["ENDINGS", "Found", "Listing", "PathLike", "find_files", "kind_of", "read_listing", "write_listing"]
 
 PathLike = str | os.PathLike[str]
 
@@ -20,6 +25,7 @@ _TXT = (".txt", ".txt.gz", ".txt.zst")
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
 ENDINGS = (".parquet", *_JSONL, *_TXT)
 """Endings of the files that are read: Parquet, JSONL, and plain text (one document a file). Folders may hold others."""
+_LISTING = "files.json"
 
 
 @dataclass(frozen=True)
@@ -28,20 +34,25 @@ class Found:
     """A local path, or an address, which may contain a signature: messages show `shown(path)`."""
     name: str = ""
     """The path relative to the folder that all files have in common: the same wherever that folder lies."""
-    is_val: bool = False
-    is_listed: bool = False
-    """Whether a `files.json` names it: then it may still be on its way."""
+    listed: str | None = None
+    """The split that a `files.json` puts it in; such a file may still be on its way."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The names of the files of each split, in order."""
+
+    train: tuple[str, ...]
+    val: tuple[str, ...]
 
 
 def find_files(source: PathLike | Sequence[PathLike]) -> list[Found]:
     """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
-    A folder that holds plain text beside other kinds is refused; a pattern or a list may name both.
-
     Files of one entry are sorted by name; a list keeps its order. A folder with a `files.json` consists of what that
-    says, in its order; where there is none, the last file of all is `val`. The files are all local or all remote
-    (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of the path; HTTP has neither patterns nor
-    folders.
+    says, in its order. A folder that holds plain text beside other kinds is refused; a pattern or a list may name both.
+    The files are all local or all remote (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of
+    the path; HTTP has neither patterns nor folders.
     """
     given = [os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else source)]
     if not given:
@@ -51,8 +62,6 @@ def find_files(source: PathLike | Sequence[PathLike]) -> list[Found]:
         raise ArgumentError(f"local files and remote ones, such as {shown(remote[0])}, cannot be read together")
     found = [file for one in given for file in (_expand_remote(one) if remote else _expand(local_path(one)))]
     _check_distinct(found)
-    if not any(file.is_listed for file in found):
-        found[-1] = replace(found[-1], is_val=True)
     names = _relative([shown(file.path) if remote else os.path.abspath(file.path) for file in found])  # noqa: PTH100
     return [replace(file, name=name) for file, name in zip(found, names, strict=True)]
 
@@ -63,52 +72,53 @@ def kind_of(path: str) -> str:
     return "parquet" if name.endswith(".parquet") else "txt" if name.endswith(_TXT) else "jsonl"
 
 
-def check_split(split: str | None) -> None:
-    if split not in (None, "train", "val"):
-        raise ArgumentError(f"split is {split!r}; it must be 'train', 'val' or None for all files")
+def read_listing(folder: Path) -> Listing | None:
+    """The listing of a folder, where there is one."""
+    path = folder / _LISTING
+    if not path.exists():
+        return None
+    try:
+        fields = json.loads(read_bytes(path))
+        if fields["version"] != 1:
+            raise ValueError(f"version is {fields['version']!r}; this tokenfeed reads version 1")
+        return Listing(_plain_names(fields["train"]), _plain_names(fields["val"]))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: not a list of files ({error})") from error
 
 
-def of_split(found: Sequence[Found], split: str | None) -> list[Found]:
-    """The files of a split, None for all; there must be some."""
-    check_split(split)
-    chosen = [file for file in found if split is None or file.is_val == (split == "val")]
-    if chosen:
-        return chosen
-    if not any(file.is_listed for file in found):
-        raise NotFoundError(
-            f"there is no file for split 'train': the last file is 'val', and there is only one: "
-            f"{shown(found[0].path)}. split=None takes all."
-        )
-    raise NotFoundError(
-        f"there is no file for split {split!r}: {Path(found[0].path).parent / 'files.json'} puts all {len(found):,} "
-        "files into the other one. split=None takes all."
-    )
+def write_listing(folder: Path, listing: Listing) -> None:
+    """Write the listing of a folder, in one step."""
+    fields = {"version": 1, "train": list(listing.train), "val": list(listing.val)}
+    replace_bytes(folder / _LISTING, json.dumps(fields, indent=0).encode())
+
+
+def _plain_names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"a split must be a list of names, not {value!r}")
+    for name in value:
+        if not isinstance(name, str) or Path(name).name != name or name in ("", ".", ".."):
+            raise ValueError(f"{name!r} is not the plain name of a file in this folder")
+    return tuple(value)
 
 
 def _expand(text: str) -> list[Found]:
     """The local files that one entry stands for."""
     path = Path(text)
+    if path.is_file():
+        return [_known(text)]
     if path.is_dir():
         listing = read_listing(path)
         if listing is not None:
-            if not listing.train + listing.val:
-                raise NotFoundError(f"{path / 'files.json'} lists no file")
-            named = [(name, False) for name in listing.train] + [(name, True) for name in listing.val]
-            return [Found(_known(str(path / name)), "", is_val, True) for name, is_val in named]
-        paths = sorted(child for child in path.iterdir() if _is_text(child))
-        _check_kinds(text, [child.name for child in paths])
-        looked_for = f"in the folder {text} there is no file ending in"
-    elif path.exists():
-        return [Found(_known(str(path)))]
+            named = [(name, "train") for name in listing.train] + [(name, "val") for name in listing.val]
+            if not named:
+                raise NotFoundError(f"{path / _LISTING} lists no file")
+            return [_known(str(path / name), split) for name, split in named]
+        paths = [str(child) for child in path.iterdir() if child.is_file()]
     elif not glob.has_magic(text):
         raise NotFoundError(f"there is no file or folder {text}")
     else:
-        paths = [Path(name) for name in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
-        paths = [path for path in paths if _is_text(path)]
-        looked_for = f"the pattern {text} matches no file ending in"
-    if not paths:
-        raise NotFoundError(f"{looked_for} {', '.join(ENDINGS)}")
-    return [Found(str(path)) for path in paths]
+        paths = [name for name in glob.glob(text, recursive=True) if Path(name).is_file()]  # noqa: PTH207
+    return _texts(text, paths, is_folder=path.is_dir())
 
 
 def _expand_remote(source: str) -> list[Found]:
@@ -121,33 +131,30 @@ def _expand_remote(source: str) -> list[Found]:
     is_folder = not glob.has_magic(pattern)
     if is_folder:
         folder, pattern = address, "*"
-    names = [name for name in list_folder(folder) if name.endswith(ENDINGS) and not name.startswith(".")]
-    names = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-    if is_folder:
-        _check_kinds(address, names)
-    if not names:
-        raise NotFoundError(f"{address} stands for no file ending in {', '.join(ENDINGS)}")
-    return [Found(join(folder, name)) for name in names]
+    names = fnmatch.filter(list_folder(folder), pattern)
+    return _texts(address, [join(folder, name) for name in names], is_folder=is_folder)
 
 
-def _check_kinds(folder: str, names: Sequence[str]) -> None:
-    """Raise where a folder holds plain text beside Parquet or JSONL: a note would be a document, or all of `val`."""
-    notes = [name for name in names if kind_of(name) == "txt"]
-    if notes and len(notes) < len(names):
+def _texts(source: str, paths: Iterable[str], *, is_folder: bool) -> list[Found]:
+    """Those of the files in a folder, or matching a pattern, that hold text."""
+    texts = sorted(path for path in paths if path.endswith(ENDINGS) and not path.rpartition("/")[2].startswith("."))
+    if not texts:
+        where = f"in the folder {source} there is" if is_folder else f"the pattern {source} matches"
+        raise NotFoundError(f"{where} no file ending in {', '.join(ENDINGS)}")
+    notes = [path for path in texts if kind_of(path) == "txt"]
+    if is_folder and notes and len(notes) < len(texts):  # a note would be a document, or all of `val`
         raise ArgumentError(
-            f"the folder {folder} holds Parquet or JSONL files and also plain text, such as {notes[0]}, of which each "
-            f"file is one document. Say which files you mean: a pattern such as {join(folder, '*.parquet')}, or a list"
+            f"the folder {source} holds Parquet or JSONL files and also plain text, such as {Path(notes[0]).name}, of "
+            f"which each file is one document. Say which files you mean: a pattern such as "
+            f"{join(source, '*.parquet')}, or a list"
         )
+    return [Found(path) for path in texts]
 
 
-def _is_text(path: Path) -> bool:
-    return path.name.endswith(ENDINGS) and not path.name.startswith(".") and path.is_file()
-
-
-def _known(path: str) -> str:
+def _known(path: str, split: str | None = None) -> Found:
     if not path.endswith(ENDINGS):
         raise ArgumentError(f"{path} cannot be read as text; its name must end in {', '.join(ENDINGS)}")
-    return path
+    return Found(path, listed=split)
 
 
 def _check_distinct(found: Sequence[Found]) -> None:

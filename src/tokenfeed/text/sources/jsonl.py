@@ -4,18 +4,19 @@ Lines end with `\\n` or `\\r\\n`, the last one perhaps with nothing. Blank lines
 byte-order mark at the start is skipped. `stream` reads groups of 1,024 documents, `prepare` ranges of bytes.
 """
 
+import contextlib
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
-from tokenfeed.errors import FormatError, MissingError
+from tokenfeed.errors import FormatError, MissingError, quantity
 from tokenfeed.storage.local import writing
-from tokenfeed.text.sources.group import MemoryGroup
 from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line, parse_object
-from tokenfeed.text.sources.portions import Portion, Tally, TextRules
+from tokenfeed.text.sources.portions import MemoryGroup, Portion, Tally, TextRules
 from tokenfeed.text.sources.stored import ByteStream, StoredFile
 
 __all__ = ["GROUP_LINES", "JsonlText"]
@@ -30,6 +31,7 @@ _SKIP_BYTES = 1 << 20
 _MAX_IDLE = 4
 
 _Line = tuple[int, bytes]
+Parse = Callable[[str, Sequence[str]], tuple[str | None, dict[str, Any]]]
 
 
 class JsonlText:
@@ -96,11 +98,8 @@ class JsonlText:
         """The documents of the lines that begin in [start, stop); of all lines where the file is compressed."""
         if start == 0 and (rules.keep or rules.on_error == "skip"):
             self._check_keys(rules)
-        lines = _Lines(self._file)
-        try:
+        with contextlib.closing(_Lines(self._file)) as lines:
             yield from _Slice(self._file, lines, start, stop, rules).portions()
-        finally:
-            lines.close()
 
     def _parse(self, line: _Line) -> str | None:
         number, data = line
@@ -115,17 +114,15 @@ class JsonlText:
             lines = stream.read(_HEAD_BYTES).removeprefix(_BOM).split(b"\n")
         objects = []
         for line in lines:
-            try:
+            with contextlib.suppress(LineError):
                 objects.append(parse_object(line, rules.text_column))
-            except LineError:
-                continue
-        for name in (rules.text_column, *rules.keep) if objects else ():
-            if not any(name in fields for fields in objects):
-                option = "text_column=…" if name == rules.text_column else "keep=…"
-                raise MissingError(
-                    f"{self._file.name}: none of the first {len(objects):,} lines has {name!r}; the keys of the first "
-                    f"are {', '.join(list(objects[0])[:20]) or 'none'}. Name one that is there: {option}"
-                )
+        missing = [name for name in (rules.text_column, *rules.keep) if not any(name in one for one in objects)]
+        if objects and missing:
+            option = "text_column=…" if missing[0] == rules.text_column else "keep=…"
+            raise MissingError(
+                f"{self._file.name}: none of the first {quantity(len(objects), 'line')} has {missing[0]!r}; the keys "
+                f"of the first are {', '.join(list(objects[0])[:20]) or 'none'}. Name one that is there: {option}"
+            )
 
     def _reach(self, group: int | None) -> list[_Line] | None:
         """(line number, line) of a group's documents; None when the file ends before it. Group None is the end."""
@@ -251,93 +248,82 @@ class _Slice:
     def __init__(self, file: StoredFile, lines: _Lines, start: int, stop: int, rules: TextRules) -> None:
         self._file = file
         self._lines = lines
-        self._range = start, stop
+        self._start, self._stop = start, stop
         self._rules = rules
         self._tally = Tally(rules)
-
-    def portions(self) -> Iterator[Portion]:
-        (start, stop), rules, lines, tally = self._range, self._rules, self._lines, self._tally
-        if self._file.codec is None:
+        self._is_plain = file.codec is None
+        if self._is_plain:
             lines.skip_to(start, stop)
         self._first = lines.byte
-        end = stop if self._file.codec is None else sys.maxsize
-        while lines.byte < end:
-            at, line = lines.byte, lines.take(rules.long_bytes)
-            if not line:
-                break
-            if len(line) >= rules.long_bytes and not line.endswith(b"\n"):
-                yield from self._long(line, at)
-                continue
-            if line.isspace():
-                continue
-            try:
-                text, kept = parse_line(line, rules.text_column, rules.keep)
-            except LineError as error:
-                tally.malformed(self._where(at, line), error)
-                continue
-            if text is None:
-                tally.null(self._where(at, line))
-            else:
-                tally.add(text, kept)
-            if tally.is_full:
-                yield tally.portion(self._progress(lines.byte))
-        yield tally.portion(stop - start)
 
-    def _long(self, begin: bytes, at: int) -> Iterator[Portion]:
+    def portions(self) -> Iterator[Portion]:
+        rules, lines, tally = self._rules, self._lines, self._tally
+        end = self._stop if self._is_plain else sys.maxsize
+        while lines.byte < end and (line := lines.take(rules.long_bytes)):
+            if len(line) >= rules.long_bytes and not line.endswith(b"\n"):
+                yield from self._long(line)
+            elif not line.isspace():
+                document = self._parse(lines.byte - len(line), line, partial(parse_line, line))
+                if document is not None:
+                    tally.add(*document)
+                if tally.is_full:
+                    yield tally.portion(self._progress(lines.byte))
+        yield tally.portion(self._stop - self._start)
+
+    def _parse(self, at: int, last: bytes, parse: Parse) -> tuple[str, dict[str, Any]] | None:
+        """(text, values to keep) of the line that begins at a byte and was just read; None where it is left out."""
+        try:
+            text, kept = parse(self._rules.text_column, self._rules.keep)
+        except LineError as error:
+            self._tally.malformed(self._where(at, last), error)
+            return None
+        if text is None:
+            self._tally.null(self._where(at, last))
+            return None
+        return text, kept
+
+    def _long(self, part: bytes) -> Iterator[Portion]:
         """The document of a line that is too long for memory. Its strings are read a second and a third time.
 
         Plain files are read again where they lie; lines that were compressed go to a temporary file.
         """
-        rules, lines, tally = self._rules, self._lines, self._tally
-        is_plain = self._file.codec is None
-        first = lines.byte - len(begin) if is_plain else 0
-        again: IO[bytes] = self._file.stream() if is_plain else tempfile.TemporaryFile()  # noqa: SIM115
+        rules, lines, at = self._rules, self._lines, self._lines.byte - len(part)
+        first = at if self._is_plain else 0
+        again: IO[bytes] = self._file.stream() if self._is_plain else tempfile.TemporaryFile()  # noqa: SIM115
 
         def read(offset: int, num_bytes: int) -> bytes:
             again.seek(first + offset)
             return again.read(num_bytes)
 
         with again:
-            line, part = LongLine(read, block_bytes=rules.portion_bytes, long_bytes=rules.long_bytes), begin
+            line = LongLine(read, block_bytes=rules.portion_bytes, long_bytes=rules.long_bytes)
             while part:
                 line.feed(part.removesuffix(b"\n"))
-                if not is_plain:
+                if not self._is_plain:
                     with writing(Path(tempfile.gettempdir())):
                         again.write(part)
                 if part.endswith(b"\n"):
                     break
                 part = lines.take(rules.portion_bytes)
-            if line.is_blank:
-                return
-            try:
-                text, kept = line.parse(rules.text_column, rules.keep)
-                if text is None:
-                    tally.null(self._where(at, part))
-                    return
-            except LineError as error:
-                tally.malformed(self._where(at, part), error)
-                return
-            yield from tally.pieces(((piece, self._progress(at + end)) for piece, end in line.pieces(text)), kept)
+            document = None if line.is_blank else self._parse(at, part, line.parse)
+            if document is not None:
+                pieces = ((piece, self._progress(at + end)) for piece, end in line.pieces(document[0]))
+                yield from self._tally.pieces(pieces, document[1])
 
     def _progress(self, byte: int) -> int:
-        start, stop = self._range
-        return min(byte, stop) - start if self._file.codec is None else self._lines.stored_position()
+        return min(byte, self._stop) - self._start if self._is_plain else self._lines.stored_position()
 
-    def _where(self, at: int, line: bytes) -> str:
-        """The file and the number of a line that was just read.
-
-        In a later slice of a plain file, the lines before the slice are counted, at 3 GB/s: not where the file is
-        remote, and not for each of the lines that are left out.
-        """
-        number = self._lines.line + (not line.endswith(b"\n"))
-        if self._range[0] > 0:
-            if self._file.is_remote or self._rules.on_error == "skip":
-                return f"{self._file.name}, the line at byte {at:,}"
-            number += self._lines_before()
+    def _where(self, at: int, last: bytes) -> str:
+        """The file and the number of the line that was just read; where that is remote, in a later slice, its byte."""
+        if self._start > 0 and self._file.is_remote:
+            return f"{self._file.name}, the line at byte {at:,}"
+        number = self._lines_before + self._lines.line + (not last.endswith(b"\n"))
         return f"{self._file.name}, line {number:,}"
 
+    @cached_property
     def _lines_before(self) -> int:
-        count, left = 0, self._first
+        """Lines before the slice, counted at 3 GB/s."""
+        count, left = 0, self._first if self._start > 0 else 0
         with self._file.stream() as stream:
             while left > 0 and (block := stream.read(min(left, _SKIP_BYTES))):
                 count += block.count(b"\n")

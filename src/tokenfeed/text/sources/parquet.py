@@ -247,8 +247,6 @@ class RowGroup:
         Decoding happens as they are asked for, without the GIL (600 MB/s from zstd); the GIL is held while the strings
         are made (1,100 MB/s). May be called once.
         """
-        if size < 1:
-            raise ArgumentError(f"size is {size}; it must be at least 1")
         file, self._file = self._file, None
         if file is None:
             raise ArgumentError("batches() of a row group can be called once; read the row group again")

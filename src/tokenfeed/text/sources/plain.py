@@ -4,8 +4,7 @@ import codecs
 from collections.abc import Iterator
 
 from tokenfeed.errors import FormatError
-from tokenfeed.text.sources.group import MemoryGroup
-from tokenfeed.text.sources.portions import Portion, Tally, TextRules
+from tokenfeed.text.sources.portions import MemoryGroup, Portion, Tally, TextRules
 from tokenfeed.text.sources.stored import ByteStream, StoredFile
 
 __all__ = ["PlainText"]

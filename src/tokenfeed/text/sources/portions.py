@@ -1,4 +1,4 @@
-"""The rules by which documents are read from files, and what reading a slice of a file hands over.
+"""What reading a file gives: groups of rows for `stream`, portions of a slice for `prepare`; and the rules of reading.
 
 The rules are the same for `stream`, `prepare` and `train-tokenizer`, and for all formats:
 
@@ -7,15 +7,17 @@ The rules are the same for `stream`, `prepare` and `train-tokenizer`, and for al
   no JSON object, no UTF-8, no such key, a text that is no string. `prepare` leaves them out if asked to, and counts.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from tokenfeed.errors import ArgumentError, FormatError
 
-__all__ = ["Portion", "Tally", "TextRules", "in_pieces"]
+__all__ = ["Group", "MemoryGroup", "Portion", "Tally", "TextFile", "TextRules"]
 
 _LISTED_PROBLEMS = 10
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,6 @@ class TextRules:
                 f"keep is {', '.join(self.keep)}: a column is there twice, or is the text column {self.text_column!r} "
                 "itself, which becomes tokens"
             )
-        if self.portion_bytes < 1 or self.long_bytes < 1:
-            raise ArgumentError(
-                f"portion_bytes is {self.portion_bytes} and long_bytes {self.long_bytes}; both must be at least 1"
-            )
 
 
 @dataclass
@@ -70,19 +68,70 @@ class Portion:
     """Lines or rows left out because their text is null."""
 
 
+class Group(Protocol):
+    """A row group of Parquet, 1,024 lines of JSONL, or a file of plain text. One thread at a time may use it."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the whole group, those before the row it is read from included."""
+
+    def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
+        """(first row, texts) of the rows [0, size), [size, 2·size), … less those before the row it is read from.
+
+        None is a text that is null. Can be called once. At most about max(size, 1,024) rows are in memory at a time.
+
+            10 rows, read from row 3, size 4:   (3, [t3]), (4, [t4, t5, t6, t7]), (8, [t8, t9])
+        """
+
+
+class TextFile(Protocol):
+    """One file, as groups for `stream` and as slices for `prepare`. Any number of threads may use it at once."""
+
+    def num_groups(self) -> int: ...
+
+    def has_group(self, group: int) -> bool:
+        """Whether there is such a group; reads no further than to find out."""
+
+    def read(self, group: int, start: int = 0) -> Group | None:
+        """A group from row `start` on; None when there is no such group."""
+
+    def cut(self, slice_bytes: int) -> list[int]:
+        """Where slices begin, and the end: slice i is [bounds[i], bounds[i + 1]). Depends on nothing but the file."""
+
+    def read_slice(self, start: int, stop: int, rules: TextRules) -> Iterator[Portion]:
+        """The documents of a slice, in bounded memory. All slices of a file, one after the other, are the file."""
+
+    def digest(self) -> str:
+        """8 bytes, in hex, that stand for the content, wherever the file lies."""
+
+    def close(self) -> None:
+        """Let go of descriptors; reading opens again."""
+
+
+class MemoryGroup(Generic[Row]):
+    """A group whose rows are in memory, and are parsed as they are asked for."""
+
+    def __init__(self, rows: Sequence[Row], parse: Callable[[Row], str | None], start: int) -> None:
+        self.num_rows = len(rows)
+        self._rows = rows
+        self._parse = parse
+        self._start = start
+
+    def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
+        first = self._start
+        while first < self.num_rows:
+            stop = min(self.num_rows, (first // size + 1) * size)
+            yield first, [self._parse(row) for row in self._rows[first:stop]]
+            first = stop
+
+
 class Tally:
     """Collects the documents of one slice, and counts what is left out, until a portion of them is handed over."""
 
     def __init__(self, rules: TextRules) -> None:
         self._rules = rules
-        self._num_listed = 0
-        self._start()
-
-    def _start(self) -> None:
-        self._texts: list[str] = []
-        self._kept: list[dict[str, Any]] = []
-        self._problems: list[str] = []
-        self._num_malformed = self._num_null = self._num_bytes = 0
+        self._num_listed = self._num_bytes = 0
+        self._next = Portion([], [], 0)
 
     @property
     def is_full(self) -> bool:
@@ -90,59 +139,49 @@ class Tally:
         return self._num_bytes >= self._rules.portion_bytes
 
     def add(self, text: str, kept: dict[str, Any]) -> None:
-        """Note a document."""
-        self._texts.append(text)
-        self._kept.append(kept)
+        self._next.texts.append(text)
+        self._next.kept.append(kept)
         self._num_bytes += len(text)
 
     def malformed(self, where: str, what: object) -> None:
         """Note a line or row that cannot be understood; or raise, where that is asked for."""
         if self._rules.on_error == "fail":
             raise FormatError(f"{where}: {what}. on_error='skip' leaves such documents out and counts them.")
-        self._num_malformed += 1
+        self._next.num_malformed += 1
         self._list(f"{where}: {what}")
 
     def null(self, where: str) -> None:
         """Note a line or row whose text is null."""
-        self._num_null += 1
+        self._next.num_null += 1
         self._list(f"{where}: {self._rules.text_column!r} is null")
-
-    def portion(self, input_bytes: int) -> Portion:
-        """Hand over everything noted since the last portion."""
-        made = Portion(self._texts, self._kept, input_bytes, problems=self._problems)
-        made.num_malformed, made.num_null = self._num_malformed, self._num_null
-        self._start()
-        return made
-
-    def pieces(self, texts: Iterable[tuple[str, int]], kept: dict[str, Any]) -> Iterator[Portion]:
-        """The portions of one long document, from (text, bytes read so far); first what was noted before it."""
-        reached, parts = 0, list[str]()
-        for piece, begins, ends, reached in in_pieces(texts):
-            if self._rules.whole:
-                parts.append(piece)
-                continue
-            if begins:
-                yield self.portion(reached)
-            yield Portion([piece], [kept] if begins else [], reached, begins, ends)
-        if self._rules.whole:
-            self.add("".join(parts), kept)
-            yield self.portion(reached)
 
     def _list(self, problem: str) -> None:
         if self._num_listed < _LISTED_PROBLEMS:
             self._num_listed += 1
-            self._problems.append(problem)
+            self._next.problems.append(problem)
 
+    def portion(self, input_bytes: int) -> Portion:
+        """Hand over everything noted since the last portion."""
+        made, self._next, self._num_bytes = self._next, Portion([], [], 0), 0
+        made.input_bytes = input_bytes
+        return made
 
-def in_pieces(texts: Iterable[tuple[str, int]]) -> Iterator[tuple[str, bool, bool, int]]:
-    """(piece, whether it begins the document, whether it ends it, bytes read): only an empty document has an empty one.
+    def pieces(self, texts: Iterable[tuple[str, int]], kept: dict[str, Any]) -> Iterator[Portion]:
+        """The portions of one long document, from (text, bytes read so far); first what was noted before it."""
+        if self._rules.whole:
+            parts = list(texts)
+            self.add("".join(text for text, _ in parts), kept)
+            yield self.portion(parts[-1][1])
+            return
+        before, reached, begins = "", 0, True
+        for text, now in texts:  # a piece is handed over once another follows: only an empty document has an empty one
+            if text and before:
+                yield from self._piece(before, reached, begins, False, kept)
+                begins = False
+            before, reached = text or before, now
+        yield from self._piece(before, reached, begins, True, kept)
 
-    [("a", 1), ("b", 3)] → ("a", True, False, 1), ("b", False, True, 3)
-    """
-    before, reached, begins = "", 0, True
-    for text, now in texts:
-        if text and before:
-            yield before, begins, False, reached
-            begins = False
-        before, reached = text or before, now
-    yield before, begins, True, reached
+    def _piece(self, text: str, reached: int, begins: bool, ends: bool, kept: dict[str, Any]) -> Iterator[Portion]:
+        if begins:
+            yield self.portion(reached)
+        yield Portion([text], [kept] if begins else [], reached, begins, ends)

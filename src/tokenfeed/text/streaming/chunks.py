@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tokenfeed.errors import CorruptionError
-from tokenfeed.text.sources.files import Group
+from tokenfeed.text.sources.portions import Group
 from tokenfeed.text.streaming.cursors import GroupCounts, LaneCursor, Stride
 from tokenfeed.types import Array, Ints
 

@@ -12,9 +12,10 @@ from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.state import check_parts
 from tokenfeed.plan.steps import BatchSizes
-from tokenfeed.runs.streams import StreamFile
+from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.sources.splitting import Val
 from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
 from tokenfeed.text.streaming.making import BatchMaker, plan_of, save
 from tokenfeed.text.streaming.options import StreamOptions
@@ -37,7 +38,8 @@ def stream(
     *,
     batch_size: int | Mapping[int, int],
     length: int,
-    split: str | None = "train",
+    split: str = "train",
+    val: Val = 0.001,
     packing: str = "best_fit",
     overflow: str = "split",
     sharding: str = "global",
@@ -56,8 +58,12 @@ def stream(
 ) -> "TextFeed":
     """Endless batches of text: Parquet or JSONL files (a folder, a pattern, a list), tokenised and packed on the way.
 
-    `split` is "train" (all files but the last), "val" (the last) or None (all). `tokenizer` may be a path to load.
-    `batch_size` is that of one rank, or a ramp {rows delivered: batch size}; `length` is the inputs in a row.
+    `split` is "train", "val" or "all". `val` says what is held out for validation: a share of the documents, chosen by
+    a hash of their text, as `prepare` does; files, by name or pattern; "last" for the last file, as nanochat; or None.
+    Files that say by their name, folder or `files.json` that they are val or test are never train.
+
+    `tokenizer` may be a path to load. `batch_size` is that of one rank, or a ramp {rows delivered: batch size};
+    `length` is the inputs in a row.
 
     `packing` is "best_fit", where every row begins with BOS and holds whole documents as far as they fit; or "concat",
     one document after the other, where the last target of a row is the first input of the next ("concat_pop": every
@@ -82,9 +88,8 @@ def stream(
     rank, world_size = find_rank(rank, world_size)
     sizes = BatchSizes(batch_size)
     options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
-    if not isinstance(tokenizer, Tokenizer):
-        tokenizer = Tokenizer.load(tokenizer)
-    files = TextFiles.find(source, text_column=text_column, split=split, wait_seconds=_WAIT_SECONDS)
+    tokenizer = Tokenizer.of(tokenizer)
+    files = TextFiles.find(source, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS)
     groups = RowGroups(
         files,
         tokenizer,
@@ -117,7 +122,7 @@ class TextFeed(Delivery):
         self._prefetch = options.prefetch
         self._buffers = Buffers()
         self._maker: BatchMaker | None = None
-        self._run = None if options.run is None or options.rank != 0 else StreamFile(options.run)
+        self._run = None if options.run is None or options.rank != 0 else RunFile(options.run)
         self._end = None if options.epochs is None else source.end(options.epochs)
         source.check(options.num_lanes)
         self._position = self._beginning()

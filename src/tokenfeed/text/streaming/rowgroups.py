@@ -82,6 +82,7 @@ class RowGroups(DocumentSource):
         return {
             "files": [len(files), hashlib.blake2b(names, digest_size=8).hexdigest()],
             "column": files.text_column,
+            "split": [files.split, files.val_fraction],
             "tokenizer": self._tokenizer.digest,
             "sharding": self._sharding,
             "seed": self._seed,

@@ -13,8 +13,7 @@ import re
 from collections.abc import Sequence
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.text.tokenizer.engines import TokenizerEngine
-from tokenfeed.text.tokenizer.engines.workers import Encoded
+from tokenfeed.text.tokenizer.engines import Encoded, TokenizerEngine
 
 __all__ = ["LONGEST_RUN", "cut_runs", "encode_texts", "join_surrogates"]
 

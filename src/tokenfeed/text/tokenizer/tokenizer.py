@@ -1,6 +1,9 @@
 """`Tokenizer`: converts text to arrays of tokens and back."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,11 +11,10 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
 from tokenfeed.kernels.packing import NONE, surround
-from tokenfeed.text.tokenizer.engines import TokenizerEngine, choose_engine, make_engine
-from tokenfeed.text.tokenizer.patterns import NANOCHAT_SPECIAL_TOKENS, PATTERNS, find_pattern
+from tokenfeed.text.tokenizer.engines import choose_engine, make_engine
 from tokenfeed.text.tokenizer.pieces import encode_texts
 from tokenfeed.text.tokenizer.training import train_vocabulary
-from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.text.tokenizer.vocabulary import NANOCHAT_SPECIAL_TOKENS, PATTERNS, Vocabulary, find_pattern
 from tokenfeed.text.tokenizer.vocabulary_files import PathLike, read_ranks, read_vocabulary, write_vocabulary
 from tokenfeed.types import Array, Ints
 
@@ -28,9 +30,14 @@ class Tokenizer:
     """
 
     def __init__(self, vocabulary: Vocabulary, *, engine: str | None = None) -> None:
-        self._vocabulary = vocabulary
-        self._engine_name = choose_engine(vocabulary, engine)
-        self._engine: TokenizerEngine | None = make_engine(vocabulary, self._engine_name)
+        self.vocabulary = vocabulary
+        self.engine_name = choose_engine(vocabulary, engine)
+        """Name of the engine: fastokens, tiktoken or gigatoken."""
+        self.vocab_size = vocabulary.size
+        """The largest id plus one."""
+        self.dtype: np.dtype[Any] = np.dtype(np.uint16 if self.vocab_size <= 65_536 else np.uint32)
+        """Narrowest dtype for tokens: uint16 for up to 65,536 tokens, else uint32."""
+        self._engine = make_engine(vocabulary, self.engine_name)
 
     @classmethod
     def train(
@@ -53,27 +60,48 @@ class Tokenizer:
         few pairs, the vocabulary is smaller. The result depends on the texts alone. Memory grows with the distinct
         pieces of text, not with the texts. Needs rustbpe.
         """
-        vocabulary = train_vocabulary(
-            texts,
-            vocab_size,
-            pattern=find_pattern(pattern),
-            special_tokens=special_tokens,
-            bos=bos,
-            doc_cap=doc_cap,
-            max_chars=max_chars,
-            progress=progress,
-        )
+        regex, limits = find_pattern(pattern), {"doc_cap": doc_cap, "max_chars": max_chars}
+        vocabulary = train_vocabulary(texts, vocab_size, regex, special_tokens, bos, limits, progress=progress)
         return cls(vocabulary, engine=engine)
 
     @classmethod
-    def load(cls, path: PathLike, *, bos: str | None = None, engine: str | None = None) -> "Tokenizer":
+    def load(
+        cls, path: PathLike, *, bos: str | None = None, eos: str | None = None, engine: str | None = None
+    ) -> "Tokenizer":
         """Open a file written by `save`, a `tokenizer.json` of Hugging Face, or a folder that holds either.
 
-        `bos` names the special token that begins a document, which Hugging Face's files do not record.
+        `bos` and `eos` name the special tokens that begin and end a document, where the file does not (Hugging Face's
+        `tokenizer_config.json` beside it counts), or where others are wanted.
         """
         vocabulary = read_vocabulary(path)
-        if bos is not None:
-            vocabulary = Vocabulary(vocabulary.ranks, vocabulary.pattern, vocabulary.special_tokens, bos)
+        return cls(replace(vocabulary, bos=bos or vocabulary.bos, eos=eos or vocabulary.eos), engine=engine)
+
+    @classmethod
+    def of(cls, given: "Tokenizer | PathLike") -> "Tokenizer":
+        """A tokenizer as it is, or loaded from its path. Anything else is refused with advice."""
+        if isinstance(given, Tokenizer):
+            return given
+        if isinstance(given, str | os.PathLike):
+            return cls.load(given)
+        kind = f"{type(given).__module__}.{type(given).__qualname__}"
+        advice = "pass a tokenfeed.Tokenizer, or the path of one"
+        if kind.startswith("tiktoken."):
+            advice = "wrap it: tokenfeed.Tokenizer.from_tiktoken(encoding, bos='<|endoftext|>')"
+        elif kind.startswith(("transformers.", "tokenizers.")):
+            advice = "save it to a folder (save_pretrained), and pass the folder: tokenfeed.Tokenizer.load(folder)"
+        raise ArgumentError(f"tokenizer is a {kind}; {advice}")
+
+    @classmethod
+    def from_tiktoken(
+        cls, encoding: Any, *, bos: str | None = None, eos: str | None = None, engine: str | None = None
+    ) -> "Tokenizer":
+        """Take over an `Encoding` of tiktoken, such as `tiktoken.get_encoding("gpt2")`.
+
+        Its `<|endoftext|>` is the EOS, unless `eos` names another; none of its tokens is the BOS unless you name one.
+        """
+        special_tokens = dict(encoding._special_tokens)  # tiktoken has no other way to tell
+        eos = eos or ("<|endoftext|>" if "<|endoftext|>" in special_tokens else None)
+        vocabulary = Vocabulary(dict(encoding._mergeable_ranks), encoding._pat_str, special_tokens, bos, eos)
         return cls(vocabulary, engine=engine)
 
     @classmethod
@@ -84,6 +112,7 @@ class Tokenizer:
         pattern: str,
         special_tokens: Mapping[str, int],
         bos: str | None = None,
+        eos: str | None = None,
         engine: str | None = None,
     ) -> "Tokenizer":
         """Open a rank file of tiktoken, which holds ranks only: give its pattern and special tokens."""
@@ -92,7 +121,7 @@ class Tokenizer:
             Vocabulary(ranks, regex, {})
         except ArgumentError as error:
             raise FormatError(f"{path}: {error}") from error
-        return cls(Vocabulary(ranks, regex, dict(special_tokens), bos), engine=engine)
+        return cls(Vocabulary(ranks, regex, dict(special_tokens), bos, eos), engine=engine)
 
     def encode_batch(
         self,
@@ -117,7 +146,7 @@ class Tokenizer:
         first, last = self._resolve(prepend, "prepend"), self._resolve(append, "append")
         if not isinstance(texts, (list, tuple)):
             texts = list(texts)
-        ids, offsets = encode_texts(self._ready_engine(), texts, threads)
+        ids, offsets = encode_texts(self._engine, texts, threads)
         if first == last == NONE:
             return ids.astype(out_dtype), offsets.copy()
         extra = (first != NONE) + (last != NONE)
@@ -143,87 +172,83 @@ class Tokenizer:
             return b""
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise ArgumentError(f"ids has shape {numbers.shape} and dtype {numbers.dtype}; expected a row of integers")
-        tokens = self._vocabulary.tokens
-        outside = (numbers < 0) | (numbers >= len(tokens))
-        if outside.any():
-            raise ArgumentError(f"{numbers[outside][0]} is not a token; ids go from 0 to {len(tokens) - 1}")
-        found = [token for number in numbers.tolist() if (token := tokens[number]) is not None]
-        if len(found) < numbers.size:
-            unused = next(number for number in numbers.tolist() if tokens[number] is None)
-            raise ArgumentError(f"id {unused} is not used by any token of the vocabulary")
-        return b"".join(found)
+        tokens = self.vocabulary.tokens
+        found = [tokens[number] if 0 <= number < len(tokens) else None for number in numbers.tolist()]
+        known = [token for token in found if token is not None]
+        if len(known) < len(found):
+            missing = numbers[found.index(None)]
+            raise ArgumentError(f"no token has id {missing}; ids go from 0 to {len(tokens) - 1}")
+        return b"".join(known)
 
     def save(self, path: PathLike) -> None:
         """Write the vocabulary as JSON: to `path` if it ends in `.json`, else into that folder."""
-        write_vocabulary(self._vocabulary, path)
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self._vocabulary
-
-    @property
-    def vocab_size(self) -> int:
-        """The largest id plus one."""
-        return self._vocabulary.size
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Narrowest dtype for tokens: uint16 for up to 65,536 tokens, else uint32."""
-        return np.dtype(np.uint16 if self.vocab_size <= 65_536 else np.uint32)
+        write_vocabulary(self.vocabulary, path)
 
     @property
     def token_bytes(self) -> npt.NDArray[np.int32]:
         """Number of bytes of text each token stands for, 0 for special tokens: the divisor of bits per byte."""
-        return self._vocabulary.token_bytes
+        return self.vocabulary.token_bytes
 
     @property
     def digest(self) -> str:
         """16 hexadecimal digits, equal for vocabularies with equal ranks, pattern and special tokens."""
-        return self._vocabulary.digest
-
-    @property
-    def engine_name(self) -> str:
-        """Name of the engine: fastokens, tiktoken or gigatoken."""
-        return self._engine_name
+        return self.vocabulary.digest
 
     @property
     def bos_id(self) -> int:
         """Id of the token that begins a document."""
-        if self._vocabulary.bos is None:
+        if self.vocabulary.bos is None:
             raise MissingError(
-                "this tokenizer does not say which token begins a document; open it with bos=…, one of "
-                f"{list(self._vocabulary.special_tokens)}"
+                "this tokenizer does not say which token begins a document; open it with Tokenizer.load(…, bos=…), one "
+                f"of {list(self.vocabulary.special_tokens)}"
             )
-        return self._vocabulary.special_tokens[self._vocabulary.bos]
+        return self.vocabulary.special_tokens[self.vocabulary.bos]
+
+    def separators(
+        self, bos: str | None = None, eos: str | None = None, separator: str | None = "auto"
+    ) -> tuple[int | None, int | None]:
+        """Ids of the tokens before and after every document: those that are named, else its own BOS, else its own EOS.
+
+        Without any, documents would run into each other: that needs `separator=None`.
+        """
+        if separator not in ("auto", None):
+            raise ArgumentError(f"separator is {separator!r}; it must be 'auto', or None for nothing between documents")
+        if separator is None and (bos or eos):
+            raise ArgumentError(f"separator is None, but {'bos' if bos else 'eos'} is given: leave one of them out")
+        if bos or eos or separator is None:
+            return (self.special_id(bos) if bos else None), (self.special_id(eos) if eos else None)
+        if self.vocabulary.bos is not None:
+            return self.bos_id, None
+        if self.vocabulary.eos is not None:
+            return None, self.special_id(self.vocabulary.eos)
+        raise ArgumentError(
+            "this tokenizer does not say which token begins or ends a document, so documents would run into each "
+            f"other. Name one of {list(self.vocabulary.special_tokens)}: bos=… (--bos) puts it before every document, "
+            "eos=… (--eos) after; or say separator=None (--no-separator)"
+        )
 
     def special_id(self, name: str) -> int:
         """Id of a special token."""
-        known = self._vocabulary.special_tokens
+        known = self.vocabulary.special_tokens
         if name not in known:
             raise MissingError(f"there is no special token {name!r}; the vocabulary has {list(known)}")
         return known[name]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_engine": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Tokenizer, engine=self.engine_name), (self.vocabulary,)
 
     def __repr__(self) -> str:
         names = {regex: name for name, regex in PATTERNS.items()}
-        pattern = names.get(self._vocabulary.pattern, "own")
+        pattern = names.get(self.vocabulary.pattern, "own")
         return (
-            f"Tokenizer({self.vocab_size:,} tokens, {pattern} pattern, bos {self._vocabulary.bos!r}, "
-            f"engine {self._engine_name})"
+            f"Tokenizer({self.vocab_size:,} tokens, {pattern} pattern, bos {self.vocabulary.bos!r}, "
+            f"eos {self.vocabulary.eos!r}, engine {self.engine_name})"
         )
 
     @property
     def is_parallel(self) -> bool:
         """Whether one call of `encode_batch` with many threads is faster than many calls at once with one thread."""
-        return self._ready_engine().is_parallel
-
-    def _ready_engine(self) -> TokenizerEngine:
-        """The engine; made again after unpickling."""
-        if self._engine is None:
-            self._engine = make_engine(self._vocabulary, self._engine_name)
-        return self._engine
+        return self._engine.is_parallel
 
     def _resolve(self, token: str | int | None, what: str) -> int:
         if token is None:

@@ -11,7 +11,47 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, quantity
 
-__all__ = ["Vocabulary"]
+__all__ = ["NANOCHAT_SPECIAL_TOKENS", "PATTERNS", "Vocabulary", "find_pattern"]
+
+_O200K_WORD_END = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+PATTERNS: Mapping[str, str] = {
+    "nanochat": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+    ),
+    "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+    "gpt4": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+        r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+    ),
+    "gpt4o": "|".join(
+        (
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + _O200K_WORD_END,
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + _O200K_WORD_END,
+            r"\p{N}{1,3}",
+            r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+            r"\s*[\r\n]+",
+            r"\s+(?!\S)",
+            r"\s+",
+        )
+    ),
+}
+"""Regular expressions that split text before tokens are formed. The last three are tiktoken's r50k, cl100k and o200k.
+
+A pattern must match every character of every text; engines differ in how they treat characters it leaves out.
+"""
+
+NANOCHAT_SPECIAL_TOKENS = (
+    "<|bos|>",
+    "<|user_start|>",
+    "<|user_end|>",
+    "<|assistant_start|>",
+    "<|assistant_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|output_start|>",
+    "<|output_end|>",
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +68,8 @@ class Vocabulary:
     special_tokens: Mapping[str, int]
     bos: str | None = None
     """Special token that begins a document."""
+    eos: str | None = None
+    """Special token that ends a document."""
 
     def __post_init__(self) -> None:
         missing = [byte for byte in range(256) if bytes((byte,)) not in self.ranks]
@@ -57,8 +99,9 @@ class Vocabulary:
             )
         if not _is_text(self.pattern):
             raise ArgumentError("the pattern contains half of a surrogate pair, which is not valid text")
-        if self.bos is not None and self.bos not in self.special_tokens:
-            raise ArgumentError(f"bos {self.bos!r} is not a special token; those are {list(self.special_tokens)}")
+        for role, given in (("bos", self.bos), ("eos", self.eos)):
+            if given is not None and given not in self.special_tokens:
+                raise ArgumentError(f"{role} {given!r} is not a special token; those are {list(self.special_tokens)}")
 
     @cached_property
     def size(self) -> int:
@@ -93,6 +136,17 @@ class Vocabulary:
         for name, number in sorted(self.special_tokens.items(), key=lambda item: item[1]):
             digest.update(struct.pack("<QQ", number, len(name.encode())) + name.encode())
         return digest.hexdigest()
+
+
+def find_pattern(name_or_regex: str) -> str:
+    """The pattern of that name, or the argument itself if it is a regular expression (not just letters, digits, -_)."""
+    if name_or_regex in PATTERNS:
+        return PATTERNS[name_or_regex]
+    if not name_or_regex or name_or_regex.replace("-", "").replace("_", "").isalnum():
+        raise ArgumentError(
+            f"there is no pattern {name_or_regex!r}; use one of {', '.join(PATTERNS)}, or pass a regular expression"
+        )
+    return name_or_regex
 
 
 def _is_text(text: str) -> bool:

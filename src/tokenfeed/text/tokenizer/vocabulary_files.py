@@ -4,11 +4,8 @@ Our format is JSON, one token per line:
 
 {
 "format": "tokenfeed-tokenizer", "version": 1,
-"pattern": "…", "special_tokens": {"<|bos|>": 32759}, "bos": "<|bos|>",
-"ranks": [
-"AA==",       bytes of token 0 in base64
-null,         an id without an ordinary token
-…]
+"pattern": "…", "special_tokens": {"<|bos|>": 32759}, "bos": "<|bos|>", "eos": null,
+"ranks": ["AA==", …]       bytes of tokens 0, 1, … in base64; null for an id without an ordinary token
 }
 """
 
@@ -20,7 +17,6 @@ from typing import Any
 
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.storage.local import read_bytes, replace_bytes, writing
-from tokenfeed.text.tokenizer.hugging_face import vocabulary_from_hugging_face
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["read_ranks", "read_vocabulary", "write_vocabulary"]
@@ -28,33 +24,44 @@ __all__ = ["read_ranks", "read_vocabulary", "write_vocabulary"]
 PathLike = str | os.PathLike[str]
 _NAME = "tokenizer.json"
 _FORMAT = "tokenfeed-tokenizer"
+# The default pattern of the ByteLevel pre-tokenizer.
+_BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
 def read_vocabulary(path: PathLike) -> Vocabulary:
-    """Read our own format or Hugging Face's, from a file or from the `tokenizer.json` in a folder."""
+    """Read our own format or Hugging Face's, from a file or from the `tokenizer.json` in a folder.
+
+    Hugging Face says in a `tokenizer_config.json` beside it which tokens are BOS and EOS.
+    """
     file = Path(path)
     if file.is_dir():
         file /= _NAME
     if not file.exists():
-        raise NotFoundError(f"there is no tokenizer at {path}: {file} does not exist")
-    try:
-        fields = json.loads(read_bytes(file))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(
-            f"{file} is not JSON ({error}). If it is a rank file of tiktoken, use Tokenizer.from_ranks"
-        ) from error
-    if not isinstance(fields, dict):
-        raise FormatError(f"{file} holds a JSON {type(fields).__name__}; expected an object")
+        others = [name for name in ("tokenizer.model", "vocab.json") if (file.parent / name).exists()]
+        advice = f" (transformers makes one of {others[0]}: AutoTokenizer, save_pretrained)" if others else ""
+        raise NotFoundError(f"there is no tokenizer at {path}: {file} does not exist{advice}")
+    fields = _read_object(file, ". If it is a rank file of tiktoken, use Tokenizer.from_ranks")
     try:
         if fields.get("format") == _FORMAT:
             return _from_fields(fields)
         if "model" in fields:
-            return vocabulary_from_hugging_face(fields)
+            config = file.with_name("tokenizer_config.json")
+            return _from_hugging_face(fields, _read_object(config) if config.exists() else {})
     except (ArgumentError, FormatError) as error:
         raise FormatError(f"{file}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{file} is not a tokenizer: {type(error).__name__} {error}") from error
     raise FormatError(f'{file} is not a tokenizer of tokenfeed (no "format") or of Hugging Face (no "model")')
+
+
+def _read_object(file: Path, advice: str = "") -> dict[str, Any]:
+    try:
+        fields = json.loads(read_bytes(file))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{file} is not JSON ({error}){advice}") from error
+    if not isinstance(fields, dict):
+        raise FormatError(f"{file} holds a JSON {type(fields).__name__}; expected an object")
+    return fields
 
 
 def write_vocabulary(vocabulary: Vocabulary, path: PathLike) -> Path:
@@ -73,10 +80,10 @@ def write_vocabulary(vocabulary: Vocabulary, path: PathLike) -> Path:
         "pattern": vocabulary.pattern,
         "special_tokens": dict(vocabulary.special_tokens),
         "bos": vocabulary.bos,
+        "eos": vocabulary.eos,
+        "ranks": ranks,
     }
-    lines = [f'"{key}": {json.dumps(value)},\n' for key, value in fields.items()]
-    tokens = ",\n".join(json.dumps(token) for token in ranks)
-    replace_bytes(file, ("{\n" + "".join(lines) + '"ranks": [\n' + tokens + "\n]\n}\n").encode())
+    replace_bytes(file, (json.dumps(fields, indent=0) + "\n").encode())
     return file
 
 
@@ -92,9 +99,8 @@ def read_ranks(path: PathLike) -> dict[bytes, int]:
             token, rank = line.split()
             decoded, value = base64.b64decode(token, validate=True), int(rank)
         except ValueError as error:
-            raise FormatError(
-                f"{path}, line {number}: expected base64, a space and a rank, got {line[:60]!r}"
-            ) from error
+            where = f"{path}, line {number}"
+            raise FormatError(f"{where}: expected base64, a space and a rank, got {line[:60]!r}") from error
         if decoded in ranks:
             raise FormatError(f"{path}, line {number}: token {decoded!r} already has rank {ranks[decoded]}")
         ranks[decoded] = value
@@ -118,4 +124,89 @@ def _from_fields(fields: dict[str, Any]) -> Vocabulary:
         if decoded in ranks:
             raise FormatError(f"tokens {ranks[decoded]} and {rank} are both {decoded!r}")
         ranks[decoded] = rank
-    return Vocabulary(ranks, pattern, special_tokens, bos)
+    return Vocabulary(ranks, pattern, special_tokens, bos, fields.get("eos"))
+
+
+def _from_hugging_face(fields: dict[str, Any], config: dict[str, Any]) -> Vocabulary:
+    """The vocabulary of a parsed `tokenizer.json` and its configuration. Added tokens become special tokens."""
+    model = fields["model"]
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
+        kind = model.get("type") if isinstance(model, dict) else model
+        raise _refused(f"its model is {kind!r}, not BPE")
+    for key in ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            raise _refused(f"its model has {key} = {model[key]!r}")
+    normalizer = fields.get("normalizer")
+    if normalizer is not None:
+        kind = normalizer.get("type") if isinstance(normalizer, dict) else normalizer
+        raise _refused(f"it changes the text first (normalizer {kind!r})")
+    special_tokens = {token["content"]: token["id"] for token in fields.get("added_tokens") or []}
+    if blank := [token for token in special_tokens if not token.strip()]:  # GPT-NeoX has runs of spaces
+        raise _refused(f"added token {blank[0]!r} is white space, which occurs in ordinary text")
+    byte_of = {character: byte for byte, character in enumerate(_byte_characters())}
+    ranks: dict[bytes, int] = {}
+    for text, number in model["vocab"].items():
+        if text in special_tokens:
+            continue
+        try:
+            ranks[bytes(byte_of[character] for character in text)] = number
+        except KeyError as error:
+            raise _refused(f"token {text!r} is not written in byte-level characters") from error
+    _check_merges(model, byte_of, ranks)
+    named = [config.get(key) for key in ("bos_token", "eos_token")]
+    bos, eos = (name.get("content") if isinstance(name, dict) else name for name in named)
+    if config.get("add_eos_token") and not config.get("add_bos_token", True):
+        bos = None  # it would end documents, and not begin them
+    bos, eos = (name if name in special_tokens else None for name in (bos, eos))
+    return Vocabulary(ranks, _pattern(fields.get("pre_tokenizer")), special_tokens, bos, eos)
+
+
+def _pattern(pre_tokenizer: Any) -> str:
+    """The regular expression of `ByteLevel`, or of `Sequence([Split(…), ByteLevel(use_regex=False)])`."""
+    described = pre_tokenizer if isinstance(pre_tokenizer, dict) else {}
+    steps = described.get("pretokenizers", []) if described.get("type") == "Sequence" else [described]
+    kinds = [step.get("type") for step in steps]
+    if kinds in (["ByteLevel"], ["Split", "ByteLevel"]):
+        byte_level = steps[-1]
+        if byte_level.get("add_prefix_space", True):
+            raise _refused("it puts a space before every text (add_prefix_space)")
+        uses_regex = byte_level.get("use_regex", True)
+        if len(steps) == 1 and uses_regex:
+            return _BYTE_LEVEL
+        if len(steps) == 2 and not uses_regex:
+            split = steps[0]
+            regex = split.get("pattern", {}).get("Regex")
+            if isinstance(regex, str) and split.get("behavior") == "Isolated" and not split.get("invert"):
+                return regex
+    raise _refused(f"it splits text by {kinds}, expected ByteLevel, or one isolating regular expression and ByteLevel")
+
+
+def _check_merges(model: dict[str, Any], byte_of: dict[str, int], ranks: dict[bytes, int]) -> None:
+    """Check that the merges make every token in the order of ids, so that the id of a token is its rank."""
+    made: set[int] = set()
+    last = -1
+    for number, merge in enumerate(model.get("merges", [])):
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        try:
+            rank = ranks[bytes(byte_of[character] for character in left + right)]
+        except KeyError as error:
+            raise _refused(f"merge {number} ({left} {right}) makes no token of the vocabulary") from error
+        if rank < last:
+            raise _refused(f"merge {number} ({left} {right}) makes token {rank}, after one that made token {last}")
+        made.add(rank)
+        last = rank
+    # With ignore_merges a piece that is a token is kept whole, as in tiktoken.
+    unmade = [token for token, rank in ranks.items() if len(token) > 1 and rank not in made]
+    if unmade and not model.get("ignore_merges"):
+        raise _refused(f"no merge makes token {ranks[unmade[0]]}, {unmade[0]!r}")
+
+
+def _byte_characters() -> list[str]:
+    """The character that GPT-2's vocabulary files use for each byte: the byte itself if it is printable."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+def _refused(why: str) -> FormatError:
+    return FormatError(f"this tokenizer cannot be used, because ranks alone do not describe it: {why}")

@@ -67,10 +67,15 @@ function startSections(subject) {
   go();
 }
 
-// Take the token out of the address bar, so that bookmarks and copied addresses do not hold it: the cookie does.
+// Take the token out of the address bar, so that bookmarks and copied addresses do not hold it: the tab keeps it.
+const given = new URLSearchParams(location.search).get("token");
 if (location.search) history.replaceState(null, "", location.pathname + location.hash);
 startTheme();
 try {
+  if (given) {
+    sessionStorage.setItem("token", given);
+    sessionStorage.setItem("token", (await ask("enter")).token);
+  }
   const subject = await ask("subject");
   document.getElementById("name").textContent = subject.name;
   document.getElementById("kind").textContent = KINDS[subject.kind];

@@ -43,10 +43,14 @@ export function bytes(value) {
   return `${decimal(value)} PB`;
 }
 
-// The answer to a request. Throws an Error whose message can be shown to the user.
+// The answer to a request. Throws an Error whose message can be shown to the user. The token is kept in the storage of
+// this origin, which pages of other ports cannot read.
 export async function ask(name, parameters = {}) {
   const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const response = await fetch(`api/${name}?${new URLSearchParams(given)}`, { credentials: "same-origin" });
+  const response = await fetch(`api/${name}?${new URLSearchParams(given)}`, {
+    credentials: "omit",
+    headers: { "X-Tokenfeed-Token": sessionStorage.getItem("token") ?? "" },
+  });
   const answer = await response.json().catch(() => ({ message: `The server answered with status ${response.status}.` }));
   if (!response.ok) throw new Error(answer.message);
   return answer;

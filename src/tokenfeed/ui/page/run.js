@@ -42,7 +42,7 @@ export function showRun(section, subject) {
   });
 }
 
-// The run file does not know where the last leg ends, so it is drawn open.
+// The last leg may go on, so it is drawn open.
 function timeline(run) {
   const legs = run.legs;
   const last = legs.at(-1).first_step;

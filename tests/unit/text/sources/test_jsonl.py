@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenfeed.errors import ArgumentError, FormatError
+from tokenfeed.errors import FormatError
 from tokenfeed.text.sources import jsonl
 from tokenfeed.text.sources.jsonl import GROUP_LINES, JsonlText
 from tokenfeed.text.sources.stored import StoredFile
@@ -192,12 +192,6 @@ def test_a_bad_line_is_named(tmp_path, line, error, message):
 def test_escapes_that_are_characters(tmp_path):
     text = jsonl_text(write(tmp_path, rb'{"text": "\ud83d\ude00 \u00fc"}' + b"\n"), "text")
     assert texts_of(text.read(0)) == ["😀 ü"]
-
-
-def test_size_must_be_positive(tmp_path):
-    text = jsonl_text(write(tmp_path, lines_of(["a"])), "text")
-    with pytest.raises(ArgumentError, match="at least 1"):
-        next(text.read(0).batches(0))
 
 
 def test_digest_tells_contents_apart_and_not_places(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tokenfeed.errors import FormatError
-from tokenfeed.text.sources.listing import Listing, read_listing, write_listing
+from tokenfeed.text.sources.finding import Listing, read_listing, write_listing
 
 
 def test_round_trip(tmp_path):

@@ -1,0 +1,259 @@
+"""One slice of one input, made into shards of its own: the same bytes by any worker, however often."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.preparation.inputs import InputFile, Slice, read_slice
+from tokenfeed.preparation.long_texts import LongText
+from tokenfeed.preparation.mapping import Characters, MapFunction, MapOrigin, Span, tile
+from tokenfeed.preparation.records import Counts, Recipe, Record, slice_name
+from tokenfeed.preparation.workplace import Workplace, hold
+from tokenfeed.store.writer import Writer
+from tokenfeed.text.sources.portions import Portion, TextRules
+from tokenfeed.text.sources.splitting import HASHED_CHARACTERS, is_val
+from tokenfeed.text.tokenizer.pieces import join_surrogates
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.types import Array
+
+__all__ = ["SliceMaker", "Task", "Tell", "WorkerSetup"]
+
+Tell = Callable[[Counts], object]
+"""Called with the counts of a slice so far, several times a second."""
+
+Kept = Mapping[str, Any]
+
+
+class Task(NamedTuple):
+    """One slice to be made."""
+
+    file: InputFile
+    slice: Slice
+
+    @property
+    def name(self) -> str:
+        return f"slice {self.slice.number} of {self.file.name}"
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """Everything that every worker needs to know. Sent to it once."""
+
+    out: str
+    recipe: Recipe
+    tokenizer: Tokenizer
+    provenance: Mapping[str, Any]
+    on_error: Literal["fail", "skip"] = "fail"
+    map: MapOrigin | None = None
+
+    def open_writer(self, name: str | None, split: str | None, function: MapFunction | None) -> Writer:
+        """A writer of shards of one split, which leaves the manifest alone."""
+        documents = "json" if self.recipe.keep else None
+        return Writer(
+            self.out,
+            columns={"tokens": self.recipe.dtype, **({} if function is None else function.columns)},
+            spans={"documents": documents, **({} if function is None else function.spans)},
+            split=split,
+            name=name,
+            shard_bytes=self.recipe.shard_bytes,
+            tokenizer=self.recipe.tokenizer,
+            provenance=self.provenance,
+            seal=False,
+        )
+
+
+class SliceMaker:
+    """Makes slices, one after the other."""
+
+    def __init__(self, setup: WorkerSetup, function: MapFunction | None = None) -> None:
+        """`function` is the map function itself, in the process that has it."""
+        self._setup = setup
+        self._function = setup.map.load() if function is None and setup.map is not None else function
+        self._workplace = Workplace(setup.out)
+
+    def make(self, task: Task, tell: Tell) -> Record:
+        """Shards and record of one slice. What a killed worker left of it is removed first."""
+        try:
+            with hold(self._workplace.lock, exclusive=False):
+                return self._make(task, tell)
+        except Exception as error:
+            error.add_note(f"while {task.name} was being made")
+            raise
+
+    def _make(self, task: Task, tell: Tell) -> Record:
+        setup, recipe = self._setup, self._setup.recipe
+        name = slice_name(task.slice)
+        splits = ("train", "val") if task.file.split == "train" and recipe.val else (task.file.split,)
+        names = {split: name if split is None else f"{name}-{split}" for split in splits}
+        rules = TextRules(recipe.text_column, recipe.keep, setup.on_error, whole=self._function is not None)
+        self._workplace.remove_shards(names.values())
+        record = Record(task.slice, task.file.digest)
+        with ExitStack() as stack:
+            writers: dict[str | None, Writer] = {}
+
+            def writer_of(split: str | None) -> Writer:
+                if split not in writers:
+                    opened = setup.open_writer(names[split], split, self._function)
+                    writers[split] = stack.enter_context(opened)
+                return writers[split]
+
+            documents = _DocumentWriter(setup, self._function, task.file.split, record.counts, writer_of)
+            for portion in read_slice(task.file, task.slice, rules):
+                documents.add(portion)
+                record.problems += portion.problems
+                tell(record.counts)
+        record.shards = dict(self._workplace.made_shards(names.values()))
+        self._workplace.put_record(record)
+        return record
+
+
+class _DocumentWriter:
+    """Encodes the portions of one slice and puts them into their splits, with what the map function returns for them.
+
+    Memory is that of a portion; a long document is written piece by piece.
+    """
+
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        function: MapFunction | None,
+        file_split: str | None,
+        counts: Counts,
+        writer_of: Callable[[str | None], Writer],
+    ) -> None:
+        self._recipe, self._tokenizer, self._function = setup.recipe, setup.tokenizer, function
+        self._file_split, self._counts, self._writer_of = file_split, counts, writer_of
+        self._long: _LongDocument | None = None
+
+    def add(self, portion: Portion) -> None:
+        """Write whole documents, or a piece of one."""
+        counts = self._counts
+        counts.input_bytes = portion.input_bytes
+        counts.malformed += portion.num_malformed
+        counts.null += portion.num_null
+        counts.characters += sum(map(len, portion.texts))
+        if portion.begins and portion.ends:
+            self._add_whole(portion.texts, portion.kept)
+            return
+        if portion.begins:
+            self._long = _LongDocument(self._tokenizer.vocabulary.pattern, portion.kept[0])
+        assert self._long is not None, "the first piece of a document begins it"
+        self._add_piece(self._long, portion.texts[0], ends=portion.ends)
+
+    def _add_whole(self, texts: Sequence[str], kept: Sequence[Kept]) -> None:
+        splits = [self._split_of(text) for text in texts]
+        self._counts.empty += sum(not text for text in texts)
+        if self._function is not None:
+            texts = [join_surrogates(text) for text in texts]
+        for split in dict.fromkeys(splits):
+            chosen = [number for number, one in enumerate(splits) if one == split]
+            self._write(split, [texts[number] for number in chosen], [kept[number] for number in chosen])
+
+    def _write(self, split: str | None, texts: Sequence[str], kept: Sequence[Kept]) -> None:
+        ids, offsets = self._encode(texts, self._recipe.bos, self._recipe.eos)
+        if self._function is None:
+            spans = {"documents": kept} if self._recipe.keep else {}
+            self._writer_of(split).append({"tokens": ids}, lengths=np.diff(offsets).tolist(), **spans)
+            self._count(split, len(texts), len(ids))
+            return
+        for text, values, (start, stop) in zip(texts, kept, itertools.pairwise(offsets.tolist()), strict=True):
+            self._write_mapped(self._function, split, text, values, ids[start:stop])
+
+    def _write_mapped(self, function: MapFunction, split: str | None, text: str, kept: Kept, tokens: Array) -> None:
+        made = function(text, kept, tokens)
+        if made is None:
+            self._counts.dropped += 1
+            return
+        if made.keys() != {*function.columns, *function.spans}:
+            raise ArgumentError(
+                f"the map function returned {sorted(made)}; it declares columns {sorted(function.columns)} and span "
+                f"tables {sorted(function.spans)}"
+            )
+        columns = {"tokens": tokens, **{name: np.asarray(made[name]) for name in function.columns}}
+        for name, items in columns.items():
+            if len(items) != len(tokens):
+                raise ArgumentError(
+                    f"the map function returned {len(items)} items of column {name!r}; the document has {len(tokens)} "
+                    "tokens"
+                )
+        payload: dict[str, Any] = {"documents": kept} if self._recipe.keep else {}
+        tables: dict[str, Sequence[Span]] = {}
+        for table in function.spans:
+            spans = made[table]
+            if table == "documents":
+                payload = {"documents": spans}
+            elif isinstance(spans, Characters):
+                tables[table] = spans.to_tokens(text, tokens, self._tokenizer.token_bytes)
+            else:
+                tables[table] = spans
+        writer = self._writer_of(split)
+        begun = tile(tables, len(tokens)) or [(0, {})]
+        for number, (start, new) in enumerate(begun):
+            stop = begun[number + 1][0] if number + 1 < len(begun) else len(tokens)
+            part = {name: items[start:stop] for name, items in columns.items()}
+            if number == 0:
+                writer.append(part, **payload, **new)
+            else:
+                writer.extend(part, **new)
+        self._count(split, 1, len(tokens))
+
+    def _add_piece(self, long: "_LongDocument", text: str, *, ends: bool) -> None:
+        recipe = self._recipe
+        ready = long.add(text, ends)
+        if not ready and not ends:
+            return
+        ids, _ = self._encode([ready], None if long.is_begun else recipe.bos, recipe.eos if ends else None)
+        split = self._split_of(long.head)
+        if long.is_begun:
+            self._writer_of(split).extend({"tokens": ids})
+        else:
+            payload: dict[str, Any] = {"documents": long.kept} if recipe.keep else {}
+            self._writer_of(split).append({"tokens": ids}, **payload)
+        self._count(split, 0 if long.is_begun else 1, len(ids))
+        long.is_begun = True
+
+    def _split_of(self, text: str) -> str | None:
+        return "val" if self._file_split == "train" and is_val(text, self._recipe.val) else self._file_split
+
+    def _encode(self, texts: Sequence[str], bos: int | None, eos: int | None) -> tuple[Array, Array]:
+        return self._tokenizer.encode_batch(texts, threads=1, prepend=bos, append=eos, dtype=self._recipe.dtype)
+
+    def _count(self, split: str | None, documents: int, tokens: int) -> None:
+        self._counts.documents += documents
+        self._counts.tokens += tokens
+        if split == "val":
+            self._counts.val_documents += documents
+            self._counts.val_tokens += tokens
+        elif split == "test":
+            self._counts.test_documents += documents
+            self._counts.test_tokens += tokens
+
+
+class _LongDocument:
+    """A document that has not been read to its end."""
+
+    def __init__(self, pattern: str, kept: Kept) -> None:
+        self.kept = kept
+        self.head = ""
+        """Its first characters, which decide its split."""
+        self.is_begun = False
+        """Whether some of it is written."""
+        self._text = LongText(pattern)
+        self._ready: list[str] = []
+
+    def add(self, piece: str, ends: bool) -> str:
+        """The text that can be encoded and written now."""
+        self.head += piece[: HASHED_CHARACTERS - len(self.head)]
+        self._ready.append(self._text.add(piece))
+        if ends:
+            self._ready.append(self._text.finish())
+        elif len(self.head) < HASHED_CHARACTERS:
+            return ""
+        ready = "".join(self._ready)
+        self._ready.clear()
+        return ready

@@ -1,0 +1,204 @@
+"""Rows of a run, traced to the shards and documents in them; documents, and the rows that deliver them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import MissingError
+from tokenfeed.runs.file import Leg
+from tokenfeed.runs.origins import Origins
+from tokenfeed.store.batch import HostBatch, Sample
+from tokenfeed.store.reader import Location
+from tokenfeed.store.spans import Span, SpanTable
+from tokenfeed.store.view import View
+from tokenfeed.types import Ints
+
+__all__ = ["RowTrace", "Seen", "Sightings", "Where", "find_rows", "trace_rows"]
+
+Where = Callable[[Any], bool] | Mapping[str, Any]
+"""Which documents: a function that their payloads must satisfy, or fields that they must have."""
+
+_SLICE = 4096  # payloads that are read together: some MB, and Ctrl-C is heard between
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    sample: int
+    """k, its number in the run."""
+    step: int
+    rank: int
+    row: int
+    """Row in the batch of that rank."""
+    epoch: int
+    """Epoch of its source."""
+    index: int
+    """Its number in the view of its source."""
+    source: str
+    """Name of its source; empty where the run is over one view."""
+    planned: bool
+    """Whether the run is not known to have got there: it would deliver the row if it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(_Row):
+    """A row that delivers a document, or is planned to."""
+
+    document: int
+
+
+class _SourceRows:
+    """The rows of one step that come from one source: looked up together, when the first of them is asked for."""
+
+    def __init__(self, origins: Origins, source: str) -> None:
+        self._origins = origins
+        self._source = source
+        self.indices: list[int] = []
+
+    @cached_property
+    def view(self) -> View:
+        return self._origins.view(self._source)
+
+    @cached_property
+    def batch(self) -> HostBatch:
+        return self.view.unread(self.indices)
+
+
+@dataclass(frozen=True, slots=True)
+class RowTrace(_Row):
+    """Where a row comes from.
+
+    Its content is looked up in the store on first use, for all rows of the step together: no tokens are read for
+    `locations` and `documents`.
+    """
+
+    _rows: _SourceRows = field(repr=False, compare=False)
+    _place: int = field(repr=False, compare=False)
+
+    @property
+    def locations(self) -> list[Location]:
+        """Which items of which shards it is made of."""
+        return self._rows.view.locate(self.index)
+
+    @property
+    def documents(self) -> Sequence[Span]:
+        """The documents in it: number, items [start, stop) of the row, and payload, which is decoded when asked for."""
+        table = self._rows.view.span_table
+        return [] if table is None else self._rows.batch.spans[table.name][self._place]
+
+    @property
+    def content(self) -> Sample:
+        """The row itself, with its columns and spans; each is read when it is asked for."""
+        return self._rows.batch[self._place]
+
+
+def trace_rows(origins: Origins, leg: Leg, samples: Sequence[int]) -> list[RowTrace]:
+    """Samples of the run that a leg delivers. O(1) each; nothing is opened."""
+    by_source: dict[str, _SourceRows] = {}
+    traced = []
+    places = np.stack(leg.place(np.array(samples, np.int64))).T.tolist()
+    for trace, (step, rank, row) in zip(origins.plan.trace(samples), places, strict=True):
+        k, epoch, index, source = trace.sample, trace.epoch, trace.index, trace.source
+        rows = by_source.setdefault(source, _SourceRows(origins, source))
+        rows.indices.append(index)
+        place = len(rows.indices) - 1
+        traced.append(RowTrace(k, step, rank, row, epoch, index, source, k >= leg.reached, rows, place))
+    return traced
+
+
+class Sightings(Sequence[Seen]):
+    """Rows that deliver documents. Kept as arrays: a document of 10⁸ items is in 48,829 windows of 2,048."""
+
+    def __init__(self, columns: Ints, names: Sequence[str]) -> None:
+        """`columns` are the fields of `Seen`, one array each, with a number in `names` for the source."""
+        self._columns = columns
+        self._names = names
+
+    def __len__(self) -> int:
+        return int(self._columns.shape[1])
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Sightings(self._columns[:, place], self._names)
+        sample, step, rank, row, epoch, index, source, planned, document = self._columns[:, place].tolist()
+        return Seen(sample, step, rank, row, epoch, index, self._names[source], bool(planned), document)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self[:4]))}{', …' if len(self) > 4 else ''}] ({len(self):,} rows)"
+
+
+def find_rows(
+    parts: Sequence[tuple[Origins, Sequence[Leg]]],
+    document: int | None,
+    where: Where | None,
+    source: str | None,
+    epochs: Sequence[int],
+) -> Sightings:
+    """Every row in which legs deliver a document, or those that `where` chooses; `parts` are legs by their plan."""
+    if any(source in origins.names for origins, _ in parts):  # it may have been added on the way
+        parts = [part for part in parts if source in part[0].names]
+    touching: dict[Any, list[tuple[int, Ints]]] = {}
+    names: list[str] = []
+    found = [np.empty((9, 0), np.int64)]
+    for origins, legs in parts:
+        for name in origins.choose(source, one=document is not None):
+            view = origins.view(name)
+            identity = view.identity, view.spec.sample
+            if identity not in touching:
+                documents = [document] if where is None else find_documents(view, where)
+                touching[identity] = [(each, view.samples_touching([each])) for each in documents if each is not None]
+            found += _rows_of(legs, name, touching[identity], epochs, len(names))
+            names.append(name)
+    rows = np.concatenate(found, axis=1)
+    return Sightings(rows[:, np.lexsort((rows[8], rows[0], rows[1]))], names)
+
+
+def _rows_of(
+    legs: Sequence[Leg], source: str, touching: Sequence[tuple[int, Ints]], epochs: Sequence[int], number: int
+) -> Iterator[Ints]:
+    """Where legs with one plan deliver the samples of documents: the columns of `Sightings`."""
+    if not touching:
+        return
+    indices = np.concatenate([samples for _, samples in touching])
+    documents = np.repeat([document for document, _ in touching], [samples.size for _, samples in touching])
+    for epoch in epochs:
+        samples = legs[0].start.plan.find_all(indices, epoch, source=source)
+        for leg in legs:
+            held = leg.holds(samples)
+            given = samples[held]
+            epoch_, number_ = np.full_like(given, epoch), np.full_like(given, number)
+            planned = (given >= leg.reached).astype(np.int64)
+            yield np.stack([given, *leg.place(given), epoch_, indices[held], number_, planned, documents[held]])
+
+
+def find_documents(view: View, where: Where) -> list[int]:
+    """The documents of a view whose payloads satisfy `where`: all are read and decoded, a slice at a time.
+
+    A mapping is satisfied by payloads that are mappings with these fields, equal. Documents without payload do not
+    count.
+    """
+    table = view.span_table
+    if table is None:
+        raise MissingError(f"{view} has no documents to look for: its store has no span table {view.spec.table!r}")
+    return [number for number, payload in _payloads(table) if _satisfies(payload, where)]
+
+
+def _payloads(table: SpanTable) -> Iterator[tuple[int, Any]]:
+    for first in range(0, len(table), _SLICE):
+        numbers = np.arange(first, min(first + _SLICE, len(table)))
+        data, starts, stops = table.read(numbers)
+        for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            if start >= 0:
+                yield number, table.decode(data.data[start:stop], number)
+
+
+def _satisfies(payload: Any, where: Where) -> bool:
+    if callable(where):
+        return bool(where(payload))
+    missing = object()
+    return isinstance(payload, Mapping) and all(payload.get(name, missing) == value for name, value in where.items())

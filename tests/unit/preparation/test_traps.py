@@ -1,0 +1,122 @@
+"""What would make a wrong store is right by default, or refused with a way out."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import tiktoken
+
+import tokenfeed
+from golden import golden_tokenizer
+from preparing import contents, expected_tokens, make_documents, write_inputs, write_jsonl
+from tokenfeed.errors import ArgumentError, FormatError
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+
+TOKENIZER = golden_tokenizer("tiktoken")
+
+
+def prepare(inputs, out, **options):
+    return tokenfeed.prepare(inputs, out, **{"tokenizer": TOKENIZER, "workers": 0, **options})
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    return tmp_path / "text", write_inputs(tmp_path / "text")
+
+
+def test_documents_do_not_run_into_each_other(inputs, tmp_path):
+    """A tokenizer that names neither BOS nor EOS is refused until the caller says what to do."""
+    folder, documents = inputs
+    neither = Tokenizer(replace(TOKENIZER.vocabulary, bos=None))
+    with pytest.raises(ArgumentError, match=r"run into each other.*bos=….*--bos.*--eos.*--no-separator"):
+        prepare(folder, tmp_path / "store", tokenizer=neither)
+    assert not (tmp_path / "store").exists()
+    plain = [TOKENIZER.encode(one["text"]).tolist() for one in documents]
+    end = TOKENIZER.special_id("<|assistant_end|>")
+    for number, (tokenizer, options, before, after) in enumerate(
+        (
+            (neither, {"separator": None}, [], []),
+            (neither, {"eos": "<|assistant_end|>"}, [], [end]),
+            (neither, {"bos": "<|bos|>"}, [TOKENIZER.bos_id], []),
+            (Tokenizer(replace(neither.vocabulary, eos="<|assistant_end|>")), {}, [], [end]),
+        )
+    ):
+        prepare(folder, tmp_path / str(number), tokenizer=tokenizer, val=None, **options)
+        made = [tokens for tokens, _ in contents(tmp_path / str(number))]
+        assert made == [[*before, *tokens, *after] for tokens in plain]
+
+
+def test_files_that_say_their_split_are_respected(tmp_path):
+    (tmp_path / "in").mkdir()
+    documents = make_documents(4)
+    for name, one in zip(("train-0", "train-1", "test-0", "validation-0"), documents, strict=True):
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", [one])
+    report = prepare(tmp_path / "in", tmp_path / "store")
+    assert report.splits == {"train": 2, "test": 1, "val": 1}
+    expected = expected_tokens(documents)
+    for split, wanted in (("train", expected[:2]), ("test", expected[2:3]), ("val", expected[3:])):
+        assert [tokens for tokens, _ in contents(tmp_path / "store", split=split)] == wanted
+    prepare(tmp_path / "in", tmp_path / "none", val=None)
+    assert [tokens for tokens, _ in contents(tmp_path / "none", split="train")] == expected[:2]
+    prepare(
+        tmp_path / "in", tmp_path / "other", val="train-1*"
+    )  # what says val is not train, whatever else is held out
+    assert [tokens for tokens, _ in contents(tmp_path / "other", split="train")] == expected[:1]
+
+
+def test_a_file_that_changes_its_split_is_a_changed_input(inputs, tmp_path):
+    folder, _ = inputs
+    prepare(folder, tmp_path / "store", val="last")
+    write_jsonl(folder / "d.jsonl", make_documents(2))
+    with pytest.raises(ArgumentError, match=r"c.parquet was in split val, now it is in train"):
+        prepare(folder, tmp_path / "store", val="last")
+
+
+def test_a_folder_of_something_else_is_refused(inputs, tmp_path):
+    folder, _ = inputs
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "cat.png").write_bytes(b"")
+    for options in ({}, {"dry_run": True}):
+        with pytest.raises(ArgumentError, match=r"images is not empty and not a store: it holds cat.png"):
+            prepare(folder, tmp_path / "images", **options)
+    assert [path.name for path in (tmp_path / "images").iterdir()] == ["cat.png"]
+    with pytest.raises(ArgumentError, match="is a file"):
+        prepare(folder, tmp_path / "images" / "cat.png")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".gitkeep").write_bytes(b"")
+    assert prepare(folder, tmp_path / "new").is_complete
+
+
+def test_a_failed_first_run_does_not_lock_its_settings_in(inputs, tmp_path):
+    folder, documents = inputs
+    with pytest.raises(FormatError):
+        prepare(folder / "a.jsonl", tmp_path / "store", text_column="score", dtype="int32", keep=["url"])
+    assert prepare(folder, tmp_path / "store", dry_run=True).slices == 0
+    prepare(folder, tmp_path / "store", val=None)
+    assert [tokens for tokens, _ in contents(tmp_path / "store")] == expected_tokens(documents)
+    with pytest.raises(ArgumentError, match="prepared with other settings"):
+        prepare(folder, tmp_path / "store", val=None, dtype="int32")
+
+
+def test_a_report_in_four_lines(inputs, tmp_path):
+    folder, _ = inputs
+    lines = str(prepare(folder, tmp_path / "store", val="a.jsonl")).splitlines()
+    assert len(lines) == 4
+    assert re.fullmatch(r".*store: 120 documents, [\d,]+ tokens, 3 shards, complete and sealed", lines[0])
+    assert re.fullmatch(r"  train: 80 documents, .* \(2 files\); val: 40 documents, .* \(1 file\)", lines[1])
+    assert re.fullmatch(r"  read: 3 files, [\d.]+ MB; left out: nothing", lines[2])
+    assert re.fullmatch(r"  this run: 3 of 3 slices in [\d.]+ s: [\d.]+ M tokens/s, [\d.]+ MB/s", lines[3])
+    assert "no splits" in str(prepare(folder / "a.jsonl", tmp_path / "one", val=None))
+
+
+def test_a_tokenizer_of_another_library_gets_advice(inputs, tmp_path):
+    folder, _ = inputs
+    encoding = tiktoken.Encoding(
+        "x", pat_str=".", mergeable_ranks={bytes((n,)): n for n in range(256)}, special_tokens={}
+    )
+    with pytest.raises(ArgumentError, match=r"tokenizer is a tiktoken.*Tokenizer.from_tiktoken\(encoding, bos="):
+        prepare(folder, tmp_path / "store", tokenizer=encoding)
+    with pytest.raises(ArgumentError, match=r"Tokenizer.from_tiktoken"):
+        tokenfeed.stream(folder, encoding, batch_size=1, length=8)
+    with pytest.raises(ArgumentError, match=r"tokenizer is a builtins.int; pass a tokenfeed.Tokenizer"):
+        prepare(folder, tmp_path / "store", tokenizer=5)

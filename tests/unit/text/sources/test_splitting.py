@@ -1,0 +1,136 @@
+"""What is train and what is val: by text, by file, by name; the same for `stream`, `prepare` and a plain listing."""
+
+import json
+
+import pytest
+
+import tokenfeed
+from golden import golden_tokenizer
+from tokenfeed.errors import ArgumentError, NotFoundError, PlanMismatchError
+from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.sources.finding import Found, Listing, write_listing
+from tokenfeed.text.sources.splitting import choose_splits, is_val, named_split
+
+TEXTS = [f"document {number}" for number in range(600)]
+SMALL = {"batch_size": 2, "length": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1, "prefetch": 0}
+
+
+def write(folder, **texts):
+    for name, documents in texts.items():
+        path = folder / f"{name.replace('__', '/')}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    return folder
+
+
+def documents(source, **options):
+    return list(TextFiles.find(source, **options).documents())
+
+
+def test_a_share_of_the_documents_by_their_text_as_prepare_chooses(tmp_path):
+    write(tmp_path, a=TEXTS[:300], b=TEXTS[300:])
+    train, val = (documents(tmp_path, split=split, val=0.1) for split in ("train", "val"))
+    assert sorted(train + val) == sorted(TEXTS)
+    assert 30 < len(val) < 90
+    assert val == [text for text in TEXTS if is_val(text, 0.1)]
+    assert set(documents(tmp_path, split="val", val=0.05)) < set(val), "a smaller share is part of a larger one"
+    assert documents(tmp_path, split="val") == [text for text in TEXTS if is_val(text, 0.001)]
+    assert documents(tmp_path) == documents(tmp_path, val=0.1) == TEXTS
+
+
+def test_a_store_prepared_from_files_has_the_val_that_the_stream_left_out(tmp_path):
+    source = write(tmp_path / "text", a=TEXTS[:200])
+    tokenizer = golden_tokenizer()
+    tokenfeed.prepare(source, tmp_path / "store", tokenizer=tokenizer, workers=0, val=0.2)
+    streamed = TextFiles.find(source, split="val", val=0.2).documents()
+    stored = tokenfeed.open(tmp_path / "store", split="val").documents()
+    assert [tokenizer.decode(stored[number].tokens[1:]) for number in range(len(stored))] == list(streamed)
+
+
+def test_files_by_name_pattern_or_place(tmp_path):
+    write(tmp_path, a=["a"], b=["b"], sub__b=["c"], c=["d"])
+    source = [tmp_path, tmp_path / "sub"]
+    assert TextFiles.find(source, split="val", val="last").names == ("sub/b.jsonl",)
+    assert TextFiles.find(source, split="train", val="last").names == ("a.jsonl", "b.jsonl", "c.jsonl")
+    assert documents(source, split="val", val="b.jsonl") == ["b", "c"]
+    assert documents(source, split="val", val=["sub/*", str(tmp_path / "a.jsonl")]) == ["a", "c"]
+    assert documents(source, split="train", val=None) == ["a", "b", "d", "c"]
+    with pytest.raises(ArgumentError, match=r"no file is called 'd\*'; the first of 4 is a\.jsonl"):
+        TextFiles.find(source, split="val", val="d*")
+    with pytest.raises(ArgumentError, match="split is 'test'; it must be 'train', 'val' or 'all'"):
+        TextFiles.find(source, split="test")
+    for share in (1.0, -0.1, True, float("nan")):
+        with pytest.raises(ArgumentError, match="at least 0 and below 1"):
+            TextFiles.find(source, val=share)
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("train-00000-of-00010.parquet", "train"),
+        ("validation-00000-of-00001.parquet", "val"),
+        ("c4-validation.00007-of-00008.json.gz", "val"),
+        ("wiki_VALID.txt", "val"),
+        ("pile.test.jsonl.zst", "test"),
+        ("test_3.jsonl", "test"),
+        ("train/test-0.jsonl", "test"),
+        ("val/part-0.parquet", "val"),
+        ("test/train-0.parquet", "train"),
+        ("unit-test-corpus.jsonl", None),
+        ("contest.jsonl", None),
+        ("test-drive/part-0.jsonl", None),
+        ("part-0.parquet", None),
+        ("s3://bucket/dev/part-0.parquet", "val"),
+    ],
+)
+def test_a_name_that_says_its_split(path, split):
+    assert named_split(Found(path, path.rpartition("/")[2])) == split
+
+
+def test_files_named_val_or_test_are_never_train(tmp_path):
+    write(tmp_path, train=TEXTS[:50], validation=TEXTS[50:60], test=TEXTS[60:70], more=TEXTS[70:80])
+    assert (
+        documents(tmp_path, split="train") == documents(tmp_path, split="train", val=None) == TEXTS[70:80] + TEXTS[:50]
+    )
+    assert documents(tmp_path, split="val", val=0.5) == TEXTS[50:60]
+    assert documents(tmp_path, split="train", val="more*") == TEXTS[:50]
+    shown = repr(TextFiles.find(tmp_path, split="train"))
+    assert "2 files of split 'train', more.jsonl to train.jsonl, not test.jsonl and 1 more" in shown
+    assert len(documents(tmp_path)) == 80
+    for alone in ("validation", "test"):
+        with pytest.raises(NotFoundError, match=r"no file is left for split 'train'.*split='all' reads every file"):
+            TextFiles.find(tmp_path / f"{alone}.jsonl", split="train")
+    nested = write(tmp_path / "nested", train__a=["a"], validation__a=["b"])
+    assert documents(f"{nested}/*/*.jsonl", split="train") == ["a"]
+    assert documents(nested / "validation", split="val") == ["b"]
+
+
+def test_a_listing_says_what_is_val(tmp_path):
+    write(tmp_path, a=["a"], b=["b"], c=["c"])
+    write_listing(tmp_path, Listing(train=("c.jsonl", "a.jsonl"), val=("b.jsonl",)))
+    assert documents(tmp_path, split="train") == ["c", "a"]
+    assert documents(tmp_path, split="val") == ["b"]
+    assert documents(tmp_path, split="val", val="a.jsonl") == ["a"]
+    assert choose_splits([Found("a.jsonl", "a.jsonl", "train")], 0.3).fraction == 0.3
+
+
+def test_nothing_held_out_is_an_error_that_names_the_way_out(tmp_path):
+    write(tmp_path, a=["a"])
+    for val in (None, 0.0):
+        with pytest.raises(NotFoundError, match=r"nothing is held out .*val=0\.001.*val='last'"):
+            TextFiles.find(tmp_path, split="val", val=val)
+    with pytest.raises(NotFoundError, match=r"no file is left for split 'train': 1 file, such as .*a\.jsonl"):
+        TextFiles.find(tmp_path, split="train", val="last")
+
+
+def test_a_state_is_refused_by_a_stream_with_another_rule(tmp_path):
+    write(tmp_path, a=TEXTS[:100])
+
+    def make(**options):
+        return tokenfeed.stream(tmp_path, golden_tokenizer(), **SMALL, **options)
+
+    state = next(make(val=0.2)).state
+    make(val=0.2).load_state_dict(state)
+    for other in ({"val": 0.1}, {"val": None}, {"split": "val", "val": 0.2}, {"split": "all"}):
+        with pytest.raises(PlanMismatchError, match="split"):
+            make(**other).load_state_dict(state)
