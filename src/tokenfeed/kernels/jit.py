@@ -12,6 +12,8 @@ names that Numba may move; `numba.njit` then takes their place.
 """
 
 import importlib
+import logging
+import threading
 from collections.abc import Callable
 from functools import partial, update_wrapper
 from pathlib import Path
@@ -46,6 +48,40 @@ _SOURCES = tuple(
     (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(__file__).parent.glob("*.py"))
 )
 
+
+class _Watch:
+    """Says once, by a line of the logger `tokenfeed`, that kernels are being compiled, if that takes a while.
+
+    Nothing is said where they are in the cache.
+    """
+
+    patience_seconds = 2.0
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._timer: threading.Timer | None = None
+
+    def begin(self) -> None:
+        self._under_way += 1
+        if self._timer is None:
+            self._timer = threading.Timer(self.patience_seconds, self._look)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> None:
+        self._under_way -= 1
+
+    def _look(self) -> None:
+        if self._under_way == 0:
+            self._timer = None  # a later kernel may take longer
+            return
+        logging.getLogger("tokenfeed").warning(
+            "tokenfeed is compiling its kernels, for up to a minute; `tokenfeed doctor` says where they are kept"
+        )
+
+
+_watch = _Watch()
+
 try:
     from numba.core.caching import FunctionCache
     from numba.core.registry import CPUDispatcher
@@ -57,6 +93,9 @@ else:
     class _Cache(FunctionCache):
         """Numba's cache on disk, read without setting up the compiler first."""
 
+        has_missed = False
+        """Whether the code that was asked for last must be compiled."""
+
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             """The code compiled for the argument types `sig`, or None. Costs 10 ms, and 40 ms once in a process."""
             try:
@@ -64,7 +103,11 @@ else:
             except AttributeError:  # a Numba that works differently inside: take the slow way
                 return super().load_overload(sig, target_context)
             rtsys.initialize(target_context)  # what machine code calls to allocate and free arrays
-            return load(sig, target_context)
+            found = load(sig, target_context)
+            self.has_missed = found is None
+            if self.has_missed:
+                _watch.begin()
+            return found
 
     class _Kernel(CPUDispatcher):
         """A compiled function as `numba.njit` makes it, except for how it gets ready for its first call."""
@@ -74,6 +117,18 @@ else:
 
         def enable_caching(self) -> None:
             self._cache = _Cache(self.py_func)
+
+        def compile(self, sig: Any) -> Any:
+            cache = self._cache if isinstance(self._cache, _Cache) else None
+            if cache is None:
+                _watch.begin()
+            try:
+                return super().compile(sig)
+            finally:
+                if cache is None or cache.has_missed:
+                    _watch.end()
+                if cache is not None:
+                    cache.has_missed = False
 
     _dispatcher = partial(_Kernel, targetoptions={"nopython": True, "nogil": True, "boundscheck": None})
 

@@ -13,14 +13,21 @@ from typing import Any, Generic, Self, TypeVar
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.feed import Feed
+from tokenfeed.loader.launch import find_worker
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.storage.remote import RemoteStats
 from tokenfeed.store.batch import Batch, HostBatch
 from tokenfeed.types import Bytes
 
-__all__ = ["Delivery", "PlacedBatch", "PlacedLoader", "Stats"]
+__all__ = ["AS_DATASET", "Delivery", "PlacedBatch", "PlacedLoader", "Stats", "check_loader"]
 
 Placed = TypeVar("Placed", bound="PlacedBatch")
+
+AS_DATASET = (
+    "Where a torch DataLoader is expected, give the loader itself, or DataLoader(tokenfeed.torch.as_dataset(loader), "
+    "batch_size=None); a Trainer of transformers takes the latter from its method get_train_dataloader"
+)
+"""What to do instead of giving a loader to torch as a dataset."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class Delivery(_Closing):
         self._generation = 0
         self._batches: Iterator[HostBatch] | None = None
         self._finalizer: Callable[[], object] | None = None
-        self._process = os.getpid()
+        self._process = self._home = os.getpid()
         self._num_batches = 0
         self._num_samples = 0
         self._num_items = 0
@@ -157,6 +164,12 @@ class Delivery(_Closing):
             self._use_buffers(Buffers())
             self._process = os.getpid()
         if self._batches is None:
+            if os.getpid() != self._home and (worker := find_worker()) is not None:
+                raise ArgumentError(
+                    f"num_workers is {worker.num_workers}: each of these processes would deliver everything, and only "
+                    "it would know how far it got: a checkpoint would say 0 samples. Use num_workers=0; a loader reads "
+                    "ahead in threads of its own"
+                )
             if self._began is None:
                 self._began = began
             self._batches, end = self._start()
@@ -181,6 +194,10 @@ class Delivery(_Closing):
         self._num_samples += len(batch)
         self._num_items += batch.num_items
         return batch
+
+    def __getitem__(self, _: object) -> Any:
+        """Refused, with the way out: a DataLoader, or a trainer that makes one, takes this for a dataset of samples."""
+        raise ArgumentError(f"a loader delivers whole batches in an order of its own, and has no items. {AS_DATASET}")
 
     def is_ready(self) -> bool:
         """Whether `fetch` would return at once."""
@@ -284,3 +301,11 @@ class PlacedLoader(_Closing, Generic[Placed]):
 
     def close(self) -> None:
         self.loader.close()
+
+
+def check_loader(loader: Any, taker: str) -> Delivery:
+    """The loader, if it is one that `taker` can work with."""
+    if isinstance(loader, Delivery):
+        return loader
+    how = "give it `.loader` of this" if isinstance(loader, PlacedLoader) else "make one: Loader(view, batch_size=32)"
+    raise ArgumentError(f"{taker} takes a Loader or a stream, not {type(loader).__name__}; {how}")

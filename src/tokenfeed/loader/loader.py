@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.delivery import Delivery
+from tokenfeed.loader.delivery import AS_DATASET, Delivery
 from tokenfeed.loader.feed import Feed
-from tokenfeed.loader.launch import find_rank
+from tokenfeed.loader.launch import check_whole, find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.loader.reading import StepReader, Steps, announced, find_masks, make_steps
 from tokenfeed.plan.mixing import Mixture
@@ -17,6 +17,7 @@ from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
+from tokenfeed.store.store import Store
 from tokenfeed.store.view import View
 
 __all__ = ["Loader"]
@@ -64,10 +65,11 @@ class Loader(Delivery):
         """
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
-        if (prefetch is not None and prefetch < 0) or threads < 1:
-            raise ArgumentError(f"prefetch is {prefetch}, threads is {threads}; they must be at least 0 and 1")
-        if epochs is not None and epochs < 1:
-            raise ArgumentError(f"epochs is {epochs}; it must be at least 1, or None for a loader without end")
+        _check_view(view)
+        check_whole("prefetch", 0 if prefetch is None else prefetch)
+        check_whole("threads", threads, least=1)
+        if epochs is not None:
+            check_whole("epochs", epochs, least=1)
         self.rank, self.world_size = find_rank(rank, world_size)
         self.batch_sizes = BatchSizes(batch_size)
         mixture = Mixture.of(view)
@@ -100,8 +102,16 @@ class Loader(Delivery):
 
     def __len__(self) -> int:
         if self._stop is None:
-            raise TypeError("this loader has no end, and so no length; epochs=1 makes it finite")
+            raise TypeError(
+                "this loader has no end, and so no length: epochs=1 makes it finite, and `steps_per_epoch` is that of "
+                f"one epoch. {AS_DATASET}"
+            )
         return self.batch_sizes.steps_between(0, self._stop, self.world_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps in the first epoch, the last of which may take the first samples of the next one."""
+        return self.batch_sizes.steps_between(0, self.plan.count(1), self.world_size)
 
     @property
     def next_batch_size(self) -> int:
@@ -161,10 +171,33 @@ class Loader(Delivery):
         return _open_again, ({**self._arguments, **place}, self.state_dict())
 
     def __repr__(self) -> str:
-        return f"Loader({self.plan}, batch_size={self.batch_sizes}, rank {self.rank} of {self.world_size})"
+        end = "" if self._stop is None else f" of {self._stop:,}"
+        place = f"rank {self.rank} of {self.world_size}, {self._next:,}{end} samples delivered"
+        return f"Loader({self.plan}, batch_size={self.batch_sizes}, {place})"
 
 
 def _open_again(arguments: dict[str, Any], state: dict[str, Any]) -> Loader:
     loader = Loader(**arguments)
     loader.load_state_dict(state)
+    loader._home = -1
     return loader
+
+
+def _check_view(view: Any) -> None:
+    if isinstance(view, View | Mixture):
+        return
+    if isinstance(view, str | Path):
+        raise ArgumentError(
+            f"a Loader takes a view, not a path: Loader(tokenfeed.open({str(view)!r}).windows(2048), 32)"
+        )
+    if isinstance(view, Store):
+        raise ArgumentError(
+            "a Loader takes a view of a store, which says what one sample is: store.windows(2048), store.documents() "
+            "or store.packed(2048)"
+        )
+    if isinstance(view, Mapping | list | tuple):
+        raise ArgumentError(
+            "a Loader takes one view, or a mixture of several: "
+            'Loader(tokenfeed.mix({"web": (view, 0.7), "code": (other, 0.3)}), 32)'
+        )
+    raise ArgumentError(f"a Loader takes a view such as store.windows(2048), or tokenfeed.mix(…), not {view!r}")

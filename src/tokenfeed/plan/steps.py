@@ -29,7 +29,9 @@ class BatchSizes:
         stages = dict(sizes) if isinstance(sizes, Mapping) else {0: sizes}
         for start, size in stages.items():
             if not _is_whole(start) or not _is_whole(size) or start < 0 or size < 1:
-                raise ArgumentError(f"batch_size is {sizes!r}; it must be at least 1, and a ramp must begin at 0")
+                raise ArgumentError(
+                    f"batch_size is {sizes!r}; it must be a whole number of at least 1, or a ramp {{0: 16, 10**6: 32}}"
+                )
         self._stages = sorted((int(start), int(size)) for start, size in stages.items())
         if not self._stages or self._stages[0][0] != 0:
             raise ArgumentError(f"batch_size is {sizes!r}; a ramp must begin at 0")
