@@ -45,7 +45,6 @@ STATE = words(
     "lost",  # tokens cropped
     "repeated",  # BOS tokens that lead a further piece of a document
     "padded",  # tokens of padding
-    "epoch",  # of the documents added last
 )
 SEGMENT = words("place", "start", "length", "file", "group", "row", "done", "total")
 """A piece of a document that was placed: its row, start and length there, and the document as it was before."""
@@ -311,10 +310,8 @@ def _place(tokens, document, rows, row, position, length, segments, state):
 
 
 @kernel
-def fill_best_fit(
-    tokens, documents, lines, bits, heap, states, rows, row_numbers, epochs, segments, rule, buffer_size, bos
-):
-    """Fill rows[row_numbers] from the waiting documents, and note the epoch of each; call again with what it asks for.
+def fill_best_fit(tokens, documents, lines, bits, heap, states, rows, row_numbers, segments, rule, buffer_size, bos):
+    """Fill rows[row_numbers] from the waiting documents; call again with what it asks for.
 
     The longest document that fits goes next, of equal ones the oldest. When none fits, the shortest is cropped (CROP)
     or the oldest is (CROP_OLDEST), or the rest of the row is padded with `bos` (PAD), or (SPLIT) a document is cut and
@@ -382,7 +379,6 @@ def fill_best_fit(
                 state.lost += length - placed
                 _free(documents, state, document)
         state.position = 0
-        epochs[row] = state.epoch
         state.row_number += 1
     return FULL
 
@@ -406,7 +402,7 @@ def _consume(documents, state, count):
 
 
 @kernel
-def fill_concat(tokens, documents, states, rows, row_numbers, epochs, segments, advances):
+def fill_concat(tokens, documents, states, rows, row_numbers, segments, advances):
     """Fill rows[row_numbers] with documents one after the other, oldest first; call again with what it asks for.
 
     Row i is the next tokens; then advances[i] of them are done with: one less than a row is wide, so that the last
@@ -428,7 +424,6 @@ def fill_concat(tokens, documents, states, rows, row_numbers, epochs, segments, 
             position += placed
             document = documents[document].newer
         _consume(documents, state, advances[state.row_number])
-        epochs[row] = state.epoch
         state.row_number += 1
     return FULL
 

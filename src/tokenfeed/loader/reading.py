@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,34 +74,28 @@ class _Mask(NamedTuple):
     """Documents, numbered through all sources."""
 
 
-class Masks(NamedTuple):
-    """Which targets of a batch count."""
-
-    masks: list[_Mask]
-    table: str
-    """Span table that documents are numbered in."""
-
-    def of(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
-        """(rows, length): False where the target is in a masked document.
-
-        Spans are looked up only where a sample touches a masked document.
-        """
-        length = rows.input_length(start, stop)
-        mask = np.ones((stop - start, length), np.bool_)
-        for at, indices, documents in self.masks:
-            touched = (samples[start:stop] >= at) & np.isin(rows.indices[start:stop], indices)
-            if touched.any():
-                spans = rows.spans(self.table).part(start, stop, length=length)
-                offsets = rows.offsets[start : stop + 1] - rows.offsets[start]
-                targets = spans.span_numbers(offsets).reshape(stop - start, -1)[:, 1 : length + 1]
-                mask[touched] &= ~np.isin(targets[touched], documents)
-        return mask
+Masks = Callable[[Rows, Ints, int, int], Bools]
+"""(rows, their samples, start, stop) → (rows, length): False where the target is in a masked document."""
 
 
 def find_masks(plan: Plan, views: Sequence[View]) -> Masks | None:
     """The skips of a plan that mask; None where there is none. `views` are those of its sources."""
     masks = [_find(views, plan.source_number(skip.source), skip) for skip in plan.skips if skip.mask]
-    return Masks(masks, views[0].spec.table) if masks else None
+    return partial(_mask, masks, views[0].spec.table) if masks else None
+
+
+def _mask(masks: list[_Mask], table: str, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
+    """Spans of `table` are looked up only where a sample touches a masked document."""
+    length = rows.input_length(start, stop)
+    mask = np.ones((stop - start, length), np.bool_)
+    for at, indices, documents in masks:
+        touched = (samples[start:stop] >= at) & np.isin(rows.indices[start:stop], indices)
+        if touched.any():
+            spans = rows.spans(table).part(start, stop, length=length)
+            offsets = rows.offsets[start : stop + 1] - rows.offsets[start]
+            targets = spans.span_numbers(offsets).reshape(stop - start, -1)[:, 1 : length + 1]
+            mask[touched] &= ~np.isin(targets[touched], documents)
+    return mask
 
 
 def _find(views: Sequence[View], number: int, skip: Skip) -> _Mask:
@@ -111,7 +106,7 @@ def _find(views: Sequence[View], number: int, skip: Skip) -> _Mask:
     if touched.size == 0:
         raise ArgumentError(f"{skip}: no sample touches these documents")
     first_index = sum(len(each) for each in earlier)
-    first_document = sum(len(each.documents_table) for each in earlier)
+    first_document = sum(len(each.data.spans[each.spec.table]) for each in earlier)
     return _Mask(skip.at, first_index + touched, first_document + np.array(skip.documents))
 
 
