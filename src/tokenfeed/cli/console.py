@@ -49,6 +49,7 @@ _SYSTEM_SUGGESTIONS = {
     errno.EMFILE: "Too many files are open: `ulimit -n 8192` allows more.",
     errno.ENOSPC: "The disk is full: free some space and run the command again.",
 }
+_LONGEST_MESSAGE = 4_000
 _SECRET = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\?)[^\s'\"<>]*=[^\s'\"<>]*")
 
 
@@ -59,7 +60,7 @@ def show_error(error: Exception, flags: Mapping[str, str]) -> None:
     """
     message, title = _in_flags(str(error), flags), type(error).__name__
     if not isinstance(error, errors.TokenfeedError):
-        message, title = _SECRET.sub("…", message).strip() or "(no message)", f"Unexpected {title}"
+        message, title = _SECRET.sub("…", message[:_LONGEST_MESSAGE]).strip() or "(no message)", f"Unexpected {title}"
     suggestion = next(told for kind, told in _SUGGESTIONS if isinstance(error, kind))
     if isinstance(error, OSError):
         suggestion = _SYSTEM_SUGGESTIONS.get(error.errno or 0, suggestion)
@@ -77,7 +78,7 @@ def _in_flags(message: str, flags: Mapping[str, str]) -> str:
         return flag if value in ("", "True") else f"{flag} {value}"
 
     names = "|".join(map(re.escape, flags))
-    message = re.sub(rf"(?<![\w.-])({names})=('[^']*'|\"[^\"]*\"|[\w.…/*-]*)(?: \(--[\w-]+\))?", write, message)
+    message = re.sub(rf"(?<![\w.?&/-])({names})=('[^']*'|\"[^\"]*\"|[\w.…/*-]*)(?: \(--[\w-]+\))?", write, message)
     return re.sub(rf"\A({names})(?= is )", lambda found: flags[found[1]], message)
 
 

@@ -1,13 +1,13 @@
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from tokenfeed.cli.console import console, make_table, print_json, tell
-from tokenfeed.cli.options import Json, RunPath
-from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.cli.options import Decoder, Json, RunPath, TokenizerPath, load_decoder
+from tokenfeed.errors import ArgumentError, MissingError, quantity
 from tokenfeed.runs.run import Run
 from tokenfeed.runs.tracing import RowTrace, Seen
 
@@ -29,15 +29,17 @@ def command(
     store: Annotated[
         list[str] | None, typer.Option(metavar="[SOURCE=]PATH", help="Where the data is now, if it was moved.")
     ] = None,
+    tokenizer: TokenizerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a step of a run was trained on, or in which steps a document is seen."""
+    """Show what a step of a run was trained on, or in which steps a document is seen, or is planned to be."""
     run = Run(path)
     stores = dict(_parse_store(text, run) for text in store or ())
     if (step is None) == (document is None and where is None):
         raise ArgumentError("give either --step, or a document by --document or --where")
     if step is not None:
-        rows = [_describe(row) for row in run.trace(step, rank=rank, stores=stores)]
+        decode = load_decoder(tokenizer)
+        rows = [_describe(row, decode) for row in run.trace(step, rank=rank, stores=stores)]
         if as_json:
             print_json({"run": path, "step": step, "rows": rows})
         else:
@@ -45,20 +47,41 @@ def command(
         return
     if rank is not None:
         raise ArgumentError("--rank goes with --step; a document may be seen by any rank")
-    fields = None if where is None else _make_filter(where)
+    fields = None if where is None else _Filter(where)
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
         print_json({"run": path, "epochs": epochs, "rows": [asdict(each) for each in seen]})
+    elif seen:
+        _show_seen(seen)
     else:
-        _show_seen(seen, epochs)
+        tell(f"{'It is in no row' if fields is None else fields.explain()} of epochs {epochs}.")
 
 
-def _make_filter(fields: Sequence[str]) -> Callable[[Any], bool]:
+class _Filter:
     """Whether a payload has these fields; a value is compared as text, and as the JSON that it may be."""
-    wanted = [_split_field(field) for field in fields]
-    return lambda payload: (
-        isinstance(payload, dict) and all(name in payload and payload[name] in values for name, values in wanted)
-    )
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        self._wanted = dict(map(_split_field, fields))
+        self._known: set[str] = set()
+        self._num_found = 0
+
+    def __call__(self, payload: Any) -> bool:
+        if not isinstance(payload, dict):
+            return False
+        self._known.update(payload)
+        found = all(name in payload and payload[name] in values for name, values in self._wanted.items())
+        self._num_found += found
+        return found
+
+    def explain(self) -> str:
+        """Why no row was found, for the sentence "… of epochs 0:1"."""
+        unknown = [name for name in self._wanted if name not in self._known]
+        if unknown:
+            known = f"; payloads have {', '.join(sorted(self._known))}" if self._known else ", nor any other"
+            raise MissingError(f"--where: no document of this run has a field {unknown[0]!r}{known}")
+        if self._num_found:
+            return f"{quantity(self._num_found, 'document')} match, but they are in no row"
+        return "No document that this run reads (other splits are not among them) has these values, so no row"
 
 
 def _split_field(field: str) -> tuple[str, list[Any]]:
@@ -93,10 +116,11 @@ def _parse_range(text: str) -> range:
     return epochs
 
 
-def _describe(row: RowTrace) -> dict[str, Any]:
+def _describe(row: RowTrace, decode: Decoder | None) -> dict[str, Any]:
     documents = [(span.number, span.start, span.stop, span.payload) for span in row.documents]
     return {
-        **{name: getattr(row, name) for name in ("rank", "row", "sample", "source", "epoch", "index")},
+        **{name: getattr(row, name) for name in ("rank", "row", "sample", "source", "epoch", "index", "planned")},
+        **({} if decode is None else {"text": decode(row.content.tokens)}),
         "locations": [location._asdict() for location in row.locations],
         "documents": [dict(zip(("number", "start", "stop", "payload"), each, strict=True)) for each in documents],
     }
@@ -104,7 +128,9 @@ def _describe(row: RowTrace) -> dict[str, Any]:
 
 def _show_step(step: int, rows: Sequence[dict[str, Any]]) -> None:
     """Each row in a few lines, because a table of all this is wider than most terminals."""
-    tell(f"Step {step:,}: {quantity(len(rows), 'row')}", style="bold")
+    is_planned = any(row["planned"] for row in rows)
+    what = "planned: the run is not known to have got there" if is_planned else "seen"
+    tell(f"Step {step:,}: {quantity(len(rows), 'row')}, {what}", style="bold")
     for row in rows:
         source = f"source {row['source']}, " if row["source"] else ""
         place = f"{source}epoch {row['epoch']}, index {row['index']:,}"
@@ -115,6 +141,8 @@ def _show_step(step: int, rows: Sequence[dict[str, Any]]) -> None:
             + ("" if each["payload"] is None else f"  {_clip(repr(each['payload']))}")
             for each in row["documents"]
         )
+        if "text" in row:
+            tell("  ", _clip(repr(row["text"])))
 
 
 def _tell_some(lines: Iterable[str]) -> None:
@@ -129,12 +157,11 @@ def _clip(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _show_seen(seen: Sequence[Seen], epochs: str) -> None:
-    if not seen:
-        tell(f"No row of epochs {epochs} has it.")
-        return
+def _show_seen(seen: Sequence[Seen]) -> None:
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
-    rows = [[getattr(each, name) for name in told] for each in seen[:_MOST_ROWS]]
-    console.print(make_table(told, rows))
+    rows = [
+        ["planned" if each.planned else "seen", *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]
+    ]
+    console.print(make_table(["", *told], rows))
     if len(seen) > _MOST_ROWS:
-        tell(f"and {len(seen) - _MOST_ROWS:,} rows more; --json shows all", style="dim")
+        tell(f"and {quantity(len(seen) - _MOST_ROWS, 'row')} more; --json shows all", style="dim")
