@@ -121,6 +121,7 @@ def test_errors_speak_in_flags(tmp_path):
             "workers=0 works in one process. the path is /a?part=3",
             "--workers 0 works in one process. the path is /a?part=3",
         ),
+        ("store is a store; prepare into another", "store is a store; prepare into another"),
         ("the length is 3, and Permutation(n=3)", "the length is 3, and Permutation(n=3)"),
     ],
 )
