@@ -18,7 +18,7 @@ import pytest
 import tokenfeed
 from tiers import pick
 from tokenfeed.errors import CorruptionError, FormatError, MissingError, StateError, TokenfeedError, WriteError
-from tokenfeed.format.manifest import sign
+from tokenfeed.format.records import sign
 
 LENGTH = 50
 
@@ -129,7 +129,7 @@ def test_a_record_that_is_whole_but_wrong(store, plan, change, error):
     """Sizes are checked before anything is allocated."""
     fields = {**json.loads((plan / "pack.json").read_bytes()), **change}
     del fields["checksum"]
-    (plan / "pack.json").write_text(sign(fields))
+    (plan / "pack.json").write_text(sign("tokenfeed-pack", fields))
     with pytest.raises(error):
         store.packed(LENGTH)
 
@@ -273,5 +273,5 @@ def test_a_store_that_is_read_only(plain, monkeypatch):
         stale.mkdir()
         fields = {**json.loads((report.folder / "pack.json").read_bytes()), "identity": "0" * 16}
         del fields["checksum"]
-        (stale / "pack.json").write_text(sign(fields))
+        (stale / "pack.json").write_text(sign("tokenfeed-pack", fields))
         assert len(read_all(store)) == report.rows

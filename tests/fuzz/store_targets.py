@@ -6,7 +6,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tokenfeed.kernels import blocks
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage import objects
 from tokenfeed.storage.disk_cache import DiskCache
+from tokenfeed.storage.files import Part
 from tokenfeed.store.verify import verify
 
 Attempt = Callable[[Case], None]
@@ -341,18 +342,13 @@ def olmo(folder: Path) -> Attempt:
     return attempt
 
 
-class _File(NamedTuple):
-    identity: str
-    num_bytes: int
-
-
 def disk_cache(folder: Path) -> Attempt:
     """Blocks on disk and their checksums: what is taken for good is what was put there."""
     block = 256
-    file = _File("identity", 9 * block + 100)
-    data = np.random.default_rng(0).integers(0, 256, file.num_bytes).astype(np.uint8)
+    file = Part("remote", 9 * block + 100)
+    data = np.random.default_rng(0).integers(0, 256, file.file_bytes).astype(np.uint8)
     DiskCache(folder, 1 << 30, block).store(file, 0, data)
-    place = folder / f"identity-{block}"
+    (place,) = folder.iterdir()
     originals = {name: (place / name).read_bytes() for name in ("data", "sums")}
     keys = np.array([7 << blocks.BLOCK_BITS | number for number in range(10)], np.int64)
 

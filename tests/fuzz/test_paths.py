@@ -13,7 +13,7 @@ import pytest
 
 import tokenfeed
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, TokenfeedError
-from tokenfeed.format.manifest import sign
+from tokenfeed.format.records import sign
 from tokenfeed.preparation.inputs import find_inputs
 from tokenfeed.storage.disk_cache import DiskCache
 from tokenfeed.store.verify import verify
@@ -80,7 +80,7 @@ def test_a_packing_plan_of_another_table(store_path):
     plan = tokenfeed.open(store_path).pack(50).folder
     fields = {**json.loads((plan / "pack.json").read_bytes()), "table": "../../x"}
     del fields["checksum"]
-    (plan / "pack.json").write_text(sign(fields))
+    (plan / "pack.json").write_text(sign("tokenfeed-pack", fields))
     with pytest.raises(TokenfeedError, match="table"):
         tokenfeed.open(store_path).packed(50)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tiers import examples
 from tokenfeed.kernels import blocks, posix
+from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage import objects
 from tokenfeed.storage.disk_cache import DiskCache
 from tokenfeed.storage.files import FileTable, Part
@@ -122,11 +123,6 @@ def read_all(rows, wanted, out):
     return status, 0
 
 
-class File:
-    def __init__(self, identity, num_bytes):
-        self.identity, self.num_bytes = identity, num_bytes
-
-
 STEPS = st.lists(
     st.tuples(st.sampled_from(["store", "damage", "load"]), st.integers(0, 1), st.integers(0, 9), st.integers(1, 4)),
     max_size=30,
@@ -136,7 +132,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_disk_gives_what_was_stored_or_nothing(steps):
     size = 9 * BLOCK + 100  # the last block is short
-    files = {number: File(f"file{number}", size) for number in range(2)}
+    files = {number: Part("", size, identity=f"file{number}") for number in range(2)}
     contents = {number: np.random.default_rng(number).integers(0, 256, size, np.uint8) for number in files}
     there: dict[tuple[int, int], bool] = {}
     """Blocks that were stored, and whether they are whole."""
@@ -149,7 +145,7 @@ def test_disk_gives_what_was_stored_or_nothing(steps):
                 there |= {(file, block): True for block in range(first, stop)}
             elif what == "damage":
                 with (
-                    Path(folder, f"file{file}-{BLOCK}", "data").open("r+b")
+                    Path(folder, f"{checksum(b'file%d' % file)}-{BLOCK}", "data").open("r+b")
                     if (file, first) in there
                     else (tempfile.TemporaryFile()) as data
                 ):

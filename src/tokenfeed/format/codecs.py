@@ -7,7 +7,8 @@ the name, so opening a store never runs code from the store. There is no pickle 
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -33,93 +34,59 @@ class Codec(Protocol):
         """The value. The codec may keep `data`: it is never overwritten."""
 
 
-class BytesCodec:
-    """Bytes, unchanged."""
-
-    name = "bytes"
-
-    def encode(self, value: Any) -> bytes:
-        return bytes(memoryview(value))
-
-    def decode(self, data: memoryview) -> bytes:
-        return bytes(data)
+@dataclass(frozen=True)
+class _Codec:
+    name: str
+    encode: Callable[[Any], bytes]
+    decode: Callable[[memoryview], Any]
 
 
-class Utf8Codec:
-    """Text as UTF-8."""
-
-    name = "utf8"
-
-    def encode(self, value: str) -> bytes:
-        return value.encode()
-
-    def decode(self, data: memoryview) -> str:
-        return str(data, "utf8")
+def _pack_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-class JsonCodec:
-    """Any JSON value, compact and not escaped to ASCII."""
-
-    name = "json"
-
-    def encode(self, value: Any) -> bytes:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-    def decode(self, data: memoryview) -> Any:
-        return json.loads(bytes(data))
+def _unpack_json(data: memoryview) -> Any:
+    return json.loads(bytes(data))
 
 
-class MsgpackCodec:
-    """Any MessagePack value."""
+def _pack_msgpack(value: Any) -> bytes:
+    import msgpack
 
-    name = "msgpack"
-
-    def encode(self, value: Any) -> bytes:
-        import msgpack
-
-        packed: bytes = msgpack.packb(value)
-        return packed
-
-    def decode(self, data: memoryview) -> Any:
-        import msgpack
-
-        return msgpack.unpackb(data, strict_map_key=False)
+    packed: bytes = msgpack.packb(value)
+    return packed
 
 
-class NumpyCodec:
-    """One array, as the bytes of a `.npy` file. Arrays of Python objects are refused in both directions."""
+def _unpack_msgpack(data: memoryview) -> Any:
+    import msgpack
 
-    name = "numpy"
-
-    def encode(self, value: Any) -> bytes:
-        buffer = io.BytesIO()
-        np.save(buffer, np.asarray(value), allow_pickle=False)
-        return buffer.getvalue()
-
-    def decode(self, data: memoryview) -> Any:
-        file = io.BytesIO(data)
-        dtype, shape, byte_start = parse_header(file, "the payload", any_order=True)
-        if byte_start + dtype.itemsize * math.prod(shape) != len(data):  # before NumPy allocates what the header says
-            raise CorruptionError(f"the payload has {len(data):,} bytes, which is not an array of {dtype}, {shape}")
-        file.seek(0)
-        return np.load(file, allow_pickle=False)
+    return msgpack.unpackb(data, strict_map_key=False)
 
 
-class UnknownCodec:
-    """Stands for a codec that this process does not know: payloads are read as bytes, and cannot be written."""
+def _pack_array(value: Any) -> bytes:
+    """The bytes of a `.npy` file. Arrays of Python objects are refused in both directions."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.asarray(value), allow_pickle=False)
+    return buffer.getvalue()
 
-    def __init__(self, name: str) -> None:
-        self.name = name
 
-    def encode(self, value: Any) -> bytes:
-        raise ArgumentError(f"codec {self.name!r} is not known; pass the codec object itself to the writer")
-
-    def decode(self, data: memoryview) -> bytes:
-        return bytes(data)
+def _unpack_array(data: memoryview) -> Any:
+    file = io.BytesIO(data)
+    dtype, shape, byte_start = parse_header(file, "the payload", any_order=True)
+    if byte_start + dtype.itemsize * math.prod(shape) != len(data):  # before NumPy allocates what the header says
+        raise CorruptionError(f"the payload has {len(data):,} bytes, which is not an array of {dtype}, {shape}")
+    file.seek(0)
+    return np.load(file, allow_pickle=False)
 
 
 SHIPPED: Mapping[str, Codec] = {
-    codec.name: codec for codec in (BytesCodec(), Utf8Codec(), JsonCodec(), MsgpackCodec(), NumpyCodec())
+    codec.name: codec
+    for codec in (
+        _Codec("bytes", lambda value: bytes(memoryview(value)), bytes),
+        _Codec("utf8", str.encode, lambda data: str(data, "utf8")),
+        _Codec("json", _pack_json, _unpack_json),
+        _Codec("msgpack", _pack_msgpack, _unpack_msgpack),
+        _Codec("numpy", _pack_array, _unpack_array),
+    )
 }
 
 
@@ -137,8 +104,10 @@ def resolve_codec(codec: str | Codec, *, what: str) -> Codec:
 
 
 def find_codec(name: str, codecs: Iterable[Codec]) -> Codec:
-    """The codec of that name: the caller's, a shipped one, or `UnknownCodec`."""
-    for codec in codecs:
-        if codec.name == name:
-            return codec
-    return SHIPPED.get(name) or UnknownCodec(name)
+    """The codec of that name: the caller's, a shipped one, or one that gives bytes and cannot be written by."""
+
+    def refuse(_: Any) -> bytes:
+        raise ArgumentError(f"codec {name!r} is not known; pass the codec object itself to the writer")
+
+    known = {**SHIPPED, **{codec.name: codec for codec in codecs}}
+    return known.get(name) or _Codec(name, refuse, bytes)

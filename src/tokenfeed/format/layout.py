@@ -50,7 +50,7 @@ class SpanFiles(NamedTuple):
     payload: str
 
 
-def check_name(kind: str, name: object, *, where: str) -> str:
+def check_name(kind: str, name: object, where: str) -> str:
     """Return `name` if it is plain: no separators, no leading dot, nothing that could point outside the store."""
     if not isinstance(name, str) or not _NAMES[kind].fullmatch(name):
         raise FormatError(f"{where}: {name!r} is not a valid name for a {kind}; expected {_NAMES[kind].pattern}")

@@ -42,7 +42,7 @@ def descr_to_json(dtype: np.dtype[Any]) -> Any:
     return np.lib.format.dtype_to_descr(dtype)
 
 
-def descr_from_json(descr: Any, *, what: str) -> np.dtype[Any]:
+def descr_from_json(descr: Any, what: str) -> np.dtype[Any]:
     """The dtype that `descr_to_json` described, with lists where JSON has no tuples."""
     try:
         return check_dtype(np.lib.format.descr_to_dtype(_with_tuples(descr)), what=what)

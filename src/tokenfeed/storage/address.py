@@ -9,17 +9,8 @@ from urllib.request import url2pathname
 from tokenfeed.errors import ArgumentError
 
 __all__ = [
-    "Address",
-    "Secret",
-    "clean",
-    "is_remote",
-    "join",
-    "local_path",
-    "parse",
-    "refer",
-    "remember_token",
-    "resolve",
-    "secret_of",
+    *("Address", "Secret", "clean", "is_remote", "join", "local_path"),
+    *("parse", "refer", "remember_token", "resolve", "secret_of"),
 ]
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")
@@ -51,7 +42,6 @@ class Secret(NamedTuple):
     """Bearer token."""
 
 
-_NO_SECRET = Secret()
 _secrets: dict[tuple[str, str], dict[str, Secret]] = {}
 
 
@@ -103,28 +93,28 @@ def remember_token(uri: str, token: str) -> None:
 
 def secret_of(uri: str) -> Secret:
     """The secret of a clean address, or of the closest folder it lies in that has one."""
+    scheme, host, path = _split(uri)
+    known = _secrets.get((scheme, host))
+    while known and path and path not in known:
+        path = path.rpartition("/")[0]
+    return known.get(path, Secret()) if known else Secret()
+
+
+def _split(uri: str) -> tuple[str, str, str]:
+    """Scheme, host, and the path with its slash."""
     scheme, _, rest = uri.partition("://")
     host, slash, path = rest.partition("/")
-    known = _secrets.get((scheme, host))
-    if not known:
-        return _NO_SECRET
-    path = slash + path
-    while path and path not in known:
-        path = path.rpartition("/")[0]
-    return known.get(path, _NO_SECRET)
+    return scheme, host, slash + path
 
 
 def parse(uri: str) -> Address:
     """The parts of a clean address."""
-    scheme, _, rest = uri.partition("://")
-    host, _, key = rest.partition("/")
-    if scheme in _HTTP:
-        key = unquote(key)
+    scheme, host, path = _split(uri)
+    key = unquote(path[1:]) if scheme in _HTTP else path[1:]
     if not host:
-        raise ArgumentError(
-            f"{uri} names no {'server' if scheme in _HTTP else 'bucket'}; {scheme}://NAME/… is expected"
-        )
-    if any(part in ("", ".", "..") for part in key.split("/")) and key:
+        kind = "server" if scheme in _HTTP else "bucket"
+        raise ArgumentError(f"{uri} names no {kind}; {scheme}://NAME/… is expected")
+    if key and any(part in ("", ".", "..") for part in key.split("/")):
         raise ArgumentError(f"{uri} has an empty part, '.' or '..' in its path; write it without")
     return Address(scheme, host, key)
 
@@ -141,14 +131,11 @@ def resolve(folder: str, reference: str) -> str:
     """
     if "://" in reference:
         return clean(reference) if is_remote(reference) else reference
-    scheme, _, rest = folder.partition("://")
-    host, _, path = rest.partition("/")
-    found = posixpath.normpath(posixpath.join("/", path, reference)).lstrip("/")
-    uri = f"{scheme}://{host}/{found}" if found else f"{scheme}://{host}"
-    secret = secret_of(folder)
-    if secret != _NO_SECRET:
+    scheme, host, path = _split(folder)
+    found = posixpath.normpath(posixpath.join("/", path, reference)).strip("/")
+    if (secret := secret_of(folder)) != Secret():
         _secrets[scheme, host].setdefault(f"/{found}", secret)
-    return uri
+    return f"{scheme}://{host}/{found}".rstrip("/")
 
 
 def refer(folder: str, uri: str) -> str:
@@ -156,9 +143,5 @@ def refer(folder: str, uri: str) -> str:
 
     refer("s3://b/all", "s3://b/a") == "../a"
     """
-    here, there = folder.partition("://"), uri.partition("://")
-    host, _, path = here[2].partition("/")
-    other_host, _, other_path = there[2].partition("/")
-    if (here[0], host) != (there[0], other_host):
-        return uri
-    return posixpath.relpath(f"/{other_path}", f"/{path}")
+    here, there = _split(folder), _split(uri)
+    return posixpath.relpath(there[2] or "/", here[2] or "/") if here[:2] == there[:2] else uri

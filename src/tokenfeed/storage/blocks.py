@@ -14,8 +14,9 @@ from tokenfeed.errors import CorruptionError
 from tokenfeed.kernels import blocks
 from tokenfeed.kernels.jit import address_of
 from tokenfeed.kernels.posix import record
-from tokenfeed.storage.disk_cache import Described, DiskCache
+from tokenfeed.storage.disk_cache import DiskCache
 from tokenfeed.storage.fetcher import Fetched, Range, fetcher
+from tokenfeed.storage.files import Part
 from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.storage.runtime import check_not_forked, result_of
 from tokenfeed.types import Ints
@@ -46,7 +47,7 @@ class BlockCache:
     A kernel may look into it only while `guard` is held, and what it missed must be taken before `guard` is released.
     """
 
-    def __init__(self, describe: Callable[[int], Described], how: Remote) -> None:
+    def __init__(self, describe: Callable[[int], Part], how: Remote) -> None:
         self._process = os.getpid()
         self._guard = threading.Lock()
         self._describe = describe
@@ -74,15 +75,11 @@ class BlockCache:
         """The address of the header, for the file table. It never changes."""
         return self._header.ctypes.data
 
-    @property
-    def largest_file(self) -> int:
-        """Size of the largest file in bytes: 4 PiB with blocks of 4 KiB."""
-        return self._how.block_bytes << blocks.BLOCK_BITS
-
-    @property
-    def capacity(self) -> int:
-        """Bytes of memory for blocks."""
-        return int(self._header["num_slots"][0]) * self._how.block_bytes
+    def check_size(self, part: Part) -> None:
+        """Raise for a file of more than 4 PiB (with blocks of 4 KiB): its blocks would have the keys of another."""
+        largest = self._how.block_bytes << blocks.BLOCK_BITS
+        if part.file_bytes > largest:
+            raise CorruptionError(f"{part.path} should have {part.file_bytes:,} bytes; at most {largest:,} can be read")
 
     def stats(self) -> RemoteStats:
         full = self._disk is not None and self._disk.is_full
@@ -119,8 +116,7 @@ class BlockCache:
 
     def announce(self, wanted: Ints) -> None:
         """Begin to load blocks, without waiting. Errors are raised where the blocks are needed."""
-        most = self.capacity // self._how.block_bytes // 4
-        self._begin(wanted[:most])
+        self._begin(wanted[: self._header["num_slots"][0] // 4])
 
     def _begin(self, wanted: Ints) -> list[_Run]:
         """Request the blocks that are not in memory; returns the runs that bring them."""
@@ -170,8 +166,8 @@ class BlockCache:
         runs, ranges, size = list(runs), [], self._how.block_bytes
         for run in runs:
             described = self._describe(run.file)
-            stop = min(run.stop * size, described.num_bytes)
-            ranges.append(Range(described.uri, run.first * size, stop, self._versions.get(run.file)))
+            stop = min(run.stop * size, described.file_bytes)
+            ranges.append(Range(described.path, run.first * size, stop, self._versions.get(run.file)))
         for run, answer in zip(runs, fetcher().submit_all(ranges), strict=True):
             answer.add_done_callback(partial(self._receive, run))
 
@@ -208,14 +204,14 @@ class BlockCache:
     def _check(self, run: _Run, fetched: Fetched) -> None:
         """Raise unless the object is the one in the manifest, and the same as at the first answer."""
         described = self._describe(run.file)
-        if fetched.size not in (None, described.num_bytes):
+        if fetched.size not in (None, described.file_bytes):
             raise CorruptionError(
-                f"{described.uri} has {fetched.size:,} bytes; its manifest says {described.num_bytes:,}"
+                f"{described.path} has {fetched.size:,} bytes; its manifest says {described.file_bytes:,}"
             )
         known = self._versions.setdefault(run.file, fetched.version)
         if known != fetched.version:
             raise CorruptionError(
-                f"{described.uri} was replaced while it was being read: its version was {known}, now it is "
+                f"{described.path} was replaced while it was being read: its version was {known}, now it is "
                 f"{fetched.version}. Open it again."
             )
 

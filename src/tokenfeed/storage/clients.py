@@ -1,7 +1,6 @@
 """obstore clients: one for each bucket or server, kept while the environment stays the same."""
 
 import base64
-import os
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -25,22 +24,14 @@ def client_for(uri: str, patience: Patience, *, retries: bool = False) -> tuple[
         name: tuple[object, ...] = ("memory", address.host)
         return kept.get(name) or kept.setdefault(name, runtime().obstore.store.MemoryStore()), address
     secret = secret_of(uri) if address.is_http else Secret()
-    state: tuple[object, ...] = ()
-    if address.scheme in ("s3", "s3a"):
-        state = credentials.s3_state()
-    elif address.scheme == "gs":
-        state = credentials.gcs_state()
-    elif not address.is_http:
-        state = tuple(map(os.environ.get, credentials.AZURE_VARIABLES))
+    state = () if address.is_http else credentials.environment(address.scheme)
     name = ("client", address.scheme, address.host, secret, state, patience, retries)
     client = kept.get(name)
     if client is None:
-        client = _make_store(address, secret, patience, retries)
         clients = [key for key in list(kept) if key[0] == "client"]
-        if len(clients) >= _MOST_CLIENTS:
-            for old in clients:
-                kept.pop(old, None)
-        client = kept.setdefault(name, client)
+        for old in clients if len(clients) >= _MOST_CLIENTS else ():
+            kept.pop(old, None)
+        client = kept.setdefault(name, _make_store(address, secret, patience, retries))
     return client, address
 
 

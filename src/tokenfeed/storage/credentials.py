@@ -2,60 +2,39 @@
 
 import configparser
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenfeed.errors import ArgumentError
 
-__all__ = ["AZURE_VARIABLES", "gcs_config", "gcs_state", "s3_config", "s3_state"]
+__all__ = ["AZURE_VARIABLES", "environment", "gcs_config", "s3_config"]
 
-Config = Mapping[str, Any]
-
-AZURE_VARIABLES = (
-    "AZURE_STORAGE_ACCOUNT_NAME",
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "AZURE_STORAGE_TOKEN",
-    "AZURE_STORAGE_CONNECTION_STRING",
-    "AZURE_STORAGE_USE_EMULATOR",
-    "AZURE_STORAGE_ENDPOINT",
-    "AZURE_ENDPOINT",
-    "AZURE_CLIENT_ID",
-    "AZURE_CLIENT_SECRET",
-    "AZURE_TENANT_ID",
-    "AZURE_FEDERATED_TOKEN_FILE",
-)
+Config = dict[str, Any]
 
 _S3_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_ENDPOINT_URL",
-    "AWS_PROFILE",
-    "AWS_SKIP_SIGNATURE",
-    "AWS_EC2_METADATA_DISABLED",
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
+    *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_SKIP_SIGNATURE", "AWS_EC2_METADATA_DISABLED"),
 )
 _S3_ELSEWHERE = (
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
 )
 _GCS_VARIABLES = (
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_SERVICE_ACCOUNT",
-    "GOOGLE_SERVICE_ACCOUNT_PATH",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "GOOGLE_SKIP_SIGNATURE",
-    "STORAGE_EMULATOR_HOST",
+    *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"),
+    *("GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_SKIP_SIGNATURE", "STORAGE_EMULATOR_HOST"),
+)
+AZURE_VARIABLES = (
+    *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_TOKEN"),
+    *("AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_USE_EMULATOR", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    *("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE"),
 )
 
 
-def s3_state() -> tuple[object, ...]:
-    """A value that changes whenever `s3_config` may."""
+def environment(scheme: str) -> tuple[object, ...]:
+    """A value that changes whenever the settings of such an object store may."""
+    if scheme == "gs":
+        return tuple(map(os.environ.get, _GCS_VARIABLES))
+    if scheme not in ("s3", "s3a"):
+        return tuple(map(os.environ.get, AZURE_VARIABLES))
     values = tuple(map(os.environ.get, _S3_VARIABLES))
     return values if values[0] else (*values, *map(_stamp, _aws_files()))
 
@@ -67,26 +46,22 @@ def s3_config() -> Config:
     """
     get = os.environ.get
     profile = _aws_profile()
-    config: dict[str, Any] = {
-        "region": get("AWS_REGION") or get("AWS_DEFAULT_REGION") or profile.get("region") or "us-east-1"
-    }
+    region = get("AWS_REGION") or get("AWS_DEFAULT_REGION") or profile.get("region") or "us-east-1"
+    config: Config = {"region": region}
     endpoint = get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
     if (get("AWS_SKIP_SIGNATURE") or "").lower() in ("1", "true", "yes"):
         return config | {"skip_signature": True}
-    if get("AWS_ACCESS_KEY_ID"):
-        key, secret, token = (get(f"AWS_{n}") for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"))
-    else:
-        key, secret, token = (profile.get(f"aws_{n}") for n in ("access_key_id", "secret_access_key", "session_token"))
-    if not key and get("AWS_SECRET_ACCESS_KEY"):
+    names = ("access_key_id", "secret_access_key", "session_token")
+    in_environment = get("AWS_ACCESS_KEY_ID")
+    keys = {name: get(f"AWS_{name.upper()}") if in_environment else profile.get(f"aws_{name}") for name in names}
+    if not keys["access_key_id"] and get("AWS_SECRET_ACCESS_KEY"):
         raise ArgumentError("AWS_SECRET_ACCESS_KEY is set without its key: set AWS_ACCESS_KEY_ID, or neither")
-    if key:
-        if not secret:
+    if keys["access_key_id"]:
+        if not keys["secret_access_key"]:
             raise ArgumentError("there is an AWS access key without its secret: set AWS_SECRET_ACCESS_KEY")
-        return (
-            config | {"access_key_id": key, "secret_access_key": secret} | ({"session_token": token} if token else {})
-        )
+        return config | {name: value for name, value in keys.items() if value}
     if get("AWS_PROFILE"):
         raise ArgumentError(
             f"AWS_PROFILE is {get('AWS_PROFILE')!r}, which has no keys in {' or '.join(map(str, _aws_files()))}. For a "
@@ -96,11 +71,6 @@ def s3_config() -> Config:
         (get("AWS_EC2_METADATA_DISABLED") or "").lower() != "true" and _machine_is("Amazon EC2")
     )
     return config if elsewhere else config | {"skip_signature": True}
-
-
-def gcs_state() -> tuple[object, ...]:
-    """A value that changes whenever `gcs_config` may."""
-    return tuple(map(os.environ.get, _GCS_VARIABLES))
 
 
 def gcs_config() -> Config:

@@ -20,18 +20,17 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from tokenfeed.kernels import blocks
-from tokenfeed.storage.limits import default_open_files
-from tokenfeed.storage.local import writing
+from tokenfeed.kernels.checksum import checksum
+from tokenfeed.storage.files import Part
+from tokenfeed.storage.local import default_open_files, writing
 from tokenfeed.types import Array, Bools, Bytes, Ints
 
-__all__ = ["Described", "DiskCache"]
+__all__ = ["DiskCache"]
 
 _IN_USE_SECONDS = 600
 _TOUCH_SECONDS = 60
@@ -40,19 +39,8 @@ _MEASURE_BYTES = 64 << 20
 _RETRY_SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A remote file, as its store describes it."""
-
-    uri: str
-    num_bytes: int
-    identity: str
-    """Name of its content, the same at any address."""
-
-
-class _Entry(NamedTuple):
-    data: int
-    sums: int
+_Entry = tuple[int, int]
+"""File descriptors of data and sums."""
 
 
 class DiskCache:
@@ -69,11 +57,8 @@ class DiskCache:
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._max_entries = default_open_files() // 2
-        self._used: dict[str, float] = {}
-        """Time when this process last noted on disk that it uses a file."""
-        self._num_bytes = 0
-        """Bytes in the folder when it was last measured, and those written since."""
-        self._unmeasured = 0
+        self._used: dict[str, float] = {}  # when this process last noted on disk that it uses a file
+        self._num_bytes = self._unmeasured = 0  # in the folder when last measured, and written since
         self._full_since: float | None = None
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +69,7 @@ class DiskCache:
     def is_full(self) -> bool:
         return self._full_since is not None
 
-    def load(self, wanted: Ints, files: Mapping[int, Described]) -> tuple[Bools, Bools, Bytes]:
+    def load(self, wanted: Ints, files: Mapping[int, Part]) -> tuple[Bools, Bools, Bytes]:
         """(good, damaged, data): which blocks were there and whole, which were damaged, and the whole ones end to end.
 
         `files` has the file of every key. Blocks that are not in the page cache are read at once, not in turn.
@@ -97,14 +82,14 @@ class DiskCache:
         with contextlib.ExitStack() as stack:
             for number in np.unique(numbers).tolist():
                 these = numbers == number
-                sizes[these] = np.minimum(size, files[number].num_bytes - block[these] * size)
+                sizes[these] = np.minimum(size, files[number].file_bytes - block[these] * size)
                 entry = self._open(files[number], stack)
                 if entry is not None:
                     handles[0, these], handles[1, these] = entry
             good, damaged = blocks.load_blocks(wanted, sizes, handles[0], handles[1], size, data)
         return good, damaged, data.reshape(-1, size)[good].reshape(-1)
 
-    def store(self, file: Described, first_block: int, data: Bytes) -> None:
+    def store(self, file: Part, first_block: int, data: Bytes) -> None:
         """Keep consecutive blocks, if there is room. Never raises: without a cache, reading is slower but not wrong."""
         if not self._has_room(data.size):
             return
@@ -112,9 +97,9 @@ class DiskCache:
             with contextlib.ExitStack() as stack:
                 entry = self._open(file, stack)
                 if entry is not None:
-                    _write_all(entry.data, data, first_block * self._block_bytes)
+                    _write_all(entry[0], data, first_block * self._block_bytes)
                     sums = np.maximum(blocks.checksum_blocks(data, self._block_bytes), 1)  # 0 is for none
-                    _write_all(entry.sums, sums, first_block * sums.itemsize)
+                    _write_all(entry[1], sums, first_block * sums.itemsize)
         except OSError:  # no space, a quota, a disk that fails
             self._full_since = time.monotonic()
 
@@ -126,18 +111,16 @@ class DiskCache:
             self._num_bytes += num_bytes
             self._unmeasured += num_bytes
             if self._unmeasured > min(_MEASURE_BYTES, self._limit // _MEASURE_SHARE):
-                self._measure()
-                self._num_bytes += num_bytes
+                self._measure(num_bytes)
             if self._num_bytes > self._limit:
                 self._make_room(self._num_bytes - self._limit)
-                self._measure()
-                self._num_bytes += num_bytes
+                self._measure(num_bytes)
             self._full_since = now if self._num_bytes > self._limit else None
         return self._full_since is None
 
-    def _measure(self) -> None:
-        """Measure the folder, whoever wrote to it."""
-        self._num_bytes = sum(_disk_bytes(folder) for folder in _folders(self._folder))
+    def _measure(self, more: int = 0) -> None:
+        """Measure the folder, whoever wrote to it, and count what will be written now."""
+        self._num_bytes = sum(map(_disk_bytes, _folders(self._folder))) + more
         self._unmeasured = 0
 
     def _make_room(self, num_bytes: int) -> None:
@@ -155,9 +138,9 @@ class DiskCache:
             num_bytes -= _disk_bytes(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _open(self, file: Described, stack: contextlib.ExitStack) -> _Entry | None:
+    def _open(self, file: Part, stack: contextlib.ExitStack) -> _Entry | None:
         """The two files of a remote file, created if missing, open at least as long as `stack`; None if that fails."""
-        name = f"{file.identity}-{self._block_bytes}"
+        name = f"{checksum((file.identity or f'{file.path} {file.file_bytes}').encode())}-{self._block_bytes}"
         try:
             with self._lock:
                 self._touch(name)
@@ -167,7 +150,7 @@ class DiskCache:
                     if len(self._entries) < self._max_entries:
                         self._entries[name] = entry
                     else:
-                        stack.callback(_close, entry)
+                        stack.callback(_close_all, {name: entry})
         except OSError:
             self._full_since = time.monotonic()
             return None
@@ -187,7 +170,7 @@ def _open_entry(folder: Path) -> _Entry:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     data = os.open(folder / "data", flags, 0o644)
     try:
-        return _Entry(data, os.open(folder / "sums", flags, 0o644))
+        return data, os.open(folder / "sums", flags, 0o644)
     except OSError:
         os.close(data)
         raise
@@ -200,15 +183,11 @@ def _write_all(handle: int, data: Array, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _close(entry: _Entry) -> None:
-    for handle in entry:
-        with contextlib.suppress(OSError):
-            os.close(handle)
-
-
 def _close_all(entries: dict[str, _Entry]) -> None:
     while entries:
-        _close(entries.popitem()[1])
+        for handle in entries.popitem()[1]:
+            with contextlib.suppress(OSError):
+                os.close(handle)
 
 
 def _folders(folder: Path) -> list[Path]:

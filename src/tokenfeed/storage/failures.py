@@ -26,6 +26,8 @@ _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 
 
 class Kind(Enum):
+    """What went wrong with a request."""
+
     STATUS = "the server answered with an error status"
     UNREACHABLE = "no connection"
     UNKNOWN_HOST = "the server's name is unknown"
@@ -76,27 +78,6 @@ class Failed(Exception):  # noqa: N818
         self.failure = failure
 
 
-def classify(error: Exception) -> Failure:
-    """What an error of obstore means."""
-    known = runtime().obstore.exceptions
-    found = _read_text(str(error))
-    if isinstance(error, FileNotFoundError):
-        return Failure(Kind.STATUS, "there is no such object (404)", 404, found.code)
-    if isinstance(error, known.UnauthenticatedError):
-        return Failure(Kind.STATUS, "the server asks for a login (401)", 401, found.code)
-    if isinstance(error, known.PermissionDeniedError):
-        return Failure(Kind.STATUS, "the server does not allow it (403)", 403, found.code)
-    if isinstance(error, known.AlreadyExistsError):
-        return Failure(Kind.EXISTS, "the server says that it exists, or that another request changes it (409)", 409)
-    if isinstance(error, known.PreconditionError):
-        return Failure(Kind.CHANGED, "it was replaced", 412)
-    if isinstance(error, known.NotSupportedError):
-        return _NO_RANGES
-    if isinstance(error, NotImplementedError):
-        return Failure(Kind.UNSUPPORTED, "the server does not support this")
-    return found
-
-
 _NO_RANGES = Failure(Kind.NO_RANGES, "the server answers with the whole object where a part was asked for")
 _TEXTS = (
     ("NotPartial", _NO_RANGES),
@@ -114,6 +95,23 @@ _TEXTS = (
 )
 
 
+def classify(error: Exception) -> Failure:
+    """What an error of obstore means."""
+    known, found = runtime().obstore.exceptions, _read_text(str(error))
+    for kind, failure in (
+        (FileNotFoundError, Failure(Kind.STATUS, "there is no such object (404)", 404, found.code)),
+        (known.UnauthenticatedError, Failure(Kind.STATUS, "the server asks for a login (401)", 401, found.code)),
+        (known.PermissionDeniedError, Failure(Kind.STATUS, "the server does not allow it (403)", 403, found.code)),
+        (known.AlreadyExistsError, Failure(Kind.EXISTS, "it exists, or another request changes it (409)", 409)),
+        (known.PreconditionError, Failure(Kind.CHANGED, "it was replaced", 412)),
+        (known.NotSupportedError, _NO_RANGES),
+        (NotImplementedError, Failure(Kind.UNSUPPORTED, "the server does not support this")),
+    ):
+        if isinstance(error, kind):
+            return failure
+    return found
+
+
 def _read_text(text: str) -> Failure:
     """What the text of obstore's errors says: a status, a word of S3, or what became of the connection."""
     if status := _STATUS.search(text):
@@ -127,7 +125,7 @@ def _read_text(text: str) -> Failure:
 def explain(failure: Failure, uri: str, *, doing: str, tries: int, patience: Patience) -> TokenfeedError:
     """The user's error: what, where, what to do."""
     message = f"cannot {doing} {uri}: {failure.what}"
-    number = errno.EIO
+    number, times = errno.EIO, "once" if tries == 1 else f"{tries} times"
     if failure.kind is Kind.CHANGED:
         return CorruptionError(
             f"{uri} was replaced while it was being read: it is no longer the object that was opened. Open it again."
@@ -146,13 +144,13 @@ def explain(failure: Failure, uri: str, *, doing: str, tries: int, patience: Pat
     elif failure.kind in (Kind.UNREACHABLE, Kind.UNKNOWN_HOST):
         number = errno.EHOSTUNREACH
         seconds = patience.stall if failure.kind is Kind.UNREACHABLE else patience.connect
-        message += f", tried {_times(tries)} within {seconds:g} s. Check the address and the endpoint"
+        message += f", tried {times} within {seconds:g} s. Check the address and the endpoint"
     elif failure.kind is Kind.REGION:
         message += ". Set AWS_REGION to its region"
     elif failure.may_pass(0, 0.0, patience):
         number = errno.ETIMEDOUT if failure.kind is Kind.TIMEOUT else number
         limit = f"{patience.stall:g} s without a byte and {patience.total:g} s in all"
-        message += f", tried {_times(tries)}. The limits are {limit}; TOKENFEED_TIMEOUT changes them"
+        message += f", tried {times}. The limits are {limit}; TOKENFEED_TIMEOUT changes them"
     if doing == "download":
         may_pass = failure.may_pass(0, 0.0, patience)
         return DownloadError(message + (". Run the same download again to continue" if may_pass else ""))
@@ -160,19 +158,16 @@ def explain(failure: Failure, uri: str, *, doing: str, tries: int, patience: Pat
     return kind(message, filename=uri, errno=number)
 
 
-def _times(tries: int) -> str:
-    return "once" if tries == 1 else f"{tries} times"
-
-
 def _credentials_advice(uri: str, code: str | None) -> str:
     expired = "They have expired: renew them. " if code in _EXPIRED else ""
-    scheme = uri.partition("://")[0]
-    if scheme in ("s3", "s3a"):
-        how = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN with temporary ones) or AWS_PROFILE"
-    elif scheme == "gs":
-        how = "set GOOGLE_APPLICATION_CREDENTIALS to the file of a key"
-    elif scheme in ("az", "abfs", "abfss"):
-        how = "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"
-    else:
-        how = "give a signed address, https://user:password@host/…, or HF_TOKEN for files of the Hugging Face hub"
+    how = _CREDENTIALS.get(uri.partition("://")[0].removesuffix("a"), _CREDENTIALS["http"])
     return f"{expired}Credentials are missing, wrong, or not allowed to do this: {how}"
+
+
+_AZURE = "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN with temporary ones) or AWS_PROFILE",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the file of a key",
+    **dict.fromkeys(("az", "abfs", "abfss"), _AZURE),
+    "http": "give a signed address, https://user:password@host/…, or HF_TOKEN for files of the Hugging Face hub",
+}

@@ -1,25 +1,27 @@
-"""`Fetcher`: reads many ranges of remote objects at once. Everything that reads remote data is built on it."""
+"""`Fetcher`: reads many ranges of remote objects at once; `RemoteFile`: one object as a seekable file, on top of it."""
 
 import asyncio
+import io
+from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
 from typing import Any, NamedTuple
 
-from tokenfeed.errors import ArgumentError, CorruptionError, TruncatedError
+from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TruncatedError
 from tokenfeed.storage.address import clean
 from tokenfeed.storage.clients import client_for
 from tokenfeed.storage.failures import Failed, Failure, Kind
 from tokenfeed.storage.patience import Patience
 from tokenfeed.storage.retries import Counters, Tries, persist
-from tokenfeed.storage.runtime import runtime
+from tokenfeed.storage.runtime import result_of, runtime
 
-__all__ = ["Fetched", "Fetcher", "ObjectInfo", "Range", "fetcher", "get", "info_of", "is_etag"]
+__all__ = ["Fetched", "Fetcher", "ObjectInfo", "Range", "RemoteFile", "fetcher", "get", "info_of", "is_etag"]
 
 CONCURRENCY = 64
+LARGEST_READ = 1 << 30
+CHUNK_BYTES = 4 << 20
+_KEPT_CHUNKS = 3
 _KEPT = ("fetcher",)
-
-Buffer = Any
-"""Bytes, or an object with a buffer of them: `memoryview(…)` and `np.frombuffer(…)` take it without a copy."""
 
 
 class ObjectInfo(NamedTuple):
@@ -31,11 +33,12 @@ class ObjectInfo(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Bytes [start, stop) of an object."""
+    """Bytes [start, stop) of an object, or all of it."""
 
     uri: str
-    start: int
-    stop: int
+    start: int = 0
+    stop: int | None = None
+    """None is for a whole object, of at most `LARGEST_READ` bytes."""
     version: str | None = None
     """`ObjectInfo.version` that the object must still have; None takes any."""
 
@@ -43,12 +46,11 @@ class Range(NamedTuple):
 class Fetched(NamedTuple):
     """The answer to a `Range`."""
 
-    data: Buffer
-    """Exactly the bytes that were asked for."""
+    data: Any
+    """Exactly the bytes asked for, or a buffer of them: `memoryview` and `np.frombuffer` take it without a copy."""
     size: int | None
     """Size of the whole object; None for an empty range, which asks nobody."""
     version: str | None
-    """Version, as in `ObjectInfo`."""
 
 
 class Fetcher:
@@ -81,7 +83,7 @@ class Fetcher:
         futures: list[Future[Fetched]] = []
         entries: list[tuple[Range, Future[Fetched]]] = []
         for one in wanted:
-            if not 0 <= one.start <= one.stop:
+            if one.stop is not None and not 0 <= one.start <= one.stop:
                 raise ArgumentError(f"{clean(one.uri)}: bytes [{one.start}, {one.stop}) are not a range")
             futures.append(Future())
             if one.start == one.stop:
@@ -120,6 +122,76 @@ def fetcher() -> Fetcher:
     return found
 
 
+class RemoteFile(io.RawIOBase):
+    """Reads chunks of 4 MiB, and requests the next while one is consumed. At most three are in memory.
+
+    It is raw: wrap it in io.BufferedReader for small reads. One thread at a time may use it. All bytes are of one
+    version of the object: if it is replaced meanwhile, reading raises a CorruptionError.
+    """
+
+    def __init__(self, uri: str, info: ObjectInfo, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.name = uri
+        self.size, self._version = info
+        self._chunk_bytes = chunk_bytes
+        self._position = 0
+        self._chunks: OrderedDict[int, Future[Fetched]] = OrderedDict()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise ArgumentError(f"{self.name} cannot be read from byte {base + offset} on")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill as much of the buffer as one chunk has."""
+        if self.closed:
+            raise ArgumentError(f"{self.name} is closed")
+        view = memoryview(buffer).cast("B")
+        if self._position >= self.size or not view:
+            return 0
+        chunk, start = divmod(self._position, self._chunk_bytes)
+        data = memoryview(self._get(chunk))[start : start + len(view)]
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        for future in self._chunks.values():
+            future.cancel()
+        self._chunks.clear()
+        super().close()
+
+    def _get(self, chunk: int) -> Any:
+        follows = not self._chunks or chunk - 1 in self._chunks or chunk in self._chunks
+        future = self._request(chunk)
+        if follows:  # a jump may be one of many, so nothing is read ahead of it
+            self._request(chunk + 1)
+            self._chunks.move_to_end(chunk)
+        while len(self._chunks) > _KEPT_CHUNKS:
+            self._chunks.popitem(last=False)[1].cancel()
+        try:
+            return result_of(future).data
+        except BaseException:
+            self._chunks.pop(chunk, None)  # the next read tries again
+            raise
+
+    def _request(self, chunk: int) -> "Future[Fetched]":
+        start = chunk * self._chunk_bytes
+        if chunk not in self._chunks:
+            stop = min(self.size, start + self._chunk_bytes)
+            if start >= stop:
+                return Future()
+            self._chunks[chunk] = fetcher().submit(Range(self.name, start, stop, self._version))
+        return self._chunks[chunk]
+
+
 async def get(
     uri: str, patience: Patience, *, span: "tuple[int, int] | dict[str, int] | None" = None, version: str | None = None
 ) -> Any:
@@ -142,20 +214,34 @@ async def get(
 
 
 async def _get(wanted: Range, patience: Patience) -> Fetched:
-    result = await get(wanted.uri, patience, span=(wanted.start, wanted.stop), version=wanted.version)
-    start, stop = result.range
-    if start == wanted.start and stop < wanted.stop and result.meta["size"] == stop:
+    uri, first, stop, version = wanted
+    result = await get(uri, patience, span=None if stop is None else (first, stop), version=version)
+    size, found = result.meta["size"], result.range
+    if stop is None and size > LARGEST_READ:
+        raise ReadError(f"{uri} has {size:,} bytes; at most {LARGEST_READ:,} are read as a whole", filename=uri)
+    asked = (first, size if stop is None else stop)
+    if found[0] == first and found[1] == size < asked[1]:
         raise TruncatedError(
-            f"{wanted.uri} ends at byte {stop:,}; bytes [{wanted.start:,}, {wanted.stop:,}) were asked for. It is "
-            "shorter than when it was opened, or than its manifest says.",
-            filename=wanted.uri,
+            f"{uri} ends at byte {size:,}; bytes [{first:,}, {stop:,}) were asked for. It is shorter than when it was "
+            "opened, or than its manifest says.",
+            filename=uri,
         )
-    data = await result.bytes_async()
-    if (start, stop, len(data)) != (wanted.start, wanted.stop, wanted.stop - wanted.start):
-        asked = f"bytes [{wanted.start:,}, {wanted.stop:,}) were asked for"
-        sent = f"the server sent {len(data):,} bytes as [{start:,}, {stop:,})"
-        raise Failed(Failure(Kind.WRONG_ANSWER, f"{asked}, and {sent}"))
+    data = await _body(result, asked[1] - first)
+    if (found, len(data)) != (asked, asked[1] - first):
+        sent = f"the server sent {len(data):,} bytes as [{found[0]:,}, {found[1]:,})"
+        raise Failed(Failure(Kind.WRONG_ANSWER, f"bytes [{first:,}, {asked[1]:,}) were asked for, and {sent}"))
     return Fetched(data, *info_of(result.meta))
+
+
+async def _body(result: Any, size: int) -> Any:
+    """The body of an answer. Once `size` bytes have come, no more is read, whatever the server goes on to send."""
+    parts: list[Any] = []
+    if size > 0:
+        async for part in result.stream(min_chunk_size=size):
+            parts.append(part)
+            if sum(map(len, parts)) >= size:
+                break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def is_etag(version: str | None) -> bool:

@@ -18,13 +18,11 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TruncatedError, describe_errno
 from tokenfeed.kernels import checked, posix
-from tokenfeed.kernels.checksum import checksum
 from tokenfeed.kernels.jit import address_of
 from tokenfeed.storage.address import is_remote
-from tokenfeed.storage.limits import default_open_files
-from tokenfeed.storage.local import reading
+from tokenfeed.storage.local import default_open_files, reading
 from tokenfeed.storage.remote import Remote
-from tokenfeed.types import Array, Bytes
+from tokenfeed.types import Array
 
 if TYPE_CHECKING:
     from tokenfeed.storage.blocks import BlockCache
@@ -41,7 +39,6 @@ class Part(NamedTuple):
 
     path: str
     file_bytes: int
-    """Size the file must have."""
     byte_start: int = 0
     """Byte at which the items begin."""
     header: bytes = b""
@@ -87,12 +84,22 @@ class FileTable:
         self._kept_alive: list[object] = []
         weakref.finalize(self, _close_all, self._descriptors)
         _ALL.add(self)
-        self._plain = self.rows[:0]
-        """The files that are checked, as they lie, then their files of sums."""
+        self._plain = self.rows[:0]  # the files that are checked, as they lie, then their files of sums
         self._sums: list[Part] = []
         self._sums_numbers: dict[str, int] = {}
         self._checks: dict[int, Array] = {}
-        self.blocks = None if remote is None else _cache_blocks(num_files, describe, self._sums, remote)
+        self.blocks: BlockCache | None = None
+        if remote is not None:
+            from tokenfeed.storage import blocks  # the client of servers takes 60 ms to import
+
+            sums = self._sums
+
+            def describe_remote(number: int) -> Part:
+                part = describe(number) if number < num_files else sums[number - num_files]
+                assert isinstance(part, Part)
+                return part
+
+            self.blocks = blocks.BlockCache(describe_remote, remote)
 
     def name(self, number: int) -> str:
         """The path of a file, for messages."""
@@ -113,13 +120,6 @@ class FileTable:
                 self._open_checked(number, part, part.sums)
             else:
                 self._open_part(row, part)
-
-    def _open_part(self, row: Any, part: Part) -> bool:
-        """Make a file readable as it lies. Returns whether it was read into memory."""
-        if is_remote(part.path):
-            self._open_remote(row, part)
-            return False
-        return self._open_file(row, part)
 
     def _open_checked(self, number: int, part: Part, sums: Part) -> None:
         """A file that is kept in memory is checked now, any other whenever it is read."""
@@ -154,15 +154,6 @@ class FileTable:
             self._sums_numbers[sums.path] = number
         return self._sums_numbers[sums.path]
 
-    def _open_remote(self, row: Any, part: Part) -> None:
-        """Sends no request: every answer of the server, the first one too, is compared with what is expected."""
-        assert self.blocks is not None
-        if part.file_bytes > self.blocks.largest_file:  # else its blocks would have the keys of another file
-            raise CorruptionError(
-                f"{part.path} should have {part.file_bytes:,} bytes; at most {self.blocks.largest_file:,} can be read"
-            )
-        _publish(row, reader=self.blocks.address, size=part.file_bytes, start=part.byte_start)
-
     def call(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
         """Call a kernel that reads these files. If blocks of remote files are missing, they are fetched, and the
         kernel is called again; blocks that arrived damaged are fetched once more."""
@@ -186,7 +177,7 @@ class FileTable:
                 return answer
 
     def _ranges_of_block(self, number: int, block: int) -> list[tuple[int, int, int]]:
-        """(file, first byte, end) of the bytes that a block of a remote file is checked by: its own, and its sum."""
+        """(file, start, stop) of the bytes that a block of a remote file is checked by: its own, and its sum."""
         check, size = self._checks[number][0], checked.CHECKED_BYTES
         stop = min((block + 1) * size, int(self.rows["size"][number]))
         sums = int(check["sums"])
@@ -202,8 +193,16 @@ class FileTable:
         self.blocks.announce(missing)
         return answer
 
-    def _open_file(self, row: Any, part: Part) -> bool:
-        """Open a local file. Returns whether it was read into memory."""
+    def _open_part(self, row: Any, part: Part) -> bool:
+        """Make a file readable as it lies. Returns whether it was read into memory.
+
+        A remote one sends no request: every answer of the server, the first one too, is compared with the description.
+        """
+        if is_remote(part.path):
+            assert self.blocks is not None
+            self.blocks.check_size(part)
+            _publish(row, reader=self.blocks.address, size=part.file_bytes, start=part.byte_start)
+            return False
         is_kept = part.kept > 0 and self._bytes_kept + part.file_bytes <= part.kept * _KEPT_BYTES
         with reading(part.path):
             fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -220,7 +219,10 @@ class FileTable:
             elif self._room == 0:
                 place["path"] = self._keep(np.frombuffer(os.fsencode(part.path) + b"\0", np.uint8))
             elif self._backend == "mmap" and part.file_bytes > 0:
-                place["address"] = self._keep(_map(fd, part))
+                with reading(part.path):
+                    mapping = mmap.mmap(fd, part.file_bytes, prot=mmap.PROT_READ)
+                mapping.madvise(mmap.MADV_RANDOM)
+                place["address"] = self._keep(np.frombuffer(mapping, np.uint8))
                 self._room -= 1
             else:
                 if sys.platform == "linux":
@@ -282,21 +284,6 @@ def _renew_locks() -> None:
 os.register_at_fork(after_in_child=_renew_locks)
 
 
-def _cache_blocks(
-    num_files: int, describe: Callable[[int], Part | Array], sums: list[Part], remote: Remote
-) -> "BlockCache":
-    from tokenfeed.storage.blocks import BlockCache  # the client of servers takes 60 ms to import
-    from tokenfeed.storage.disk_cache import Described
-
-    def describe_remote(number: int) -> Described:
-        part = describe(number) if number < num_files else sums[number - num_files]
-        assert isinstance(part, Part)
-        identity = part.identity or f"{part.path} {part.file_bytes}"
-        return Described(part.path, part.file_bytes, checksum(identity.encode()))
-
-    return BlockCache(describe_remote, remote)
-
-
 def _check(fd: int, part: Part) -> None:
     with reading(part.path):
         size = os.fstat(fd).st_size
@@ -316,13 +303,6 @@ def _pread(fd: int, size: int, path: str) -> bytes:
         while len(data) < size and (more := os.pread(fd, size - len(data), len(data))):
             data += more
     return data
-
-
-def _map(fd: int, part: Part) -> Bytes:
-    with reading(part.path):
-        mapping = mmap.mmap(fd, part.file_bytes, prot=mmap.PROT_READ)
-    mapping.madvise(mmap.MADV_RANDOM)
-    return np.frombuffer(mapping, np.uint8)
 
 
 def _close_all(descriptors: list[int]) -> None:

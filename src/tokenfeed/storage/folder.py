@@ -40,6 +40,8 @@ class LocalFolder:
 
     __slots__ = ("_path", "_text")
 
+    can_list = True
+
     def __init__(self, path: PathLike) -> None:
         self._path = Path(path)
         self._text = str(self._path)
@@ -53,16 +55,11 @@ class LocalFolder:
         return self._path
 
     @property
-    def can_list(self) -> bool:
-        return True
-
-    @property
     def identity(self) -> str:
         """A text that two folders share only if they are one."""
         return str(self._path.resolve())
 
     def path(self, name: str) -> str:
-        """The path or address of a file."""
         return os.path.join(self._text, name)
 
     def read(self, name: str) -> bytes:
@@ -107,32 +104,22 @@ class LocalFolder:
 class RemoteFolder:
     """A prefix in an object store, or a path on an HTTP server, which can be neither listed nor written to.
 
-    The members are those of `LocalFolder`. `str()` of it is its address without secrets.
+    The members are those of `LocalFolder`. `str()` of it, and its identity, are its address without secrets.
     """
 
-    __slots__ = ("_uri",)
+    __slots__ = ("can_list", "identity")
+
+    local: Path | None = None
 
     def __init__(self, uri: str) -> None:
-        self._uri = clean(uri)
-        parse(self._uri)
+        self.identity = clean(uri)
+        self.can_list = not parse(self.identity).is_http
 
     def __str__(self) -> str:
-        return self._uri
-
-    @property
-    def local(self) -> Path | None:
-        return None
-
-    @property
-    def can_list(self) -> bool:
-        return not parse(self._uri).is_http
-
-    @property
-    def identity(self) -> str:
-        return self._uri
+        return self.identity
 
     def path(self, name: str) -> str:
-        return join(self._uri, name)
+        return join(self.identity, name)
 
     def read(self, name: str) -> bytes:
         return objects.read(self.path(name))
@@ -146,14 +133,14 @@ class RemoteFolder:
     def folders(self, marker: str) -> dict[str, bool]:
         """One request for every thousand objects in it."""
         found: dict[str, bool] = {}
-        for key in objects.list_keys(self._uri):
+        for key in objects.list_keys(self.identity):
             name, separator, rest = key.partition("/")
             if separator and not name.startswith("."):
                 found[name] = found.get(name, False) or rest == marker
         return dict(sorted(found.items()))
 
     def make(self) -> None:
-        objects.check_can_write(self._uri)  # there are no folders, only names with slashes in them
+        objects.check_can_write(self.identity)  # there are no folders, only names with slashes in them
 
     def replace(self, name: str, data: bytes, *, sync: bool = True) -> None:
         objects.write(self.path(name), data)
@@ -162,10 +149,10 @@ class RemoteFolder:
         return objects.write(self.path(name), data, create=True)
 
     def resolve(self, reference: str) -> str:
-        return resolve(self._uri, reference)
+        return resolve(self.identity, reference)
 
     def refer(self, path: PathLike) -> str:
-        return refer(self._uri, clean(os.fspath(path))) if is_remote(path) else Path(display(path)).as_uri()
+        return refer(self.identity, clean(os.fspath(path))) if is_remote(path) else Path(display(path)).as_uri()
 
 
 Folder = LocalFolder | RemoteFolder

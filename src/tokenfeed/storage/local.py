@@ -1,43 +1,42 @@
-"""Local files: read whole, put in place atomically, or created only if there is none."""
+"""Local files: read whole, put in place atomically, or created only if there is none; and how many may be open."""
 
 import contextlib
 import os
+import resource
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokenfeed.errors import ReadError, WriteError, describe_errno
+from tokenfeed.errors import ReadError, TokenfeedError, WriteError, describe_errno
 
-__all__ = ["create_bytes", "read_bytes", "reading", "replace_bytes", "sync_folder", "writing"]
+__all__ = ["create_bytes", "default_open_files", "read_bytes", "reading", "replace_bytes", "sync_folder", "writing"]
 
 
 class reading(contextlib.AbstractContextManager[None]):  # noqa: N801
     """Turns an OSError into a ReadError that names the file."""
 
-    def __init__(self, path: str) -> None:
+    _doing: str = "read"
+    _error: type[ReadError | WriteError] = ReadError
+
+    def __init__(self, path: str | Path) -> None:
         self._path = path
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError) and not isinstance(error, ReadError):
+        if isinstance(error, OSError) and not isinstance(error, TokenfeedError):
             what = describe_errno(error.errno) if error.errno else str(error)
-            raise ReadError(f"cannot read {self._path}: {what}", filename=self._path, errno=error.errno) from error
+            message = f"cannot {self._doing} {self._path}: {what}"
+            raise self._error(message, filename=str(self._path), errno=error.errno) from error
+
+
+class writing(reading):  # noqa: N801
+    """Turns an OSError into a WriteError that names the file."""
+
+    _doing, _error = "write", WriteError
 
 
 def read_bytes(path: Path) -> bytes:
-    with reading(str(path)):
+    with reading(path):
         return path.read_bytes()
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns an OSError into a WriteError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, WriteError):
-            raise
-        what = describe_errno(error.errno) if error.errno else str(error)
-        raise WriteError(f"cannot write {path}: {what}", filename=str(path), errno=error.errno) from error
 
 
 def replace_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -83,3 +82,9 @@ def sync_folder(folder: Path) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def default_open_files() -> int:
+    """A quarter of the files that this process may open, at most 4,096."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4096 if soft == resource.RLIM_INFINITY else max(1, min(4096, soft // 4))

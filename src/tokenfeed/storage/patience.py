@@ -22,9 +22,8 @@ class Patience:
     stall: float = 30.0
     """Limit without a byte; then the request is tried again. A server that nobody can reach has failed after this."""
     first_pause: float = 0.1
-    """Longest pause before the second try. The limit doubles with every try."""
+    """Longest pause before the second try. It doubles with every try, up to `longest_pause`."""
     longest_pause: float = 10.0
-    """Longest pause of all."""
 
     @classmethod
     def of(cls, total: float, *, name: str = "timeout") -> "Patience":
@@ -39,16 +38,12 @@ class Patience:
         if not given:
             return _DEFAULT
         try:
-            total = float(given)
+            return cls.of(float(given), name="TOKENFEED_TIMEOUT")
         except ValueError:
             raise ArgumentError(f"TOKENFEED_TIMEOUT is {given!r}; it must be a number of seconds above 0") from None
-        return cls.of(total, name="TOKENFEED_TIMEOUT")
 
     def pause(self, tries: int, *, at_least: float = 0.0) -> float:
-        """Seconds to wait after so many tries. Half of it is random, so that many clients do not come back at once.
-
-        `at_least` is for a server that asked to be left alone.
-        """
+        """Seconds to wait after so many tries. Half of it is random, so that many clients do not come back at once."""
         longest = min(self.longest_pause, self.first_pause * 2.0 ** min(tries - 1, 30))
         return max(at_least, longest) * random.uniform(0.5, 1.0)
 

@@ -26,11 +26,9 @@ class Counters:
     """Counts of what was asked of servers. Only the thread of an event loop changes it."""
 
     requests: int = 0
-    """All requests, tries included."""
+    """Requests, every try counted."""
     bytes_fetched: int = 0
     retries: int = 0
-    failures: int = 0
-    """Requests that were given up."""
 
 
 class Tries:
@@ -42,31 +40,26 @@ class Tries:
         """`doing` is the verb for messages. Without `limited`, one try may take as long as it likes: it has a body of
         any size, and says `restart` when it gets on."""
         self.counters = counters
-        self._uri, self._doing = uri, doing
-        self._patience = patience
-        self._most = most
-        self._limited = limited
-        self._last: Failure | None = None
+        self._uri, self._doing, self._patience = uri, doing, patience
+        self._most, self._limited = most, limited
+        self._last = Failure(Kind.TIMEOUT, "it took too long")
         self.restart()
 
     def restart(self) -> None:
         """Count tries and time from now on."""
-        self._began = time.monotonic()
-        self._count = 0
+        self._began, self._count = time.monotonic(), 0
 
-    @property
-    def seconds(self) -> float | None:
-        """The time that the next try may take."""
-        return self._began + self._patience.total - time.monotonic() if self._limited else None
-
-    def begin(self) -> None:
+    def begin(self) -> float | None:
+        """Count a try. Returns the time when it must be over, for `asyncio.timeout_at`."""
         self._count += 1
         self.counters.requests += 1
+        left = self._began + self._patience.total - time.monotonic()
+        return asyncio.get_running_loop().time() + left if self._limited else None
 
     def pause_after(self, failure: Failure | None) -> float:
         """Seconds to wait before the next try; None is for a try that took too long. Raises the user's error if there
         will be no other try."""
-        failure = self._last = failure or self._last or Failure(Kind.TIMEOUT, "it took too long")
+        failure = self._last = failure or self._last
         seconds = time.monotonic() - self._began
         pause = self._patience.pause(max(1, self._count), at_least=failure.longer_pause)
         if (
@@ -76,24 +69,21 @@ class Tries:
         ):
             self.counters.retries += 1
             return pause
-        self.counters.failures += failure.status != 404  # "no such object" is an answer
         # `from None` where it is raised: obstore's error quotes addresses and answers in full.
         raise explain(failure, self._uri, doing=self._doing, tries=self._count, patience=self._patience) from None
 
 
 async def persist(
-    attempt: Callable[[], Awaitable[Result]], tries: Tries, *, expected: Callable[[Failure], bool] | None = None
+    attempt: Callable[[], Awaitable[Result]], tries: Tries, *, expected: Callable[[Failure], bool] = lambda _: False
 ) -> Result:
     """The result of `attempt`, tried until it succeeds. An `expected` failure is raised at once, as `Failed`."""
     exceptions = runtime().obstore.exceptions
     while True:
-        tries.begin()
         failure: Failure | None = None
         try:
-            async with asyncio.timeout(tries.seconds):
+            async with asyncio.timeout_at(tries.begin()):
                 return await attempt()
         except TokenfeedError:
-            tries.counters.failures += 1
             raise
         except TimeoutError:
             pass
@@ -101,6 +91,6 @@ async def persist(
             failure = error.failure
         except (exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
             failure = classify(error)
-        if failure is not None and expected is not None and expected(failure):
+        if failure is not None and expected(failure):
             raise Failed(failure) from None
         await asyncio.sleep(tries.pause_after(failure))

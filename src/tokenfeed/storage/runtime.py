@@ -1,7 +1,6 @@
 """What a process needs to talk to servers: obstore, its clients, and an event loop in a thread. Made on first use.
 
-obstore's threads do not survive a fork: a child that went on with its parent's library would wait for ever. So a child
-of a process that has used it gets a ForkError.
+obstore's threads do not survive a fork: a child would wait for ever for its parent's, so it gets a ForkError.
 """
 
 import asyncio

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
 from tokenfeed.format.layout import SUM_DTYPE, first_sums
-from tokenfeed.format.manifest import Fields, check_signature, sign
 from tokenfeed.format.npy import build_header
+from tokenfeed.format.records import Digest, check_signature, parse, sign
 from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.storage.files import Backend, FileTable, Part
@@ -61,7 +61,7 @@ class PackRecord:
     """Content of `pack.json`. A plan exists once this file does."""
 
     algorithm: int
-    identity: str
+    identity: Digest
     """Identity of the packed store."""
     table: str
     length: int
@@ -75,17 +75,17 @@ class PackRecord:
     items: int
     rows: int
     pieces: int
-    rows_checksum: str
-    pieces_checksum: str
-    blocks_checksum: str
+    rows_checksum: Digest
+    pieces_checksum: Digest
+    blocks_checksum: Digest
 
     def to_json(self) -> str:
-        return sign({"format": "tokenfeed-pack", "version": 1, **asdict(self)})
+        return sign("tokenfeed-pack", asdict(self))
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> "PackRecord":
         check_signature(data, path)
-        return Fields.parse(data, path, "tokenfeed-pack").record(cls)
+        return parse(cls, "tokenfeed-pack", data, path)
 
 
 class Pieces(NamedTuple):

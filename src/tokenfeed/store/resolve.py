@@ -6,12 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, NotAStoreError
-from tokenfeed.format.foreign import open_foreign
+from tokenfeed.errors import ArgumentError, CorruptionError, MissingError
+from tokenfeed.format.foreign import open_all
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import Column
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
-from tokenfeed.storage.local import reading
 from tokenfeed.store.sealing import check_records, list_shards, load_entries, load_manifest
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, identify
 
@@ -84,13 +83,9 @@ def resolve(
 
 
 def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
-    with reading(str(path)):
-        is_folder = path.is_dir()
-    if is_folder:
-        raise NotAStoreError(f"{path} is not a store: it has no {MANIFEST}")
-    file = open_foreign(path, dtype=dtype, eos=eos)
-    spans = {} if file.document_starts is None else {"documents": None}
-    return Content(file.columns, spans, [ForeignShard(file)])
+    files = open_all(path, dtype=dtype, eos=eos)
+    spans = {} if files[0].boundaries is None else {"documents": None}
+    return Content(files[0].columns, spans, [ForeignShard(file) for file in files])
 
 
 def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Content:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
 from tokenfeed.format.layout import MANIFEST, SHARD, SHARD_SUMS, check_name, shard_files
-from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord, check_signature
+from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord
+from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 

@@ -164,8 +164,8 @@ class ForeignShard(Shard):
 
     @cached_property
     def _starts(self) -> Ints:
-        assert self._file.document_starts is not None
-        return self._file.document_starts()
+        assert self._file.boundaries is not None
+        return self._file.boundaries.find()
 
     @cached_property
     def _anchors(self) -> Ints:

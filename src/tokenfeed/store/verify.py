@@ -13,15 +13,17 @@ import numpy.typing as npt
 
 from tokenfeed.errors import TokenfeedError, quantity
 from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES, SUM_DTYPE
-from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry, check_signature
+from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
+from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.kernels.checksum import Checksum, bytes_of
 from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS, TABLE_FILES
+from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
 from tokenfeed.storage.local import reading
-from tokenfeed.storage.objects import is_remote, open_file
+from tokenfeed.storage.objects import open_file
 from tokenfeed.store.packing_plan import RECORD, PackingPlan
 from tokenfeed.store.packing_plan import load_record as load_plan_record
 from tokenfeed.store.resolve import resolve

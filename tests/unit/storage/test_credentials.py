@@ -4,7 +4,7 @@ import pytest
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.storage import credentials
-from tokenfeed.storage.credentials import gcs_config, s3_config, s3_state
+from tokenfeed.storage.credentials import environment, gcs_config, s3_config
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +44,13 @@ def test_the_environment(monkeypatch):
 def test_the_shared_files(monkeypatch, tmp_path):
     folder = tmp_path / ".aws"
     folder.mkdir()
-    before = s3_state()
+    before = environment("s3")
     (folder / "credentials").write_text(
         "[default]\naws_access_key_id = a\naws_secret_access_key = b%c\n[other]\naws_access_key_id = x\n"
         "aws_secret_access_key = y\n[sso]\nsso_session = z\n"
     )
     (folder / "config").write_text("[default]\nregion = eu-central-1\n[profile other]\nendpoint_url = http://there\n")
-    assert s3_state() != before
+    assert environment("s3") != before
     assert s3_config() == {"region": "eu-central-1", "access_key_id": "a", "secret_access_key": "b%c"}
     monkeypatch.setenv("AWS_PROFILE", "other")
     assert s3_config() == {

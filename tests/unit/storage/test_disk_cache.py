@@ -1,24 +1,19 @@
 """The cache on disk, used by many threads at once."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numpy as np
 
 from tokenfeed.kernels import blocks
 from tokenfeed.storage.disk_cache import DiskCache
+from tokenfeed.storage.files import Part
 
 BLOCK = 512
 
 
-class File(NamedTuple):
-    identity: str
-    num_bytes: int = 4 * BLOCK
-
-
 def test_threads_that_begin_with_the_same_files(tmp_path):
     """All of them find the folder of a file missing, and one makes it."""
-    files = {number: File(f"file{number}") for number in range(60)}
+    files = {number: Part(f"file{number}", 4 * BLOCK) for number in range(60)}
     cache = DiskCache(tmp_path, 1 << 30, BLOCK)
     data = np.arange(4 * BLOCK, dtype=np.uint8)
     keys = np.array([number << blocks.BLOCK_BITS | block for number in files for block in range(4)], np.int64)

@@ -10,20 +10,9 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, FormatError
-from tokenfeed.format.foreign.access import (
-    agree,
-    check_sorted,
-    count_items,
-    is_file,
-    measure,
-    peek,
-    read_at,
-    read_slices,
-    wrong,
-)
-from tokenfeed.format.foreign.boundaries import by_eos
-from tokenfeed.format.foreign.file import Boundaries, ForeignFile
-from tokenfeed.storage.files import Part
+from tokenfeed.format.foreign import file
+from tokenfeed.format.foreign.file import Boundaries, ForeignFile, is_file, read_slices, whole, wrong
+from tokenfeed.format.foreign.plain import by_eos
 from tokenfeed.types import Ints
 
 __all__ = ["open_datatrove"]
@@ -33,26 +22,26 @@ _LONGEST_METADATA = 1 << 16
 
 
 def open_datatrove(path: Path, *, dtype: np.dtype[Any] | None, eos: int | None) -> ForeignFile:
-    """A `.ds` with the files beside it. Reads the metadata and the last end; `document_starts` reads the index."""
-    stated, stated_count = _read_metadata(_beside(path, "metadata"))
-    dtype = _choose_dtype(path, stated, dtype)
-    part = Part(str(path), measure(path))
-    num_items = count_items(path, part.file_bytes, dtype)
-    if stated_count is not None and stated_count != num_items:
-        where = _beside(path, "metadata")
+    """A `.ds` with the files beside it. Reads the metadata and the last end; finding documents reads the index."""
+    metadata, loss, index = (path.with_name(f"{path.name}.{kind}") for kind in ("metadata", "loss", "index"))
+    stated, stated_count = _read_metadata(metadata)
+    if stated is not None:
+        dtype = file.agree(metadata, stated, dtype)
+    elif dtype is None:
+        raise ArgumentError(f"{path} has no .metadata with the size of a token; give dtype='uint16' or 'uint32'")
+    elif dtype not in _DTYPES.values():
+        raise ArgumentError(f"dtype is {dtype}; a datatrove file ({path}) holds uint16 or uint32")
+    part = whole(path, dtype)
+    num_items = part.file_bytes // dtype.itemsize
+    if stated_count not in (None, num_items):
         expected = f"{num_items:,}, the {dtype} items in {path.name}"
-        raise wrong(where, "token count", expected=expected, found=stated_count)
+        raise wrong(metadata, "token count", expected=expected, found=stated_count)
     columns = {"tokens": (dtype, part)}
-    loss = _beside(path, "loss")
     if is_file(loss):
-        columns["loss"] = (np.dtype(np.bool_), _open_loss(loss, num_items))
-    index = _beside(path, "index")
-    boundaries = _open_index(index, num_items) if is_file(index) else by_eos(part, num_items, dtype, eos)
-    return ForeignFile(path, num_items, columns, boundaries)
-
-
-def _beside(path: Path, kind: str) -> Path:
-    return path.with_name(f"{path.name}.{kind}")
+        file.check_size(loss, num_items, ", one per token")
+        columns["loss"] = (np.dtype(np.bool_), whole(loss))
+    boundaries = _open_index(index, num_items) if is_file(index) else by_eos(part, dtype, eos)
+    return ForeignFile(columns, boundaries)
 
 
 def _read_metadata(path: Path) -> tuple[np.dtype[Any] | None, int | None]:
@@ -62,51 +51,23 @@ def _read_metadata(path: Path) -> tuple[np.dtype[Any] | None, int | None]:
     """
     if not is_file(path):
         return None, None
-    lines = peek(path, _LONGEST_METADATA).decode("utf-8", "replace").splitlines()
-    return (_parse_dtype(path, lines[0]) if lines else None), (_parse_count(path, lines[1]) if lines[1:] else None)
-
-
-def _parse_dtype(path: Path, line: str) -> np.dtype[Any] | None:
-    _, bar, size = line.rpartition("|")
+    first, count, *_ = [*file.peek(path, _LONGEST_METADATA).decode("utf-8", "replace").splitlines(), "", ""]
+    _, bar, size = first.rpartition("|")
     if bar and size not in _DTYPES:
         raise wrong(path, "token size", expected="2 or 4", found=repr(size[:80]), kind=FormatError)
-    return _DTYPES.get(size) if bar else None
-
-
-def _parse_count(path: Path, line: str) -> int:
     try:
-        return int(line)
+        return _DTYPES[size] if bar else None, int(count) if count else None
     except ValueError as error:
-        found = repr(line[:80])
-        raise wrong(path, "token count", expected="a number", found=found) from error
-
-
-def _choose_dtype(path: Path, stated: np.dtype[Any] | None, given: np.dtype[Any] | None) -> np.dtype[Any]:
-    if stated is not None:
-        return agree(_beside(path, "metadata"), stated, given)
-    if given is None:
-        raise ArgumentError(f"{path} has no .metadata with the size of a token; give dtype='uint16' or 'uint32'")
-    if given not in _DTYPES.values():
-        raise ArgumentError(f"dtype is {given}; a datatrove file ({path}) holds uint16 or uint32")
-    return given
-
-
-def _open_loss(path: Path, num_items: int) -> Part:
-    part = Part(str(path), measure(path))
-    if part.file_bytes != num_items:
-        expected = f"{num_items:,} bytes, one per token"
-        raise wrong(path, "size", expected=expected, found=f"{part.file_bytes:,} bytes")
-    return part
+        raise wrong(path, "token count", expected="a number", found=repr(count[:80])) from error
 
 
 def _open_index(path: Path, num_items: int) -> Boundaries:
-    part = Part(str(path), measure(path))
-    count = count_items(path, part.file_bytes, np.dtype("<u8"))
-    last = int.from_bytes(read_at(path, part.file_bytes - 8, 8), "little") if count else 0
+    part = whole(path, np.dtype("<u8"))
+    last = int.from_bytes(file.read_at(path, part.file_bytes - 8, 8), "little") if part.file_bytes else 0
     if last != num_items:
         expected = f"{num_items:,}, the number of tokens"
         raise wrong(path, "end of the last document", expected=expected, found=last)
-    return Boundaries(partial(_find_documents, path, count), (part,))
+    return Boundaries(partial(_find_documents, path, part.file_bytes // 8), (part,))
 
 
 def _find_documents(path: Path, count: int) -> Ints:
@@ -117,5 +78,5 @@ def _find_documents(path: Path, count: int) -> Ints:
     starts = np.zeros(count + 1, np.int64)
     for first, ends in read_slices(path, "<i8", count):  # an end of 2**63 and more shows as negative, so unsorted
         starts[first + 1 : first + 1 + ends.size] = ends
-    check_sorted(path, "document start", starts)
+    file.check_sorted(path, "document start", starts)
     return starts[:-1]

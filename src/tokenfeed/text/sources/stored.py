@@ -12,7 +12,7 @@ from tokenfeed.storage.address import clean, is_remote
 from tokenfeed.storage.local import reading
 
 if TYPE_CHECKING:
-    from tokenfeed.storage.objects import ObjectInfo
+    from tokenfeed.storage.fetcher import ObjectInfo
 
 __all__ = ["ByteStream", "StoredFile", "list_folder", "shown"]
 
@@ -47,7 +47,7 @@ class StoredFile:
     def open(self) -> io.RawIOBase:
         """The file, open for reading and seeking, not decompressed."""
         if self.is_remote:
-            from tokenfeed.storage.objects import RemoteFile
+            from tokenfeed.storage.fetcher import RemoteFile
 
             return RemoteFile(self.name, self._remote())
         with reading(self.name):
