@@ -16,21 +16,6 @@ from rich.text import Text
 from tokenfeed import errors
 from tokenfeed.errors import printable
 
-__all__ = [
-    "console",
-    "make_table",
-    "print_json",
-    "progress_bar",
-    "show_bytes",
-    "show_count",
-    "show_error",
-    "styled",
-    "tell",
-    "tell_done",
-    "tell_facts",
-    "to_stderr",
-]
-
 console = Console()
 to_stderr = Console(stderr=True)
 

@@ -6,22 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = [
-    "Decoder",
-    "Dtype",
-    "Eos",
-    "Inputs",
-    "Json",
-    "RunPath",
-    "Split",
-    "StorePath",
-    "TextOption",
-    "TokenizerPath",
-    "Val",
-    "load_decoder",
-    "parse_val",
-]
-
 _SHOWN_TOKENS = 200
 
 StorePath = Annotated[str, typer.Argument(metavar="PATH", help="A store, or a token file of another system.")]
