@@ -7,7 +7,7 @@ import typer
 
 from tokenfeed.cli.console import console, make_table, print_json, tell
 from tokenfeed.cli.options import Decoder, Json, RunPath, TokenizerPath, load_decoder
-from tokenfeed.errors import ArgumentError, MissingError, quantity
+from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.runs.run import Run
 from tokenfeed.runs.tracing import RowTrace, Seen
 
@@ -47,41 +47,21 @@ def command(
         return
     if rank is not None:
         raise ArgumentError("--rank goes with --step; a document may be seen by any rank")
-    fields = None if where is None else _Filter(where)
+    fields = None if where is None else _Fields(map(_split_field, where))
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
         print_json({"run": path, "epochs": epochs, "rows": [asdict(each) for each in seen]})
     elif seen:
         _show_seen(seen)
     else:
-        tell(f"{'It is in no row' if fields is None else fields.explain()} of epochs {epochs}.")
+        tell(f"No row of epochs {epochs} has it: {seen.why}.")
 
 
-class _Filter:
-    """Whether a payload has these fields; a value is compared as text, and as the JSON that it may be."""
-
-    def __init__(self, fields: Sequence[str]) -> None:
-        self._wanted = dict(map(_split_field, fields))
-        self._known: set[str] = set()
-        self._num_found = 0
+class _Fields(dict[str, list[Any]]):
+    """Fields that a payload must have; a value is compared as text, and as the JSON that it may be."""
 
     def __call__(self, payload: Any) -> bool:
-        if not isinstance(payload, dict):
-            return False
-        self._known.update(payload)
-        found = all(name in payload and payload[name] in values for name, values in self._wanted.items())
-        self._num_found += found
-        return found
-
-    def explain(self) -> str:
-        """Why no row was found, for the sentence "… of epochs 0:1"."""
-        unknown = [name for name in self._wanted if name not in self._known]
-        if unknown:
-            known = f"; payloads have {', '.join(sorted(self._known))}" if self._known else ", nor any other"
-            raise MissingError(f"--where: no document of this run has a field {unknown[0]!r}{known}")
-        if self._num_found:
-            return f"{quantity(self._num_found, 'document')} match, but they are in no row"
-        return "No document that this run reads (other splits are not among them) has these values, so no row"
+        return isinstance(payload, dict) and all(name in payload and payload[name] in self[name] for name in self)
 
 
 def _split_field(field: str) -> tuple[str, list[Any]]:
