@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -49,13 +48,23 @@ def told(tmp_path_factory):
 
 
 def code(written: str, names: dict) -> str:
+    hidden = {}
+
+    def without(name: str) -> None:
+        hidden[name] = sys.modules.get(name)
+        sys.modules[name] = None
+
     try:
-        with mock.patch.dict(sys.modules):
-            exec(written, dict(names))
+        exec(written, {**names, "without": without})
     except TokenfeedError as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:  # noqa: BLE001 (recorded, so that it is seen)
         return f"RAW {type(error).__name__}: {error}"
+    finally:
+        for name, module in hidden.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
     return "NO ERROR"
 
 

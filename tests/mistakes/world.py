@@ -2,7 +2,6 @@
 
 import json
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,6 @@ def build(folder: Path) -> dict[str, Any]:
         "to_device": to_device,
         "download": download,
         "stream_chat": stream_chat,
-        "without": lambda name: sys.modules.update({name: None}),
         "writer": writer,
         "loader": tokenfeed.Loader(view, 2, rank=0, world_size=1),
         "chats": [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}],
