@@ -110,16 +110,14 @@ def test_where_a_document_was_seen(path, delivered):
     assert run_json("trace", path, "--document", 17)["rows"] == first
     assert run_json("trace", path, "--where", "url=https://web/17")["rows"] == first
     assert run_json("trace", path, "--where", "id=17", "--where", "url=https://web/17", "--epochs", 0)["rows"] == first
-    assert run_json("trace", path, "--where", "id=17", "--where", "url=https://web/18", status=1)["rows"] == []
+    assert run_json("trace", path, "--where", "id=17", "--where", "url=https://web/18")["rows"] == []
     assert f"{first[0]['sample']}" in run("trace", path, "--document", 17).stdout
 
 
 def test_why_no_document_was_found(path, delivered):
-    told = run("trace", path, "--where", "id=x", status=1).stdout
+    told = run("trace", path, "--where", "id=x").stdout
     assert "No row of epochs 0:1 has it: no document has such a payload" in told
-    assert (
-        "no payload has a field 'nope'; there are 'id', 'url'" in run("trace", path, "--where", "nope=1", status=1).stdout
-    )
+    assert "no payload has a field 'nope'; there are 'id', 'url'" in run("trace", path, "--where", "nope=1").stdout
 
 
 def test_what_was_seen_is_told_from_what_is_planned(path, delivered):

@@ -32,10 +32,7 @@ def command(
     tokenizer: TokenizerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a step of a run was trained on, or in which steps a document is seen, or is planned to be.
-
-    Exit status: 1 if no row has the document.
-    """
+    """Show what a step of a run was trained on, or in which steps a document is seen, or is planned to be."""
     run = Run(path)
     stores = dict(_parse_store(text, run) for text in store or ())
     if (step is None) == (document is None and where is None):
@@ -58,7 +55,6 @@ def command(
         _show_seen(seen)
     else:
         tell(f"No row of epochs {epochs} has it: {seen.why}.")
-    raise typer.Exit(0 if seen else 1)
 
 
 class _Fields(dict[str, list[Any]]):
