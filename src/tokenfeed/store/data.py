@@ -26,8 +26,6 @@ _REMEMBERED_BYTES = 2 << 20
 class Data:
     """The content of one or more stores as one long array, without the views on it."""
 
-    tokenizer: str | None = None
-
     def __init__(
         self,
         contents: Sequence[Content],
