@@ -14,7 +14,7 @@ Inputs = Annotated[
     list[str], typer.Argument(metavar="INPUT...", help="Parquet, JSONL or text: files, folders, patterns, addresses.")
 ]
 TextOption = Annotated[str, typer.Option(help="The column, or key, that holds the text.")]
-Split = Annotated[str | None, typer.Option(help="Read only the shards of this split.")]
+Split = Annotated[str | None, typer.Option(help='Split to read, or "all"; "train" where there are splits.')]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of a raw token file that does not record it, such as uint16.")]
 TokenizerPath = Annotated[str | None, typer.Option("--tokenizer", help="Tokenizer by which tokens are shown as text.")]
 Decoder = Callable[[Any], str]
