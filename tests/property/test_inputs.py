@@ -283,7 +283,7 @@ def streamed(path: Path) -> list[str]:
         return []
     documents = FileDocuments(files, golden_tokenizer(), refill_size=3)
     try:
-        return [text for chunk in documents.read(0, 1, LaneCursor(0, 0, 0, 0), epochs=1) for text in chunk.texts]
+        return [text for chunk in documents.read(0, 1, LaneCursor(0, 0, 0, 0), epochs=1) for text in chunk.content]
     except FormatError as error:
         if "found no document in a whole epoch" not in str(error):
             raise
@@ -326,7 +326,7 @@ def test_a_store_and_a_stream_have_the_same_tokens(tmp_path):
     lines = [json.dumps({"text": text}) for text in texts]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines[:2], '{"text": null}', "", *lines[2:]]))
     tokenizer = golden_tokenizer("tiktoken")
-    tokenfeed.prepare(tmp_path / "a.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=0, split=None)
+    tokenfeed.prepare(tmp_path / "a.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=0, val=None)
     assert [tokens for tokens, _ in contents_of(tmp_path / "store")] == [
         tokenizer.encode(text, prepend=tokenizer.bos_id).tolist() for text in texts
     ]

@@ -19,12 +19,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, StateError
+from tokenfeed.errors import ArgumentError, StateError, quantity
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.text.sources.portions import Group
 from tokenfeed.types import Ints
 
-__all__ = ["NO_DOCUMENTS", "GroupedTexts", "LaneCursor", "Restart", "Stride", "deal"]
+__all__ = ["NO_DOCUMENTS", "GroupedTexts", "LaneCursor", "Restart", "Stride", "check_whole", "deal"]
 
 Restart = Literal["part", "epoch", "never"]
 
@@ -32,6 +32,13 @@ NO_DOCUMENTS: Ints = np.empty((0, 4), np.int64)
 NO_DOCUMENTS.setflags(write=False)
 _MOST_EPOCHS = 1000
 """Limit on the epochs between two lanes; a state with more is damaged."""
+
+
+def check_whole(least: int = 1, **values: int | None) -> None:
+    """Raise where an option is neither None nor a whole number that is large enough."""
+    for name, value in values.items():
+        if value is not None and (type(value) is not int or value < least):
+            raise ArgumentError(f"{name} is {value!r}; it must be a whole number, at least {least}")
 
 
 class GroupedTexts(Protocol):
@@ -116,10 +123,10 @@ class Stride:
             found = max(found, count) if self._restart == "part" else found + count
             if found >= self.num_lanes:
                 return
-        where = "the largest file has" if self._restart == "part" else "there are"
+        where = "the largest file has" if self._restart == "part" else "all files have"
         raise ArgumentError(
-            f"{self.num_lanes} lanes, but {where} only {found} row groups: some lanes would have nothing to read. "
-            "Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
+            f"{self.num_lanes} lanes, but {where} only {quantity(found, 'row group')}: some lanes would have nothing "
+            "to read. Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
         )
 
     def take(self, cursor: LaneCursor, lane: int) -> LaneCursor:
