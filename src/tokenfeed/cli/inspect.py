@@ -4,6 +4,7 @@ import typer
 
 from tokenfeed.cli.console import console, make_table, print_json, show_bytes, tell, tell_facts
 from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath, TokenizerPath, load_decoder
+from tokenfeed.errors import quantity
 from tokenfeed.store.describe import describe
 from tokenfeed.store.store import open_store
 
@@ -30,13 +31,17 @@ def command(
 
 
 def _show(path: str, described: dict[str, Any]) -> None:
-    splits = [f"{name or 'no split'} ({size['items']:,} items)" for name, size in described["splits"].items()]
+    splits = [
+        f"{name or 'no split'}: {quantity(size['items'], 'item')}, {quantity(size['shards'], 'shard')}"
+        for name, size in described["splits"].items()
+    ]
     tell_facts(
         {
             "path": path,
             "items": f"{described['num_items']:,}",
             "shards": f"{described['num_shards']:,}",
-            "split": f"{described['split']!r} of {', '.join(splits)}" if splits else "none",
+            "splits": "; ".join(splits) or "none",
+            **({"shown here": f"split {described['split']!r}; --split shows another, or all"} if splits else {}),
             "size": show_bytes(described["num_bytes"]),
             "tokenizer": described["tokenizer"] or "not recorded",
             "identity": described["identity"],
