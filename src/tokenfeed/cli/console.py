@@ -64,7 +64,7 @@ def _in_flags(message: str, flags: Mapping[str, str]) -> str:
 
     names = "|".join(map(re.escape, flags))
     message = re.sub(rf"(?<![\w.?&/-])({names})=('[^']*'|\"[^\"]*\"|[\w.…/*-]*)(?: \(--[\w-]+\))?", write, message)
-    return re.sub(rf"\A({names})(?= is (?:[-\d'\"]|None|True|False))", lambda found: flags[found[1]], message)
+    return re.sub(rf"\A({names})(?= is (?:[-\d'\"]|None|True|False|missing))", lambda found: flags[found[1]], message)
 
 
 def styled(*parts: str | tuple[str, str], style: str = "") -> Text:
