@@ -128,7 +128,7 @@ class Stride:
         where = "the largest file has" if self._restart == "part" else "all files have"
         raise ArgumentError(
             f"{quantity(self.num_lanes, 'lane')}, but {where} only {quantity(found, 'row group')}: some lanes would "
-            "have nothing to read. Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
+            "have nothing to read. Use fewer lanes or ranks, or files with smaller row groups (1,024 lines of JSONL)"
         )
 
     def take(self, cursor: LaneCursor, lane: int) -> LaneCursor:
