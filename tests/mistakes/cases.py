@@ -53,7 +53,7 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ("the state over other windows", "tokenfeed.Loader(store.windows(16), 2).load_state_dict(state)"),
         ("a state that is not one", 'loader.load_state_dict({"step": 3})'),
         ("no state at all", "loader.load_state_dict(None)"),
-        ("a state mixed with one of nanochat", 'loader.load_state_dict({**state, "pq_idx": 0})'),
+        ("the state of a stream", "loader.load_state_dict(feed.state_dict())"),
         ("a run file of text", 'next(tokenfeed.Loader(view, 2, run="text/0.jsonl"))'),
     ],
     "Order and mixtures": [
@@ -157,7 +157,9 @@ CASES: dict[str, list[tuple[str, str]]] = {
             "a packing that does not exist",
             'tokenfeed.stream("text", tokenizer, batch_size=2, length=8, packing="bestfit")',
         ),
-        ("a length of one", 'tokenfeed.stream("text", tokenizer, batch_size=2, length=0)'),
+        ("a length of zero", 'tokenfeed.stream("text", tokenizer, batch_size=2, length=0)'),
+        ("the state of a loader", "feed.load_state_dict(state)"),
+        ("a state mixed with one of nanochat", 'feed.load_state_dict({**feed.state_dict(), "pq_idx": 0})'),
     ],
     "Runs": [
         ("a run file that does not exist", 'tokenfeed.Run("runs.jsonl")'),

@@ -68,6 +68,9 @@ def build(folder: Path) -> dict[str, Any]:
         "download": download,
         "stream_chat": stream_chat,
         "writer": writer,
+        "feed": tokenfeed.stream(
+            folder / "text", tokenizer, batch_size=2, length=8, val=None, prefetch=0, rank=0, world_size=1
+        ),
         "loader": tokenfeed.Loader(view, 2, rank=0, world_size=1),
         "chats": [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}],
         "encoding": tiktoken.Encoding("bytes", pat_str=".", mergeable_ranks=_RANKS, special_tokens={}),

@@ -29,8 +29,7 @@ class BatchSizes:
         stages = dict(sizes) if isinstance(sizes, Mapping) else {0: sizes}
         for start, size in stages.items():
             if not _is_whole(start) or not _is_whole(size) or start < 0 or size < 1:
-                expected = "a whole number, at least 1, or a ramp such as {0: 32, 1_000_000: 64}"
-                raise ArgumentError(f"batch_size is {sizes!r}; expected {expected}")
+                raise ArgumentError(f"batch_size is {sizes!r}; it must be at least 1, and a ramp must begin at 0")
         self._stages = sorted((int(start), int(size)) for start, size in stages.items())
         if not self._stages or self._stages[0][0] != 0:
             raise ArgumentError(f"batch_size is {sizes!r}; a ramp must begin at 0")
