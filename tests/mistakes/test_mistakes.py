@@ -28,7 +28,7 @@ WAITING = {
     "a device that does not exist",
 }
 RAW = re.compile(
-    r"has no attribute|object is not|argument must|positional argument|NoneType|Traceback|<class|0x[0-9a-f]{6}"
+    r"has no attribute|object is not|argument must|positional argument|'NoneType' object|Traceback|<class|0x[0-9a-f]{6}"
 )
 
 
