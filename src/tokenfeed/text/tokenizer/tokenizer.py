@@ -99,6 +99,10 @@ class Tokenizer:
 
         Its `<|endoftext|>` is the EOS, unless `eos` names another; none of its tokens is the BOS unless you name one.
         """
+        if not type(encoding).__module__.startswith("tiktoken"):
+            raise ArgumentError(
+                f"encoding is {encoding!r:.100}; expected an Encoding of tiktoken: tiktoken.get_encoding('gpt2')"
+            )
         special_tokens = dict(encoding._special_tokens)  # tiktoken has no other way to tell
         eos = eos or ("<|endoftext|>" if "<|endoftext|>" in special_tokens else None)
         vocabulary = Vocabulary(dict(encoding._mergeable_ranks), encoding._pat_str, special_tokens, bos, eos)
