@@ -60,20 +60,12 @@ class Stage:
     def __post_init__(self) -> None:
         if not isinstance(self.weights, Mapping):
             raise ArgumentError(f"weights of a stage are a dict of source name to weight, not {self.weights!r}")
-        object.__setattr__(self, "weights", dict(self.weights))
         normalise(list(self.weights.values()), list(self.weights))
+        object.__setattr__(self, "weights", {name: float(weight) for name, weight in self.weights.items()})
         if self.samples is not None and (type(self.samples) is not int or not 0 < self.samples < END):
             raise ArgumentError(f"a stage lasts a positive whole number of samples, not {self.samples!r}")
         if self.ramp and self.samples is None:
             raise ArgumentError("a ramp needs to know over how many samples: Stage(weights, samples, ramp=True)")
-
-    def to_json(self, names: Sequence[str]) -> list[Any]:
-        return [[float(self.weights[name]) for name in names], self.samples, self.ramp]
-
-    @classmethod
-    def from_json(cls, value: Any, names: Sequence[str]) -> "Stage":
-        weights, samples, ramp = value
-        return cls(dict(zip(names, weights, strict=True)), samples, ramp)
 
 
 @dataclass(frozen=True)
@@ -258,8 +250,8 @@ class Schedule:
     def then(self, at: int, *stages: Stage | Mapping[str, float]) -> "Schedule":
         """The same for all k < at, then other stages; weights alone are a stage without end. Every source goes on.
 
-        The stages name every source there was (weight 0 to stop drawing it), and may name new ones, which are numbered
-        after them. What a source was owed, it still is. `at` may not lie before an earlier change. A ramp begins at the
+        A source that a stage does not name weighs nothing; new ones are numbered after those there were. What a source
+        was owed, it still is. `at` may not lie before an earlier change. A ramp begins at the
         weights that k = at − 1 was drawn with.
         """
         given = tuple(stage if isinstance(stage, Stage) else Stage(stage) for stage in stages)
@@ -309,28 +301,16 @@ class Schedule:
             end = "has no end" if self.total is None else f"ends after {self.total:,}; give its last stage no length"
             raise SampleIndexError(f"sample {sample} is outside the schedule, which begins with 0 and {end}")
 
-    def to_json(self) -> list[dict[str, Any]]:
-        """Stages and changes as they were given. Weights are lists, in the order of the names known by then."""
-        names: list[str] = []
-        chapters = []
-        for number, chapter in enumerate(self.chapters):
-            known = chapter.stages[0].weights if number else self._first_names
-            new = [name for name in known if name not in names]
-            names += new
-            stages = [stage.to_json(names) for stage in chapter.stages]
-            chapters.append({"at": chapter.at, "names": new, "stages": stages})
-        return chapters
+    def to_json(self) -> dict[str, Any]:
+        """Stages and changes as they were given."""
+        stages = [[each.at, [[dict(s.weights), s.samples, s.ramp] for s in each.stages]] for each in self.chapters]
+        return {"names": list(self._first_names), "chapters": stages}
 
     @classmethod
     def from_json(cls, value: Any) -> "Schedule":
         try:
-            names: list[str] = []
-            chapters = []
-            for chapter in value:
-                names = [*names, *chapter["names"]]
-                stages = tuple(Stage.from_json(each, names) for each in chapter["stages"])
-                chapters.append(Change(chapter["at"], stages))
-            return cls(chapters[0].stages, value[0]["names"], changes=chapters[1:])
+            first, *changes = [Change(at, tuple(Stage(*each) for each in stages)) for at, stages in value["chapters"]]
+            return cls(first.stages, value["names"], changes=changes)
         except (TypeError, KeyError, ValueError, IndexError) as error:
             raise StateError(f"{str(value)[:200]} describes no schedule ({error})") from error
 
@@ -362,9 +342,8 @@ def _steps(stage: Stage, before: Floats | None, asked: Floats) -> Iterator[tuple
 
 
 def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[str, ...]:
-    """The names of all sources, if every stage of every chapter gives each source there is by then a weight."""
-    names = list(first)
-    earliest = 0
+    """The names of all sources: the first ones, and those that changes add. Raises where stages cannot follow."""
+    names, earliest = dict.fromkeys(first), 0
     for number, chapter in enumerate(chapters):
         where = f"the change at sample {chapter.at}: " if number else ""
         if type(chapter.at) is not int or not earliest <= chapter.at < END:
@@ -372,25 +351,18 @@ def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[st
         earliest = chapter.at
         if not chapter.stages:
             raise ArgumentError(f"{where}there are no stages")
-        if number:
-            names += [name for name in chapter.stages[0].weights if name not in names]
-        if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
-            raise ArgumentError(f"{where}sources need names, each its own: {some(names)}")
-        known = set(names)
-        length = chapter.at
-        for place, stage in enumerate(chapter.stages):
-            missing = [name for name in names if name not in stage.weights]
-            unknown = [name for name in stage.weights if name not in known]
-            if missing or unknown:
-                raise ArgumentError(
-                    f"{where}stage {place} has no weight for {some(missing)} and one for {some(unknown)}, which "
-                    "is no source; give every source a weight, 0 where it is not drawn"
-                )
-            if stage.samples is None and place + 1 < len(chapter.stages):
+        new = {name: None for stage in chapter.stages for name in stage.weights if name not in names}
+        if new and not number:
+            raise ArgumentError(f"a stage draws from {some(list(new))}; the sources are {some(list(names))}")
+        names |= new
+        if not names or len(first) > len(names) or not all(isinstance(name, str) for name in names):
+            raise ArgumentError(f"{where}sources need names, each its own: {some(list(first))}")
+        for place, stage in enumerate(chapter.stages[:-1]):
+            if stage.samples is None:
                 raise ArgumentError(
                     f"{where}stage {place} has no end, so stage {place + 1} never begins; give it samples"
                 )
-            length += stage.samples or 0
+        length = chapter.at + sum(stage.samples or 0 for stage in chapter.stages)
         if length >= END:
             raise ArgumentError(f"{where}the stages have {length:,} samples; the most is 2**63 - 2")
     return tuple(names)
