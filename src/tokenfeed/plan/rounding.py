@@ -4,7 +4,6 @@ Everything is exact in integers, or a sequence of correctly rounded IEEE operati
 counts. These results must never change: a checkpoint holds a number of samples, and relies on these counts.
 """
 
-import contextlib
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -24,16 +23,23 @@ ONE = 1 << 32
 
 def normalise(weights: Sequence[Any], names: Sequence[Any]) -> Floats:
     """Weights that add up to 1; `names` are what an error calls them."""
-    given = np.zeros(len(weights))
-    for place, (name, weight) in enumerate(zip(names, weights, strict=True)):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            given[place] = math.nan if isinstance(weight, (str, bool)) or weight is None else float(weight)
-        if not 0 <= given[place] < math.inf:
-            raise ArgumentError(f"the weight of {name!r} is {weight!r}; it must be a finite number, 0 or more")
+    given = np.array([_number(weight) for weight in weights], np.float64)
+    if not (given >= 0).all() or not given.max(initial=0) < math.inf:
+        wrong = int(np.flatnonzero(~((given >= 0) & (given < math.inf)))[0])
+        raise ArgumentError(
+            f"the weight of {names[wrong]!r} is {weights[wrong]!r}; it must be a finite number, 0 or more"
+        )
     if not given.any():
         raise ArgumentError(f"no source is drawn: the weights are {some(weights)}; one at least must be above 0")
     given = np.where(given > 0, np.maximum(given / given.max(), 1e-300), 0.0)
     return np.asarray(given / math.fsum(given), np.float64)
+
+
+def _number(weight: Any) -> float:
+    try:
+        return math.nan if isinstance(weight, (str, bool)) else float(weight)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def rationalise(shares: Floats, longest: int = LONGEST_PERIOD) -> tuple[Ints, int]:

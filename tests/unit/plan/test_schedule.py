@@ -64,6 +64,7 @@ def test_a_thousand_sources_and_the_longest_period():
         ([], [], []),
         ([0, 5], [0, 5], [0, 0]),
         ([2, 2], [2, 2], [0, 0]),
+        ([9, 9], [2, 2], [0, 0]),
         ([-1, 6], [3, 2], [0, 0]),
         ([3, 2], [2, 2], [0, 0]),
         ([3, 2], [2**20, 1], [0, 0]),
@@ -155,7 +156,7 @@ def test_bad_schedules():
 def test_bad_changes():
     schedule = Schedule([Stage({"a": 1, "b": 2}, 100)], ["a", "b"])
     assert schedule.then(50, {"a": 1}).counts(60).tolist() == [27, 33]
-    with pytest.raises(ArgumentError, match="ends at 100"):
+    with pytest.raises(ArgumentError, match="end at 100"):
         schedule.then(101, {"a": 1, "b": 1})
     with pytest.raises(ArgumentError, match="whole number"):
         schedule.then(-1, {"a": 1, "b": 1})
