@@ -46,7 +46,7 @@ def find_tokenizer(folder: Path, engine: str | None = None) -> Tokenizer:
     saved = _FOLDER / f"tokenizer-{folder.resolve().name}.json"
     if not saved.exists():
         saved.parent.mkdir(parents=True, exist_ok=True)
-        groups = TextFiles.find(folder).iter_row_groups(split="train")
+        groups = TextFiles.find(folder, split="train").iter_row_groups()
         texts = (text for group in groups for text in group if text is not None)
         Tokenizer.train(texts, _VOCABULARY).save(saved)
     return Tokenizer.load(saved, engine=engine)

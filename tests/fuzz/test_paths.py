@@ -70,7 +70,7 @@ def test_names_in_a_list_of_files(tmp_path, name):
 @pytest.mark.parametrize("name", ["../x", "..", ".", "", "a/b", "/etc/passwd"])
 def test_names_of_downloads(name):
     with pytest.raises(ArgumentError):
-        Dataset("name", (RemoteFile(name, ""),), RemoteFile("b.parquet", ""))
+        Dataset("name", (RemoteFile(name, ""),), (RemoteFile("b.parquet", ""),))
     made = local_name(name)
     assert "/" not in made
 

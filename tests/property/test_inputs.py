@@ -20,8 +20,8 @@ from tokenfeed.text.sources import json_lines
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line
 from tokenfeed.text.sources.portions import TextRules
-from tokenfeed.text.streaming.chunks import read_chunks
-from tokenfeed.text.streaming.cursors import GroupOrder, LaneCursor, Stride
+from tokenfeed.text.streaming.cursors import LaneCursor
+from tokenfeed.text.streaming.documents import FileDocuments
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 TEXT = st.one_of(st.text(CHARACTERS, max_size=40), st.sampled_from(["", 'a "b" \\ \n\t', "é😀" * 90, "x" * 700]))
@@ -281,10 +281,13 @@ def streamed(path: Path) -> list[str]:
     files = TextFiles.find(path)
     if not files.num_groups(0):
         return []
-    stride = Stride(GroupOrder(files), 1)
-    return [
-        text for chunk in read_chunks(files, stride, 0, LaneCursor(0, 0, 0, 0), 3, epochs=1) for text in chunk.texts
-    ]
+    documents = FileDocuments(files, golden_tokenizer(), refill_size=3)
+    try:
+        return [text for chunk in documents.read(0, 1, LaneCursor(0, 0, 0, 0), epochs=1) for text in chunk.texts]
+    except FormatError as error:
+        if "found no document in a whole epoch" not in str(error):
+            raise
+        return []
 
 
 def prepared(path: Path, slice_bytes: int) -> list[str]:

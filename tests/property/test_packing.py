@@ -71,7 +71,7 @@ def adder(packer, source):
             return False
         offsets = np.cumsum([0, *map(len, chunk)])
         tokens = np.array([token for document in chunk for token in document], np.uint32)
-        packer.add(tokens, offsets, np.zeros((len(chunk), 4), np.int64), 0)
+        packer.add(tokens, offsets, np.zeros((len(chunk), 4), np.int64))
         return True
 
     return refill
@@ -95,9 +95,9 @@ def test_best_fit_is_what_lists_give(rule, width, lengths, per_chunk, buffer_siz
     packer = Packer(how, np.uint32, BOS)
     refill = adder(packer, documents_of(lengths, per_chunk))
     tokens = np.empty((rows_at_once, width), np.uint32)
-    numbers, epochs = np.arange(rows_at_once), np.empty(rows_at_once, np.int64)
+    numbers = np.arange(rows_at_once)
     for _ in range(8):
-        packer.fill(tokens, numbers, epochs, np.full(rows_at_once, width - 1), refill)
+        packer.fill(tokens, numbers, np.full(rows_at_once, width - 1), refill)
         assert tokens.tolist() == [plain.row() for _ in range(rows_at_once)]
         assert len(packer) == len(plain.waiting)
 
@@ -126,10 +126,10 @@ def test_the_last_row_is_padded_where_documents_end(rule, width, lengths, per_ch
     how = Packing.padding(**sizes) if rule == "pad" else Packing.choose(name, overflow, **sizes)
     packer = Packer(how, np.uint32, BOS)
     refill = adder(packer, iter(chunks))
-    tokens, epochs = np.empty((rows_at_once, width), np.uint32), np.empty(rows_at_once, np.int64)
+    tokens = np.empty((rows_at_once, width), np.uint32)
     made, count = [], rows_at_once
     while count == rows_at_once:
-        pieces, count = packer.fill(tokens, np.arange(rows_at_once), epochs, np.full(rows_at_once, width - 1), refill)
+        pieces, count = packer.fill(tokens, np.arange(rows_at_once), np.full(rows_at_once, width - 1), refill)
         made += tokens[:count].tolist()
         assert (pieces[:, 0] < count).all()
         assert (pieces[:, 3] == 0).all()
@@ -149,9 +149,9 @@ def test_concat_is_one_long_stream(width, lengths, per_chunk, advance):
     refill = adder(packer, documents_of(lengths, per_chunk))
     chunks = documents_of(lengths, per_chunk)
     whole = [token for _ in range(400) for document in next(chunks) for token in document]
-    tokens, epochs, at = np.empty((3, width), np.uint32), np.empty(3, np.int64), 0
+    tokens, at = np.empty((3, width), np.uint32), 0
     for _ in range(5):
-        packer.fill(tokens, np.arange(3), epochs, np.full(3, width - 1 + advance), refill)
+        packer.fill(tokens, np.arange(3), np.full(3, width - 1 + advance), refill)
         for row in tokens.tolist():
             assert row == whole[at : at + width]
             at += width - 1 + advance
@@ -165,13 +165,13 @@ def test_the_example_of_four_documents():
     following = [[BOS, 14, 14]]
 
     def refill():
-        packer.add(np.array([BOS, 14, 14], np.uint16), np.array([0, 3]), np.array([[0, 0, 4, 0]]), 0)
+        packer.add(np.array([BOS, 14, 14], np.uint16), np.array([0, 3]), np.array([[0, 0, 4, 0]]))
         return True
 
     references = np.array([[0, 0, row, 0] for row in range(4)])
-    packer.add(np.concatenate(documents).astype(np.uint16), offsets, references, 0)
-    rows, epochs = np.empty((2, 8), np.uint16), np.empty(2, np.int64)
-    segments, _ = packer.fill(rows, np.arange(2), epochs, np.full(2, 7), refill)
+    packer.add(np.concatenate(documents).astype(np.uint16), offsets, references)
+    rows = np.empty((2, 8), np.uint16)
+    segments, _ = packer.fill(rows, np.arange(2), np.full(2, 7), refill)
     assert rows.tolist() == [documents[2] + documents[3], documents[0] + documents[1] + following[0][:1]]
     assert segments[:, [0, 1, 2, 5]].tolist() == [[0, 0, 6, 2], [0, 6, 2, 3], [1, 0, 4, 0], [1, 4, 3, 1], [1, 7, 1, 4]]
 
@@ -192,12 +192,12 @@ def test_split_bounds_how_long_a_document_waits():
         references[:, 2] = np.arange(added, added + 10)
         arrived.update((number, row_number) for number in range(added, added + 10))
         added += 10
-        packer.add(np.full(lengths.sum(), 5, np.uint32), np.cumsum([0, *lengths]), references, 0)
+        packer.add(np.full(lengths.sum(), 5, np.uint32), np.cumsum([0, *lengths]), references)
         return True
 
-    rows, epochs = np.empty((1, 64), np.uint32), np.empty(1, np.int64)
+    rows = np.empty((1, 64), np.uint32)
     for row_number in range(3000):
-        segments, _ = packer.fill(rows, np.array([0]), epochs, np.array([63]), refill)
+        segments, _ = packer.fill(rows, np.array([0]), np.array([63]), refill)
         first_pieces = segments[segments[:, 6] == 0]
         waits = [row_number - arrived[number] for number in first_pieces[:, 5].tolist() if number in arrived]
         longest_wait = max([longest_wait, *waits])
@@ -208,8 +208,8 @@ def test_padding_keeps_documents_whole_and_says_so_when_none_ever_fits():
     packer = Packer(Packing.padding(length=3, buffer_size=2), np.uint32, BOS)
 
     def refill():
-        packer.add(np.arange(5, dtype=np.uint32), np.array([0, 5]), np.zeros((1, 4), np.int64), 0)
+        packer.add(np.arange(5, dtype=np.uint32), np.array([0, 5]), np.zeros((1, 4), np.int64))
         return True
 
     with pytest.raises(FitError, match="longer than a row of 4 tokens"):
-        packer.fill(np.empty((1, 4), np.uint32), np.array([0]), np.empty(1, np.int64), np.array([3]), refill)
+        packer.fill(np.empty((1, 4), np.uint32), np.array([0]), np.array([3]), refill)

@@ -18,8 +18,8 @@ from golden import golden_tokenizer
 from oracle import Leg, run
 from tiers import examples
 from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.streaming.documents import FileDocuments
 from tokenfeed.text.streaming.feed import stream
-from tokenfeed.text.streaming.rowgroups import RowGroups
 from tokenfeed.text.streaming.state import SavedStream
 
 PACKINGS = [("best_fit", "split"), ("best_fit", "crop"), ("concat", "split"), ("concat_pop", "split")]
@@ -66,18 +66,17 @@ class Ledger:
         self._packing = packing
 
     def see(self, batch: Any) -> None:
-        """Best fit leads every piece with BOS, which does not count. Of rows that are concatenated the last token comes
-        again as the first of the next row.
-        """
+        """BOS does not count. Of rows that are concatenated the last token comes again as the first of the next row."""
         spans = batch.spans["documents"]
-        for (*document, done), start, stop in zip(
-            batch.documents.tolist(), spans.starts.tolist(), spans.stops.tolist(), strict=True
+        rows = np.repeat(np.arange(len(batch)), np.diff(spans.offsets))
+        for (*document, before), row, start, stop in zip(
+            batch.documents.tolist(), rows, spans.starts.tolist(), spans.stops.tolist(), strict=True
         ):
             if self._packing == "concat":
                 stop = min(stop, self._length)
-            first = done if self._packing == "concat" else done + 1
-            last = done + stop - start
-            for token in range(first, last):
+            is_led = bool(batch.tokens[row, start] == golden_tokenizer("tiktoken").bos_id)
+            assert is_led or self._packing == "concat"
+            for token in range(before + 1, before + 1 + max(0, stop - start - is_led)):
                 self.delivered[tuple(document), token] += 1
 
 
@@ -105,16 +104,15 @@ def check_nothing_lost(layout: str, ledger: Ledger, states: Any, packing: str, s
     The remaining documents are dealt out to one lane, as they would be for one rank.
     """
     files = TextFiles.find(folder() / layout)
-    source = RowGroups(files, golden_tokenizer("tiktoken"), sharding="global", seed=seed, refill_size=4)
+    source = FileDocuments(files, golden_tokenizer("tiktoken"), sharding="global", seed=seed, refill_size=4)
     (cursor,) = source.deal(SavedStream.from_json(states).position.lanes, 1)
     waiting = {}
-    for *document, done in cursor.pending.tolist():
-        waiting.setdefault(tuple(document), []).append(done)
+    for file, group, row, done in cursor.pending.tolist():
+        waiting.setdefault((file % len(files), group, row), []).append(done)
     unread = Counter()
     for file, group, first in cursor.rest:
-        unread.update(
-            each.place for each in documents(layout) if each.place[:2] == (file, group) and each.place[2] >= first
-        )
+        place = file % len(files), group
+        unread.update(each.place for each in documents(layout) if each.place[:2] == place and each.place[2] >= first)
     order = [
         (file, group)
         for part in range(1 if seed is not None else len(files))
@@ -124,7 +122,7 @@ def check_nothing_lost(layout: str, ledger: Ledger, states: Any, packing: str, s
     reached = set(order[:position])
     for document in documents(layout):
         times = cursor.epoch + (document.place[:2] in reached) - unread[document.place]
-        for token in range(packing == "best_fit", document.length):
+        for token in range(1, document.length):
             left = sum(1 for done in waiting.get(document.place, ()) if token >= done + (packing == "best_fit"))
             assert ledger.delivered[document.place, token] + left == times, (document, token)
 
@@ -134,8 +132,9 @@ def groups_before(files: Any, part: int, seed: int | None) -> int:
 
 
 def groups_in_order(source: Any, files: Any, part: int, epoch: int, seed: int | None) -> list[tuple[int, int]]:
-    order = source._stride(1)._order
-    return [order.locate(epoch, part, group) for group in range(order.num_groups(part))]
+    stride = source.stride(1)
+    places = [stride._locate(epoch, part, group) for group in range(stride._num_groups(part))]
+    return [(file % len(files), group) for file, group, _ in places]
 
 
 LEGS = st.lists(

@@ -31,7 +31,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download a dataset: its first COUNT files and the one for validation. Exit status 1 if some did not come."""
+    """Download a dataset: its first COUNT files and those for validation. Exit status 1 if some did not come."""
     from tokenfeed.text.download.shards import download
 
     try:
@@ -51,6 +51,10 @@ def _show(downloaded: "Downloaded") -> None:
         tell(("✗ ", "red"), f"{name}: {reason}")
     size = show_bytes(sum(path.stat().st_size for path in downloaded.paths))
     there = f"{quantity(len(downloaded.paths), 'file')}, {size}, {len(downloaded.skipped):,} of them there before"
+    val = ", ".join(downloaded.val[:3]) + (", …" if len(downloaded.val) > 3 else "")
+    tell(f"  for validation: {val or 'no file; stream and prepare hold out 0.1% of the documents'}")
+    if downloaded.left_out:
+        tell(f"  left out, for tests: {quantity(len(downloaded.left_out), 'file')}")
     if downloaded.ok:
         tell_done(f"{downloaded.folder} is complete: {there}")
     else:

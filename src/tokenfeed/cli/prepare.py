@@ -21,8 +21,11 @@ _SOURCES = 20
 def command(
     inputs: Inputs,
     out: Annotated[str, typer.Option("-o", "--out", metavar="STORE", help="The folder of the store.")],
-    tokenizer: Annotated[str, typer.Option(help="A saved tokenizer: its folder, or its tokenizer.json.")],
+    tokenizer: Annotated[str | None, typer.Option(help="A saved tokenizer: its folder, or its tokenizer.json.")] = None,
     text_column: TextOption = "text",
+    tokens_column: Annotated[
+        str | None, typer.Option(help="A column of lists of token ids, for data that is tokenised already.")
+    ] = None,
     keep: Annotated[list[str] | None, typer.Option(help="A column to keep with every document; repeatable.")] = None,
     bos: Annotated[
         str | None, typer.Option(help="The special token before every document. Default: the tokenizer's BOS.")
@@ -68,6 +71,7 @@ def command(
                 out,
                 tokenizer=tokenizer,
                 text_column=text_column,
+                tokens_column=tokens_column,
                 keep=keep or (),
                 bos=bos,
                 eos=eos,

@@ -1,14 +1,12 @@
+import sys
 import time
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tokenfeed.cli.console import print_json, tell, tell_facts
 from tokenfeed.cli.options import Inputs, Json, TextOption, Val, parse_val
-
-if TYPE_CHECKING:
-    pass
 
 _SAMPLE_TEXTS, _SAMPLE_CHARS = 1_000, 10_000
 
@@ -31,9 +29,14 @@ def command(
 
     files = TextFiles.find(inputs, text_column=text_column, split="train", val=parse_val(val))
     begin = time.perf_counter()
-    tokenizer = Tokenizer.train(
-        files.documents(), vocab_size, pattern=pattern, doc_cap=doc_cap, max_chars=max_chars, progress=not as_json
-    )
+    show = not as_json
+    try:
+        tokenizer = Tokenizer.train(
+            files.documents(), vocab_size, pattern=pattern, doc_cap=doc_cap, max_chars=max_chars, progress=show
+        )
+    except KeyboardInterrupt:
+        print("Interrupted: nothing was saved.", file=sys.stderr)
+        raise typer.Exit(130) from None
     seconds = time.perf_counter() - begin
     tokenizer.save(out)
     sample = [text[:_SAMPLE_CHARS] for text in islice(files.documents(), _SAMPLE_TEXTS)]

@@ -48,7 +48,6 @@ STATE = np.dtype(
         ("lost", np.int64),  # tokens cropped
         ("repeated", np.int64),  # BOS tokens that lead a further piece of a document
         ("padded", np.int64),  # tokens of padding
-        ("epoch", np.int64),  # of the documents added last
     ]
 )
 SEGMENT = np.dtype([(name, np.int64) for name in ("place", "start", "length", "file", "group", "row", "done", "total")])
@@ -310,10 +309,8 @@ def _note(segment, state, document, place, position, length):
 
 
 @kernel
-def fill_best_fit(
-    tokens, documents, lines, bits, heap, states, rows, row_numbers, epochs, segments, rule, buffer_size, bos
-):
-    """Fill rows[row_numbers] from the waiting documents, and note the epoch of each; call again with what it asks for.
+def fill_best_fit(tokens, documents, lines, bits, heap, states, rows, row_numbers, segments, rule, buffer_size, bos):
+    """Fill rows[row_numbers] from the waiting documents; call again with what it asks for.
 
     The longest document that fits goes next, of equal ones the oldest. When none fits, the shortest is cropped (CROP)
     or the oldest is (CROP_OLDEST), or the rest of the row is padded with `bos` (PAD), or (SPLIT) a document is cut and
@@ -387,7 +384,6 @@ def fill_best_fit(
                 state.lost += length - placed
                 _free(documents, state, document)
         state.position = 0
-        epochs[row] = state.epoch
         state.row_number += 1
     return FULL
 
@@ -411,7 +407,7 @@ def _consume(documents, state, count):
 
 
 @kernel
-def fill_concat(tokens, documents, states, rows, row_numbers, epochs, segments, advances):
+def fill_concat(tokens, documents, states, rows, row_numbers, segments, advances):
     """Fill rows[row_numbers] with documents one after the other, oldest first; call again with what it asks for.
 
     Row i is the next tokens; then advances[i] of them are done with: one less than a row is wide, so that the last
@@ -437,6 +433,5 @@ def fill_concat(tokens, documents, states, rows, row_numbers, epochs, segments, 
             position += placed
             document = documents[document].newer
         _consume(documents, state, advances[state.row_number])
-        epochs[row] = state.epoch
         state.row_number += 1
     return FULL

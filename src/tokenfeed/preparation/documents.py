@@ -13,6 +13,7 @@ from tokenfeed.preparation.inputs import InputFile, Slice, read_slice
 from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters, MapFunction, MapOrigin, Span, tile
 from tokenfeed.preparation.records import Counts, Recipe, Record, slice_name
+from tokenfeed.preparation.tokens import TokenPortion
 from tokenfeed.preparation.workplace import Workplace, hold
 from tokenfeed.store.writer import Writer
 from tokenfeed.text.sources.portions import Portion, TextRules
@@ -46,7 +47,7 @@ class WorkerSetup:
 
     out: str
     recipe: Recipe
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     provenance: Mapping[str, Any]
     on_error: Literal["fail", "skip"] = "fail"
     map: MapOrigin | None = None
@@ -103,7 +104,7 @@ class SliceMaker:
                 return writers[split]
 
             documents = _DocumentWriter(setup, self._function, task.file.split, record.counts, writer_of)
-            for portion in read_slice(task.file, task.slice, rules):
+            for portion in read_slice(task.file, task.slice, rules, recipe.num_ids):
                 documents.add(portion)
                 record.problems += portion.problems
                 tell(record.counts)
@@ -137,10 +138,14 @@ class _DocumentWriter:
         counts.malformed += portion.num_malformed
         counts.null += portion.num_null
         counts.characters += sum(map(len, portion.texts))
+        if isinstance(portion, TokenPortion):
+            self._add_tokens(portion.tokens, portion.kept)
+            return
         if portion.begins and portion.ends:
             self._add_whole(portion.texts, portion.kept)
             return
         if portion.begins:
+            assert self._tokenizer is not None
             self._long = _LongDocument(self._tokenizer.vocabulary.pattern, portion.kept[0])
         assert self._long is not None, "the first piece of a document begins it"
         self._add_piece(self._long, portion.texts[0], ends=portion.ends)
@@ -153,6 +158,18 @@ class _DocumentWriter:
         for split in dict.fromkeys(splits):
             chosen = [number for number, one in enumerate(splits) if one == split]
             self._write(split, [texts[number] for number in chosen], [kept[number] for number in chosen])
+
+    def _add_tokens(self, tokens: Sequence[Array], kept: Sequence[Kept]) -> None:
+        """Documents that are tokens already. Which are `val` follows from a hash of their first 1,024 ids."""
+        recipe = self._recipe
+        before, after = (np.array([] if one is None else [one], np.int64) for one in (recipe.bos, recipe.eos))
+        for ids, values in zip(tokens, kept, strict=True):
+            split = self._split_of(ids[: HASHED_CHARACTERS // 4].astype("<u4").tobytes().decode("latin-1"))
+            items = np.concatenate((before, ids, after)).astype(recipe.dtype)
+            payload: dict[str, Any] = {"documents": values} if recipe.keep else {}
+            self._counts.empty += not len(ids)
+            self._writer_of(split).append({"tokens": items}, **payload)
+            self._count(split, 1, len(items))
 
     def _write(self, split: str | None, texts: Sequence[str], kept: Sequence[Kept]) -> None:
         ids, offsets = self._encode(texts, self._recipe.bos, self._recipe.eos)
@@ -188,6 +205,7 @@ class _DocumentWriter:
             if table == "documents":
                 payload = {"documents": spans}
             elif isinstance(spans, Characters):
+                assert self._tokenizer is not None
                 tables[table] = spans.to_tokens(text, tokens, self._tokenizer.token_bytes)
             else:
                 tables[table] = spans
@@ -221,6 +239,7 @@ class _DocumentWriter:
         return "val" if self._file_split == "train" and is_val(text, self._recipe.val) else self._file_split
 
     def _encode(self, texts: Sequence[str], bos: int | None, eos: int | None) -> tuple[Array, Array]:
+        assert self._tokenizer is not None
         return self._tokenizer.encode_batch(texts, threads=1, prepend=bos, append=eos, dtype=self._recipe.dtype)
 
     def _count(self, split: str | None, documents: int, tokens: int) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError
+from tokenfeed.preparation.tokens import TokenFile
 from tokenfeed.text.sources.files import open_text
-from tokenfeed.text.sources.finding import PathLike, find_files
-from tokenfeed.text.sources.portions import Portion, TextRules
+from tokenfeed.text.sources.finding import ENDINGS, PathLike, find_files
+from tokenfeed.text.sources.portions import Portion, TextFile, TextRules
 from tokenfeed.text.sources.splitting import Val, choose_splits
 from tokenfeed.text.sources.stored import StoredFile
 
@@ -51,13 +52,15 @@ def find_inputs(sources: PathLike | Sequence[PathLike]) -> list[InputFile]:
     return [_describe(StoredFile(file.path), file.name) for file in find_files(sources)]
 
 
-def split_inputs(sources: PathLike | Sequence[PathLike], val: Val) -> tuple[list[InputFile], float]:
+def split_inputs(
+    sources: PathLike | Sequence[PathLike], val: Val, endings: tuple[str, ...] = ENDINGS
+) -> tuple[list[InputFile], float]:
     """The files that `find_inputs` gives, each with its split, and the share of the documents of `train` that is `val`.
 
     Files that are in no split, because `val` names others instead, are left out. Without `val`, and without any file
     that says val or test, there are no splits.
     """
-    found = find_files(sources)
+    found = find_files(sources, endings)
     splits = choose_splits(found, val)
     if isinstance(val, str | Sequence):
         splits.pick(found, "train")  # refuses to hold out everything
@@ -66,19 +69,35 @@ def split_inputs(sources: PathLike | Sequence[PathLike], val: Val) -> tuple[list
     return [replace(_describe(StoredFile(file.path), file.name), split=name) for file, name in taken], splits.fraction
 
 
-def cut(file_number: int, file: InputFile, *, text_column: str = "text", slice_bytes: int = 64 << 20) -> list[Slice]:
+def cut(
+    file_number: int,
+    file: InputFile,
+    *,
+    text_column: str = "text",
+    slice_bytes: int = 64 << 20,
+    num_ids: int | None = None,
+) -> list[Slice]:
     """The slices of a file, which depend on the file and `slice_bytes` alone. Reads the footer of Parquet.
 
     Plain JSONL is cut into equal parts of at most `slice_bytes`; Parquet into runs of row groups of at most that many
-    bytes of columns, uncompressed, or of one row group; all else is one slice.
+    bytes of columns, uncompressed, or of one row group; all else is one slice. With `num_ids` the column holds tokens.
     """
     if slice_bytes < 1:
         raise ArgumentError(f"slice_bytes is {slice_bytes}; it must be at least 1")
-    bounds = open_text(StoredFile(file.path), text_column).cut(slice_bytes)
+    bounds = _open(StoredFile(file.path), text_column, num_ids).cut(slice_bytes)
     return [Slice(file_number, number, *bounds[number : number + 2]) for number in range(len(bounds) - 1)]
 
 
-def read_slice(file: InputFile, slice: Slice, rules: TextRules) -> Iterator[Portion]:  # noqa: A002
+def _open(stored: StoredFile, column: str, num_ids: int | None) -> TextFile | TokenFile:
+    return open_text(stored, column) if num_ids is None else TokenFile(stored, column, num_ids)
+
+
+def read_slice(
+    file: InputFile,
+    slice: Slice,  # noqa: A002
+    rules: TextRules,
+    num_ids: int | None = None,
+) -> Iterator[Portion]:
     """The documents of a slice, in order. All slices of a file, one after the other, give those of the file.
 
     Closing the iterator lets go of the file. A file that is not the one that was found, or changes while it is read, is
@@ -92,7 +111,7 @@ def read_slice(file: InputFile, slice: Slice, rules: TextRules) -> Iterator[Port
             f"{now.size:,} and {now.digest}. Start again with files that do not change."
         )
     before = stored.stamp()
-    yield from open_text(stored, rules.text_column).read_slice(slice.start, slice.stop, rules)
+    yield from _open(stored, rules.text_column, num_ids).read_slice(slice.start, slice.stop, rules)
     if stored.stamp() != before:
         raise CorruptionError(
             f"{stored.name} was changed while it was being read. Start again with files that do not change."

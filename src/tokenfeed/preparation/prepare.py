@@ -16,9 +16,10 @@ from tokenfeed.preparation.inputs import InputFile, cut, split_inputs
 from tokenfeed.preparation.mapping import MapFunction, MapOrigin, check_declared, refuse_while_loading
 from tokenfeed.preparation.records import SHARD_BYTES, PreparePlan, Recipe, choose_slice_bytes, slice_name
 from tokenfeed.preparation.report import Board, Report
+from tokenfeed.preparation.tokens import TOKEN_ENDINGS
 from tokenfeed.preparation.workplace import Workplace, hold
 from tokenfeed.store.sealing import seal, unseal
-from tokenfeed.text.sources.finding import PathLike
+from tokenfeed.text.sources.finding import ENDINGS, PathLike
 from tokenfeed.text.sources.portions import TextRules
 from tokenfeed.text.sources.splitting import Val
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -33,8 +34,9 @@ def prepare(
     inputs: PathLike | Sequence[PathLike],
     out: PathLike,
     *,
-    tokenizer: Tokenizer | PathLike,
+    tokenizer: Tokenizer | PathLike | None = None,
     text_column: str = "text",
+    tokens_column: str | None = None,
     keep: Sequence[str] = (),
     bos: str | None = None,
     eos: str | None = None,
@@ -62,6 +64,10 @@ def prepare(
     with `eos`; if you name neither, with the tokenizer's own BOS, or else its own EOS after them. A tokenizer without
     either is refused; `separator=None` puts nothing between documents. The dtype is the narrowest for the vocabulary.
 
+    `tokens_column` names a column of lists of ids instead of text, in Parquet, Arrow or JSONL files: they become
+    documents as they are, with `bos` and `eos` around them if you name these. The tokenizer is then optional: if it is
+    given, the store knows it, and ids that it does not have are refused; else those that do not fit `dtype`, uint32.
+
     `val` goes into the split of that name, the rest into `train`: a share of the documents, chosen by a hash of their
     text, as `stream` does; files, by name or pattern; "last" for the last file; None makes no splits. Files whose name
     or folder says val or test are never train, and where there are such, no share of the others is held out. `map` is a
@@ -80,25 +86,31 @@ def prepare(
     refuse_while_loading()
     _check_part(part, replace_changed)
     store = os.fspath(out)
-    loaded = Tokenizer.of(tokenizer)
-    begin, end = loaded.separators(bos, eos, separator)
+    loaded = _find_tokenizer(tokenizer, tokens_column, bos or eos)
+    as_they_are = tokens_column is not None and not (bos or eos)
+    begin, end = (None, None) if loaded is None or as_they_are else loaded.separators(bos, eos, separator)
+    if tokens_column is not None and map is not None:
+        raise ArgumentError("map is for text; with tokens_column there is none. Leave one of them out.")
     function, origin = _find_map(map, can_stay=engine == "local" and workers == 0)
     chosen = make_engine(engine, workers, function)
-    files, share = split_inputs(inputs, val)
+    files, share = split_inputs(inputs, val, ENDINGS if tokens_column is None else TOKEN_ENDINGS)
+    chosen_dtype = _find_dtype(loaded, dtype)
+    num_ids = loaded.vocab_size if loaded is not None else int(np.iinfo(chosen_dtype).max) + 1
     workplace = Workplace(store)
     recipe = Recipe(
-        tokenizer=loaded.digest,
-        dtype=_find_dtype(loaded, dtype),
+        tokenizer=None if loaded is None else loaded.digest,
+        dtype=chosen_dtype,
         bos=begin,
         eos=end,
-        text_column=text_column,
+        text_column=tokens_column or text_column,
+        num_ids=None if tokens_column is None else num_ids,
         keep=(keep,) if isinstance(keep, str) else tuple(keep),
         val=share,
         map=None if function is None else function.name if origin is None else origin.name,
         slice_bytes=_find_slice_bytes(workplace, files) if slice_bytes is None else slice_bytes,
         shard_bytes=shard_bytes,
     )
-    TextRules(text_column, recipe.keep, on_error)  # refuses what cannot be meant before anything is made
+    TextRules(recipe.text_column, recipe.keep, on_error)  # refuses what cannot be meant before anything is made
     provenance = {"made_by": "tokenfeed prepare", "tokenfeed": __version__, "recipe": asdict(recipe)}
     setup = WorkerSetup(store, recipe, loaded, provenance, on_error, origin)
     tasks = _cut_all(recipe, files)
@@ -154,8 +166,10 @@ def _cut_all(recipe: Recipe, files: Sequence[InputFile]) -> list[Task]:
     """The slices of all files, in order. Parquet needs a look at each footer, several at a time."""
 
     def cut_one(numbered: tuple[int, InputFile]) -> list[Task]:
-        slices = cut(*numbered, text_column=recipe.text_column, slice_bytes=recipe.slice_bytes)
-        return [Task(numbered[1], one) for one in slices]
+        number, file = numbered
+        column, size = recipe.text_column, recipe.slice_bytes
+        slices = cut(number, file, text_column=column, slice_bytes=size, num_ids=recipe.num_ids)
+        return [Task(file, one) for one in slices]
 
     with ThreadPoolExecutor(min(_CUTTING_THREADS, max(1, len(files)))) as pool:
         return [task for tasks in pool.map(cut_one, enumerate(files)) for task in tasks]
@@ -183,14 +197,27 @@ def _find_slice_bytes(workplace: Workplace, files: Sequence[InputFile]) -> int:
     return choose_slice_bytes(sum(file.size for file in files)) if before is None else before.recipe.slice_bytes
 
 
-def _find_dtype(tokenizer: Tokenizer, dtype: Any) -> str:
+def _find_tokenizer(
+    given: Tokenizer | PathLike | None, tokens_column: str | None, around: str | None
+) -> Tokenizer | None:
+    if given is None and tokens_column is None:
+        raise ArgumentError("tokenizer is missing; only inputs that are tokenised already (tokens_column=…) need none")
+    if given is None and around:
+        raise ArgumentError(f"{around!r} needs a tokenizer that knows it; give tokenizer=… too")
+    return None if given is None else Tokenizer.of(given)
+
+
+def _find_dtype(tokenizer: Tokenizer | None, dtype: Any) -> str:
     if dtype is None:
-        return tokenizer.dtype.name
+        return "uint32" if tokenizer is None else tokenizer.dtype.name
     try:
         name: str = np.dtype(dtype).name
     except TypeError as error:
         raise ArgumentError(f"dtype is {dtype!r}, which is no dtype: {error}") from error
-    tokenizer.encode_batch([], dtype=name)  # refuses what cannot hold the vocabulary
+    if tokenizer is not None:
+        tokenizer.encode_batch([], dtype=name)  # refuses what cannot hold the vocabulary
+    elif np.dtype(name).kind not in "iu":
+        raise ArgumentError(f"dtype is {name}; tokens need an integer dtype")
     return name
 
 

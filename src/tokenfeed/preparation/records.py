@@ -28,14 +28,17 @@ _LARGEST_NUMBER = 999_999
 class Recipe:
     """Settings. Two runs with equal recipes and equal inputs make the same bytes, in whatever order they work."""
 
-    tokenizer: str
-    """Digest of the tokenizer."""
+    tokenizer: str | None
+    """Digest of the tokenizer; None for tokens of one that is not known."""
     dtype: str
     bos: int | None
     """Token before every document."""
     eos: int | None
     """Token after every document."""
     text_column: str = "text"
+    """Column of the text, or of the tokens."""
+    num_ids: int | None = None
+    """For inputs that are tokenised already, how many ids there are; None for text."""
     keep: tuple[str, ...] = ()
     """Columns that become the payload of a document."""
     val: float = 0.001

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from downloads import (
     COMMAND,
@@ -18,6 +19,7 @@ from downloads import (
     ranges,
 )
 from flaky_server import Break, FlakyServer, Flip, Stall, Status
+from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, DependencyError, DownloadError
 from tokenfeed.text.download import datasets
 from tokenfeed.text.download.shards import download
@@ -50,10 +52,23 @@ def test_a_repository(hub, tmp_path):
     assert [path.name for path in done.paths] == names
     assert list(contents(done.folder).values()) != []
     assert contents(done.folder) == dict(zip(names, list(FILES.values())[1:], strict=True))
-    assert read_listing(done.folder).val == ("z.parquet",)
+    assert read_listing(done.folder).val == done.val == ()
     assert len(hub.asked("/api/datasets/owner/name/tree/main")) == 3
     ours = [request for request in hub.requests if "owner/name" in request.path]
     assert {request.headers["Authorization"] for request in ours} == {f"Bearer {TOKEN}"}
+
+
+def test_files_that_say_their_split_are_respected(hub):
+    """What is for validation or for tests never becomes train."""
+    names = ("en/test-0.parquet", "en/train-0.parquet", "en/train-1.parquet", "en/validation-0.parquet")
+    hub.put_repository("owner/name", {name: make_file(number) for number, name in enumerate(names)})
+    done = download("hf://owner/name")
+    listing = read_listing(done.folder)
+    assert listing.train == ("en--train-0.parquet", "en--train-1.parquet")
+    assert listing.val == done.val == ("en--validation-0.parquet",)
+    assert done.left_out == ("en--test-0.parquet",)
+    assert set(contents(done.folder)) == {*listing.train, *listing.val}
+    assert CliRunner().invoke(app, ["download", "hf://owner/name"]).exit_code == 0
 
 
 def test_a_dataset_known_by_name(hub, tmp_path, monkeypatch):
@@ -139,7 +154,7 @@ def test_a_part_of_what_was_listed_before(hub, tmp_path):
         (Status(401), "401.*HF_TOKEN"),
         (Status(200, {}, b"<html>"), "does not answer with a list"),
         (Status(200, {}, b'{"error": "no"}'), "does not answer with a list"),
-        (Status(200, {}, b"[]"), "0 parquet files"),
+        (Status(200, {}, b"[]"), "0 parquet files, and none to train on"),
     ],
     ids=label,
 )

@@ -152,7 +152,7 @@ def test_a_checksum(server, tmp_path):
         server.put(f"/{name}", content, *script)
     server.put("/val.parquet", content)
     files = [RemoteFile(name, server.url(f"/{name}"), sha256=digest) for name in ("once.parquet", "always.parquet")]
-    dataset = Dataset("checked", tuple(files), RemoteFile("val.parquet", server.url("/val.parquet"), sha256=digest))
+    dataset = Dataset("checked", tuple(files), (RemoteFile("val.parquet", server.url("/val.parquet"), sha256=digest),))
     failed = get(dataset, tmp_path).failed
     assert len(server.asked("/once.parquet")) == len(server.asked("/always.parquet")) == 2
     assert f"expected {digest}, twice" in failed["always.parquet"]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tiktoken
 import torch
 
 import tokenfeed
@@ -25,7 +26,7 @@ from tokenfeed.errors import (
     StateError,
     TokenfeedError,
 )
-from tokenfeed.text import TextFeed, Tokenizer, stream_chat
+from tokenfeed.text import TextFeed, Tokenizer, render, stream_chat
 from tokenfeed.text.sources.finding import Listing, write_listing
 from tokenfeed.text.streaming.chat import Conversations
 from tokenfeed.text.streaming.state import SavedStream
@@ -412,7 +413,7 @@ def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():
         batches = [next(rank) for rank in ranks]
         seen += [row for batch in batches for row in batch.documents[:, 1].tolist()]
     saved = SavedStream.from_json([batch.state for batch in batches])
-    (cursor,) = Conversations(CHAT, golden_tokenizer()).deal(saved.position.lanes, 1)
+    (cursor,) = Conversations(CHAT, golden_tokenizer(), 48).deal(saved.position.lanes, 1)
     left = [*cursor.pending[:, 1].tolist(), *(group for _, group, _ in cursor.rest)]
     counts = np.bincount([*seen, *left], minlength=len(CHAT))
     read = np.arange(cursor.epoch * len(CHAT) + cursor.group)
@@ -421,23 +422,59 @@ def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():
         rank.close()
 
 
-def test_conversations_longer_than_a_row(tmp_path):
-    """They fill the buffer, as in nanochat, or are dropped."""
+def test_conversations_longer_than_a_row():
+    """They are cut to the length of a row, left out, or refused."""
+    tokenizer = golden_tokenizer()
     long = {"messages": [{"role": "user", "content": "why " * 99}, {"role": "assistant", "content": "because"}]}
-    mixed = [long if number % 3 == 0 else CHAT[5] for number in range(30)]
-    options = {"batch_size": 2, "length": 48, "buffer_size": 6, "rank": 0, "world_size": 1}
-    with pytest.raises(FitError, match="too_long='drop'"):
-        take(stream_chat(mixed, golden_tokenizer(), **options), 40)
-    feed = stream_chat(mixed, golden_tokenizer(), too_long="drop", **options)
-    seen = [row for _ in range(40) for row in next(feed).documents[:, 1].tolist()]
-    assert {number % 3 for number in seen} == {1, 2}
-    feed.close()
-    with pytest.raises(FitError, match="no conversation fits"):
-        next(stream_chat([long], golden_tokenizer(), too_long="drop", **options))
-    with pytest.raises(ArgumentError, match="too_long"):
-        stream_chat(mixed, golden_tokenizer(), too_long="cut", **options)
-    with pytest.raises(ArgumentError, match="a sequence of dicts"):
-        stream_chat("chat.jsonl", golden_tokenizer(), **options)
+    mixed = [long if number % 3 == 2 else CHAT[5] for number in range(30)]
+    options = {"batch_size": 2, "length": 48, "buffer_size": 6, "rank": 0, "world_size": 1, "prefetch": 0}
+    whole, _, offsets = render([long, CHAT[5]], tokenizer)
+    feed = stream_chat(mixed, tokenizer, **options)
+    for _ in range(40):
+        batch = next(feed)
+        spans = batch.spans["documents"]
+        for number, row, start, stop in zip(batch.documents[:, 1], *places(batch), spans.stops, strict=True):
+            kept = whole[: min(48, offsets[1])] if number % 3 == 2 else whole[offsets[1] :]
+            np.testing.assert_array_equal(batch.tokens[row, start:stop], kept)
+    feed = stream_chat(mixed, tokenizer, too_long="drop", **options)
+    assert {number % 3 for _ in range(40) for number in next(feed).documents[:, 1].tolist()} == {0, 1}
+    with pytest.raises(PlanMismatchError, match="too_long"):
+        stream_chat(mixed, tokenizer, **options).load_state_dict(feed.state_dict())
+    with pytest.raises(FitError, match="no conversation fits a row of 49 tokens"):
+        next(stream_chat([long], tokenizer, too_long="drop", **options))
+    with pytest.raises(FitError, match=r"conversation 2 has \d+ tokens, and a row holds 49\. .*'truncate' or 'drop'"):
+        next(stream_chat(mixed, tokenizer, too_long="error", **options))
+    exact = {**options, "length": int(offsets[1]) - 1}
+    next(stream_chat(mixed, tokenizer, too_long="error", **exact))
+    with pytest.raises(ArgumentError, match="too_long is 'keep'; it must be 'truncate', 'drop' or 'error'"):
+        stream_chat(mixed, tokenizer, too_long="keep", **options)
+    for no_list in ("chat.jsonl", 7, iter(mixed)):
+        with pytest.raises(ArgumentError, match=r"conversations is .*; expected a list of dicts"):
+            stream_chat(no_list, tokenizer, **options)
+
+
+def places(batch):
+    """(rows, starts) of all pieces."""
+    spans = batch.spans["documents"]
+    return np.repeat(np.arange(len(batch)), np.diff(spans.offsets)), spans.starts
+
+
+def test_a_tokenizer_may_be_a_path_and_others_are_told_how_to_become_one(folder, tmp_path):
+    golden_tokenizer().save(tmp_path / "tokenizer")
+    chat = {"batch_size": 1, "length": 64, "rank": 0, "world_size": 1, "prefetch": 0}
+    expected = next(stream_chat(CHAT, golden_tokenizer(), **chat)).tokens
+    np.testing.assert_array_equal(next(stream_chat(CHAT, str(tmp_path / "tokenizer"), **chat)).tokens, expected)
+    assert next(make(folder, tmp_path / "tokenizer", prefetch=0)).tokens.shape == (2, 17)
+    vocabulary = golden_tokenizer().vocabulary
+    ranks = {token: rank for rank, token in enumerate(vocabulary.tokens) if token and rank < 256}
+    encoding = tiktoken.Encoding("mine", pat_str=vocabulary.pattern, mergeable_ranks=ranks, special_tokens={})
+    for call in (lambda one: make(folder, one), lambda one: stream_chat(CHAT, one, **chat)):
+        with pytest.raises(ArgumentError, match=r"tokenizer is a tiktoken.*Encoding; .*Tokenizer\.from_tiktoken\("):
+            call(encoding)
+        with pytest.raises(ArgumentError, match=r"tokenizer is a builtins\.int; .*Tokenizer\.load"):
+            call(5)
+        with pytest.raises(TokenfeedError, match="tok"):
+            call("tok")
 
 
 @pytest.mark.parametrize(

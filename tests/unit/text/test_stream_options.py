@@ -13,7 +13,7 @@ import torch
 import tokenfeed
 import tokenfeed.torch
 from golden import golden_tokenizer
-from tokenfeed.errors import ArgumentError, FitError, StateError
+from tokenfeed.errors import ArgumentError, FitError, FormatError, NotFoundError, StateError
 from tokenfeed.runs.run import Run
 from tokenfeed.text import stream_chat
 
@@ -123,8 +123,8 @@ def test_states_of_a_finite_stream_end_where_it_ends(folder):
 def test_conversations_too_long_for_a_finite_stream_are_an_error_or_dropped():
     long = {"messages": [{"role": "user", "content": "why " * 99}, {"role": "assistant", "content": "because"}]}
     options = {"batch_size": 2, "length": 24, "epochs": 1, "rank": 0, "world_size": 1}
-    with pytest.raises(FitError, match="too_long='drop'"):
-        [*stream_chat([*CHAT, long], golden_tokenizer(), **options)]
+    with pytest.raises(FitError, match="too_long='truncate' or 'drop'"):
+        [*stream_chat([*CHAT, long], golden_tokenizer(), too_long="error", **options)]
     kept = [*stream_chat([*CHAT, long], golden_tokenizer(), too_long="drop", **options)]
     assert sorted(row for batch in kept for row in batch.documents[:, 1].tolist()) == list(range(len(CHAT)))
     with pytest.raises(FitError, match="no conversation fits"):
@@ -279,3 +279,85 @@ def test_bits_per_byte_over_a_whole_split(folder):
     assert tokenfeed.torch.evaluate_bpb(model, batches, None, tokenizer.token_bytes) == pytest.approx(expected)
     placed = tokenfeed.torch.to_device(make(folder, epochs=1), "cpu")
     assert tokenfeed.torch.evaluate_bpb(model, placed, None, tokenizer.token_bytes) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_lane_that_finds_only_nulls_says_so(tmp_path, prefetch):
+    """Row groups 1, 3, … hold nulls, so lane 1 of 2 never finds a document; neither does a stream of nulls alone."""
+    texts = [None if row % 2 else f"text {row}" for row in range(8)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=1)
+    lanes = [make(tmp_path, rank=rank, world_size=2, prefetch=prefetch) for rank in range(2)]
+    assert len(next(lanes[0])) == 2
+    with pytest.raises(FormatError, match=r"lane 1 of 2 found no document in a whole epoch of .*a\.parquet"):
+        next(lanes[1])
+    lanes[0].close()
+    assert len(next(make(tmp_path, prefetch=prefetch))) == 2
+    pq.write_table(pa.table({"text": pa.array([None] * 8, pa.string())}), tmp_path / "a.parquet")
+    for epochs in (None, 1):
+        with pytest.raises(FormatError, match="the stream found no document"):
+            next(make(tmp_path, prefetch=prefetch, epochs=epochs))
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat"])
+def test_empty_texts_alone_are_rows_of_bos_without_a_target_to_learn(tmp_path, packing):
+    pq.write_table(pa.table({"text": [""] * 8}), tmp_path / "a.parquet", row_group_size=2)
+    for rank in range(2):
+        batch = next(make(tmp_path, packing=packing, rank=rank, world_size=2, prefetch=0))
+        assert (batch.tokens == golden_tokenizer().bos_id).all()
+        assert packing == "concat" or not batch.loss_mask.any()
+
+
+def test_nothing_held_out_of_few_documents_is_an_error(folder):
+    for epochs in (None, 1):
+        with pytest.raises(NotFoundError, match=r"nothing that is held out .* share of 1e-06.*val='last'"):
+            next(make(folder, split="val", val=1e-6, epochs=epochs))
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat"])
+def test_tokens_before_a_piece_do_not_count_bos(folder, packing):
+    """The text of a piece is the text of its document from there on, less BOS, whatever the packing."""
+    tokenizer = golden_tokenizer()
+    num_continued = 0
+    for batch in make(folder, packing=packing, epochs=1, length=7, prefetch=0):
+        spans = batch.spans["documents"]
+        rows = np.repeat(np.arange(len(batch)), np.diff(spans.offsets))
+        for row, start, stop, (*place, before) in zip(
+            rows, spans.starts, spans.stops, batch.documents.tolist(), strict=True
+        ):
+            piece = batch.tokens[row, start:stop]
+            piece = piece[piece != tokenizer.bos_id]
+            whole = tokenizer.encode(TEXTS[number_of(place)])
+            np.testing.assert_array_equal(piece, whole[before : before + piece.size])
+            num_continued += before > 0
+    assert num_continued > 20
+
+
+def test_the_epoch_of_a_row_is_that_of_its_documents(tmp_path):
+    """Also once lanes that are epochs apart, since one has short texts, are dealt out again to another number of ranks.
+
+    The epoch of a document is how often it has begun before.
+    """
+    texts = [f"short {row}" if row % 2 == 0 else f"long {row} " * 60 for row in range(40)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "0.parquet", row_group_size=1)
+    options = {"buffer_size": 2, "batch_size": 1, "length": 32, "prefetch": 0}
+    ranks = [make(tmp_path, rank=rank, world_size=2, **options) for rank in range(2)]
+    begun, epochs = Counter(), []
+
+    def check(batch):
+        epochs_of_pieces = []
+        for _, group, _, before in batch.documents.tolist():
+            begun[group] += before == 0
+            epochs_of_pieces.append(begun[group] - 1)
+        assert batch.epochs.tolist() == [max(epochs_of_pieces)]
+        epochs.append(int(batch.epochs[0]))
+
+    for _ in range(30):
+        batches = [next(rank) for rank in ranks]
+        for batch in batches:
+            check(batch)
+    assert epochs[-1] == 0 < epochs[-2]
+    alone = make(tmp_path, **options)
+    alone.load_state_dict([batch.state for batch in batches])
+    for _ in range(100):
+        check(next(alone))
+    assert 0 in epochs[61:]

@@ -1,8 +1,13 @@
 """Training: what nanochat learns from the same text, whatever way the text comes."""
 
 import json
+import random
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -121,12 +126,36 @@ def test_what_stops_the_reading_comes_through(error):
 
 
 def test_progress(monkeypatch, capsys):
-    """Nothing on standard output; on a terminal a line on standard error."""
+    """Nothing on standard output; on standard error a line for a new stage, or a bar on a terminal."""
     learnt(["a text"], progress=True)
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "merging  43 tokens from 0.0 M characters\n")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     learnt(["a text"], progress=True)
     out, err = capsys.readouterr()
     assert out == ""
     assert "documents" in err
+
+
+def test_ctrl_c_ends_the_merging(tmp_path):
+    """rustbpe is deaf to it; the command ends at once, saves nothing and leaves no process behind."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=9)) for _ in range(100_000)]
+    (tmp_path / "text.txt").write_text(" ".join(words))
+    command = [
+        Path(sys.executable).parent / "tokenfeed",
+        "train-tokenizer",
+        tmp_path / "text.txt",
+        "-o",
+        tmp_path / "out",
+    ]
+    options = ["--vocab-size", "60000", "--doc-cap", "10000000", "--val", "none"]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert "merging" in process.stderr.readline()
+    learner = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, "nothing was saved" in errors) == (130, True), errors
+    assert not (tmp_path / "out").exists()
+    assert len(learner) == 1
+    assert psutil.wait_procs(learner, timeout=20)[1] == []

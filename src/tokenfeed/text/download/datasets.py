@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from tokenfeed.errors import ArgumentError, DependencyError, DownloadError
+from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, quantity
 from tokenfeed.storage.address import clean, is_remote, parse, remember_token
 from tokenfeed.storage.failures import Failed, Failure, Kind
-from tokenfeed.text.sources.finding import read_listing
+from tokenfeed.text.sources.finding import Found, read_listing
+from tokenfeed.text.sources.splitting import named_split
 
 __all__ = ["PRESETS", "Dataset", "RemoteFile", "default_folder", "find_dataset", "local_name", "look_up", "numbered"]
 
@@ -55,15 +56,17 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Files to train on, in order, and one for validation."""
+    """Files to train on, in order, and those for validation."""
 
     name: str
     train: tuple[RemoteFile, ...]
-    val: RemoteFile
+    val: tuple[RemoteFile, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Names of files that are for tests: they are not fetched."""
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
-        for file in (*self.train, self.val):
+        for file in (*self.train, *self.val):
             if not file.name or "/" in file.name or file.name in (".", "..") or file.name.endswith((".tmp", ".json")):
                 raise ArgumentError(f"{self.name}: {file.name!r} cannot be the name of a file in a folder of text")
             if file.name in seen:
@@ -103,7 +106,7 @@ def numbered(template: str, *, name: str | None = None, on_hub: bool = False) ->
     """The files of `https://host/path/shard_{00000..01822}.parquet`; the last one is for validation.
 
     >>> dataset = numbered("https://host/shard_{08..10}.txt")
-    >>> [file.name for file in dataset.train], dataset.val.name
+    >>> [file.name for file in dataset.train], dataset.val[0].name
     (['shard_08.txt', 'shard_09.txt'], 'shard_10.txt')
     """
     match = _RANGE.search(template)
@@ -111,7 +114,7 @@ def numbered(template: str, *, name: str | None = None, on_hub: bool = False) ->
         raise ArgumentError(f"{clean(template)}: expected a range of at least two numbers such as {{00000..01822}}")
     numbers = range(int(match[1]), int(match[2]) + 1)
     files = [_file(template, match, number, len(match[1]), on_hub=on_hub) for number in numbers]
-    return Dataset(name or _folder_name(template), tuple(files[:-1]), files[-1])
+    return Dataset(name or _folder_name(template), tuple(files[:-1]), (files[-1],))
 
 
 def local_name(path: str) -> str:
@@ -133,7 +136,7 @@ def _open_ended(template: str, match: re.Match[str], count: int, folder: Path | 
         held_out = int(digits) if digits.isdecimal() else count  # a file of another dataset is noticed later
     numbers = (number for number in itertools.count() if number != held_out)
     train = [_file(template, match, number, width) for number in itertools.islice(numbers, count)]
-    return Dataset(name, tuple(train), _file(template, match, held_out, width))
+    return Dataset(name, tuple(train), (_file(template, match, held_out, width),))
 
 
 def _file(template: str, match: re.Match[str], number: int, width: int, *, on_hub: bool = False) -> RemoteFile:
@@ -148,9 +151,10 @@ def _folder_name(template: str) -> str:
 
 
 def _list_repository(address: str) -> Dataset:
-    """The parquet files of a repository, in the order of their paths; the last one is for validation.
+    """The parquet files of a repository, in the order of their paths. One request for every thousand files or so.
 
-    One request for every thousand files or so. They tell all sizes, and the SHA-256 of large files.
+    Files whose name or folder says validation are for that, and those that say test are left out. Where none says
+    validation, all are to train on: `stream` and `prepare` hold out a share of the documents.
     """
     match = _HUB.fullmatch(address)
     if not match:
@@ -166,21 +170,15 @@ def _list_repository(address: str) -> Dataset:
         raise DownloadError(f"cannot list {address}: {_failure(library, error).what}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DownloadError(f"cannot list {address}: {_endpoint(base)} does not answer with a list of files") from None
-    if len(found) < 2:
-        raise DownloadError(
-            f"{address} has {len(found)} parquet files; at least two are needed, one of them for validation"
-        )
-    files = [
-        RemoteFile(
-            local_name(each.path),
-            f"{base}/{quote(each.path)}",
-            each.size,
-            each.lfs.sha256 if each.lfs is not None and _SHA256.fullmatch(each.lfs.sha256) else None,
-        )
-        for each in sorted(found, key=lambda each: each.path)
-    ]
+    files: dict[str, list[RemoteFile]] = {"train": [], "val": [], "test": []}
+    for each in sorted(found, key=lambda each: each.path):
+        sha256 = each.lfs.sha256 if each.lfs is not None and _SHA256.fullmatch(each.lfs.sha256) else None
+        file = RemoteFile(local_name(each.path), f"{base}/{quote(each.path)}", each.size, sha256)
+        files[named_split(Found(each.path, each.path)) or "train"].append(file)
+    if not files["train"]:
+        raise DownloadError(f"{address} has {quantity(len(found), 'parquet file')}, and none to train on")
     name = local_name("/".join(filter(None, (repository, folder)))) + (f"@{revision}" if match[2] else "")
-    return Dataset(local_name(name), tuple(files[:-1]), files[-1])
+    return Dataset(name, tuple(files["train"]), tuple(files["val"]), tuple(file.name for file in files["test"]))
 
 
 def look_up(file: RemoteFile) -> RemoteFile:

@@ -31,7 +31,11 @@ class Downloaded:
 
     folder: Path
     paths: tuple[Path, ...]
-    """Files that are there now: those to train on in order, then the one for validation."""
+    """Files that are there now: those to train on in order, then those for validation."""
+    val: tuple[str, ...]
+    """Names of the files for validation; where there are none, `stream` and `prepare` hold out a share of the text."""
+    left_out: tuple[str, ...]
+    """Names of files of the dataset that are for tests, and were not fetched."""
     skipped: tuple[str, ...]
     """Names of the files that were there before."""
     failed: dict[str, str]
@@ -65,12 +69,12 @@ def download(
     progress: bool | Callable[[Arrival], None] = False,
     timeout: float | None = None,
 ) -> Downloaded:
-    """Bring the first `count` files of a dataset (−1: all) and the one for validation into a folder.
+    """Bring the first `count` files of a dataset (−1: all) and those for validation into a folder.
 
     `dataset` is a name, `hf://owner/name`, or an address of numbered files (`datasets.py`). The folder defaults to
     `~/.cache/tokenfeed/<name>`, or `$TOKENFEED_CACHE/<name>`. First `files.json` is written there with the names of all
     these files, so that a stream can begin with the first of them. A later call with a greater count makes that list
-    longer; no call makes it shorter or changes the file for validation. Then come the first file, the one for
+    longer; no call makes it shorter or changes the files for validation. Then come the first file, those for
     validation, and the rest in order, `workers` at a time. Files that are there are skipped, parts continued.
 
     A file is given up after `timeout` seconds without progress (default: TOKENFEED_TIMEOUT, or 120). It is then listed
@@ -90,14 +94,15 @@ def download(
     train = dataset.train if count < 0 else dataset.train[:count]
     with writing(place):
         place.mkdir(parents=True, exist_ok=True)
-    _extend_listing(place, Listing(tuple(file.name for file in train), (dataset.val.name,)))
+    val = tuple(file.name for file in dataset.val)
+    _extend_listing(place, Listing(tuple(file.name for file in train), val))
     with _bars() if progress is True else contextlib.nullcontext(progress or _ignore) as tell:
-        work = _Work(place, (*train[:1], dataset.val, *train[1:]), patience, tell)
+        work = _Work(place, (*train[:1], *dataset.val, *train[1:]), patience, tell)
         # A loop of its own: disks may be slow, and other requests of this process must not wait for them.
         with LoopThread("tokenfeed-download") as loop:
             loop.run(work.run(workers))
-    paths = tuple(place / file.name for file in (*train, dataset.val) if file.name not in work.failed)
-    return Downloaded(place, paths, tuple(work.skipped), work.failed)
+    paths = tuple(place / file.name for file in (*train, *dataset.val) if file.name not in work.failed)
+    return Downloaded(place, paths, val, dataset.left_out, tuple(work.skipped), work.failed)
 
 
 def _extend_listing(folder: Path, listing: Listing) -> None:

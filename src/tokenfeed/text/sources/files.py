@@ -137,7 +137,14 @@ class TextFiles:
 
     def first(self, count: int) -> "TextFiles":
         """The first `count` files alone."""
-        return self._again(split=self.split, count=count)
+        return TextFiles(
+            self._all_found,
+            self._splits,
+            split=self.split,
+            text_column=self.text_column,
+            wait_seconds=self._wait_seconds,
+            count=count,
+        )
 
     def digest(self, file: int) -> str:
         """8 bytes, in hex, that stand for the content of a file, wherever it lies. Two small reads, or one request.
@@ -147,24 +154,25 @@ class TextFiles:
         """
         return self._ask(file, lambda texts: texts.digest())
 
-    def documents(self, *, split: str | None = None) -> Iterator[str]:
+    def documents(self) -> Iterator[str]:
         """All documents one after the other: one epoch."""
-        for texts in self.iter_row_groups(split=split):
+        for texts in self.iter_row_groups():
             yield from texts
 
-    def iter_row_groups(self, *, split: str | None = None, start: int = 0, step: int = 1) -> Iterator[list[str]]:
+    def iter_row_groups(self, *, start: int = 0, step: int = 1) -> Iterator[list[str]]:
         """The documents of groups start, start + step, … counted over all files, each as a list: one epoch.
 
-        With `start=rank, step=world_size` every group is one rank's. `split` takes one split of all files found. A
-        group is in memory as a whole.
+        With `start=rank, step=world_size` every group is one rank's. A group is in memory as a whole.
         """
         if start < 0 or step < 1:
             raise ArgumentError(f"start is {start} and step {step}; they must be at least 0 and 1")
-        if split in (None, self.split):
-            return self._iter_row_groups(start, step)
-        if self.split != "all":
-            raise ArgumentError(f"these are the files of split {self.split!r} alone; find them again for {split!r}")
-        return self._again(split=split)._iter_row_groups(start, step)
+        groups_before = 0
+        for file in range(len(self)):
+            while (group := self.read(file, start - groups_before)) is not None:
+                batches = group.batches(max(1, group.num_rows))
+                yield [text for _, texts in batches for text in texts if text is not None]
+                start += step
+            groups_before += self.num_groups(file)  # known by now, from having found its end
 
     def close(self) -> None:
         """Close all files for good. A thread that waits for a file to arrive gets a ReadError."""
@@ -173,21 +181,6 @@ class TextFiles:
             texts = list(self._texts.values())
         for text in texts:
             text.close()
-
-    def _again(self, *, split: str, count: int | None = None) -> "TextFiles":
-        column, seconds = self.text_column, self._wait_seconds
-        return TextFiles(
-            self._all_found, self._splits, split=split, text_column=column, wait_seconds=seconds, count=count
-        )
-
-    def _iter_row_groups(self, wanted: int, step: int) -> Iterator[list[str]]:
-        groups_before = 0
-        for file in range(len(self)):
-            while (group := self.read(file, wanted - groups_before)) is not None:
-                batches = group.batches(max(1, group.num_rows))
-                yield [text for _, texts in batches for text in texts if text is not None]
-                wanted += step
-            groups_before += self.num_groups(file)  # known by now, from having found its end
 
     def _ask(self, file: int, question: Callable[[TextFile], Answer]) -> Answer:
         """The answer of a file that is as it was first seen, before and after, so in between too."""

@@ -46,7 +46,7 @@ class Listing:
     val: tuple[str, ...]
 
 
-def find_files(source: PathLike | Sequence[PathLike]) -> list[Found]:
+def find_files(source: PathLike | Sequence[PathLike], endings: tuple[str, ...] = ENDINGS) -> list[Found]:
     """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
     Files of one entry are sorted by name; a list keeps its order. A folder with a `files.json` consists of what that
@@ -60,7 +60,7 @@ def find_files(source: PathLike | Sequence[PathLike]) -> list[Found]:
     remote = [one for one in given if is_remote(one)]
     if remote and len(remote) < len(given):
         raise ArgumentError(f"local files and remote ones, such as {shown(remote[0])}, cannot be read together")
-    found = [file for one in given for file in (_expand_remote(one) if remote else _expand(local_path(one)))]
+    found = [file for one in given for file in _expand(one, endings, is_remote=bool(remote))]
     _check_distinct(found)
     names = _relative([shown(file.path) if remote else os.path.abspath(file.path) for file in found])  # noqa: PTH100
     return [replace(file, name=name) for file, name in zip(found, names, strict=True)]
@@ -101,46 +101,49 @@ def _plain_names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _expand(text: str) -> list[Found]:
-    """The local files that one entry stands for."""
+def _expand(given: str, endings: tuple[str, ...], *, is_remote: bool) -> list[Found]:
+    """The files that one entry stands for."""
+    if is_remote:
+        return _expand_remote(given, endings)
+    text = local_path(given)
     path = Path(text)
     if path.is_file():
-        return [_known(text)]
+        return [_known(text, endings)]
     if path.is_dir():
         listing = read_listing(path)
         if listing is not None:
             named = [(name, "train") for name in listing.train] + [(name, "val") for name in listing.val]
             if not named:
                 raise NotFoundError(f"{path / _LISTING} lists no file")
-            return [_known(str(path / name), split) for name, split in named]
+            return [_known(str(path / name), endings, split) for name, split in named]
         paths = [str(child) for child in path.iterdir() if child.is_file()]
     elif not glob.has_magic(text):
         raise NotFoundError(f"there is no file or folder {text}")
     else:
         paths = [name for name in glob.glob(text, recursive=True) if Path(name).is_file()]  # noqa: PTH207
-    return _texts(text, paths, is_folder=path.is_dir())
+    return _texts(text, paths, endings, is_folder=path.is_dir())
 
 
-def _expand_remote(source: str) -> list[Found]:
+def _expand_remote(source: str, endings: tuple[str, ...]) -> list[Found]:
     """The remote files that one entry stands for."""
     address = shown(source)
     folder, _, pattern = address.rpartition("/")
-    if parse(address).is_http or (address.endswith(ENDINGS) and not glob.has_magic(pattern)):
-        _known(address)
+    if parse(address).is_http or (address.endswith(endings) and not glob.has_magic(pattern)):
+        _known(address, endings)
         return [Found(source)]
     is_folder = not glob.has_magic(pattern)
     if is_folder:
         folder, pattern = address, "*"
     names = fnmatch.filter(list_folder(folder), pattern)
-    return _texts(address, [join(folder, name) for name in names], is_folder=is_folder)
+    return _texts(address, [join(folder, name) for name in names], endings, is_folder=is_folder)
 
 
-def _texts(source: str, paths: Iterable[str], *, is_folder: bool) -> list[Found]:
+def _texts(source: str, paths: Iterable[str], endings: tuple[str, ...], *, is_folder: bool) -> list[Found]:
     """Those of the files in a folder, or matching a pattern, that hold text."""
-    texts = sorted(path for path in paths if path.endswith(ENDINGS) and not path.rpartition("/")[2].startswith("."))
+    texts = sorted(path for path in paths if path.endswith(endings) and not path.rpartition("/")[2].startswith("."))
     if not texts:
         where = f"in the folder {source} there is" if is_folder else f"the pattern {source} matches"
-        raise NotFoundError(f"{where} no file ending in {', '.join(ENDINGS)}")
+        raise NotFoundError(f"{where} no file ending in {', '.join(endings)}")
     notes = [path for path in texts if kind_of(path) == "txt"]
     if is_folder and notes and len(notes) < len(texts):  # a note would be a document, or all of `val`
         raise ArgumentError(
@@ -151,9 +154,9 @@ def _texts(source: str, paths: Iterable[str], *, is_folder: bool) -> list[Found]
     return [Found(path) for path in texts]
 
 
-def _known(path: str, split: str | None = None) -> Found:
-    if not path.endswith(ENDINGS):
-        raise ArgumentError(f"{path} cannot be read as text; its name must end in {', '.join(ENDINGS)}")
+def _known(path: str, endings: tuple[str, ...], split: str | None = None) -> Found:
+    if not path.endswith(endings):
+        raise ArgumentError(f"{path} cannot be read as text; its name must end in {', '.join(endings)}")
     return Found(path, listed=split)
 
 

@@ -31,6 +31,7 @@ _SKIP_BYTES = 1 << 20
 _MAX_IDLE = 4
 
 _Line = tuple[int, bytes]
+_NOTHING: tuple[int, list[_Line]] = -1, []
 Parse = Callable[[str, Sequence[str]], tuple[str | None, dict[str, Any]]]
 
 
@@ -47,15 +48,15 @@ class JsonlText:
         self._column = column
         self._lock = threading.Lock()
         self._idle: list[_Lines] = []  # least recently used first
-        self._times_closed = 0
         self._starts = [(0, 0)]  # (byte, line) where each group begins, of those reached so far
         self._num_groups: int | None = None
-        self._peeked: tuple[int, list[_Line]] | None = None
+        self._peeked = _NOTHING
 
     def num_groups(self) -> int:
         """How many groups of 1,024 documents there are. Reads the file to its end the first time."""
-        while self._num_groups is None:
-            self._reach(None)
+        if self._num_groups is None:
+            self._reach(sys.maxsize)
+        assert self._num_groups is not None
         return self._num_groups
 
     def has_group(self, group: int) -> bool:
@@ -63,26 +64,23 @@ class JsonlText:
         if self._num_groups is not None:
             return group < self._num_groups
         lines = self._reach(group)
-        if lines is not None:
-            self._peeked = group, lines
-        return lines is not None
+        self._peeked = group, lines
+        return bool(lines)
 
     def read(self, group: int, start: int = 0) -> MemoryGroup[_Line] | None:
         """A group from row `start` on; None when there is no such group. Reads its lines, parses nothing yet."""
-        if self._num_groups is not None and group >= self._num_groups:
-            return None
-        peeked, self._peeked = self._peeked, None
-        lines = peeked[1] if peeked is not None and peeked[0] == group else self._reach(group)
-        return None if lines is None else MemoryGroup(lines, self._parse, start)
+        (peeked, lines), self._peeked = self._peeked, _NOTHING
+        if peeked != group:
+            lines = [] if self._num_groups is not None and group >= self._num_groups else self._reach(group)
+        return MemoryGroup(lines, self._parse, start) if lines else None
 
     def digest(self) -> str:
         return self._file.digest()
 
     def close(self) -> None:
-        """Close what nobody uses now; what is in use is closed when it is given back. What was learnt is kept."""
+        """Close what nobody uses now. What was learnt is kept."""
         with self._lock:
             idle, self._idle = self._idle, []
-            self._times_closed += 1
         for lines in idle:
             lines.close()
 
@@ -124,56 +122,41 @@ class JsonlText:
                 f"of the first are {', '.join(list(objects[0])[:20]) or 'none'}. Name one that is there: {option}"
             )
 
-    def _reach(self, group: int | None) -> list[_Line] | None:
-        """(line number, line) of a group's documents; None when the file ends before it. Group None is the end."""
-        lines, lent = self._take(group)
+    def _reach(self, group: int) -> list[_Line]:
+        """(line number, line) of a group's documents; none where the file ends before it."""
+        lines, found = self._take(group), [(0, b"")]
         try:
-            while True:
-                at = lines.group
-                found = lines.take_group(keep=at == group)
-                self._learn(lines, ended=not found)
-                if not found or at == group:
-                    break
+            while found and lines.group <= group:
+                found = lines.take_group(keep=lines.group == group)
+                with self._lock:
+                    if not found:
+                        self._num_groups = lines.group
+                    elif lines.group == len(self._starts):
+                        self._starts.append((lines.byte, lines.line))
         except BaseException:
             lines.close()
             raise
-        self._give_back(lines, lent)
-        return found or None
-
-    def _learn(self, lines: "_Lines", *, ended: bool) -> None:
         with self._lock:
-            if ended:
-                self._num_groups = lines.group
-            elif lines.group == len(self._starts):
-                self._starts.append((lines.byte, lines.line))
-
-    def _take(self, group: int | None) -> tuple["_Lines", int]:
-        """The stream that has the least way to go to a group, and what `_give_back` must know."""
-        can_seek = self._file.codec is None
-        with self._lock:
-            lent = self._times_closed
-            known = len(self._starts) - 1 if group is None else min(group, len(self._starts) - 1)
-            usable = [lines for lines in self._idle if group is None or lines.group <= group]
-            best = max(usable, key=lambda lines: lines.group, default=None)
-            if best is None and can_seek and self._idle:
-                best = self._idle[-1]
-            if best is not None:
-                self._idle.remove(best)
-            start = self._starts[known]
-        if best is None:
-            best = _Lines(self._file)
-        if can_seek and (best.group < known or (group is not None and best.group > group)):
-            best.seek(*start, group=known)
-        return best, lent
-
-    def _give_back(self, lines: "_Lines", lent: int) -> None:
-        dropped: _Lines | None = lines
-        with self._lock:
-            if lent == self._times_closed:
-                self._idle.append(lines)
-                dropped = self._idle.pop(0) if len(self._idle) > _MAX_IDLE else None
+            self._idle.append(lines)
+            dropped = self._idle.pop(0) if len(self._idle) > _MAX_IDLE else None
         if dropped is not None:
             dropped.close()
+        return found
+
+    def _take(self, group: int) -> "_Lines":
+        """The stream that has the least way to go to a group."""
+        can_seek = self._file.codec is None
+        with self._lock:
+            known = min(group, len(self._starts) - 1)
+            start = self._starts[known]
+            usable = [lines for lines in self._idle if can_seek or lines.group <= group]
+            best = max(usable, key=lambda lines: (lines.group <= group, lines.group), default=None)
+            if best is not None:
+                self._idle.remove(best)
+        lines = best or _Lines(self._file)
+        if can_seek and not known <= lines.group <= group:
+            lines.seek(*start, group=known)
+        return lines
 
 
 class _Lines:

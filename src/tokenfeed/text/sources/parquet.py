@@ -6,15 +6,15 @@ compressed column chunk first (132 MB for a row group of 300 MB of text); read t
 200 MB takes 570 MB while it is read (770 compressed by Snappy, 850 by zstd); as JSONL or plain text it takes 20 MB.
 """
 
+import codecs
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import IO, Any
 
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, ReadError, TruncatedError
+from tokenfeed.errors import CorruptionError, FormatError, MissingError, ReadError, TruncatedError
 from tokenfeed.storage.local import reading
-from tokenfeed.text.sources.parquet_values import fits_json, is_text, is_written_out, pieces_of, texts_of
 from tokenfeed.text.sources.portions import Portion, Tally, TextRules
 from tokenfeed.text.sources.stored import StoredFile
 
@@ -24,12 +24,13 @@ _MAGIC = b"PAR1"
 _TAIL_BYTES = 8  # the length of the footer, and the magic
 _BUFFER_BYTES = 1 << 20
 _DECODED_ROWS = 128, 1024  # at least and at most, of one step of Arrow
+_TEXTS = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 
 class ParquetText:
     """The text column of one Parquet file. Any number of threads may read at once.
 
-    The footer is parsed once; each read opens the file for itself (40 to 100 µs), and nothing stays open.
+    The footer is parsed once; each pass opens the file for itself (40 to 100 µs), and nothing stays open.
     """
 
     def __init__(self, file: StoredFile, column: str) -> None:
@@ -41,7 +42,8 @@ class ParquetText:
     def num_groups(self) -> int:
         """How many row groups the footer lists."""
         if self._metadata is None:
-            self._open().close(force=True)
+            with self.opened():
+                pass
         count: int = self._metadata.num_row_groups
         return count
 
@@ -53,17 +55,14 @@ class ParquetText:
 
         Rows before `start` are decoded and dropped, at about 600 MB/s.
         """
-        if not self.has_group(group):
-            return None
-        return RowGroup(self, self._open(), group, self._metadata.row_group(group).num_rows, start)
+        return RowGroup(self, group, self._metadata.row_group(group).num_rows, start) if self.has_group(group) else None
 
     def cut(self, slice_bytes: int) -> list[int]:
         """Bounds of runs of row groups of at most `slice_bytes`, uncompressed, or of one row group. Reads the footer.
 
         Row groups of 30, 30, 50 and 10 bytes, slices of 60: 0, 2, 4.
         """
-        bounds, in_run = [0], 0
-        sizes = [self._metadata.row_group(group).total_byte_size for group in range(self.num_groups())]
+        bounds, in_run, sizes = [0], 0, self._sizes()
         for group, size in enumerate(sizes):
             if group > bounds[-1] and in_run + size > slice_bytes:
                 bounds.append(group)
@@ -71,20 +70,18 @@ class ParquetText:
             in_run += size
         return [*bounds, len(sizes)] if sizes else [0]
 
+    def _sizes(self) -> list[int]:
+        return [self._metadata.row_group(group).total_byte_size for group in range(self.num_groups())]
+
     def read_slice(self, start: int, stop: int, rules: TextRules) -> Iterator[Portion]:
         """The documents of the row groups [start, stop)."""
-        file = self._open(rules.keep)
-        try:
-            tally, size = Tally(rules), self._file.stamp()[0]
-            sizes = [self._metadata.row_group(group).total_byte_size for group in range(self.num_groups())]
+        with self.opened(rules.keep) as file:
+            tally, size, sizes = Tally(rules), self._file.stamp()[0], self._sizes()
             ends = [0, *accumulate(sizes)] if any(sizes) else range(len(sizes) + 1)
             shares = [size * end // ends[-1] - size * ends[start] // ends[-1] for end in ends[start : stop + 1]]
             for group in range(start, stop):
-                reached, after = shares[group - start : group - start + 2]
-                yield from self._read_group(file, group, tally, rules, reached, after - reached)
+                yield from self._read_group(file, group, tally, rules, *shares[group - start : group - start + 2])
             yield tally.portion(shares[-1])
-        finally:
-            file.close(force=True)
 
     def digest(self) -> str:
         return self._file.digest(self._read_footer)
@@ -108,7 +105,7 @@ class ParquetText:
             raise CorruptionError(f"{self.name}, row group {group} has {row:,} rows; its footer says {num_rows:,}")
 
     def _read_group(
-        self, file: Any, group: int, tally: Tally, rules: TextRules, reached: int, group_share: int
+        self, file: Any, group: int, tally: Tally, rules: TextRules, reached: int, reached_after: int
     ) -> Iterator[Portion]:
         metadata = self._metadata.row_group(group)
         columns = (metadata.column(number) for number in range(metadata.num_columns))
@@ -117,7 +114,7 @@ class ParquetText:
         rows_at_once = max(1, min(_DECODED_ROWS[1], rows_at_once))
         for row, batch in self.decode(file, group, [self.column, *rules.keep], rows_at_once):
             where = f"{self.name}, row group {group}"
-            so_far = reached + group_share * (row + batch.num_rows) // max(1, metadata.num_rows)
+            so_far = reached + (reached_after - reached) * (row + batch.num_rows) // max(1, metadata.num_rows)
             kept = _kept(batch, rules.keep)
             with self.explaining(where):
                 texts = texts_of(_column(batch, self.column), None if rules.whole else rules.long_bytes)
@@ -128,22 +125,23 @@ class ParquetText:
                 elif text is None:
                     tally.null(f"{where}, row {row + place}")
                 elif isinstance(text, UnicodeDecodeError):
-                    tally.malformed(f"{where}, row {row + place}", _not_utf8(self.column, text))
+                    tally.malformed(f"{where}, row {row + place}", self.not_utf8(text))
                 else:
-                    pieces = pieces_of(text, rules.portion_bytes)
+                    pieces = _pieces_of(text, rules.portion_bytes)
                     yield from tally.pieces(((piece, so_far) for piece in pieces), values)
             if tally.is_full:
                 yield tally.portion(so_far)
 
-    def _open(self, keep: Sequence[str] = ()) -> Any:
-        """A ParquetFile that has the text column and those to keep, for the caller to close."""
+    @contextlib.contextmanager
+    def opened(self, keep: Sequence[str] = ()) -> Iterator[Any]:
+        """A ParquetFile that has the text column and those to keep."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with reading(self.name):
             is_local = not self._file.is_remote
             source = pa.OSFile(os.fsencode(self._file.path)) if is_local else pa.PythonFile(self._file.open(), "r")
-        try:
+        with contextlib.closing(source):
             try:
                 file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False, buffer_size=_BUFFER_BYTES)
             except (pa.ArrowException, OSError, ValueError, LookupError) as error:
@@ -153,10 +151,7 @@ class ParquetText:
             for name in (self.column, *keep):
                 self._check_column(file, name)
             self._metadata = file.metadata
-        except BaseException:
-            source.close()
-            raise
-        return file
+            yield file
 
     def _check_column(self, file: Any, name: str) -> None:
         with self.explaining("its schema"):
@@ -170,12 +165,12 @@ class ParquetText:
                 f"is there: {option}"
             )
         kind = schema.field(places[0]).type
-        if name == self.column and not is_text(kind):
+        if name == self.column and not _is_text(kind):
             raise FormatError(
                 f"{self.name}: column {name!r} is {kind}, not text; expected strings, plain or dictionary-encoded, or "
                 "bytes that are UTF-8"
             )
-        if name != self.column and not (is_written_out(kind) or fits_json(kind)):
+        if name != self.column and not (_is_written_out(kind) or _fits_json(kind)):
             raise FormatError(
                 f"{self.name}: column {name!r} is {kind}, which JSON cannot hold. Leave it out of those to keep."
             )
@@ -197,14 +192,14 @@ class ParquetText:
             tail = file.read()
         if size == 0:
             return FormatError(f"{self.name} is empty: 0 bytes are no Parquet file. Fetch or write it again.")
-        if head == _MAGIC and tail != _MAGIC:
-            return CorruptionError(
-                f"{self.name} begins as a Parquet file, but its end is missing: the last of its {size:,} bytes are "
-                f"{tail!r}, expected {_MAGIC!r}. It was cut short: fetch or write it again."
-            )
-        if head == tail == _MAGIC:
-            return CorruptionError(f"{self.name}: its footer cannot be understood ({_one_line(why)})")
-        return FormatError(f"{self.name} is no Parquet file: it begins with {head!r}, expected {_MAGIC!r}")
+        if head != _MAGIC:
+            return FormatError(f"{self.name} is no Parquet file: it begins with {head!r}, expected {_MAGIC!r}")
+        if tail == _MAGIC:
+            return CorruptionError(f"{self.name}: its footer cannot be understood ({' '.join(why.split())})")
+        return CorruptionError(
+            f"{self.name} begins as a Parquet file, but its end is missing: the last of its {size:,} bytes are "
+            f"{tail!r}, expected {_MAGIC!r}. It was cut short: fetch or write it again."
+        )
 
     @contextlib.contextmanager
     def explaining(self, where: str) -> Iterator[None]:
@@ -214,30 +209,28 @@ class ParquetText:
         try:
             with reading(self.name):
                 yield
-        except ReadError as error:
-            if error.errno is not None:  # Arrow says OSError of damaged bytes too, but without a number
+        except (ReadError, pa.ArrowException, ValueError, LookupError) as error:
+            # Arrow says OSError of damaged bytes too, but without a number
+            if isinstance(error, MemoryError) or (isinstance(error, ReadError) and error.errno is not None):
                 raise
-            raise self._damaged(where, error.__cause__ or error) from error
-        except (pa.ArrowException, ValueError, LookupError) as error:
-            if isinstance(error, MemoryError):
-                raise
-            raise self._damaged(where, error) from error
+            cause = error.__cause__ or error if isinstance(error, ReadError) else error
+            message = f"{self.name}, {where}: the data is damaged ({' '.join(str(cause).split())})"
+            if "end of stream" in str(cause) or "Page was smaller" in str(cause):
+                raise TruncatedError(
+                    f"{message}. The file ended early: something cut it.", filename=self.name
+                ) from error
+            raise CorruptionError(f"{message}. Fetch or write the file again.") from error
 
-    def _damaged(self, where: str, error: BaseException) -> CorruptionError | TruncatedError:
-        message = f"{self.name}, {where}: the data is damaged ({_one_line(str(error))})"
-        if "end of stream" in str(error) or "Page was smaller" in str(error):
-            return TruncatedError(f"{message}. The file ended early: something cut it.", filename=self.name)
-        return CorruptionError(f"{message}. Fetch or write the file again.")
+    def not_utf8(self, error: UnicodeDecodeError) -> str:
+        return f"{self.column!r} is not UTF-8 ({error.reason} at byte {error.start:,})"
 
 
 class RowGroup:
-    """One row group, open for one pass over its texts. One thread at a time may use it."""
+    """One row group from row `start` on, of `num_rows` in all."""
 
-    def __init__(self, parent: ParquetText, file: Any, group: int, num_rows: int, start: int) -> None:
+    def __init__(self, parent: ParquetText, group: int, num_rows: int, start: int) -> None:
         self.num_rows = num_rows
-        """Rows of the whole row group, those before `start` included."""
         self._parent = parent
-        self._file = file
         self._group = group
         self._start = start
 
@@ -245,31 +238,21 @@ class RowGroup:
         """(first row, texts) of the rows [0, size), [size, 2·size), … of the row group, less those before `start`.
 
         Decoding happens as they are asked for, without the GIL (600 MB/s from zstd); the GIL is held while the strings
-        are made (1,100 MB/s). May be called once.
+        are made (1,100 MB/s).
         """
-        file, self._file = self._file, None
-        if file is None:
-            raise ArgumentError("batches() of a row group can be called once; read the row group again")
-        try:
-            if self._start < self.num_rows:
-                yield from self._slices(file, size)
-        finally:
-            file.close(force=True)
-
-    def _slices(self, file: Any, size: int) -> Iterator[tuple[int, list[str | None]]]:
-        least, most = _DECODED_ROWS
-        rows_at_once = min(size * max(1, least // size), most)
+        parent, (least, most) = self._parent, _DECODED_ROWS
+        if self._start >= self.num_rows:
+            return
         first, texts = self._start, list[str | None]()
-        for row, batch in self._parent.decode(file, self._group, [self._parent.column], rows_at_once):
-            column = _column(batch, self._parent.column)
-            at = min(max(row, self._start), row + len(column))
-            while at < row + len(column):
-                stop = min(row + len(column), (at // size + 1) * size)
-                texts += self._strings(column.slice(at - row, stop - at), at)
-                at = stop
-                if at % size == 0:
-                    yield first, texts
-                    first, texts = at, []
+        with parent.opened() as file:
+            for row, batch in parent.decode(
+                file, self._group, [parent.column], min(size * max(1, least // size), most)
+            ):
+                skipped = max(0, self._start - row)
+                texts += self._strings(_column(batch, parent.column)[skipped:], row + skipped)
+                while len(texts) >= (count := size - first % size):
+                    yield first, texts[:count]
+                    first, texts = first + count, texts[count:]
         if texts:
             yield first, texts
 
@@ -280,9 +263,97 @@ class RowGroup:
         strings = [text for text in texts if text is None or isinstance(text, str)]
         if len(strings) < len(texts):
             row, error = next((row, text) for row, text in enumerate(texts) if isinstance(text, UnicodeDecodeError))
-            what = _not_utf8(self._parent.column, error)
-            raise FormatError(f"{self._parent.name}, {where}, row {first_row + row}: {what}") from error
+            raise FormatError(
+                f"{self._parent.name}, {where}, row {first_row + row}: {self._parent.not_utf8(error)}"
+            ) from error
         return strings
+
+
+def texts_of(column: Any, long_bytes: int | None) -> list[str | memoryview | UnicodeDecodeError | None]:
+    """The values of a column: strings; Arrow's bytes of those longer than `long_bytes`; what is wrong with others.
+
+    One call of Arrow makes all strings, as fast as slicing its buffers by hand; only where one of them is long or is
+    not UTF-8 are they looked at one by one.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_dictionary = pa.types.is_dictionary(column.type)
+    if long_bytes is not None:
+        values = column.dictionary if is_dictionary else column
+        if (pc.max(pc.binary_length(values)).as_py() or 0) > long_bytes:
+            return [_text_of(column, place, long_bytes) for place in range(len(column))]
+    decoded = column.dictionary_decode() if is_dictionary else column
+    try:
+        texts: list[Any] = decoded.to_pylist()
+        return [None if text is None else text.decode() for text in texts] if "binary" in str(decoded.type) else texts
+    except UnicodeDecodeError:
+        return [_text_of(column, place, None) for place in range(len(column))]
+
+
+def _text_of(column: Any, place: int, long_bytes: int | None) -> str | memoryview | UnicodeDecodeError | None:
+    data = _bytes_of(column, place)
+    if data is None:
+        return None
+    try:
+        if long_bytes is None or len(data) <= long_bytes:
+            return str(data, "utf-8")
+        for _ in _pieces_of(data, long_bytes):  # all of it must be right before anything is handed over
+            pass
+    except UnicodeDecodeError as error:
+        return error
+    return data
+
+
+def _bytes_of(column: Any, place: int) -> memoryview | None:
+    """The bytes of a value where Arrow has them (`column[place]` would copy them)."""
+    import pyarrow as pa
+
+    if not column[place : place + 1].is_valid()[0].as_py():
+        return None
+    if pa.types.is_dictionary(column.type):
+        return _bytes_of(column.dictionary, column.indices[place].as_py())
+    if str(column.type).endswith("_view"):
+        return memoryview(column[place].as_buffer())
+    size = 8 if str(column.type).startswith("large_") else 4
+    _, offsets, data = column.buffers()
+    at = (column.offset + place) * size
+    start, stop = memoryview(offsets)[at : at + 2 * size].cast("B").cast("q" if size == 8 else "i")
+    return memoryview(b"") if data is None else memoryview(data)[start:stop]
+
+
+def _pieces_of(data: memoryview, piece_bytes: int) -> Iterator[str]:
+    """UTF-8 as strings of about `piece_bytes` each."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(data), piece_bytes):
+        yield decoder.decode(data[start : start + piece_bytes], start + piece_bytes >= len(data))
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a column of this type holds text: strings, plain or dictionary-encoded, or bytes."""
+    import pyarrow as pa
+
+    return str(kind.value_type if pa.types.is_dictionary(kind) else kind) in _TEXTS
+
+
+def _is_written_out(kind: Any) -> bool:
+    """Whether values of a type are kept in the way Arrow writes them: 2024-05-01 12:00:00, 1.50."""
+    import pyarrow as pa
+
+    return bool((pa.types.is_temporal(kind) and not pa.types.is_interval(kind)) or pa.types.is_decimal(kind))
+
+
+def _fits_json(kind: Any) -> bool:
+    """Whether JSON can hold the values of a type."""
+    import pyarrow as pa
+
+    is_a = pa.types
+    if is_a.is_struct(kind) or is_a.is_map(kind):
+        return all(_fits_json(kind.field(number).type) for number in range(kind.num_fields))
+    if any(test(kind) for test in (is_a.is_dictionary, is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list)):
+        return _fits_json(kind.value_type)
+    simple = (is_a.is_null, is_a.is_boolean, is_a.is_integer, is_a.is_floating, is_a.is_string, is_a.is_large_string)
+    return any(test(kind) for test in simple) or str(kind) == "string_view"
 
 
 def _column(batch: Any, name: str) -> Any:
@@ -294,13 +365,5 @@ def _kept(batch: Any, keep: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow as pa
 
     columns = [_column(batch, name) for name in keep]
-    values = [(each.cast(pa.string()) if is_written_out(each.type) else each).to_pylist() for each in columns]
+    values = [(each.cast(pa.string()) if _is_written_out(each.type) else each).to_pylist() for each in columns]
     return [dict(zip(keep, row, strict=True)) for row in zip(*values, strict=True)]
-
-
-def _not_utf8(column: str, error: UnicodeDecodeError) -> str:
-    return f"{column!r} is not UTF-8 ({error.reason} at byte {error.start:,})"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

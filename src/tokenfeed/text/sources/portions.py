@@ -111,13 +111,13 @@ class TextFile(Protocol):
 class MemoryGroup(Generic[Row]):
     """A group whose rows are in memory, and are parsed as they are asked for."""
 
-    def __init__(self, rows: Sequence[Row], parse: Callable[[Row], str | None], start: int) -> None:
+    def __init__(self, rows: Sequence[Row], parse: Callable[[Row], Any], start: int) -> None:
         self.num_rows = len(rows)
         self._rows = rows
         self._parse = parse
         self._start = start
 
-    def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
+    def batches(self, size: int) -> Iterator[tuple[int, list[Any]]]:
         first = self._start
         while first < self.num_rows:
             stop = min(self.num_rows, (first // size + 1) * size)

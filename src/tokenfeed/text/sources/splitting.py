@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tokenfeed.errors import ArgumentError, NotFoundError, quantity
 from tokenfeed.text.sources.finding import ENDINGS, Found
@@ -86,8 +87,8 @@ def named_split(file: Found) -> str | None:
     `train-00000-of-00010.parquet`, `c4-validation.0007.json.gz`, `pile.test.jsonl`, `val/part-0.parquet`
     """
     *folders, name = shown(file.path).split("/")
-    ending = next(ending for ending in sorted(ENDINGS, key=len, reverse=True) if name.endswith(ending))
-    words = [word for word in re.split("[^a-z]+", name.removesuffix(ending).lower()) if word not in ("", "of")]
+    stem = next((name.removesuffix(one) for one in sorted(ENDINGS, key=len) if name.endswith(one)), Path(name).stem)
+    words = [word for word in re.split("[^a-z]+", stem.lower()) if word not in ("", "of")]
     found = {_WORDS.get(word) for word in (words[:1] + words[-1:])}
     for split in ("test", "val", "train"):
         if split in found:

@@ -6,6 +6,7 @@ A conversation becomes BOS and, message by message, special tokens around the te
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -14,16 +15,14 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, FitError, FormatError
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.plan.state import check_parts
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.batch import HostBatch
-from tokenfeed.text.streaming.chunks import Encoded
-from tokenfeed.text.streaming.cursors import LaneCursor
+from tokenfeed.text.sources.portions import MemoryGroup
+from tokenfeed.text.streaming.documents import Documents, Encoded
 from tokenfeed.text.streaming.feed import TextFeed
-from tokenfeed.text.streaming.options import StreamOptions
+from tokenfeed.text.streaming.making import StreamOptions
 from tokenfeed.text.streaming.packer import Packing
 from tokenfeed.text.streaming.rows import StreamRows
-from tokenfeed.text.streaming.source import DocumentSource
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Bools, Ints
 
@@ -50,12 +49,12 @@ class ConversationList(Protocol):
 
 def stream_chat(
     conversations: ConversationList,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | str | os.PathLike[str],
     *,
     batch_size: int | Mapping[int, int],
     length: int,
     buffer_size: int = 100,
-    too_long: str = "keep",
+    too_long: str = "truncate",
     lanes: int | None = None,
     epochs: int | None = None,
     threads: int = 2,
@@ -68,28 +67,29 @@ def stream_chat(
     """Endless batches of conversations, each `{"messages": [{"role": …, "content": …}, …]}`, as nanochat packs them.
 
     Rows hold whole conversations by best fit, and are padded where none fits. `batch.loss_mask` is False wherever there
-    is nothing to learn. A conversation longer than a row is never placed: with `too_long="keep"` it stays in the buffer
-    for good, as in nanochat, which is an error once nothing else is left there; "drop" skips it. Lane l has the
-    conversations l, l + lanes, …, epoch after epoch. The other options are those of `stream`.
+    is nothing to learn. `too_long` says what happens to a conversation of more tokens than fit: "truncate" keeps the
+    first `length` of them, as nanochat does with its rows of 2,048; "drop" leaves it out; "error" raises. Lane l has
+    the conversations l, l + lanes, …, epoch after epoch. The other options are those of `stream`.
     """
     rank, world_size = find_rank(rank, world_size)
     sizes = BatchSizes(batch_size)
     options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
-    if too_long not in ("keep", "drop"):
-        raise ArgumentError(f"too_long is {too_long!r}; it must be 'keep' or 'drop'")
     packing = Packing.padding(length=length, buffer_size=buffer_size)
-    source = Conversations(conversations, tokenizer, longest=length + 1 if too_long == "drop" else None)
-    return TextFeed(source, packing, options)
+    return TextFeed(Conversations(conversations, Tokenizer.of(tokenizer), length, too_long), packing, options)
 
 
 def render(conversations: Iterable[Conversation], tokenizer: Tokenizer) -> tuple[Array, Bools, Ints]:
     """(ids, mask, offsets): conversation i is ids[offsets[i]:offsets[i + 1]]; mask says which tokens are learned."""
-    parts = [_parts_of(number, conversation) for number, conversation in enumerate(conversations)]
+    return _render(enumerate(conversations), tokenizer)
+
+
+def _render(numbered: Iterable[tuple[int, Conversation]], tokenizer: Tokenizer) -> tuple[Array, Bools, Ints]:
+    parts = [_parts_of(number, conversation) for number, conversation in numbered]
     flat = [part for conversation in parts for part in conversation]
     texts, text_offsets = tokenizer.encode_batch([text for text, kind in flat if kind < _SPECIAL], threads=1)
-    lengths = np.ones(len(flat), np.int64)
     kinds = np.array([kind for _, kind in flat], np.int64)
     is_text = kinds < _SPECIAL
+    lengths = np.ones(len(flat), np.int64)
     lengths[is_text] = np.diff(text_offsets)
     ends = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.empty(ends[-1], tokenizer.dtype)
@@ -156,18 +156,6 @@ def _text(message: Mapping[str, Any]) -> str:
     return content
 
 
-class _Conversation:
-    """A row group of one conversation."""
-
-    num_rows = 1
-
-    def __init__(self, conversation: Any) -> None:
-        self._conversation = conversation
-
-    def batches(self, size: int) -> Iterator[tuple[int, list[Any]]]:
-        yield 0, [self._conversation]
-
-
 class _ConversationFile:
     """Conversations as one file, in which each is a row group."""
 
@@ -185,56 +173,64 @@ class _ConversationFile:
     def has_group(self, file: int, group: int) -> bool:
         return group < len(self._conversations)
 
-    def read(self, file: int, group: int, start: int = 0) -> _Conversation | None:
-        return _Conversation(self._conversations[group]) if start == 0 and self.has_group(file, group) else None
+    def read(self, file: int, group: int, start: int = 0) -> MemoryGroup[Any] | None:
+        """The number of a conversation, and the conversation."""
+        is_there = start == 0 and self.has_group(file, group)
+        return MemoryGroup([(group, self._conversations[group])], lambda row: row, 0) if is_there else None
 
 
-class Conversations(DocumentSource):
+class Conversations(Documents):
     """Conversations as the documents of a stream. The mask of a token travels in its highest bit.
 
     Lanes do not begin to count again in a new epoch: lane 1 of 2 has conversations 1, 0, 2, 1, … of three, as nanochat.
     """
 
-    _restart = "never"
-
-    def __init__(self, conversations: ConversationList, tokenizer: Tokenizer, *, longest: int | None = None) -> None:
-        """Conversations of more than `longest` tokens are skipped."""
-        super().__init__(tokenizer, np.dtype(np.uint32))
-        if isinstance(conversations, str) or not isinstance(conversations, ConversationList):
+    def __init__(
+        self, conversations: ConversationList, tokenizer: Tokenizer, length: int, too_long: str = "truncate"
+    ) -> None:
+        if isinstance(conversations, str | bytes) or not isinstance(conversations, ConversationList):
             raise ArgumentError(
-                f"conversations are a sequence of dicts, such as a list, not {type(conversations).__name__}"
+                f"conversations is {type(conversations).__name__}; expected a list of dicts with messages, or a "
+                "dataset with a length and an index. Read the lines of a JSONL file with json.loads"
             )
-        self._longest = longest
-        self._num_dropped = 0
+        if too_long not in ("truncate", "drop", "error"):
+            raise ArgumentError(f"too_long is {too_long!r}; it must be 'truncate', 'drop' or 'error'")
+        texts = _ConversationFile(conversations)
+        super().__init__(texts, tokenizer, dtype=np.dtype(np.uint32), restart="never")
         self._conversations = conversations
-        self._texts = _ConversationFile(conversations)
+        self._length = length
+        self._too_long = too_long
+        self._num_dropped = 0
 
     def check(self, num_lanes: int) -> None:
         if len(self._conversations) < num_lanes:
             raise ArgumentError(f"{num_lanes} lanes, but only {len(self._conversations)} conversations")
 
     def encode(self, texts: list[Any]) -> Encoded:
-        ids, mask, offsets = render(texts, self._tokenizer)
+        ids, mask, offsets = _render(texts, self._tokenizer)
         tokens = ids.astype(np.uint32) | (mask.astype(np.uint32) << np.uint32(_MASK_BIT))
-        return Encoded(tokens, offsets) if self._longest is None else self._drop_long(tokens, offsets, self._longest)
-
-    def _drop_long(self, tokens: Array, offsets: Ints, longest: int) -> Encoded:
-        """A conversation that is too long becomes a document without tokens, which never waits."""
         lengths = np.diff(offsets)
-        fits = lengths <= longest
-        self._num_dropped = 0 if fits.any() else self._num_dropped + lengths.size
-        if self._num_dropped >= len(self._conversations):
-            raise FitError(f"no conversation fits a row of {longest} tokens; choose a greater length")
-        ends = np.cumsum(np.where(fits, lengths, 0))
-        return Encoded(tokens[np.repeat(fits, lengths)], np.concatenate([np.zeros(1, np.int64), ends]))
+        width = self._length + 1
+        if self._too_long == "error" and lengths.size and lengths.max() > width:
+            number = texts[int(lengths.argmax())][0]
+            raise FitError(
+                f"conversation {number} has {lengths.max():,} tokens, and a row holds {width:,}. Choose a greater "
+                "length, or too_long='truncate' or 'drop'"
+            )
+        if self._too_long == "truncate":
+            kept = np.minimum(lengths, self._length)
+        else:  # one that is left out becomes a document without tokens, which never waits
+            kept = np.where(lengths > width, 0, lengths)
+            self._num_dropped = 0 if kept.any() else self._num_dropped + kept.size
+            if self._num_dropped >= len(self._conversations):
+                raise FitError(f"no conversation fits a row of {width:,} tokens; choose a greater length")
+        places = np.arange(tokens.size) - np.repeat(offsets[:-1], lengths)
+        return tokens[places < np.repeat(kept, lengths)], np.concatenate([[0], np.cumsum(kept)])
 
     def make_rows(self, packed: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
         tokens = (packed & np.uint32((1 << _MASK_BIT) - 1)).astype(self._tokenizer.dtype)
         learned = (packed >> np.uint32(_MASK_BIT)).astype(np.bool_)
         return StreamRows(tokens, pieces, samples, crosses_documents=crosses_documents, learned=learned)
-
-    def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> LaneCursor:
-        raise ArgumentError("nanochat keeps no state of its conversations; there is nothing to go on from")
 
     def parts(self) -> dict[str, Any]:
         count = len(self._conversations)
@@ -243,13 +239,8 @@ class Conversations(DocumentSource):
         return {
             "conversations": [count, hashlib.blake2b(text, digest_size=8).hexdigest()],
             "tokenizer": self._tokenizer.digest,
+            "too_long": self._too_long,
         }
-
-    def contents(self, files: Iterable[int]) -> dict[str, str]:
-        return {}
-
-    def accept(self, plan: Mapping[str, Any], contents: Mapping[str, str]) -> None:
-        check_parts(self.parts(), plan)
 
     def __repr__(self) -> str:
         return f"Conversations({len(self._conversations):,})"

@@ -8,10 +8,12 @@ starting with its own number:
     lane 1            0,1        1,0       1,2                  ("per_file" starts with l in every file)
 
 Nothing but the number of row groups of the files passed is needed, so files may still be arriving.
+
+References count files on from epoch to epoch: with 10 files, file 23 is file 3 in epoch 2.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -19,9 +21,10 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.plan.permutation import Permutation
+from tokenfeed.text.sources.portions import Group
 from tokenfeed.types import Ints
 
-__all__ = ["NO_DOCUMENTS", "GroupCounts", "GroupOrder", "LaneCursor", "Restart", "Stride", "deal"]
+__all__ = ["NO_DOCUMENTS", "GroupedTexts", "LaneCursor", "Restart", "Stride", "deal"]
 
 Restart = Literal["part", "epoch", "never"]
 
@@ -31,14 +34,21 @@ _MOST_EPOCHS = 1000
 """Limit on the epochs between two lanes; a state with more is damaged."""
 
 
-class GroupCounts(Protocol):
-    """Files, as far as an order asks: how many there are, and how many row groups each has."""
+class GroupedTexts(Protocol):
+    """Texts in row groups, in files."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Names of the files, for messages."""
 
     def __len__(self) -> int: ...
 
     def has_group(self, file: int, group: int) -> bool: ...
 
     def num_groups(self, file: int) -> int: ...
+
+    def read(self, file: int, group: int, start: int = 0) -> Group | None:
+        """A row group from row `start` on; None where there is no such group."""
 
 
 @dataclass(frozen=True)
@@ -62,52 +72,47 @@ class LaneCursor:
         return self.epoch, self.part, self.group
 
 
-class GroupOrder:
-    """The row groups of an epoch in the order in which lanes pass over them, in parts of a known number.
+class Stride:
+    """The order in which lanes pass over the row groups of an epoch, in parts; and which of them are a lane's.
 
     Without a seed, a part is a file. With one, all row groups of all files are one part, in a new random order in every
     epoch; every file must be there.
     """
 
-    def __init__(self, files: GroupCounts, seed: int | None = None) -> None:
+    def __init__(
+        self, files: GroupedTexts, num_lanes: int, restart: Restart = "epoch", seed: int | None = None
+    ) -> None:
+        """Lanes begin to count again in every part of the order, in every epoch, or never."""
+        self.num_lanes = num_lanes
         self._files = files
+        self._restart = restart
         self._seed = seed
-        self.num_parts = len(files) if seed is None else 1
+        self._num_parts = len(files) if seed is None else 1
 
     @cached_property
     def _starts(self) -> Ints:
         """Number of the first row group of every file, and the end."""
         return np.concatenate([[0], np.cumsum([self._files.num_groups(file) for file in range(len(self._files))])])
 
-    def num_groups(self, part: int) -> int:
+    def _num_groups(self, part: int) -> int:
         return self._files.num_groups(part) if self._seed is None else int(self._starts[-1])
 
-    def has_group(self, part: int, group: int) -> bool:
-        return self._files.has_group(part, group) if self._seed is None else group < self.num_groups(part)
+    def _has_group(self, part: int, group: int) -> bool:
+        return self._files.has_group(part, group) if self._seed is None else group < self._num_groups(part)
 
-    def locate(self, epoch: int, part: int, group: int) -> tuple[int, int]:
-        """(file, row group) of a group of a part."""
-        if self._seed is None:
-            return part, group
-        number = int(Permutation(self.num_groups(part), seed=self._seed, epoch=epoch)[group])
-        file = int(np.searchsorted(self._starts, number, side="right")) - 1
-        return file, number - int(self._starts[file])
-
-
-class Stride:
-    """Which row groups belong to which of a number of lanes."""
-
-    def __init__(self, order: GroupOrder, num_lanes: int, restart: Restart = "epoch") -> None:
-        """Lanes begin to count again in every part of the order, in every epoch, or never."""
-        self._order = order
-        self.num_lanes = num_lanes
-        self._restart = restart
+    def _locate(self, epoch: int, part: int, group: int) -> tuple[int, int, int]:
+        """(file, row group, 0) of a group of a part."""
+        if self._seed is not None:
+            number = int(Permutation(self._num_groups(part), seed=self._seed, epoch=epoch)[group])
+            part = int(np.searchsorted(self._starts, number, side="right")) - 1
+            group = number - int(self._starts[part])
+        return epoch * len(self._files) + part, group, 0
 
     def check(self) -> None:
         """Raise where a lane would never find a row group. Looks at no more files than it needs."""
         found = 0
-        for part in range(self._order.num_parts):
-            count = self._order.num_groups(part)
+        for part in range(self._num_parts):
+            count = self._num_groups(part)
             found = max(found, count) if self._restart == "part" else found + count
             if found >= self.num_lanes:
                 return
@@ -117,33 +122,28 @@ class Stride:
             "Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
         )
 
-    def advance(self, cursor: LaneCursor, lane: int) -> tuple[tuple[int, int, int], LaneCursor]:
-        """((epoch, part, group) of the next row group that the lane takes from the order, the cursor after it)."""
+    def take(self, cursor: LaneCursor, lane: int) -> LaneCursor:
+        """The cursor once the lane has opened its next row group: that row group is the rest to be read."""
         epoch, part, group = cursor.reached
         skip = cursor.skip
-        while not self._order.has_group(part, group + skip):
-            skip = lane if self._restart == "part" else group + skip - self._order.num_groups(part)
+        while not self._has_group(part, group + skip):
+            skip = lane if self._restart == "part" else group + skip - self._num_groups(part)
             part, group = part + 1, 0
-            if part == self._order.num_parts:
+            if part == self._num_parts:
                 epoch, part = epoch + 1, 0
                 skip = skip if self._restart == "never" else lane
         group += skip
-        after = replace(cursor, epoch=epoch, part=part, group=group + 1, skip=self.num_lanes - 1)
-        return (epoch, part, group), after
-
-    def take(self, cursor: LaneCursor, lane: int) -> LaneCursor:
-        """The cursor once the lane has opened its next row group: that row group is the rest to be read."""
-        (epoch, part, group), after = self.advance(cursor, lane)
-        return replace(after, rest=((*self._order.locate(epoch, part, group), 0),))
+        return LaneCursor(epoch, part, group + 1, self.num_lanes - 1, (self._locate(epoch, part, group),))
 
     def take_all(self, cursor: LaneCursor, lane: int, stop: tuple[int, int, int]) -> list[tuple[int, int, int]]:
         """The row groups that the lane would take before (epoch, part, group)."""
         taken: list[tuple[int, int, int]] = []
         while True:
-            (epoch, part, group), cursor = self.advance(cursor, lane)
-            if (epoch, part, group) >= stop:
+            cursor = self.take(cursor, lane)
+            epoch, part, after = cursor.reached
+            if (epoch, part, after - 1) >= stop:
                 return taken
-            taken.append((*self._order.locate(epoch, part, group), 0))
+            taken += cursor.rest
 
 
 def deal(cursors: Sequence[LaneCursor], waiting: Sequence[Ints], old: Stride, new: Stride) -> list[LaneCursor]:

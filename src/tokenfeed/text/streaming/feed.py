@@ -17,12 +17,10 @@ from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.splitting import Val
 from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
-from tokenfeed.text.streaming.making import BatchMaker, plan_of, save
-from tokenfeed.text.streaming.options import StreamOptions
+from tokenfeed.text.streaming.documents import Documents, FileDocuments
+from tokenfeed.text.streaming.making import BatchMaker, StreamOptions, plan_of, save
 from tokenfeed.text.streaming.packer import Packing, PackingCounts
-from tokenfeed.text.streaming.rowgroups import RowGroups
 from tokenfeed.text.streaming.rows import StreamBatch
-from tokenfeed.text.streaming.source import DocumentSource
 from tokenfeed.text.streaming.state import LaneState, Position, SavedStream, is_nanochats
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
@@ -88,11 +86,10 @@ def stream(
     rank, world_size = find_rank(rank, world_size)
     sizes = BatchSizes(batch_size)
     options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
-    tokenizer = Tokenizer.of(tokenizer)
     files = TextFiles.find(source, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS)
-    groups = RowGroups(
+    groups = FileDocuments(
         files,
-        tokenizer,
+        Tokenizer.of(tokenizer),
         sharding=sharding,
         seed=seed,
         refill_size=refill_size,
@@ -107,7 +104,7 @@ class TextFeed(Delivery):
     A `for` loop over a finite stream that has ended begins again.
     """
 
-    def __init__(self, source: DocumentSource, packing: Packing, options: StreamOptions) -> None:
+    def __init__(self, source: Documents, packing: Packing, options: StreamOptions) -> None:
         super().__init__()
         if packing.pops and (options.epochs is not None or options.batch_sizes.to_json()[1:]):
             raise ArgumentError(
@@ -123,12 +120,12 @@ class TextFeed(Delivery):
         self._buffers = Buffers()
         self._maker: BatchMaker | None = None
         self._run = None if options.run is None or options.rank != 0 else RunFile(options.run)
-        self._end = None if options.epochs is None else source.end(options.epochs)
+        self._end = options.end
         source.check(options.num_lanes)
         self._position = self._beginning()
 
     def _beginning(self) -> Position:
-        return self._begin_at(0, self._options.num_lanes, self._source.start)
+        return self._begin_at(0, self._options.num_lanes, lambda lane: LaneCursor(0, 0, 0, lane))
 
     def _begin_at(self, num_rows: int, num_lanes: int, cursor: Callable[[int], LaneCursor]) -> Position:
         """A position where no document waits yet."""

@@ -4,44 +4,98 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.plan.steps import rows_of
-from tokenfeed.store.batch import Draw
-from tokenfeed.text.streaming.chunks import Encoded, TokenChunk, encode_ahead
+from tokenfeed.plan.steps import BatchSizes, rows_of
+from tokenfeed.store.batch import Draw, HostBatch
 from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
-from tokenfeed.text.streaming.options import StreamOptions
+from tokenfeed.text.streaming.documents import Documents, Encoded, TokenChunk, encode_ahead
 from tokenfeed.text.streaming.packer import Packer, Packing, PackingCounts
 from tokenfeed.text.streaming.rows import StreamBatch
-from tokenfeed.text.streaming.source import DocumentSource
 from tokenfeed.text.streaming.state import LaneState, Position, SavedStream
 from tokenfeed.types import Array, Ints
 
-__all__ = ["BatchMaker", "plan_of", "save"]
+__all__ = ["BatchMaker", "StreamOptions", "plan_of", "save"]
 
 # Calls of the tokenizer that are under way or done ahead, beyond one for each thread: enough that none waits while a
 # row group is decoded.
 _AHEAD = 2
 
 
-def plan_of(source: DocumentSource, packing: Packing) -> dict[str, Any]:
+@dataclass(frozen=True)
+class StreamOptions:
+    """How batches are made and delivered; which documents they hold is not decided here."""
+
+    batch_sizes: BatchSizes
+    rank: int
+    world_size: int
+    lanes: int | None
+    """Number of lanes that was asked for, if one was."""
+    epochs: int | None
+    """Number of epochs after which the stream ends; None without end."""
+    threads: int
+    prefetch: int
+    collate: Callable[[HostBatch], Any] | None
+    run: str | Path | None
+
+    def __post_init__(self) -> None:
+        numbers = {"threads": (self.threads, 1), "prefetch": (self.prefetch, 0), "epochs": (self.epochs, 1)}
+        for name, (value, least) in numbers.items():
+            if value is not None and (type(value) is not int or value < least):
+                raise ArgumentError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+        lanes, world_size = self.lanes, self.world_size
+        if lanes is not None and (lanes < 1 or lanes % world_size):
+            raise ArgumentError(f"{lanes} lanes cannot be shared by {world_size} ranks: it must be a multiple of them")
+        if lanes is not None and self.epochs is not None:
+            raise ArgumentError(f"lanes is {lanes}, but a stream with epochs= has one lane, which every rank packs")
+
+    @property
+    def wanted_lanes(self) -> int | None:
+        """Number of lanes that there must be; None where those of a checkpoint may stay."""
+        return 1 if self.epochs is not None else self.lanes
+
+    @property
+    def num_lanes(self) -> int:
+        """Number of lanes of a stream that begins."""
+        return self.wanted_lanes or self.world_size
+
+    @property
+    def end(self) -> LaneCursor | None:
+        """Where the only lane of a finite stream ends."""
+        return None if self.epochs is None else LaneCursor(self.epochs, 0, 0, 0)
+
+    def owned(self, num_rows: int, num_lanes: int) -> range:
+        """Lanes that this rank packs once `num_rows` rows are delivered.
+
+        Row num_rows + rank is its next, and every world_size-th from there. With `epochs`, every rank packs everything.
+        """
+        if self.epochs is not None:
+            return range(num_lanes)
+        return range((num_rows + self.rank) % self.world_size, num_lanes, self.world_size)
+
+
+def plan_of(source: Documents, packing: Packing) -> dict[str, Any]:
     """Everything that a state depends on, in short."""
     return {**source.parts(), "packing": packing.name}
 
 
-def save(position: Position, source: DocumentSource, packing: Packing) -> dict[str, Any]:
+def save(position: Position, source: Documents, packing: Packing) -> dict[str, Any]:
     """The state of a stream that is at a position."""
-    return SavedStream(position, plan_of(source, packing), source.contents(position.files())).to_json()
+    contents = source.contents(position.files(source.num_files))
+    return SavedStream(position, plan_of(source, packing), contents).to_json()
 
 
 class BatchMaker:
     """Makes one batch after the other, from a position on. One thread at a time may use it."""
 
     def __init__(
-        self, source: DocumentSource, packing: Packing, options: StreamOptions, position: Position, buffers: Buffers
+        self, source: Documents, packing: Packing, options: StreamOptions, position: Position, buffers: Buffers
     ) -> None:
         """Threads tokenise ahead of time; where nothing is prefetched, the caller's thread does."""
         threads = options.threads if options.prefetch else 0
@@ -51,21 +105,29 @@ class BatchMaker:
         self._position = position
         self._buffers = buffers
         self._pool = ThreadPoolExecutor(threads, "tokenfeed") if threads else None
+        self._end = options.end
+        self._lock = threading.Lock()
+        self.num_bytes = 0
+        self.seconds = self.collate_seconds = self.encode_seconds = 0.0
         depth = max(1, (threads + _AHEAD) // len(position.lanes))
-        self._encode = _TimedEncode(source.encode)
-        self._end = None if options.epochs is None else source.end(options.epochs)
 
-        def read(number: int, cursor: LaneCursor) -> Iterator[TokenChunk]:
-            chunks = source.read(number, position.num_lanes, cursor, options.epochs)
+        def read(lane: int, cursor: LaneCursor) -> Iterator[TokenChunk]:
+            chunks = source.read(lane, position.num_lanes, cursor, options.epochs)
             return encode_ahead(chunks, self._encode, self._pool, depth)
 
         self._lanes = {
             number: _Lane(source, packing, state, read(number, state.cursor), self._end)
             for number, state in position.lanes.items()
         }
-        self.num_bytes = 0
-        self.seconds = 0.0
-        self.collate_seconds = 0.0
+
+    def _encode(self, texts: list[Any]) -> Encoded:
+        """Tokenise, in any thread, and note how long that took."""
+        began = time.perf_counter()
+        try:
+            return self._source.encode(texts)
+        finally:
+            with self._lock:
+                self.encode_seconds += time.perf_counter() - began
 
     def jobs(self) -> Iterator[tuple[()]]:
         """One job for every call of `make`: to the end of the stream, or without end."""
@@ -80,10 +142,9 @@ class BatchMaker:
         size = options.batch_sizes.at(start)
         samples = rows_of(start, size, options.rank, options.world_size)
         tokens = self._take_memory(size)
-        epochs = np.empty(len(tokens), np.int64)
         placed, num_filled = [], 0
         for number, lane in self._lanes.items():
-            pieces, count = lane.fill(tokens, self._places(number, samples), epochs, size)
+            pieces, count = lane.fill(tokens, self._places(number, samples), size)
             placed.append(pieces)
             num_filled += count
         stop = start + (size * options.world_size if self._end is None else num_filled)
@@ -92,11 +153,13 @@ class BatchMaker:
         if stop == start:
             return []
         count = int(np.count_nonzero(samples < stop))
-        samples, epochs, tokens = samples[:count], epochs[:count], tokens[:count]
+        samples, tokens = samples[:count], tokens[:count]
         pieces = np.concatenate(placed)
-        rows = source.make_rows(
-            tokens, pieces[pieces[:, 0] < size], samples, crosses_documents=packing.crosses_documents
-        )
+        pieces = pieces[pieces[:, 0] < size]
+        epochs = np.zeros(count, np.int64)
+        np.maximum.at(epochs, pieces[:, 0], pieces[:, 3] // source.num_files)
+        pieces[:, 3] %= source.num_files
+        rows = source.make_rows(tokens, pieces, samples, crosses_documents=packing.crosses_documents)
         sources = np.zeros_like(samples)
         draw = Draw(samples, epochs, sources, samples, ("",), lambda _: save(position, source, packing))
         batch = StreamBatch(rows, 0, count, draw=draw, position=position)
@@ -111,8 +174,7 @@ class BatchMaker:
     def _take_memory(self, size: int) -> Array:
         """Room for the rows of a batch; and, where this rank packs rows of others too, for one of those."""
         num_rows = size if self._end is None else size + 1
-        width = self._packing.length + 1
-        dtype = np.dtype(self._source.dtype)
+        width, dtype = self._packing.length + 1, self._source.dtype
         return self._buffers.take(num_rows * width * dtype.itemsize).view(dtype).reshape(num_rows, width)
 
     def _places(self, lane: int, samples: Ints) -> Ints:
@@ -127,10 +189,6 @@ class BatchMaker:
         places[self._options.rank :: self._options.world_size] = np.arange(samples.size)
         return places
 
-    @property
-    def encode_seconds(self) -> float:
-        return self._encode.seconds
-
     def counts(self) -> PackingCounts:
         """The counts of all lanes that this rank packs."""
         return PackingCounts(*map(sum, zip(*(lane.packer.counts() for lane in self._lanes.values()), strict=True)))
@@ -140,29 +198,12 @@ class BatchMaker:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _TimedEncode:
-    """The tokenizer, and how long its calls took. Threads may share it."""
-
-    def __init__(self, encode: Callable[[list[Any]], Encoded]) -> None:
-        self._encode = encode
-        self._lock = threading.Lock()
-        self.seconds = 0.0
-
-    def __call__(self, texts: list[Any]) -> Encoded:
-        began = time.perf_counter()
-        try:
-            return self._encode(texts)
-        finally:
-            with self._lock:
-                self.seconds += time.perf_counter() - began
-
-
 class _Lane:
     """One stream of rows: documents that wait, and where the next ones come from."""
 
     def __init__(
         self,
-        source: DocumentSource,
+        source: Documents,
         packing: Packing,
         state: LaneState,
         chunks: Iterator[TokenChunk],
@@ -178,16 +219,15 @@ class _Lane:
         self._source = source
         self._waiting = state.documents
 
-    def fill(self, tokens: Array, rows: Ints, epochs: Ints, batch_size: int) -> tuple[Ints, int]:
-        """Fill tokens[rows] and epochs[rows]. Returns the pieces placed and the number of rows filled."""
+    def fill(self, tokens: Array, rows: Ints, batch_size: int) -> tuple[Ints, int]:
+        """Fill tokens[rows]. Returns the pieces placed and the number of rows filled."""
         if len(self._waiting):
-            epoch = self._cursor.epoch if self._end is None else min(self._cursor.epoch, self._end.epoch - 1)
-            self.packer.add(*self._source.fetch(self._waiting), self._waiting, epoch)
+            self.packer.add(*self._source.fetch(self._waiting), self._waiting)
             self._waiting = NO_DOCUMENTS
         advances = np.full(rows.size, self._packing.length)
         if self._packing.pops:
             advances += (self._num_rows + 1 + np.arange(rows.size)) % batch_size == 0
-        pieces, num_filled = self.packer.fill(tokens, rows, epochs, advances, self._refill)
+        pieces, num_filled = self.packer.fill(tokens, rows, advances, self._refill)
         self._num_rows += num_filled
         while self._end is not None and self.packer.is_spent and self._refill():
             pass  # so that the state after the last row says that it was the last
@@ -201,7 +241,7 @@ class _Lane:
             self._cursor = self._end
             return False
         self._cursor = chunk.after
-        self.packer.add(*chunk.encoded, chunk.references, self._cursor.epoch)
+        self.packer.add(chunk.tokens, chunk.offsets, chunk.references)
         return True
 
     def state(self) -> LaneState:

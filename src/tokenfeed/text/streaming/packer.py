@@ -110,12 +110,11 @@ class Packer:
         lost, repeated, padded = (int(self._state[name][0]) for name in ("lost", "repeated", "padded"))
         return PackingCounts(self._num_rows, lost, repeated, padded + self._padded, len(self))
 
-    def add(self, tokens: Array, offsets: Ints, references: Ints, epoch: int) -> None:
+    def add(self, tokens: Array, offsets: Ints, references: Ints) -> None:
         """Let documents wait: document i is tokens[offsets[i]:offsets[i + 1]] with its BOS.
 
         references[i] is (file, row group, row) of the document, and how many of its tokens are done already.
         """
-        self._state["epoch"] = epoch
         tokens = np.ascontiguousarray(tokens, self._tokens.dtype)
         self._make_room(tokens.size, len(references))
         lead = -1 if self._rule == packing.CONCAT else self._bos
@@ -151,26 +150,23 @@ class Packer:
         packing.list_waiting(self._documents, self._state, numbers)
         return numbers
 
-    def fill(
-        self, rows: Array, row_numbers: Ints, epochs: Ints, advances: Ints, refill: Callable[[], bool]
-    ) -> tuple[Ints, int]:
+    def fill(self, rows: Array, row_numbers: Ints, advances: Ints, refill: Callable[[], bool]) -> tuple[Ints, int]:
         """Fill rows[row_numbers]. Returns the pieces placed, and how many rows were filled: all, unless documents end.
 
         `refill` adds documents whenever there are too few, and returns False where no more come; the last row is then
-        padded. epochs[row_numbers] becomes the epoch that had been reached when each was full. `advances`, for concat,
-        is by how many tokens each of the rows moves on.
+        padded. `advances`, for concat, is by how many tokens each of the rows moves on.
         """
         state = self._state
         state["row_number"] = state["segments"] = 0
         while True:
             if self._rule == packing.CONCAT:
                 status = packing.fill_concat(
-                    self._tokens, self._documents, state, rows, row_numbers, epochs, self._segments, advances
+                    self._tokens, self._documents, state, rows, row_numbers, self._segments, advances
                 )
             else:
                 arrays = self._tokens, self._documents, self._lines, self._bits, self._heap, state
                 status = packing.fill_best_fit(
-                    *arrays, rows, row_numbers, epochs, self._segments, self._rule, self._buffer_size, self._bos
+                    *arrays, rows, row_numbers, self._segments, self._rule, self._buffer_size, self._bos
                 )
             if status == packing.FULL or (
                 status == packing.NEEDS_DOCUMENTS and not refill() and not self._do_without()
@@ -181,8 +177,7 @@ class Packer:
                 self._segments = np.concatenate([self._segments, more])
             elif status == packing.STUCK:
                 raise FitError(
-                    f"the {len(self):,} documents that wait are all longer than a row of {self._width:,} tokens. Such "
-                    "documents are never placed, and have filled the buffer: leave them out (too_long='drop'), or "
+                    f"the {len(self):,} documents that wait are all longer than a row of {self._width:,} tokens; "
                     "choose a greater length"
                 )
         num_filled = int(state["row_number"][0])
@@ -206,7 +201,7 @@ class Packer:
         if missing:
             reference = np.array([[_PADDING, 0, 0, 0]])
             padding = np.full(missing, self._bos, self._tokens.dtype)
-            self.add(padding, np.array([0, missing]), reference, int(state["epoch"][0]))
+            self.add(padding, np.array([0, missing]), reference)
             self._padded += missing
         return missing > 0
 

@@ -49,9 +49,12 @@ class StreamRows(Rows):
         return self._pieces[np.lexsort((self._pieces[:, 1], self._pieces[:, 0]))]
 
     def documents(self, start: int, stop: int) -> Ints:
-        """(file, row group, row, tokens before) of every piece in rows [start, stop)."""
+        """(file, row group, row, tokens before) of every piece in rows [start, stop). BOS is not counted."""
         first, last = self._spans.offsets[[start, stop]].tolist()
-        return self._sorted[first:last, 3:7]
+        documents = self._sorted[first:last, 3:7]
+        if self._crosses_documents:  # `concat` counts all tokens that are done
+            documents = documents - (documents > 0) * (np.arange(4) == 3)
+        return documents
 
     @cached_property
     def _spans(self) -> BatchSpans:

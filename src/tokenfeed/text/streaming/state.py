@@ -33,11 +33,10 @@ class LaneState:
     """Number of rows that the lane has given."""
 
     def to_json(self) -> dict[str, Any]:
-        cursor = self.cursor
         return {
-            "cursor": [*cursor.reached, cursor.skip],
-            "rest": [list(group) for group in cursor.rest],
-            "pending": cursor.pending.reshape(-1).tolist(),
+            "cursor": [*self.cursor.reached, self.cursor.skip],
+            "rest": [list(group) for group in self.cursor.rest],
+            "pending": self.cursor.pending.reshape(-1).tolist(),
             "documents": self.documents.reshape(-1).tolist(),
             "samples": self.num_rows,
         }
@@ -46,19 +45,9 @@ class LaneState:
     def from_json(cls, value: Any) -> "LaneState":
         epoch, part, group, skip = _whole(value["cursor"])
         rest = tuple((file, group, row) for file, group, row in map(_whole, value["rest"]))
-        cursor = LaneCursor(epoch, part, group, skip, rest, _references(value["pending"]))
-        (num_rows,) = _whole([value["samples"]])
-        return cls(cursor, _references(value["documents"]), num_rows)
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether no document waits or was dealt out: nothing is left but what the cursor has not reached."""
-        return not (len(self.documents) or len(self.cursor.pending) or self.cursor.rest)
-
-    def files(self) -> set[int]:
-        """Numbers of the files that it refers to."""
-        cursor = self.cursor
-        return {*self.documents[:, 0].tolist(), *cursor.pending[:, 0].tolist(), *(one[0] for one in cursor.rest)}
+        pending, documents = (np.array(_whole(value[name]), np.int64) for name in ("pending", "documents"))
+        cursor = LaneCursor(epoch, part, group, skip, rest, pending.reshape(-1, 4))
+        return cls(cursor, documents.reshape(-1, 4), *_whole([value["samples"]]))
 
 
 @dataclass(frozen=True)
@@ -70,14 +59,19 @@ class Position:
     lanes: Mapping[int, LaneState]
     """Lanes that one rank owns, or all."""
 
-    def files(self) -> set[int]:
+    def files(self, num_files: int) -> set[int]:
         """Numbers of the files that its lanes refer to."""
-        return {file for lane in self.lanes.values() for file in lane.files()}
+        lanes = self.lanes.values()
+        counted = [*(lane.documents for lane in lanes), *(lane.cursor.pending for lane in lanes)]
+        begun = (group[0] for lane in lanes for group in lane.cursor.rest)
+        return {file % num_files for file in {*np.concatenate(counted)[:, 0].tolist(), *begun}}
 
     def has_reached(self, end: LaneCursor | None) -> bool:
         """Whether nothing is left before a cursor; never where there is no end."""
         return end is not None and all(
-            lane.is_spent and lane.cursor.reached >= end.reached for lane in self.lanes.values()
+            lane.cursor.reached >= end.reached
+            and not (len(lane.documents) or len(lane.cursor.pending) or lane.cursor.rest)
+            for lane in self.lanes.values()
         )
 
 
@@ -91,23 +85,39 @@ class SavedStream:
     """Checksums of the files that the lanes refer to."""
 
     def to_json(self) -> dict[str, Any]:
-        position = self.position
         return {
             "kind": "stream",
             "version": VERSION,
-            "samples": position.num_rows,
+            "samples": self.position.num_rows,
             "plan": dict(self.plan),
             "files": dict(self.contents),
-            "num_lanes": position.num_lanes,
-            "lanes": {str(number): lane.to_json() for number, lane in position.lanes.items()},
+            "num_lanes": self.position.num_lanes,
+            "lanes": {str(number): lane.to_json() for number, lane in self.position.lanes.items()},
         }
 
     @classmethod
     def from_json(cls, value: Any) -> "SavedStream":
         """One state, or the list of all ranks' states as one."""
-        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            return cls._merge([cls._from_one(one) for one in value])
-        return cls._from_one(value)
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            return cls._from_one(value)
+        if not value:
+            raise StateError("an empty list of states cannot be resumed")
+        first, *others = map(cls._from_one, value)
+        num_rows, num_lanes = first.position.num_rows, first.position.num_lanes
+        lanes, contents = dict(first.position.lanes), dict(first.contents)
+        for state in others:
+            position = state.position
+            if (position.num_rows, position.num_lanes, state.plan) != (num_rows, num_lanes, first.plan):
+                raise StateError(
+                    f"these are states of different moments or runs: {num_rows:,} rows of {num_lanes} lanes in one, "
+                    f"{position.num_rows:,} of {position.num_lanes} in another"
+                )
+            lanes.update(position.lanes)
+            contents.update(state.contents)
+        missing = sorted(set(range(num_lanes)) - set(lanes))
+        if missing:
+            raise StateError(f"lanes {missing[:8]} of {num_lanes} are in none of these {len(value)} states")
+        return cls(Position(num_rows, num_lanes, lanes), first.plan, contents)
 
     @classmethod
     def _from_one(cls, value: Any) -> "SavedStream":
@@ -120,28 +130,6 @@ class SavedStream:
             return cls(Position(num_rows, num_lanes, lanes), dict(state["plan"]), dict(state["files"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the state of the stream is damaged: {error!r}") from error
-
-    @classmethod
-    def _merge(cls, states: Sequence["SavedStream"]) -> "SavedStream":
-        if not states:
-            raise StateError("an empty list of states cannot be resumed")
-        first = states[0]
-        num_rows, num_lanes = first.position.num_rows, first.position.num_lanes
-        lanes: dict[int, LaneState] = {}
-        contents: dict[str, str] = {}
-        for state in states:
-            position = state.position
-            if (position.num_rows, position.num_lanes, state.plan) != (num_rows, num_lanes, first.plan):
-                raise StateError(
-                    f"these are states of different moments or runs: {num_rows:,} rows of {num_lanes} lanes in one, "
-                    f"{position.num_rows:,} of {position.num_lanes} in another"
-                )
-            lanes.update(position.lanes)
-            contents.update(state.contents)
-        missing = sorted(set(range(num_lanes)) - set(lanes))
-        if missing:
-            raise StateError(f"lanes {missing[:8]} of {num_lanes} are in none of these {len(states)} states")
-        return cls(Position(num_rows, num_lanes, lanes), first.plan, contents)
 
 
 def is_nanochats(state: Any) -> bool:
@@ -158,12 +146,6 @@ def is_nanochats(state: Any) -> bool:
 
 
 def _whole(numbers: Any) -> list[int]:
-    if not isinstance(numbers, list | tuple) or not all(
-        type(number) is int and 0 <= number < 1 << 62 for number in numbers
-    ):
+    if not isinstance(numbers, list | tuple) or not all(type(one) is int and 0 <= one < 1 << 62 for one in numbers):
         raise ValueError(f"{str(numbers)[:80]} where whole numbers belong")
     return list(numbers)
-
-
-def _references(numbers: Any) -> Ints:
-    return np.array(_whole(numbers), np.int64).reshape(-1, 4)

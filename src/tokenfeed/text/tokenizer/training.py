@@ -1,17 +1,37 @@
 """Learning a vocabulary from text, as nanochat does: rustbpe, fed one text at a time."""
 
+import base64
 import contextlib
+import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 
-from tokenfeed.errors import ArgumentError, DependencyError
+from tokenfeed.errors import ArgumentError, DependencyError, WorkerError
 from tokenfeed.text.tokenizer.pieces import cut_runs, join_surrogates
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["train_vocabulary"]
 
 _REPORT_EVERY = 256
-_BUFFERED_TEXTS = 8192  # rustbpe's own default: this many are copied, then counted on all cores without the GIL
+_LINE_SECONDS = 5.0
+# 8,192 texts, rustbpe's own default, are copied, then counted on all cores.
+_CODE = """
+import base64, json, sys
+sys.path[:] = json.loads(sys.argv[1])
+import rustbpe
+read = sys.stdin.buffer.read
+texts = (read(int.from_bytes(size, "little")).decode() for size in iter(lambda: read(8), b""))
+trainer = rustbpe.Tokenizer()
+try:
+    trainer.train_from_iterator(texts, int(sys.argv[3]), buffer_size=8192, pattern=sys.argv[2])
+except ValueError as error:
+    sys.exit(str(error))
+ranks = sorted(trainer.get_mergeable_ranks(), key=lambda item: item[1])
+sys.stdout.write("\\n".join(base64.b64encode(bytes(token)).decode() for token, _ in ranks))
+"""
 
 
 def train_vocabulary(
@@ -26,8 +46,7 @@ def train_vocabulary(
 ) -> Vocabulary:
     """A vocabulary of `vocab_size` tokens: the bytes, the learned tokens, then the special tokens.
 
-    `limits` are `doc_cap` and `max_chars`. Texts are read once and never held together. Ctrl-C works while they are
-    read; the merging after that, some 10 s for 32,768 tokens, is not interrupted.
+    `limits` are `doc_cap` and `max_chars`. Texts are read once and never held together. Ctrl-C works at any time.
     """
     if isinstance(texts, str):
         raise ArgumentError("texts is one str; expected an iterable of them")
@@ -46,9 +65,6 @@ def train_vocabulary(
             raise ArgumentError(f"{name} is {limit}; at least 1 is needed, or None for all")
     if not find_spec("rustbpe"):
         raise DependencyError("training a vocabulary needs rustbpe; pip install 'tokenfeed[text]'")
-    import rustbpe
-
-    trainer = rustbpe.Tokenizer()
     num_chars = 0
 
     def pieces() -> Iterator[str]:
@@ -60,34 +76,62 @@ def train_vocabulary(
             num_chars += len(used)
             yield from cut_runs(join_surrogates(used))
             if number % _REPORT_EVERY == 0:
-                report(f"{number + 1:,} documents, {num_chars / 1e6:,.1f} M characters")
+                report(f"reading  {number + 1:,} documents, {num_chars / 1e6:,.1f} M characters", False)
             if num_chars > (limits["max_chars"] or num_chars):
-                return
+                break
+        report(f"merging  {num_ranks - 256:,} tokens from {num_chars / 1e6:,.1f} M characters", True)
 
     with _reporting(progress) as report:
-        try:
-            trainer.train_from_iterator(pieces(), num_ranks, buffer_size=_BUFFERED_TEXTS, pattern=pattern)
-        except ValueError as error:
-            if "regex" not in str(error):
-                raise
-            raise ArgumentError(f"the pattern {pattern!r} is not a regular expression: {error}") from error
+        ranks = _learn(pieces(), num_ranks, pattern)
     if not num_chars:
         raise ArgumentError("texts is empty; there is nothing to learn from")
-    ranks = {bytes(token): rank for token, rank in trainer.get_mergeable_ranks()}
     return Vocabulary(ranks, pattern, {name: len(ranks) + i for i, name in enumerate(special_tokens)}, bos)
 
 
+def _learn(pieces: Iterable[str], num_ranks: int, pattern: str) -> dict[bytes, int]:
+    """Ranks, learnt by a process that can be killed: rustbpe merges for seconds with the GIL held, deaf to Ctrl-C."""
+    command = [sys.executable, "-c", _CODE, json.dumps(sys.path), pattern, str(num_ranks)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0) as process:
+        try:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and says why
+                for piece in pieces:
+                    data = piece.encode()
+                    process.stdin.write(len(data).to_bytes(8, "little") + data)
+            output, errors = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        message = errors.decode(errors="replace").strip()
+        if "regex" in message:
+            raise ArgumentError(f"the pattern {pattern!r} is not a regular expression: {message}")
+        raise WorkerError(f"the process that learns tokens ended with status {process.returncode}: {message}")
+    return {base64.b64decode(token): rank for rank, token in enumerate(output.splitlines())}
+
+
 @contextlib.contextmanager
-def _reporting(progress: bool) -> Iterator[Callable[[str], None]]:
-    """A line on standard error that says how much was read; nothing where that is not a terminal."""
+def _reporting(progress: bool) -> Iterator[Callable[[str, bool], object]]:
+    """Shows on standard error how far it has come; a line now and then where that is not a terminal."""
     if not progress:
-        yield lambda read: None
+        yield lambda stage, is_new: None
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    console, told = Console(stderr=True), time.monotonic()
+    if not console.is_terminal:
+
+        def tell(stage: str, is_new: bool) -> None:
+            nonlocal told
+            if is_new or time.monotonic() - told >= _LINE_SECONDS:
+                told = time.monotonic()
+                print(stage, file=sys.stderr, flush=True)
+
+        yield tell
+        return
     columns = (SpinnerColumn(), TextColumn("learning tokens  {task.description}"), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("0 documents")
-        yield lambda read: bar.update(task, description=read)
+        yield lambda stage, is_new: bar.update(task, description=stage)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenfeed.errors import ArgumentError, FormatError, MissingError
+from tokenfeed.errors import FormatError, MissingError
 from tokenfeed.text.sources.parquet import ParquetText
 from tokenfeed.text.sources.stored import StoredFile
 
@@ -91,14 +91,6 @@ def test_a_file_without_row_groups_and_one_with_an_empty_one(tmp_path):
     assert empty.num_groups() == 1
     assert empty.read(0).num_rows == 0
     assert list(empty.read(0).batches(4)) == []
-
-
-def test_a_group_is_for_one_pass(tmp_path):
-    write(tmp_path / "a.parquet", [["a", "b"]])
-    group = parquet_text(tmp_path / "a.parquet", "text").read(0)
-    assert list(group.batches(2)) == [(0, ["a", "b"])]
-    with pytest.raises(ArgumentError, match="called once"):
-        next(group.batches(2))
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
