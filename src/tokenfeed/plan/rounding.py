@@ -14,7 +14,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.types import Floats, Ints
 
-__all__ = ["LONGEST_PERIOD", "ONE", "apportion", "due", "normalise", "rationalise", "some"]
+__all__ = ["LONGEST_PERIOD", "ONE", "apportion", "due", "normalise", "rationalise", "scale", "some"]
 
 LONGEST_PERIOD = 1 << 20
 ONE = 1 << 32
@@ -31,7 +31,12 @@ def normalise(weights: Sequence[Any], names: Sequence[Any]) -> Floats:
         )
     if not given.any():
         raise ArgumentError(f"no source is drawn: the weights are {some(weights)}; one at least must be above 0")
-    given = np.where(given > 0, np.maximum(given / given.max(), 1e-300), 0.0)
+    return scale(given)
+
+
+def scale(weights: Floats) -> Floats:
+    """Weights of which one is positive, as shares that add up to 1."""
+    given = np.where(weights > 0, np.maximum(weights / weights.max(), 1e-300), 0.0)
     return np.asarray(given / math.fsum(given), np.float64)
 
 

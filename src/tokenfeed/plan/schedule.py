@@ -36,7 +36,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError, quantity
 from tokenfeed.kernels import mixture as kernels
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, some
+from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, scale, some
 from tokenfeed.types import Bools, Floats, Ints
 
 __all__ = ["Change", "Schedule", "Stage"]
@@ -190,7 +190,7 @@ class Schedule:
         del self._pasts[len(self._segments) :]
         before, state = self._segments[-1].shares if self._segments else None, self._end
         for stage in chapter.stages:
-            asked = normalise([stage.weights.get(name, 0.0) for name in self.names], self.names)
+            asked = scale(np.array([stage.weights.get(name, 0.0) for name in self.names]))
             for length, shares in _steps(stage, before, asked):
                 rates, period = rationalise(shares)
                 stop = min(END if length is None else start + length, END)
