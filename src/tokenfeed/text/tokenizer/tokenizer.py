@@ -84,7 +84,7 @@ class Tokenizer:
         if isinstance(given, str | os.PathLike):
             return cls.load(given)
         kind = f"{type(given).__module__}.{type(given).__qualname__}"
-        advice = "pass a tokenfeed.Tokenizer, or the path of one"
+        advice = "pass a tokenfeed.Tokenizer, or a path for Tokenizer.load"
         if kind.startswith("tiktoken."):
             advice = "wrap it: tokenfeed.Tokenizer.from_tiktoken(encoding, bos='<|endoftext|>')"
         elif kind.startswith(("transformers.", "tokenizers.")):
