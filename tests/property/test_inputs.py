@@ -326,7 +326,7 @@ def test_a_store_and_a_stream_have_the_same_tokens(tmp_path):
     lines = [json.dumps({"text": text}) for text in texts]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines[:2], '{"text": null}', "", *lines[2:]]))
     tokenizer = golden_tokenizer("tiktoken")
-    tokenfeed.prepare(tmp_path / "a.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=0, split=None)
+    tokenfeed.prepare(tmp_path / "a.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=0, val=None)
     assert [tokens for tokens, _ in contents_of(tmp_path / "store")] == [
         tokenizer.encode(text, prepend=tokenizer.bos_id).tolist() for text in texts
     ]

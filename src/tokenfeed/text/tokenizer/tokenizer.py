@@ -196,13 +196,14 @@ class Tokenizer:
 
     @property
     def bos_id(self) -> int:
-        """Id of the token that begins a document."""
-        if self.vocabulary.bos is None:
+        """Id of the token that begins a document: the BOS, or the EOS where there is only that, as in GPT-2."""
+        name = self.vocabulary.bos or self.vocabulary.eos
+        if name is None:
             raise MissingError(
                 "this tokenizer does not say which token begins a document; open it with Tokenizer.load(…, bos=…), one "
                 f"of {list(self.vocabulary.special_tokens)}"
             )
-        return self.vocabulary.special_tokens[self.vocabulary.bos]
+        return self.vocabulary.special_tokens[name]
 
     def separators(
         self, bos: str | None = None, eos: str | None = None, separator: str | None = "auto"
