@@ -76,7 +76,7 @@ def reading(report: Report, scale: Scale) -> None:
             result = interleave(contenders, repetitions=repetitions, unit="rows/s")
             report.compare("packed rows, mapped: windows", result["packed"], result["windows"], bar=0.5)
             continue
-        record = views["packed"].plan.plans[0].record
+        record = views["packed"].plans[0].record
         contenders["c"] = _c_pieces(store, record.pieces / record.rows, record.items / record.pieces)
         for number in range(repetitions):
             contenders["c"](number)

@@ -17,7 +17,7 @@ from tokenfeed.plan.skips import Skip
 from tokenfeed.preparation import prepare
 from tokenfeed.runs.run import Run
 from tokenfeed.storage.remote import Remote
-from tokenfeed.store.combining import combine
+from tokenfeed.store.resolve import combine
 from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
 from tokenfeed.store.store import open_store as open  # noqa: A004

@@ -73,7 +73,7 @@ class ArrayBatch(PlacedBatch):
 
     def _place_column(self, name: str) -> Any:
         local = self._host.column(name)
-        if self._host.rows.length is None:
+        if self.rows.layout.length is None:
             raise ArgumentError(
                 f"column {name!r} holds documents of different lengths, which no global array can hold; use inputs and "
                 "targets, which are padded, or batch.host.column"

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -69,6 +70,20 @@ def test_documents_are_in_the_samples_that_they_touch(store, kind):
         assert set(view.samples_touching([number], table=other).tolist()) == covering.get(number, set()), number
     pair = view.samples_touching([3, 40])
     assert pair.tolist() == sorted({*touched.get(3, set()), *touched.get(40, set())})
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_the_mean_length_is_exact(store, kind):
+    view = MAKE[kind](store)
+    lengths = view.lengths(np.arange(len(view)))
+    extra = view.spec.extra if view.spec.kind == "windows" else 0
+    assert view.mean_length == Fraction(int((lengths - extra).sum()), len(view))
+
+
+def test_the_mean_length_of_nothing(tmp_path):
+    with tokenfeed.Writer(tmp_path, columns={"tokens": "u2"}, spans={"documents": None}):
+        pass
+    assert tokenfeed.open(tmp_path).documents().mean_length == 0
 
 
 @pytest.mark.parametrize("kind", MAKE)
@@ -166,3 +181,11 @@ def test_rows_of_another_packing_algorithm_are_refused(store):
 def test_a_store_is_a_context_manager(store_path):
     with tokenfeed.open(store_path) as store:
         assert store.windows(7)[0].index == 0
+
+
+def test_a_view_names_the_tokenizer_of_its_store(tmp_path):
+    for name, tokenizer in (("known", "0123456789abcdef"), ("unknown", None)):
+        with tokenfeed.Writer(tmp_path / name, columns={"tokens": "u2"}, tokenizer=tokenizer) as writer:
+            writer.append({"tokens": range(10)})
+        view = tokenfeed.open(tmp_path / name).windows(2)
+        assert view.tokenizer == view.join([view]).tokenizer == tokenizer

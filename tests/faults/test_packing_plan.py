@@ -1,6 +1,7 @@
 """Packing plans that are damaged, of other data, never finished, or that cannot be where they should."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -223,23 +224,23 @@ def test_many_at_once(store, store_path):
     assert contents(folders.pop()) == expected
 
 
-def test_one_whose_folder_another_clears_away(store, monkeypatch):
-    """The other has locked it first, for it looked left behind, and removes it a little later."""
-    taken = []
+def test_what_a_killed_process_left_behind_is_removed(store, plan):
+    (plan / ".left").mkdir()
+    (plan / ".left" / "rows.npy").write_bytes(b"half")
+    store.pack(LENGTH)
+    assert [path for path in plan.iterdir() if path.is_dir()] == []
 
-    def lock_late(descriptor, operation):
-        if not taken:
-            path = Path(f"/proc/self/fd/{descriptor}").readlink()
-            taken.append((path, os.open(path, os.O_RDONLY)))
-            flock(taken[0][1], operation)
-        flock(descriptor, operation)
 
-    flock = fcntl.flock
-    monkeypatch.setattr(fcntl, "flock", lock_late)
-    report = store.pack(LENGTH, progress=lambda *_: shutil.rmtree(taken[0][0], ignore_errors=True))
-    os.close(taken[0][1])
-    assert report.rows == len(read_all(store))
-    assert [path for path in report.folder.iterdir() if path.is_dir()] == []
+def test_a_file_system_without_locks(store, plan, monkeypatch):
+    """Whose is what lies there cannot be told, so it stays."""
+
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (plan / ".of-another").mkdir()
+    assert store.pack(LENGTH).rows == len(read_all(store))
+    assert [path.name for path in plan.iterdir() if path.is_dir()] == [".of-another"]
 
 
 @contextlib.contextmanager

@@ -78,10 +78,10 @@ def test_batches_fill_their_buffers_and_no_more(store_path, backend, columns):
 def test_a_buffer_that_is_too_small_is_refused(store_path):
     """By one byte, and where sizes would overflow."""
     store = tokenfeed.open(store_path)
-    reader = store._data.reader
+    reader = store.reader
     for column in ("tokens", "frame"):
         item_bytes = store.columns[column].item_bytes
-        request = reader.request(store._data.one_column(column).forms)
+        request = store.windows(1, columns=[column]).choose([column]).request
         first, offsets = np.array([0]), np.array([0, 10])
         with pytest.raises(tokenfeed.errors.TokenfeedError):
             reader.read_ragged(first, offsets, request, guarded(bytes(10 * item_bytes - 1)))

@@ -2,27 +2,44 @@
 
 import json
 from fractions import Fraction
+from math import ceil, floor
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tiers import examples
 from tokenfeed.kernels.mixture import build_table
-from tokenfeed.plan.schedule import RAMP_STEPS, Schedule, Stage, rationalise
+from tokenfeed.plan.rounding import normalise, rationalise
+from tokenfeed.plan.schedule import RAMP_STEPS, Schedule, Stage
 
 NAMES = "abcdefgh"
 
 
-def plain_table(counts, size):
-    """The first places of a period: of those that may be drawn, who must be drawn first. Tijdeman's rule as it is."""
-    period, least = sum(counts), Fraction(1, max(2 * len(counts) - 2, 1))
-    drawn, table = [0] * len(counts), []
-    for t in range(1, min(period, size) + 1):
-        due = {i: Fraction(count * t, period) - drawn[i] for i, count in enumerate(counts)}
-        able = [i for i in due if due[i] >= least or len(counts) == 1]
-        latest = {i: t + (1 - least - due[i]) * period / counts[i] for i in able}
-        table.append(min(able, key=lambda i: (latest[i] // 1, i)))
-        drawn[table[-1]] += 1
+def plain_table(counts, rates, phases, most=1 << 20):
+    """Tijdeman's rule as it is: of the draws that may come, the one that must come first."""
+    n, period, size = len(counts), sum(rates), sum(counts)
+    if n == 1:
+        return [0] * min(size, most)
+    slack = Fraction(0) if any(phases) else Fraction(1, 2 * n - 2)
+    drawn, put, table = [0] * n, [(0, i) for i in range(n)], []
+    for t in range(1, min(size, most) + 1):
+        left = [i for i in range(n) if drawn[i] < counts[i]]
+        release = {i: min(ceil(period * (drawn[i] + slack - phases[i]) / rates[i]), size) for i in left}
+        able = [i for i in left if release[i] <= t]
+        latest = {i: floor(period * (drawn[i] + 1 - slack - phases[i]) / rates[i]) for i in able}
+        chosen = min(able, key=lambda i: (latest[i], i)) if able else max(left, key=lambda i: (-release[i], put[i]))
+        table.append(chosen)
+        drawn[chosen] += 1
+        put[chosen] = (t, chosen)
+    return table
+
+
+def table_of(counts, rates=None, phases=None):
+    table = np.empty(sum(counts), np.int32)
+    rates = counts if rates is None else rates
+    build_table(np.array(counts), np.array(rates), np.array(phases or [0] * len(counts)), table)
     return table
 
 
@@ -32,9 +49,14 @@ def walk(schedule, count):
     found = []
     for segment in schedule._segments:
         stop = min(segment.stop, count)
-        table = plain_table(segment.counts.tolist(), stop - segment.start)
+        if segment.start >= stop:
+            break
+        active = segment.active
+        phases = [Fraction((owed + 2**11) // 2**12, 2**20) for owed in segment.carry[active].tolist()]
+        counts, rates = segment.counts[active].tolist(), segment.rates[active].tolist()
+        table = plain_table(counts, rates, phases, stop - segment.start)
         for k in range(segment.start, stop):
-            source = int(segment.active[table[(k - segment.start) % segment.period]])
+            source = int(active[table[(k - segment.start) % segment.size]])
             found.append((source, seen[source]))
             seen[source] += 1
     return found
@@ -64,7 +86,7 @@ def stage_lists(draw, names=NAMES, whole=False):
     for _ in range(draw(st.integers(1, 5))):
         weights = draw(st.lists(weight, min_size=len(names), max_size=len(names)).filter(any))
         ramp = bool(stages) and draw(st.booleans())
-        least = 1 if ramp else sum(weights) if whole else len(names)
+        least = sum(weights) if whole and not ramp else 1
         samples = draw(st.integers(least, least + 100))
         stages.append(Stage(dict(zip(names, weights, strict=True)), samples, ramp))
     return stages, list(names)
@@ -96,9 +118,8 @@ def reach(schedule, most=700):
 
 @given(st.lists(st.integers(1, 25) | st.sampled_from([1, 1, 150]), min_size=1, max_size=8))
 def test_tables_are_those_of_the_rule_and_keep_its_bound(counts):
-    table = np.empty(sum(counts), np.int32)
-    build_table(np.array(counts), table)
-    assert table.tolist() == plain_table(counts, sum(counts))
+    table = table_of(counts)
+    assert table.tolist() == plain_table(counts, counts, [0] * len(counts))
     slack = max(2 * len(counts) - 2, 1)
     steps = np.arange(1, table.size + 1)
     for i, count in enumerate(counts):
@@ -106,16 +127,25 @@ def test_tables_are_those_of_the_rule_and_keep_its_bound(counts):
         assert (off * slack <= (slack - 1) * table.size).all() or len(counts) == 1
 
 
-@given(st.lists(st.floats(0, 1e6) | st.integers(0, 9), min_size=1, max_size=30).filter(any), st.integers(30, 2**21))
-def test_counts_are_the_weights_rounded(weights, length):
-    counts, period = rationalise(weights, length)
-    assert counts.sum() == period <= min(length, 2**20)
+@given(st.data(), st.lists(st.integers(1, 40), min_size=1, max_size=6))
+def test_tables_of_sources_that_are_owed_are_those_of_the_rule(data, rates):
+    phases = [data.draw(st.integers(-(2**21), 2**21)) for _ in rates]
+    counts = [data.draw(st.integers(0, rate)) for rate in rates]
+    if any(counts):
+        found = table_of(counts, rates, phases).tolist()
+        assert found == plain_table(counts, rates, [Fraction(phase, 2**20) for phase in phases])
+
+
+@given(st.lists(st.floats(0, 1e6) | st.integers(0, 9), min_size=1, max_size=30).filter(any), st.integers(30, 2**20))
+def test_counts_are_the_weights_rounded(weights, longest):
+    counts, period = rationalise(normalise(weights, weights), longest)
+    assert counts.sum() == period <= longest
     exact = [Fraction(weight) * period / sum(map(Fraction, weights)) for weight in weights]
     assert all((count > 0) == (weight > 0) for count, weight in zip(counts.tolist(), weights, strict=True))
     lifted = sum(1 - due for due in exact if 0 < due < 1)
     for count, due in zip(counts.tolist(), exact, strict=True):
         assert count - due < 1 + Fraction(1, 10**6)
-        assert due - count < 1 + lifted
+        assert due - count < 2 + lifted
 
 
 @given(schedules())
@@ -143,21 +173,38 @@ def test_find_is_the_inverse_and_numbers_have_no_gap(schedule):
             assert (after == -1).all()
 
 
+def deviations(schedule, count):
+    """max |realised − target| after every sample, with targets in fractions from the rates of all segments so far."""
+    sources, _ = schedule.locate(np.arange(count))
+    realised = np.zeros(len(schedule.names), np.int64)
+    target = [Fraction(0)] * len(schedule.names)
+    for segment in schedule._segments:
+        rates = [Fraction(rate, segment.period) for rate in segment.rates.tolist()]
+        for k in range(segment.start, min(segment.stop, count)):
+            realised[sources[k]] += 1
+            target = [each + rate for each, rate in zip(target, rates, strict=True)]
+            yield float(max(abs(each - x) for each, x in zip(target, realised.tolist(), strict=True)))
+
+
 @given(schedules())
-def test_counts_are_within_one_of_targets_at_every_prefix(schedule):
+def test_counts_and_targets_are_those_of_the_whole_run(schedule):
+    """Within one of the cumulative target at every prefix, unless weights became 0: then less than two."""
     count = reach(schedule, 250)
     sources, _ = schedule.locate(np.arange(count))
     realised = np.zeros(len(schedule.names), np.int64)
+    largest = max(deviations(schedule, count), default=0)
+    always_drawn = all((segment.rates > 0).all() for segment in schedule._segments)
+    assert largest <= (1 + 1e-5 if always_drawn and len(schedule.chapters) == 1 else 1.6)
     for k in range(count + 1):
         np.testing.assert_array_equal(schedule.counts(k), realised)
-        assert (np.abs(schedule.targets(k) - realised) < 1).all()
+        assert (np.abs(schedule.targets(k) - realised) <= largest + 1e-5).all()
         if k < count:
             realised[sources[k]] += 1
 
 
 @given(stage_lists(whole=True))
 def test_counts_stay_near_the_weights_asked_for(given_):
-    """In fractions, over all stages, ramps and tails. At the end of a stage hardly ever off by 1."""
+    """In fractions, over all stages and ramps."""
     schedule = Schedule(*given_)
     sources, _ = schedule.locate(np.arange(schedule.total))
     drawn = np.eye(len(schedule.names), dtype=np.int64)[sources].cumsum(axis=0).tolist()
@@ -166,8 +213,37 @@ def test_counts_stay_near_the_weights_asked_for(given_):
         for step in range(1, samples + 1):
             wanted = [before + weight * step for before, weight in zip(due, weights, strict=True)]
             off = max(abs(w - x) for w, x in zip(wanted, drawn[start + step - 1], strict=True))
-            assert off < (2.5 if step < samples else 1.5)
+            assert off < 1.6
         due, start = wanted, start + samples
+
+
+@pytest.mark.parametrize("num_sources", [3, 10])
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.3, 1.0, 5.0]), st.sampled_from([1, 10, 37]))
+@settings(max_examples=examples(10))
+def test_many_stages_do_not_drift(num_sources, seed, evenness, length):
+    """200 stages of 10 samples drifted by 21."""
+    rng = np.random.default_rng(seed)
+    names = [str(i) for i in range(num_sources)]
+    draws = rng.dirichlet(np.full(num_sources, evenness), 60) + 1e-4
+    stages = [Stage(dict(zip(names, draw.tolist(), strict=True)), length) for draw in draws]
+    schedule = Schedule(stages, names)
+    assert max(deviations(schedule, schedule.total)) <= 1.1
+    asked = sum(length * draw / draw.sum() for draw in draws)
+    assert np.abs(schedule.counts(schedule.total) - asked).max() < 1
+    changed = Schedule(stages[:1], names)
+    for number, stage in enumerate(stages[1:], 1):  # the same, appended one by one
+        changed = changed.then(number * length, stage)
+    np.testing.assert_array_equal(changed.locate(np.arange(schedule.total)), schedule.locate(np.arange(schedule.total)))
+    assert changed.digest(schedule.total) == schedule.digest(schedule.total)
+
+
+def test_small_weights_are_not_lifted_by_every_stage():
+    """100 samples were drawn where 1.5 are due."""
+    weights = {"rare": 1e-5, "less": 2e-5, "web": 1 - 3e-5}
+    schedule = Schedule([Stage(weights, 1000)] * 100 + [Stage(weights)], list(weights))
+    assert schedule.counts(100_000).tolist() == [1, 2, 99_997]
+    assert max(np.abs(schedule.counts(k) - schedule.targets(k)).max() for k in range(0, 100_000, 97)) <= 1
+    assert schedule.rounding < 1e-12
 
 
 @given(schedules(), st.data())
@@ -181,11 +257,12 @@ def test_a_change_leaves_what_was_before_and_every_source_goes_on(schedule, data
     assert changed.digest(at) == schedule.digest(at)
     sources, numbers = changed.locate(after)
     base = np.append(schedule.counts(at), 0)
+    owed = np.append(schedule.targets(at), 0) - base
     total = sum(weights.values())
     for source, weight in enumerate(weights[name] for name in changed.names):
         own = numbers[sources == source]
         np.testing.assert_array_equal(own, base[source] + np.arange(own.size))
-        assert abs(own.size - Fraction(100 * weight, total)) < 1
+        assert abs(own.size - Fraction(100 * weight, total) - (owed[source] if weight else 0)) < 1.6
 
 
 @given(schedules(), schedules(), st.integers(0, 300))
@@ -231,7 +308,7 @@ def test_hundreds_of_sources(seed, num_sources, evenness):
     for k in samples.tolist():
         if k % 97 == 0:
             np.testing.assert_array_equal(schedule.counts(k), seen)
-            assert (np.abs(schedule.targets(k) - seen) < 1).all()
+            assert (np.abs(schedule.targets(k) - seen) <= 1 + 1e-5).all()
         assert numbers[k] == seen[sources[k]]
         seen[sources[k]] += 1
     for source in range(0, num_sources + 1, 50):

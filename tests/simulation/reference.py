@@ -238,23 +238,31 @@ def find_cached(num_samples: int, order: Order, group: int, epoch: int, index: i
 
 
 @cache
-def period_table(counts: tuple[int, ...], size: int) -> list[int]:
-    """The first `size` places of a period: of the sources that may be drawn, the one that must be drawn first.
+def draw_table(counts: tuple[int, ...], rates: tuple[int, ...], owed: tuple[int, ...], most: int) -> list[int]:
+    """The first places of a table: of the draws that may come, the one that must come first; of equals the first.
 
-    After t places source i is due c·t/P. It may be drawn once that is at least 1/(2n − 2) more than it had, and must be
-    drawn before it is more than 1 − 1/(2n − 2) behind. Of equals the first.
+    After t places source i is due its share of t, and what it was owed before (in 2**-20). It may be drawn once that is
+    e more than it had, and must be drawn before it is more than 1 − e behind: e is 1/(2n − 2) where nothing is owed.
     """
-    drawn = [i for i, count in enumerate(counts) if count]
+    drawn = [i for i, rate in enumerate(rates) if rate]
+    period, size = sum(rates), sum(counts)
     if len(drawn) == 1:
-        return drawn * size
-    period, slack = sum(counts), 2 * len(drawn) - 2
-    had = dict.fromkeys(drawn, 0)
+        return drawn * min(size, most)
+    phases = [Fraction(each, 1 << 20) for each in owed]
+    slack = Fraction(0) if any(phases[i] for i in drawn) else Fraction(1, 2 * len(drawn) - 2)
+    had, put = [0] * len(rates), {i: (0, i) for i in drawn}
     table = []
-    for t in range(1, size + 1):
-        may = [i for i in drawn if slack * (counts[i] * t - had[i] * period) >= period]
-        chosen = min(may, key=lambda i: ((slack * (had[i] + 1) - 1) * period // (slack * counts[i]), i))
+    for t in range(1, min(size, most) + 1):
+        left = [i for i in drawn if had[i] < counts[i]]
+        first = {i: min(size, math.ceil((had[i] + slack - phases[i]) * period / rates[i])) for i in left}
+        may = [i for i in left if first[i] <= t]
+        if may:
+            chosen = min(may, key=lambda i: (math.floor((had[i] + 1 - slack - phases[i]) * period / rates[i]), i))
+        else:  # all are ahead: the one that may be drawn first, of equals the one that was drawn last
+            chosen = max(left, key=lambda i: (-first[i], put[i]))
         table.append(chosen)
         had[chosen] += 1
+        put[chosen] = (t, chosen)
     return table
 
 
@@ -263,12 +271,27 @@ def normalise(weights: Sequence[float]) -> list[Fraction]:
     return [weight / sum(exact) for weight in exact]
 
 
-def whole_counts(shares: Sequence[Fraction], most: int) -> list[int]:
+def whole_counts(shares: Sequence[Fraction]) -> list[int]:
     """Shares as whole counts of the smallest period in which they are exact, else of the longest."""
     period = math.lcm(*(share.denominator for share in shares))
-    if period <= most:
+    if period <= LONGEST_PERIOD:
         return [int(share * period) for share in shares]
-    return apportion([round(share * most * UNIT) for share in shares], most)
+    lifted = [max(share, Fraction(1, LONGEST_PERIOD)) if share else share for share in shares]
+    wanted = [share * LONGEST_PERIOD / sum(lifted) for share in lifted]
+    counts = [max(int(want), want > 0) for want in wanted]
+    missing = LONGEST_PERIOD - sum(counts)
+    order = sorted(range(len(counts)), key=lambda i: counts[i] - wanted[i] if missing > 0 else -counts[i])
+    for i in order[: abs(missing)]:
+        counts[i] += 1 if missing > 0 else -1
+    return counts
+
+
+def due(rates: Sequence[int], places: int) -> list[int]:
+    """What is due to sources after less than a period, in 2**-32 of a sample."""
+    period = sum(rates)
+    owed = [rate * places * UNIT // period for rate in rates]
+    owed[rates.index(max(rates))] += places * UNIT - sum(owed)
+    return owed
 
 
 def apportion(owed: Sequence[int], size: int) -> list[int]:
@@ -293,24 +316,31 @@ class Stage(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """[start, stop) of the run, which repeats a period of these counts; and what each source had before."""
+    """[start, stop) of the run, which repeats a table; and what each source had, and was owed, before."""
 
     start: int
     stop: int
     counts: tuple[int, ...]
+    rates: tuple[int, ...]
     had: tuple[int, ...]
+    owed: tuple[int, ...]
 
     def table(self) -> list[int]:
-        period = sum(self.counts)
-        return period_table(self.counts, min(period, self.stop - self.start, 1 << 14))
+        owed = tuple((each + (1 << 11)) >> 12 for each in self.owed)
+        return draw_table(self.counts, self.rates, owed, min(self.stop - self.start, 1 << 14))
 
     def count(self, stop: int) -> list[int]:
         periods, places = divmod(stop - self.start, sum(self.counts))
-        begun = self.table()[:places]
+        begun = self.table()[:places] if places else []
         return [
             had + periods * count + begun.count(i)
             for i, (had, count) in enumerate(zip(self.had, self.counts, strict=True))
         ]
+
+    def owe(self, stop: int) -> list[int]:
+        periods, places = divmod(stop - self.start, sum(self.rates))
+        each = zip(self.owed, self.rates, due(self.rates, places), self.had, self.count(stop), strict=True)
+        return [owed + (rate * periods - (now - had)) * UNIT + more for owed, rate, more, had, now in each]
 
 
 class Turns:
@@ -318,22 +348,32 @@ class Turns:
 
     def __init__(self, chapters: Sequence[tuple[int, Sequence[Stage]]], num_sources: int) -> None:
         self.pieces: list[Piece] = []
-        had = [0] * num_sources
+        had, owed = [0] * num_sources, [0] * num_sources
         last: list[Fraction] = []
         for number, (at, stages) in enumerate(chapters):
             end = chapters[number + 1][0] if number + 1 < len(chapters) else FOREVER
-            start, carry, before = at, [0] * num_sources, last
+            start, before = at, last
             for stage in stages:
                 weights = [*stage.weights, *[0.0] * (num_sources - len(stage.weights))]
                 asked = normalise(weights)
                 for length, shares in steps_of(stage, before, asked):
-                    for counts, size in cut(shares, length, carry):
+                    rates = whole_counts(shares)
+                    tail = 0 if length == FOREVER else length % sum(rates)
+                    for size in (length - tail, tail):
                         stop = min(start + size, end)
-                        if start < stop:
-                            self.pieces.append(Piece(start, stop, tuple(counts), tuple(had)))
-                            last = shares
-                            had = self.pieces[-1].count(stop) if stop < FOREVER else had
-                        start = max(start, stop)
+                        if start >= stop:
+                            continue
+                        counts = rates
+                        if size == tail:
+                            wanted = [a + b for a, b in zip(owed, due(rates, tail), strict=True)]
+                            drawn = [i for i, rate in enumerate(rates) if rate]
+                            places = apportion([wanted[i] for i in drawn], tail)
+                            counts = [places[drawn.index(i)] if rate else 0 for i, rate in enumerate(rates)]
+                        piece = Piece(start, stop, tuple(counts), tuple(rates), tuple(had), tuple(owed))
+                        self.pieces.append(piece)
+                        last, start = shares, stop
+                        if stop < FOREVER:
+                            had, owed = piece.count(stop), piece.owe(stop)
                 before = asked
         self.total = None if self.pieces[-1].stop == FOREVER else self.pieces[-1].stop
 
@@ -363,28 +403,6 @@ def steps_of(stage: Stage, before: list[Fraction], asked: list[Fraction]) -> lis
         shares = [a * (1 - way) + b * way for a, b in zip(before, asked, strict=True)]
         found.append((stage.samples * (step + 1) // steps - stage.samples * step // steps, shares))
     return found
-
-
-def cut(shares: list[Fraction], length: int, carry: list[int]) -> list[tuple[list[int], int]]:
-    """Whole periods, then a tail that is rounded with what rounding has left owed before."""
-    counts = whole_counts(shares, min(length, LONGEST_PERIOD))
-    period = sum(counts)
-    if length == FOREVER:
-        return [(counts, length)]
-    tail = length % period if length > period else length
-    pieces = [(counts, length - tail)] if tail < length else []
-    if tail:
-        if tail == length:
-            owed = [round(share * length * UNIT) for share in shares]
-        else:
-            owed = [count * tail * UNIT // period for count in counts]
-        drawn = [i for i, share in enumerate(shares) if share]
-        places = [0] * len(shares)
-        for i, given in zip(drawn, apportion([carry[i] + owed[i] for i in drawn], tail), strict=True):
-            places[i] = given
-        carry[:] = [c + o - p * UNIT for c, o, p in zip(carry, owed, places, strict=True)]
-        pieces.append((places, tail))
-    return pieces
 
 
 # The run.

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -9,7 +9,7 @@ from tokenfeed.cli.console import console, make_table, print_json, tell
 from tokenfeed.cli.options import Json, RunPath
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.tracing import RowTrace, Seen
+from tokenfeed.runs.tracing import RowTrace, Sightings
 
 _MOST_ROWS = 1000
 _MOST_LINES = 8
@@ -45,7 +45,7 @@ def command(
         return
     if rank is not None:
         raise ArgumentError("--rank goes with --step; a document may be seen by any rank")
-    fields = None if where is None else _make_filter(where)
+    fields = None if where is None else _Fields(map(_split_field, where))
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
         print_json({"run": path, "epochs": epochs, "rows": [asdict(each) for each in seen]})
@@ -53,12 +53,11 @@ def command(
         _show_seen(seen, epochs)
 
 
-def _make_filter(fields: Sequence[str]) -> Callable[[Any], bool]:
-    """Whether a payload has these fields; a value is compared as text, and as the JSON that it may be."""
-    wanted = [_split_field(field) for field in fields]
-    return lambda payload: (
-        isinstance(payload, dict) and all(name in payload and payload[name] in values for name, values in wanted)
-    )
+class _Fields(dict[str, list[Any]]):
+    """Fields that a payload must have; a value is compared as text, and as the JSON that it may be."""
+
+    def __call__(self, payload: Any) -> bool:
+        return isinstance(payload, dict) and all(name in payload and payload[name] in self[name] for name in self)
 
 
 def _split_field(field: str) -> tuple[str, list[Any]]:
@@ -129,9 +128,9 @@ def _clip(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _show_seen(seen: Sequence[Seen], epochs: str) -> None:
+def _show_seen(seen: Sightings, epochs: str) -> None:
     if not seen:
-        tell(f"No row of epochs {epochs} has it.")
+        tell(f"No row of epochs {epochs} has it: {seen.why}.")
         return
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
     rows = [[getattr(each, name) for name in told] for each in seen[:_MOST_ROWS]]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenfeed.errors import FormatError
-from tokenfeed.format.npy import build_header
 from tokenfeed.kernels.checked import CHECKED_BYTES
 
 __all__ = [
@@ -15,7 +14,6 @@ __all__ = [
     "SHARD",
     "SHARD_SUMS",
     "SPAN_DTYPE",
-    "SPAN_HEADER_BYTES",
     "SUM_DTYPE",
     "SpanFiles",
     "check_name",
@@ -30,7 +28,6 @@ SHARD = "shard.json"
 SHARD_SUMS = "shard.blocks.npy"
 
 SPAN_DTYPE = np.dtype("<i8")
-SPAN_HEADER_BYTES = len(build_header(SPAN_DTYPE, (), 0))
 SUM_DTYPE = np.dtype("<u8")
 
 _NAMES = {

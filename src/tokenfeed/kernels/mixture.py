@@ -1,14 +1,16 @@
-"""The source that each place of a period draws from, so that every prefix has its share of every source.
+"""The source that each place of a table draws from, so that every prefix has its share of every source.
 
-A period has P places, and source i owns cᵢ of them. After t places it should have had cᵢ·t/P. Giving each place to
-the source that is most overdue fails by more than one sample (so does Webster's rule); Tijdeman's solution of the
-chairman assignment problem (Discrete Mathematics 32, 1980) does not: with n sources, no source is ever further than
-1 − 1/(2n − 2) from its due. Number the places t = 1, 2, …; the draw that follows x earlier ones of source i
+Source i is due cᵢ samples in every P places, and is owed aᵢ before the first. After t places, x of them its own, it is
+aᵢ + cᵢ·t/P − x samples behind. Giving each place to the source that is most overdue fails by more than one sample (so
+does Webster's rule); Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32, 1980) does not.
+Number the places t = 1, 2, …, and let e be the slack; the draw that follows x earlier ones of source i
 
-    may not come before  t = ⌈P·((2n − 2)·x + 1) / ((2n − 2)·cᵢ)⌉            else the source is too far ahead
-    must have come at    ⌊P·((2n − 2)·(x + 1) − 1) / ((2n − 2)·cᵢ)⌋ + 1      else it is too late
+    may not come before  t = ⌈P·(x + e − aᵢ) / cᵢ⌉              else the source is more than 1 − e ahead
+    must have come at    ⌊P·(x + 1 − e − aᵢ) / cᵢ⌋ + 1          else it is more than 1 − e behind
 
-and of the draws that may come, the one that must come first is taken; on a tie, that of the lower source.
+and of the draws that may come, the one that must come first is taken; on a tie, that of the lower source. Where nothing
+is owed, e = 1/(2n − 2) of n sources holds, by the theorem. Else e = 0: earliest deadlines keep every source within one
+sample if anything does. A table may give a source another count than cᵢ·t/P, rounded: its draws then end there.
 
     counts (3, 2), P 5:  table 0 1 0 1 0;  ranks 0 0 1 1 2;  positions of source 0: 0 2 4, of source 1: 1 3
 
@@ -21,6 +23,7 @@ from tokenfeed.kernels.jit import inlined, kernel
 
 _BITS = 32  # a key of the heap is (deadline << 32) + source
 _LOW = (1 << _BITS) - 1
+_UNIT = 1 << 20  # what is owed is counted in 2**-20 of a sample
 
 
 @inlined
@@ -54,50 +57,77 @@ def _drop_first(heap, size):
     heap[place] = key
 
 
-@kernel
-def build_table(counts, table):
-    """table[t] becomes the source that place t draws from; `counts` are positive and their sum is `table.size`.
+@inlined
+def _release(x, rate, phase, period, slack, share):
+    """The first place that the draw after x earlier ones may have; e is share / slack."""
+    whole = x * period // rate
+    rest = (x * period - whole * rate) * slack * _UNIT + period * (share * _UNIT - slack * phase)
+    return whole - (-rest // (slack * _UNIT * rate))
 
-    O(P log n): 0.1 s for a thousand sources and P = 2**20, the largest for which nothing overflows whatever n.
+
+@inlined
+def _deadline(x, rate, phase, period, slack, share):
+    """The last place at which the draw after x earlier ones need not have come."""
+    whole = (x + 1) * period // rate
+    rest = ((x + 1) * period - whole * rate) * slack * _UNIT - period * (share * _UNIT + slack * phase)
+    return whole + rest // (slack * _UNIT * rate)
+
+
+@kernel
+def build_table(counts, rates, phases, table):
+    """table[t] becomes the source that place t draws from. Source i is drawn counts[i] times in all.
+
+    It is due rates[i] samples in every Σ rates places, and phases[i] · 2**-20 samples before the first. O(P log n):
+    0.1 s for a thousand sources and P = 2**20, the largest for which nothing overflows whatever n.
     """
-    n, period = counts.size, table.size
-    if n == 0 or counts.min() < 1 or counts.sum() != period:
-        raise ValueError("counts must be positive, and their sum the length of the table")
-    if period > 1 << 20:
-        raise ValueError("a period has at most 2**20 places")
+    n, period, size = counts.size, rates.sum(), table.size
+    if n == 0 or counts.min() < 0 or rates.min() < 1 or counts.sum() != size or size > period:
+        raise ValueError("rates must be positive, and counts add up to the length of the table, a period at most")
+    if period > 1 << 20 or np.abs(phases).max() > 1 << 30:
+        raise ValueError("a period has at most 2**20 places, and no source is owed 2**10 samples")
     if n == 1:
         table[:] = 0
         return
-    slack = 2 * n - 2
+    slack, share = 2 * n - 2, 1
+    if phases.any():
+        slack, share = 1, 0
     drawn = np.zeros(n, np.int64)
     heap = np.empty(n, np.int64)  # of the sources that may be drawn: when they must be, and which
-    size = 0
-    waiting = np.full(period + 1, -1, np.int32)  # the last source that may be drawn from place t on, not before …
+    num_open = 0
+    waiting = np.full(size + 1, -1, np.int32)  # the last source that may be drawn from place t on, not before …
     before = np.empty(n, np.int32)  # … and the one put there before it
     for i in range(n):
-        release = (period + slack * counts[i] - 1) // (slack * counts[i])
-        before[i] = waiting[release]
-        waiting[release] = i
-    for t in range(1, period + 1):
-        i = waiting[t]
-        while i >= 0:
-            deadline = (slack * (drawn[i] + 1) - 1) * period // (slack * counts[i])
-            _push(heap, size, (deadline << _BITS) + i)
-            size += 1
-            i = before[i]
-        i = heap[0] & _LOW
-        _drop_first(heap, size)
-        size -= 1
-        table[t - 1] = i
-        drawn[i] += 1
-        release = (period * (slack * drawn[i] + 1) + slack * counts[i] - 1) // (slack * counts[i])
-        if release <= t:
-            deadline = (slack * (drawn[i] + 1) - 1) * period // (slack * counts[i])
-            _push(heap, size, (deadline << _BITS) + i)
-            size += 1
-        elif release <= period:
+        if counts[i] > 0:
+            release = min(max(_release(0, rates[i], phases[i], period, slack, share), 1), size)
             before[i] = waiting[release]
             waiting[release] = i
+    for t in range(1, size + 1):
+        i = waiting[t]
+        while i >= 0:
+            _push(heap, num_open, (_deadline(drawn[i], rates[i], phases[i], period, slack, share) << _BITS) + i)
+            num_open += 1
+            i = before[i]
+        if num_open > 0:
+            i = heap[0] & _LOW
+            _drop_first(heap, num_open)
+            num_open -= 1
+        else:  # all are ahead: take the next that may be drawn
+            later = t + 1
+            while waiting[later] < 0:
+                later += 1
+            i = waiting[later]
+            waiting[later] = before[i]
+        table[t - 1] = i
+        drawn[i] += 1
+        if drawn[i] < counts[i]:
+            release = _release(drawn[i], rates[i], phases[i], period, slack, share)
+            if release <= t:
+                _push(heap, num_open, (_deadline(drawn[i], rates[i], phases[i], period, slack, share) << _BITS) + i)
+                num_open += 1
+            else:
+                release = min(release, size)
+                before[i] = waiting[release]
+                waiting[release] = i
 
 
 @kernel
@@ -118,7 +148,7 @@ def index_table(table, offsets, ranks, positions):
 def count_before(t, period, offsets, positions, out):
     """out[i] becomes how often source i stands in the first t < period places. O(1) each.
 
-    It is within one of the source's share, so few places are looked at, whatever the counts.
+    It is near the source's share, so few places are looked at, whatever the counts.
     """
     for i in range(out.size):
         first, count = offsets[i], offsets[i + 1] - offsets[i]

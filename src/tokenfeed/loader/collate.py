@@ -33,7 +33,7 @@ def pad(
         raise ArgumentError(f"pad(multiple_of={multiple_of}, max_length={max_length}, truncate={truncate!r}) cannot be")
 
     def collate(batch: HostBatch) -> Padded:
-        if batch.rows.length is not None:
+        if batch.rows.layout.length is not None:
             raise ArgumentError("only documents are padded; windows have one length")
         kept = batch.lengths
         if max_length is not None:

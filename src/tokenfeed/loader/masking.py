@@ -32,7 +32,7 @@ class Masks:
         self._masks = list(masks)
         self._table = table
 
-    def of(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
+    def __call__(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
         """(rows, length): False where the target is in a masked document.
 
         Spans are looked up only where a sample touches a masked document.
@@ -63,5 +63,5 @@ def _find(views: Sequence[View], number: int, skip: Skip) -> _Mask:
     if touched.size == 0:
         raise ArgumentError(f"{skip}: no sample touches these documents")
     first_index = sum(len(each) for each in earlier)
-    first_document = sum(len(each.documents_table) for each in earlier)
+    first_document = sum(len(each.data.spans[each.spec.table]) for each in earlier)
     return _Mask(skip.at, first_index + touched, first_document + np.array(skip.documents))

@@ -1,7 +1,6 @@
 """Batches as arrays of a framework, on its devices: what `tokenfeed.torch` and `tokenfeed.jax` share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from tokenfeed.errors import ArgumentError
@@ -17,6 +16,7 @@ class PlacedBatch(Batch):
     """A batch whose inputs, targets, mask and columns are arrays of a framework. The rest stays on the host."""
 
     def __init__(self, host: HostBatch) -> None:
+        self._take_rows_of(host)
         self._host = host
         self._columns: dict[str, Any] = {}
 
@@ -31,14 +31,10 @@ class PlacedBatch(Batch):
     def column(self, name: str) -> Any:
         """The rows of a column that was read with the batch."""
         if name not in self._columns:
-            if name not in self._host.rows.columns:
+            if name not in self.rows.layout.columns:
                 raise ArgumentError(f"column {name!r} was not read with the batch; name it when you make the view")
             self._columns[name] = self._place_column(name)
         return self._columns[name]
-
-    @property
-    def columns(self) -> Mapping[str, Any]:
-        return {name: self.column(name) for name in self._host.rows.columns}
 
 
 class PlacedLoader(ABC, Generic[Placed]):

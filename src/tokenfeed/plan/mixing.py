@@ -1,9 +1,10 @@
 """`tokenfeed.mix`: several views as one, drawn from by weights that may change on the way."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.schedule import Schedule, Stage
@@ -12,6 +13,7 @@ from tokenfeed.store.view import View
 __all__ = ["Ledger", "Mixture", "mix"]
 
 Part: TypeAlias = "View | Mixture"
+Limits: TypeAlias = int | Mapping[str, int] | None
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Ledger:
     samples: int
     """Number of samples that it gives."""
     target: float
-    """Samples due by the weights, as integers over a period: never further than one sample away."""
+    """Samples due by the weights, as integers over a period, through all stages."""
     available: int
     """Number of samples that it has."""
     max_epochs: int | None = None
@@ -44,121 +46,145 @@ def mix(
     *,
     stages: Sequence[Stage] | None = None,
     by: str = "samples",
-    max_epochs: int | Mapping[str, int] | None = None,
+    max_epochs: Limits = None,
+    allow_different_tokenizers: bool = False,
 ) -> "Mixture":
     """Views to be drawn from in turn: `mix({"web": (web, 0.7), "code": (code, 0.3)})`.
 
     Weights are relative. They count samples, or with `by="tokens"` tokens: they are then divided by the mean number of
-    tokens in a sample of the source, here and in every later change. Weights become integers over a period, so that
-    every source is always within one sample of its share. `stages` change the weights on the way (a source that a stage
-    does not name weighs nothing); sources are then views without weights:
+    tokens in a sample of the source, here and in every later change. Every source is always within one sample of its
+    share. `stages` change the weights on the way (a source that a stage does not name weighs nothing); sources are then
+    views without weights:
 
         mix({"web": web, "code": code}, stages=[Stage({"web": 1}, samples=10**6), Stage({"web": 0.5, "code": 0.5})])
 
-    A source may itself be a mixture of constant weights, whose sources are then called `outer/inner`. `max_epochs`, for
-    all sources or by name, ends the run where a source would be seen more often; `Mixture.budget` tells beforehand.
+    A source may itself be a mixture of constant weights, which it keeps, and its sources are then called `outer/inner`.
+    `max_epochs`, for all sources or by name, ends the run where a source would be seen more often; `Mixture.budget`
+    tells beforehand. Sources must have been made with one tokenizer, unless `allow_different_tokenizers` is set.
     """
-    if not sources:
-        raise ArgumentError("a mixture needs at least one source")
+    if not isinstance(sources, Mapping) or not sources:
+        raise ArgumentError("a mixture needs at least one source: mix({name: (view, weight), …})")
     if by not in ("samples", "tokens"):
         raise ArgumentError(f"by is {by!r}; it must be 'samples' or 'tokens'")
-    views: dict[str, View] = {}
-    shares: dict[str, dict[str, float]] = {}  # of the samples of a source: all are its own, or a nested mixture's
+    parts: dict[str, Any] = {}
     weights: dict[str, float] = {}
     for name, entry in sources.items():
-        part, weight = entry if isinstance(entry, tuple) else (entry, None)
-        if not isinstance(name, str) or not name:
-            raise ArgumentError(f"the sources of a mixture need names; one is called {name!r}")
+        parts[name], weight = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, None)
         if (weight is None) == (stages is None):
             told = "stages say the weights" if stages is not None else "a weight is needed: (view, weight)"
             raise ArgumentError(f"source {name!r}: {told}")
-        if weight is not None:
-            weights[name] = weight
-        inner = Mixture.of(part)
-        if inner.shares is None:
-            raise ArgumentError(f"{name!r} is a mixture with stages; one within another must have constant weights")
-        total = sum(inner.shares.values())
-        names = {each: f"{name}/{each}" if each else name for each in inner.views}
-        shares[name] = {names[each]: share / total for each, share in inner.shares.items()}
-        views |= {names[each]: view for each, view in inner.views.items()}
-    tokens = {name: _tokens_per_sample(view) if by == "tokens" else 1.0 for name, view in views.items()}
+        weights |= {} if weight is None else {name: weight}
+    flat = Sources({}, {}, {}, by, max_epochs, allow_different_tokenizers).add(parts)
+    unknown = sorted(set(max_epochs if isinstance(max_epochs, Mapping) else ()) - set(flat.views))
+    if unknown:
+        raise ArgumentError(f"max_epochs names {', '.join(unknown)}; the sources are {', '.join(flat.views)}")
+    asked = [Stage(weights)] if stages is None else stages
+    spread = [Stage(flat.spread(stage.weights), samples=stage.samples, ramp=stage.ramp) for stage in asked]
+    return Mixture(Schedule(spread, list(flat.views)), flat, shares=spread[0].weights if stages is None else None)
 
-    def spread(asked: Mapping[str, float]) -> dict[str, float]:
+
+@dataclass(frozen=True)
+class Sources:
+    """The views of a mixture, and the rules that hold for those added later, too."""
+
+    views: Mapping[str, View]
+    shares: Mapping[str, Mapping[str, float]]
+    """For every source as it was named, the shares of samples of the views in it: its own, or a nested mixture's."""
+    max_epochs: Mapping[str, int | None]
+    """Limits on how often views are seen, by name."""
+    by: str = "samples"
+    limit: Limits = None
+    allow_different_tokenizers: bool = False
+
+    def add(self, parts: Mapping[str, Any]) -> "Sources":
+        """The same with more sources. A view of a nested mixture has the smaller of both limits."""
+        views, shares, limits = dict(self.views), dict(self.shares), dict(self.max_epochs)
+        for name, part in parts.items():
+            if not isinstance(name, str) or not name:
+                raise ArgumentError(f"the sources of a mixture need names; one is called {name!r}")
+            if name in shares or name in views:
+                raise ArgumentError(f"there is a source {name!r} already; it goes on with its own samples")
+            if not isinstance(part, View | Mixture):
+                raise ArgumentError(
+                    f"source {name!r} is {part!r}; give a view of a store: store.windows(2048), store.documents() or "
+                    "store.packed(2048)"
+                )
+            inner = Mixture.of(part)
+            if inner.shares is None:
+                raise ArgumentError(f"{name!r} is a mixture with stages; one within another must have constant weights")
+            own_shares = shares[name] = dict[str, float]()
+            for each, view in inner.views.items():
+                full = f"{name}/{each}" if each else name
+                views[full], own_shares[full] = view, inner.shares[each] / sum(inner.shares.values())
+                own = self.limit.get(full) if isinstance(self.limit, Mapping) else self.limit
+                limits[full] = min((n for n in (own, inner.max_epochs[each]) if n is not None), default=None)
+                if own is not None and own < 1:
+                    raise ArgumentError(f"max_epochs of {full!r} is {own}; it must be at least 1")
+        first_name, first = next(iter(views.items()))
+        for name, view in views.items():
+            if view.spec.sample != first.spec.sample:
+                raise ArgumentError(
+                    f"sources {first_name!r} and {name!r} cannot be mixed: samples of one are {first.spec.sample}, of "
+                    f"the other {view.spec.sample}; rows of a batch are of one kind and length"
+                )
+            if view.tokenizer != first.tokenizer and not self.allow_different_tokenizers:
+                raise ArgumentError(
+                    f"sources {first_name!r} and {name!r} were made with different tokenizers, {first.tokenizer} and "
+                    f"{view.tokenizer}: a batch would hold both vocabularies. Prepare them with one tokenizer, or say "
+                    "allow_different_tokenizers=True if their ids mean the same"
+                )
+        return replace(self, views=views, shares=shares, max_epochs=limits)
+
+    def spread(self, asked: Mapping[str, float]) -> dict[str, float]:
+        """Weights of samples of every view, from weights of sources or of views within them."""
+        shares = {**{view: {view: 1.0} for view in self.views}, **self.shares}
         unknown = sorted(set(asked) - set(shares))
         if unknown:
-            raise ArgumentError(f"a stage draws from {', '.join(unknown)}; the sources are {', '.join(shares)}")
-        spread_weights = dict.fromkeys(views, 0.0)
+            raise ArgumentError(f"weights name {', '.join(unknown)}; the sources are {', '.join(self.shares)}")
+        weights = dict.fromkeys(self.views, 0.0)
         for name, weight in asked.items():
-            mean = sum(share * tokens[each] for each, share in shares[name].items())
-            spread_weights |= {each: weight * share / mean for each, share in shares[name].items()}
-        return spread_weights
-
-    asked = [Stage(weights)] if stages is None else stages
-    spread_stages = [Stage(spread(stage.weights), samples=stage.samples, ramp=stage.ramp) for stage in asked]
-    limits = max_epochs if isinstance(max_epochs, Mapping) else dict.fromkeys(views, max_epochs)
-    unknown = sorted(set(limits) - set(views))
-    if unknown:
-        raise ArgumentError(f"max_epochs names {', '.join(unknown)}; the sources are {', '.join(views)}")
-    constant = None if stages is not None else spread_stages[0].weights
-    return Mixture(Schedule(spread_stages, list(views)), views, max_epochs=limits, shares=constant, by=by)
-
-
-def _tokens_per_sample(view: View) -> float:
-    """Mean number of tokens in a sample; for documents the mean number of bytes, which is in proportion."""
-    return float(view.length or max(1, view.sample_bytes))
+            parts = shares[name]
+            lengths = [self.views[each].mean_length if self.by == "tokens" else 1 for each in parts]
+            length = sum(Fraction(part) * each for part, each in zip(parts.values(), lengths, strict=True))
+            if not length:
+                raise ArgumentError(f"source {name!r} has no tokens to weigh; leave it out, or mix by='samples'")
+            for each, part in parts.items():
+                weights[each] += float(Fraction(float(weight)) * Fraction(part) / length)
+        return weights
 
 
 class Mixture:
     """Sources and their schedule. Made by `mix`, changed by `then`; a `Loader` takes it as it takes a view."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        views: Mapping[str, View],
-        *,
-        max_epochs: Mapping[str, int | None] | None = None,
-        shares: Mapping[str, float] | None = None,
-        by: str = "samples",
-    ) -> None:
+    def __init__(self, schedule: Schedule, sources: Sources, *, shares: Mapping[str, float] | None = None) -> None:
         self.schedule = schedule
-        self.views = {name: views[name] for name in schedule.names}
+        self.sources = sources
+        self.views = {name: sources.views[name] for name in schedule.names}
         """Views of the sources, by name, in the order of the schedule."""
-        self.max_epochs = dict(max_epochs or {})
+        self.max_epochs = sources.max_epochs
         """Limits on how often sources are seen, by name."""
         self.shares = shares
         """Weights of samples where they never change; None where they do."""
-        self.by = by
-        for name, view in self.views.items():
-            if len(view) == 0:
-                raise ArgumentError(f"source {name!r} is empty: {view} has no samples" if name else f"{view} is empty")
-            limit = self.max_epochs.get(name)
-            if limit is not None and limit < 1:
-                raise ArgumentError(f"max_epochs of {name!r} is {limit}; it must be at least 1")
 
     @classmethod
     def of(cls, view: Part) -> "Mixture":
         """The mixture itself; a view as the mixture of one source, whose name is empty."""
         if isinstance(view, Mixture):
             return view
-        return cls(Schedule([Stage({"": 1.0})], [""]), {"": view}, shares={"": 1.0})
+        if len(view) == 0:
+            raise ArgumentError(f"{view} is empty: there is nothing to load")
+        sources = Sources({"": view}, {}, {"": None})
+        return cls(Schedule([Stage({"": 1.0})], [""]), sources, shares={"": 1.0})
 
-    def then(self, at: int, weights: Mapping[str, float], *, sources: Mapping[str, View] | None = None) -> "Mixture":
+    def then(self, at: int, weights: Mapping[str, float], *, sources: Mapping[str, Part] | None = None) -> "Mixture":
         """The same mixture up to sample `at` of the run, and other weights from there on, perhaps with new sources.
 
         Weights count as those of the mixture do, samples or tokens. Sources that are not named weigh nothing. Every
-        source goes on where it was: nothing is repeated. A checkpoint taken at or before `at` fits both mixtures.
+        source goes on where it was: nothing is repeated. New sources are under the rules of the mixture: its tokenizer,
+        its `max_epochs`. A checkpoint taken at or before `at` fits both mixtures.
         """
-        for name in sources or {}:
-            if name in self.views:
-                raise ArgumentError(f"there is a source {name!r} already; it goes on with its own samples")
-        views = {**self.views, **(sources or {})}
-        unknown = sorted(set(weights) - set(views))
-        if unknown:
-            raise ArgumentError(f"weights name {', '.join(unknown)}; the sources are {', '.join(views)}")
-        asked = dict.fromkeys(views, 0.0) | dict(weights)
-        if self.by == "tokens":
-            asked = {name: weight / _tokens_per_sample(views[name]) for name, weight in asked.items()}
-        return Mixture(self.schedule.then(at, asked), views, max_epochs=self.max_epochs, by=self.by)
+        flat = self.sources.add(sources or {})
+        return Mixture(self.schedule.then(at, flat.spread(Stage(weights).weights)), flat)
 
     @cached_property
     def joined(self) -> View:
@@ -170,9 +196,13 @@ class Mixture:
         """How many samples, and epochs, of each source a run of `samples` samples draws."""
         counts, targets = self.schedule.counts(samples).tolist(), self.schedule.targets(samples).tolist()
         return [
-            Ledger(name, count, target, len(view), self.max_epochs.get(name))
+            Ledger(name, count, target, len(view), self.max_epochs[name])
             for (name, view), count, target in zip(self.views.items(), counts, targets, strict=True)
         ]
 
     def __repr__(self) -> str:
-        return f"Mixture({', '.join(f'{name}: {view}' for name, view in list(self.views.items())[:8])})"
+        first = self.schedule.targets(1).tolist()
+        told = [f"{name} {share:.1%}: {view}" for (name, view), share in zip(self.views.items(), first, strict=True)]
+        more = f", and {len(told) - 8} more" if len(told) > 8 else ""
+        stages = "" if self.shares is not None else f"; {self.schedule}"
+        return f"Mixture({', '.join(told[:8])}{more}{stages})"

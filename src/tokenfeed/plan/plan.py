@@ -7,14 +7,14 @@ A run over one view is a mixture of one source, whose name is empty: the schedul
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
+from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError, quantity
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.mixing import Ledger, Mixture
 from tokenfeed.plan.order import INT64, Orders
@@ -138,7 +138,7 @@ class Plan:
         self._ranges = Ranges([skip.samples for skip in skips if skip.samples is not None])
         for skip in sorted((skip for skip in skips if skip.samples is None), key=lambda skip: skip.at):
             number = self.source_number(skip.source)
-            if not skip.indices and not skip.mask:
+            if skip.where is not None or not (skip.indices or skip.mask):
                 raise ArgumentError(f"{skip}: only a view can tell which samples touch these documents; use Plan.of")
             if not skip.mask:  # which changes no order
                 reached = int(self._ranges.jump(np.array([skip.at]))[0])
@@ -156,17 +156,13 @@ class Plan:
         mixture = Mixture.of(view)
         sources = [PlanSource.of(name, each, mixture.max_epochs.get(name)) for name, each in mixture.views.items()]
         # A plan without skips tells the sources apart, so that what is wrong with a skip is told the same way.
-        names = cls(sources, mixture.schedule, seed=seed, shuffle=shuffle)
-        found = []
-        for skip in skips:
-            if skip.documents and not skip.mask:
-                name = sources[names.source_number(skip.source)].name
-                touched = mixture.views[name].samples_touching(skip.documents).tolist()
-                if not touched and not skip.indices:
-                    raise ArgumentError(f"{skip}: no sample{f' of {name}' if name else ''} touches these documents")
-                skip = replace(skip, indices=(*skip.indices, *touched))
-            found.append(skip)
-        return cls(sources, mixture.schedule, seed=seed, shuffle=shuffle, skips=found) if found else names
+        plain = cls(sources, mixture.schedule, seed=seed, shuffle=shuffle)
+        views = list(mixture.views.values())
+        found = [
+            skip if skip.samples is not None else skip.resolve(views[plain.source_number(skip.source)])
+            for skip in skips
+        ]
+        return cls(sources, mixture.schedule, seed=seed, shuffle=shuffle, skips=found) if found else plain
 
     def source_number(self, name: str | None) -> int:
         """The place of a source in `sources`; without a name, of the only one."""
@@ -289,25 +285,22 @@ class Plan:
         if start <= num_delivered < stop:
             return dict(known)
         reached = self._reached(num_delivered)
-        counts = self.schedule.counts(reached)
-        drawn = [each for each, count in zip(self.sources, counts, strict=True) if count or not each.name]
+        mixture, begun, until = self.schedule.past(reached)
+        drawn = [each for each, is_drawn in zip(self.sources, begun, strict=True) if is_drawn or not each.name]
         alone = drawn[0].spec if len(drawn) == 1 else None
         family = None if alone is None else alone.family
         early = sorted(json.dumps(skip.to_json()) for skip in self.early_skips(num_delivered))
         parts = {
             "data": _summary([[each.name, each.num_samples, each.data] for each in drawn], {e.data for e in drawn}),
             "view": family or _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
-            "mixture": self.schedule.digest(reached),
+            "mixture": mixture,
             "seed": self.seed if self.shuffle else None,
             "skips": _digest(early) if early else None,
             "locality": None if isinstance(self.shuffle, bool) else shuffle_to_json(self.shuffle),
             "group": alone.samples_per_group if alone is not None and family else None,
         }
-        # They hold until the next skip or segment begins. In the first period of a segment, sources join one by one.
-        until = self.schedule.steady_until(reached)
-        if until is not None:
-            ends = [first for first in self._changes if first >= num_delivered]
-            self._steady = num_delivered, min([num_delivered + until - reached, *ends]) + 1, parts
+        ends = [first for first in self._changes if first >= num_delivered]
+        self._steady = num_delivered, min([num_delivered + until - reached, *ends]) + 1, parts
         return dict(parts)
 
     def state(self, num_delivered: int) -> dict[str, Any]:
@@ -332,6 +325,12 @@ class Plan:
         per_group = theirs.get("group")
         if self._family is not None and theirs.get("view") == self._family and type(per_group) is int and per_group > 0:
             group = self.sources[0].spec.samples_per_group
+            if group != per_group and (theirs.get("skips") or self.early_skips(num_delivered * group // per_group)):
+                raise PlanMismatchError(
+                    f"the checkpoint was taken after a skip took effect, with {per_group} samples in a group; "
+                    f"{self.sources[0].spec} has {group}. Samples of another length lose other items by the same skip, "
+                    "so the run cannot go on where it was: keep the length, or change it before the skip begins"
+                )
             num_delivered, rest = divmod(num_delivered * group, per_group)
             if rest:
                 raise PlanMismatchError(
@@ -406,7 +405,7 @@ class Plan:
         what = many if names else f"{self.sources[0].num_samples:,} samples of {self.sources[0].spec}"
         order = f"seed {self.seed}" if self.shuffle else "in order"
         local = "" if isinstance(self.shuffle, bool) else f", {self.shuffle}"
-        return f"Plan({what}; {order}{local}, {len(self.skips)} skips)"
+        return f"Plan({what}; {order}{local}, {quantity(len(self.skips), 'skip')})"
 
 
 def _seed_of(name: str, seed: int) -> int:

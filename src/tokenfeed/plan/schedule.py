@@ -1,46 +1,48 @@
 """`Schedule`: which source the k-th sample of a run is drawn from, and which of that source's own samples it is.
 
-Stages are cut into *segments*. A segment repeats one period, a table of sources with whole counts, from its start to
-its stop. A stage is one segment of whole periods, and where its length is no multiple of the period, a second segment
-for the tail, with a period of its own. Rounding leaves a source owed or ahead at the end of a segment (to 2**-32 of a
-sample); the next rounding takes that into account, so errors do not add up from stage to stage.
+Stages are cut into *segments*. A segment repeats one table of sources from its start to its stop. A stage is one
+segment of whole periods, and where its length is no multiple of the period, a second segment for the tail, whose counts
+are rounded. Rounding leaves a source owed or ahead at the end of a stage (to 2**-32 of a sample), and the tables of the
+next stage begin with that, so errors do not add up, however many stages there are.
 
     Stage({"web": 0.7, "code": 0.3}, 25), Stage({"web": 0.5, "code": 0.5}):
 
-    segment     period                 counts   samples before it
-    [0, 20)     w c w w w c w w c w    7 3      0 0
-    [20, 25)    w w c w w              4 1      14 6    owed 3.5 and 1.5: one is rounded up, the other down
-    [25, …)     w c                    1 1      18 7    ahead and owed half a sample, should there be another tail
+    segment     table                  counts   samples before it   owed before it
+    [0, 20)     w c w w w c w w c w    7 3      0 0                 0 0
+    [20, 25)    w c w w w              4 1      14 6                0 0        due 3.5 and 1.5: one is rounded up
+    [25, …)     c w                    1 1      18 7                −½ ½       so code comes first
 
 k = 17 is place 7 of period 1: a `w` with rank 5, web's own number 0 + 1·7 + 5 = 12.
 
-How close a run stays to its weights, where n sources are drawn:
+How close a run stays to its weights, at every k and over any number of stages, is `targets`: within one sample, and
+within 1 − 1/(2n − 2) of n sources in the first stage. A table may depend on stages before it and never on what comes
+later, so that stages can be appended. The price: where weights become 0 and other sources get their share while several
+of those are owed at once, no rule can keep all within one sample. Then they are further away for a moment (1.5 samples
+in the worst of 10,000 random schedules with half of the weights 0), and it does not add up.
 
-* to `targets`, straight lines between the whole counts at the ends of segments: within 1 − 1/(2n − 2) at every k;
-* to the cumulated weights at the end of a stage: within 1, and 1.04 in the worst of some 1,000 random schedules whose
-  sources came and went (a tail is rounded without knowing what comes later, so that stages can be appended);
-* except where a source is owed less than one sample of a stage (or period), and gets one; and where no period up to
-  2**20 holds the weights of a longer stage: they are then off by at most 2**-20. `report` shows by how much.
+Targets are by whole counts of a period of at most 2**20, which differ from the weights asked for by `rounding`.
 """
 
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, SampleIndexError, StateError
+from tokenfeed.errors import ArgumentError, SampleIndexError, StateError, quantity
 from tokenfeed.kernels import mixture as kernels
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.rounding import LONGEST_PERIOD, cut_stage, divide, normalise, rationalise, some
-from tokenfeed.plan.segments import Segment
+from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, some
 from tokenfeed.types import Bools, Floats, Ints
 
-__all__ = ["Change", "Schedule", "Share", "Stage", "rationalise"]
+__all__ = ["Change", "Schedule", "Stage"]
 
 RAMP_STEPS = 256
+Before = tuple[Ints, Ints]
+"""Samples that each source had, and that it was owed, before some point."""
 END = (1 << 63) - 1  # where stages without end are cut off: no run gets there
 
 
@@ -82,21 +84,82 @@ class Change:
     stages: tuple[Stage, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The share of one source in a run. Weights are normalised, one for each stage that begins within the budget."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Samples [start, stop) of the run: one table, over and over."""
 
-    name: str
-    samples: int
-    asked: tuple[float, ...]
-    rationalised: tuple[float, ...]
-    """Count / period; for a ramp, of its last step."""
+    start: int
+    stop: int
+    period: int
+    """Number of places in which the sources are due their rates."""
+    rates: Ints
+    counts: Ints
+    """Number of places that each source has in the table: its rate, or what a tail has of it."""
+    bases: Ints
+    """Number of samples that each source had before."""
+    carry: Ints
+    """Samples that each source was owed before, in 2**-32 of a sample."""
+    shares: Floats
+    """Normalised weights that the rates stand for."""
+    active: Ints
+    """Sources drawn, in order; the table numbers them 0, 1, …"""
+    key: tuple[bytes, bytes, bytes]
+    """What the table depends on."""
+    size: int
+    """Number of places in the table."""
+
+    @classmethod
+    def of(cls, start: int, stop: int, rates: Ints, counts: Ints, before: Before, shares: Floats) -> "Segment":
+        active, period = np.flatnonzero(rates), int(rates.sum())
+        phases = (before[1][active] + (1 << 11)) >> 12  # in 2**-20 of a sample, so that nothing overflows
+        key = counts[active].tobytes(), rates[active].tobytes(), phases.tobytes()
+        return cls(start, stop, period, rates, counts, *before, shares, active, key, int(counts.sum()))
+
+    def locate(self, samples: Ints, sources: Ints, numbers: Ints) -> int:
+        """Set the source, and the number in it, of those samples that lie in the segment. Returns how many do."""
+        table, active = _find_table(self.key), self.active
+        args = active, self.bases[active], table.counts, table.sources, table.ranks, sources, numbers
+        return int(kernels.locate(samples, self.start, self.stop, *args))
+
+    def count(self, stop: int) -> Ints:
+        """How many samples each source has had before sample `stop` of the run. O(sources)."""
+        periods, places = divmod(stop - self.start, self.size)
+        counts = self.bases + self.counts * periods
+        if places:
+            table, begun = _find_table(self.key), np.empty(self.active.size, np.int64)
+            kernels.count_before(places, self.size, table.offsets, table.positions, begun)
+            counts[self.active] += begun
+        return counts
+
+    def owed(self, stop: int) -> Ints:
+        """Samples that each source is owed before sample `stop`, in 2**-32 of a sample."""
+        periods, places = divmod(stop - self.start, self.period)
+        ahead = self.count(stop) - self.bases - self.rates * periods
+        return self.carry + due(self.rates, self.period, places) - ahead * ONE
+
+
+class Table:
+    """The places of a table with their indexes: three int32 a place. `kernels/mixture.py` has an example."""
+
+    def __init__(self, counts: Ints, rates: Ints, phases: Ints) -> None:
+        self.counts = counts
+        self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.sources, self.ranks, self.positions = np.empty((3, int(self.offsets[-1])), np.int32)
+        kernels.build_table(counts, rates, phases, self.sources)
+        kernels.index_table(self.sources, self.offsets, self.ranks, self.positions)
+
+
+@lru_cache(5)  # at most 60 MiB of them; small ones are soon built again
+def _find_table(key: tuple[bytes, bytes, bytes]) -> Table:
+    """The table of a segment, which depends on nothing but its key: all schedules share those used last."""
+    counts, rates, phases = (np.frombuffer(each, np.int64).copy() for each in key)  # Numba: read-only is another type
+    return Table(counts, rates, phases)
 
 
 class Schedule:
     """k → (source, its own sample number) and back, O(1) each. A source's numbers run 0, 1, 2, … through all stages.
 
-    Making one costs about 60 µs a segment, 0.5 ms with 1,000 sources. The table of a period is built when it is first
+    Making one costs about 60 µs a segment, 0.5 ms with 1,000 sources. The table of a segment is built when it is first
     needed, at 0.1 µs and 12 bytes a place (12 MiB at most), and the five tables used last are kept. Sources are
     numbered as in `names`.
     """
@@ -106,46 +169,43 @@ class Schedule:
         self.chapters = (Change(0, tuple(stages)), *changes)
         self._first_names = tuple(names)
         self.names = _collect_names(self._first_names, self.chapters)
-        self._stages: list[tuple[int, Floats, Floats]] = []  # start, weights asked, weights rationalised
         self._segments: list[Segment] = []
-        realised = np.zeros(len(self.names), np.int64)
-        stop = 0
+        nothing = np.zeros(len(self.names), np.int64)
+        stop, state = 0, (nothing, nothing)
         for chapter, cut in zip(self.chapters, [*(each.at for each in changes), END], strict=True):
-            stop = self._append(chapter, cut, realised)
+            stop, state = self._append(chapter, cut, state)
             if stop < cut < END:
                 raise ArgumentError(f"a change at sample {cut:,} leaves a gap: the schedule before it ends at {stop:,}")
         self.total = None if stop == END else stop
         self._starts = [segment.start for segment in self._segments]
-        self._bases = np.stack([*(segment.bases for segment in self._segments), realised])
-        self._digests: dict[tuple[int, int], str] = {}
+        self._bases = np.stack([*(segment.bases for segment in self._segments), state[0]])
+        self._pasts: list[tuple[str, Bools]] = []
 
-    def _append(self, chapter: Change, cut: int, realised: Ints) -> int:
-        """Append the segments of a chapter that begin before `cut`. Returns where they end; `realised` follows."""
+    def _append(self, chapter: Change, cut: int, state: Before) -> tuple[int, Before]:
+        """Append the segments of a chapter that begin before `cut`. (where they end, samples had and owed there)."""
         start = chapter.at
-        carry = np.zeros_like(realised)  # a change takes the realised counts as they are: nothing is owed
         before = self._segments[-1].shares if self._segments else None
         for stage in chapter.stages:
             if start >= cut:
                 break
             asked = normalise([stage.weights.get(name, 0.0) for name in self.names], self.names)
-            self._stages.append((start, asked, asked))
             for length, shares in _steps(stage, before, asked):
-                if start >= cut:
-                    break
-                counts, period = divide(shares, min(length or END, LONGEST_PERIOD), lift=not stage.ramp)
-                self._stages[-1] = (self._stages[-1][0], asked, counts / period)
-                pieces = (
-                    [(counts, END)] if length is None else cut_stage(shares, counts, length, carry, lift=not stage.ramp)
-                )
-                for places, size in pieces:
-                    stop = min(start + size, cut)
-                    if start < stop:
-                        self._segments.append(Segment.of(start, stop, places, realised.copy(), shares))
-                        if stop < END:
-                            realised[:] = self._segments[-1].count(stop)
-                        start = stop
+                rates, period = rationalise(shares)
+                stop = min(END if length is None else start + length, END)
+                whole = END if length is None else start + length // period * period
+                while start < min(stop, cut):
+                    counts = rates
+                    if start == whole:
+                        counts, drawn, places = np.zeros_like(rates), np.flatnonzero(rates), stop - start
+                        counts[drawn] = apportion((state[1] + due(rates, period, places))[drawn], places)
+                    end = min(whole if start < whole else stop, cut)
+                    segment = Segment.of(start, end, rates, counts, state, shares)
+                    self._segments.append(segment)
+                    start = end
+                    if end < END:
+                        state = segment.count(end), segment.owed(end)
             before = asked
-        return start
+        return start, state
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """(sources, numbers) of samples of the run: 10 ns each, and 5 µs for every segment that they lie in."""
@@ -173,12 +233,11 @@ class Schedule:
             if not 0 <= j < len(self._segments):
                 continue
             segment = self._segments[j]
-            i = int(np.searchsorted(segment.active, source))
-            if i < segment.active.size and segment.active[i] == source:
-                table = segment.table
+            if segment.counts[source]:
+                table, i = _find_table(segment.key), int(np.searchsorted(segment.active, source))
                 positions = table.positions[table.offsets[i] : table.offsets[i + 1]]
                 limit = int(limits[j + 1]) if j + 1 < limits.size else END
-                args = segment.start, segment.stop, int(limits[j]), limit, positions, segment.period
+                args = segment.start, segment.stop, int(limits[j]), limit, positions, segment.size
                 kernels.invert(numbers, *args, samples)
         return samples
 
@@ -187,69 +246,45 @@ class Schedule:
         return self._segments[self._before(num_samples)].count(num_samples)
 
     def targets(self, num_samples: int) -> Floats:
-        """Samples due from each source after `num_samples`, by rationalised weights; `counts` is within one of them."""
+        """Samples due from each source after `num_samples`, through all stages; `counts` is within one of them."""
         segment = self._segments[self._before(num_samples)]
-        periods, places = divmod(num_samples - segment.start, segment.period)
-        targets = segment.bases.astype(np.float64)
-        targets[segment.active] += segment.counts * periods + segment.counts * places / segment.period
-        return targets
+        return np.asarray(segment.count(num_samples) + segment.owed(num_samples) / ONE)
 
-    def report(self, num_samples: int) -> list[Share]:
-        """The share of each source in a run of `num_samples` samples, by the weights asked for and as rationalised."""
-        counts = self.counts(num_samples).tolist()
-        begun = [(asked, got) for start, asked, got in self._stages if start < max(num_samples, 1)]
-        return [
-            Share(name, counts[i], tuple(float(a[i]) for a, _ in begun), tuple(float(g[i]) for _, g in begun))
-            for i, name in enumerate(self.names)
-        ]
+    @property
+    def rounding(self) -> float:
+        """The largest difference between a normalised weight and the share that its source is drawn with."""
+        return max(float(np.abs(each.rates / each.period - each.shares).max()) for each in self._segments)
 
     def then(self, at: int, *stages: Stage | Mapping[str, float]) -> "Schedule":
         """The same for all k < at, then other stages; weights alone are a stage without end. Every source goes on.
 
         The stages name every source there was (weight 0 to stop drawing it), and may name new ones, which are numbered
-        after them. Samples that the old stages still owed are forgotten. `at` may not lie before an earlier change. A
-        ramp begins at the weights that k = at − 1 was drawn with.
+        after them. What a source was owed, it still is. `at` may not lie before an earlier change. A ramp begins at the
+        weights that k = at − 1 was drawn with.
         """
         given = tuple(stage if isinstance(stage, Stage) else Stage(stage) for stage in stages)
         first, *changes = self.chapters
         return Schedule(first.stages, self._first_names, changes=[*changes, Change(at, given)])
 
     def digest(self, num_samples: int) -> str:
-        """A checksum of what determines the first `num_samples` samples, and of nothing else: 16 hex digits.
+        """A checksum of what determines the first `num_samples` samples, and of nothing else: 16 hex digits."""
+        return self.past(num_samples)[0]
 
-        It covers every segment that begins before: its start, its counts in the order of the sources, and the names of
-        those drawn. Where the last one ends, and what follows, does not matter. O(sources); the first time O(segments).
+    def past(self, num_samples: int) -> tuple[str, Bools, int]:
+        """(digest, sources that it covers, number of samples up to which both stay what they are).
+
+        It covers every segment that begins before: its start, its table, and the names of the sources in it. Where the
+        last one ends, and what follows, does not matter. O(1); the first time O(segments).
         """
         if num_samples == 0:
-            return checksum(b"")
+            return checksum(b""), np.zeros(len(self.names), np.bool_), 0
         last = self._before(num_samples)
-        known = last
-        while known > 0 and (known - 1, -1) not in self._digests:
-            known -= 1
-        before = self._digests[known - 1, -1] if known else ""
-        for j in range(known, last):
-            before = self._digests[j, -1] = self._extend(before, j, self._segments[j].stop)
-        drawn = int(np.count_nonzero(self._drawn(last, num_samples)))
-        if (last, drawn) not in self._digests:  # sources drawn only ever become more, so their number tells which
-            self._digests[last, drawn] = self._extend(before, last, num_samples)
-        return self._digests[last, drawn]
-
-    def steady_until(self, num_samples: int) -> int | None:
-        """The number of samples up to which `digest` stays what it is; None where it may change at the next sample."""
-        segment = self._segments[self._before(num_samples)]
-        return segment.stop if num_samples - segment.start >= segment.period else None
-
-    def _drawn(self, j: int, stop: int) -> Bools:
-        segment = self._segments[j]
-        if stop - segment.start >= segment.period:
-            return np.ones(segment.active.size, np.bool_)
-        return np.asarray((segment.count(stop) > segment.bases)[segment.active])
-
-    def _extend(self, before: str, j: int, stop: int) -> str:
-        segment = self._segments[j]
-        drawn = zip(segment.active.tolist(), self._drawn(j, stop).tolist(), strict=True)
-        names = [self.names[i] if seen else None for i, seen in drawn]
-        return checksum(json.dumps([before, segment.start, segment.counts.tolist(), names]).encode())
+        for segment in self._segments[len(self._pasts) : last + 1]:
+            digest, drawn = self._pasts[-1] if self._pasts else ("", np.zeros(len(self.names), np.bool_))
+            told = [digest, segment.start, [self.names[i] for i in segment.active.tolist()]]
+            digest = checksum(json.dumps(told).encode() + b"".join(segment.key))
+            self._pasts.append((digest, drawn | (segment.rates > 0)))
+        return *self._pasts[last], self._segments[last].stop
 
     def _segments_of(self, limits: Ints, numbers: Ints) -> list[int]:
         """The segments that the numbers lie in, where segment j begins with limits[j]."""
@@ -307,8 +342,9 @@ class Schedule:
 
     def __repr__(self) -> str:
         length = "no end" if self.total is None else f"{self.total:,} samples"
-        changes = len(self.chapters) - 1
-        return f"Schedule({len(self.names)} sources, {len(self._stages)} stages, {length}, {changes} changes)"
+        changes = quantity(len(self.chapters) - 1, "change")
+        stages = quantity(sum(len(chapter.stages) for chapter in self.chapters), "stage")
+        return f"Schedule({quantity(len(self.names), 'source')}, {stages}, {length}, {changes})"
 
 
 def _steps(stage: Stage, before: Floats | None, asked: Floats) -> Iterator[tuple[int | None, Floats]]:

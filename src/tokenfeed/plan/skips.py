@@ -9,18 +9,25 @@ Both change only what comes after the point at which they begin, in whatever ord
 to a checkpoint before a loss spike, skip the samples that caused it, and repeat nothing.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, MissingError
+from tokenfeed.plan.rounding import some
+from tokenfeed.store.store import open_store
+from tokenfeed.store.view import View
 from tokenfeed.types import Ints
 
-__all__ = ["Range", "Ranges", "Removals", "Skip"]
+__all__ = ["Range", "Ranges", "Removals", "Skip", "Where", "explain_missing", "find_documents"]
 
 Range = tuple[int, int]
+Where = Callable[[Any], bool] | Mapping[str, Any]
+"""Which documents: a function that their payloads must satisfy, or fields that they must have."""
+
+_SLICE = 4096  # payloads that are read together: some MB, and Ctrl-C is heard between
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,36 +39,60 @@ class Skip:
 
     >>> Skip(samples=(81_000, 82_000))          # what steps around a loss spike would have delivered
     >>> Skip(documents=[17, 4711], at=80_000)   # every sample that touches these documents
+    >>> Skip(where={"id": "a-17"}, at=80_000)   # documents by their payload: fields, or a function of it
     >>> Skip(indices=[5], at=80_000)            # sample 5 of the view
     >>> Skip(documents=[17], source="web", at=80_000)
     >>> Skip(documents=[17], mask=True, at=80_000)   # samples stay, and `batch.loss_mask` leaves the document out
     """
 
     samples: Range | None = None
-    documents: tuple[int, ...] = ()
-    indices: tuple[int, ...] = ()
+    documents: Sequence[int] = ()
+    indices: Sequence[int] = ()
     at: int = 0
     source: str | None = None
     """Name of the source that `documents` or `indices` count in; required in a mixture of several sources."""
     mask: bool = False
     """Whether samples that touch `documents` are delivered with these documents masked, instead of dropped."""
+    where: Where | None = None
+    """Which documents, by their payloads: all of the source are read to find them."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "documents", tuple(sorted({int(number) for number in self.documents})))
-        object.__setattr__(self, "indices", tuple(sorted({int(number) for number in self.indices})))
+        for name in ("documents", "indices"):
+            object.__setattr__(self, name, tuple(sorted({int(number) for number in getattr(self, name)})))
         if self.samples is not None:
             start, stop = (int(number) for number in self.samples)
             object.__setattr__(self, "samples", (start, stop))
-            if not 0 <= start < stop or self.documents or self.indices or self.at or self.source is not None:
+            others = self.documents or self.indices or self.at or self.source is not None or self.where is not None
+            if not 0 <= start < stop or others:
                 raise ArgumentError(
                     f"{self}: samples is a range (start, stop) of the run with 0 <= start < stop, and stands alone"
                 )
-        elif not self.documents and not self.indices:
-            raise ArgumentError("a Skip needs samples, documents or indices")
-        if self.mask and (not self.documents or self.indices):
-            raise ArgumentError(f"{self}: mask=True goes with documents, and with nothing else")
+        elif not self.documents and not self.indices and self.where is None:
+            raise ArgumentError("a Skip needs samples, documents, indices or where")
+        if self.mask and (self.indices or (not self.documents and self.where is None)):
+            raise ArgumentError(f"{self}: mask=True goes with documents or where, and with nothing else")
         if self.at < 0:
             raise ArgumentError(f"{self}: at is the number of a sample, and cannot be negative")
+
+    def resolve(self, view: View) -> "Skip":
+        """The same skip with the numbers of its documents, and unless it masks them, of the samples that touch them."""
+        documents = self.documents
+        if self.where is not None:
+            documents = (*documents, *find_documents(view, self.where))
+            if not documents:
+                raise ArgumentError(f"{self} skips nothing: {explain_missing(view, self.where)}")
+        found = replace(self, documents=documents, where=None)
+        if not documents or self.mask:
+            return found
+        touched = view.samples_touching(documents).tolist()
+        if not touched and not self.indices:
+            raise ArgumentError(f"{found}: no sample of {view} touches these documents")
+        return replace(found, indices=(*self.indices, *touched))
+
+    def __repr__(self) -> str:
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        told = {name: _shorten(value) for name, value in given.items() if value not in ((), None, False, 0)}
+        return f"Skip({', '.join(f'{name}={value}' for name, value in told.items())})"
 
     def to_json(self) -> list[Any]:
         if self.samples is not None:
@@ -84,6 +115,55 @@ class Skip:
             case ["indices", at, [*indices], [*documents], str() | None as source]:
                 return cls(at=at, indices=tuple(indices), documents=tuple(documents), source=source)
         raise ArgumentError(f"{str(value)[:80]} describes no skip")
+
+
+def _shorten(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) > 8:
+        return f"[{', '.join(map(str, value[:8]))}, … {len(value) - 8:,} more]"
+    return repr(value)
+
+
+def find_documents(view: View, where: Where) -> list[int]:
+    """The documents of a view whose payloads satisfy `where`: all are read and decoded, a slice at a time.
+
+    A mapping is satisfied by payloads that are mappings with these fields, equal. Documents without payload do not
+    count.
+    """
+    return [number for number, payload in _payloads(view) if _satisfies(payload, where)]
+
+
+def _payloads(view: View) -> Iterator[tuple[int, Any]]:
+    table = view.span_table
+    if table is None:
+        raise MissingError(f"{view} has no documents to look for: its store has no span table {view.spec.table!r}")
+    for first in range(0, len(table), _SLICE):
+        numbers = np.arange(first, min(first + _SLICE, len(table)))
+        data, starts, stops = table.read(numbers)
+        for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            if start >= 0:
+                yield number, table.decode(data.data[start:stop], number)
+
+
+def _satisfies(payload: Any, where: Where) -> bool:
+    if callable(where):
+        return bool(where(payload))
+    missing = object()
+    return isinstance(payload, Mapping) and all(payload.get(name, missing) == value for name, value in where.items())
+
+
+def explain_missing(view: View, where: Where) -> str:
+    """Why no document of a view satisfies `where`: no such field, another split of its store, or nowhere."""
+    if isinstance(where, Mapping):
+        names = {name for _, payload in _payloads(view) if isinstance(payload, Mapping) for name in payload}
+        unknown = sorted(set(where) - names)
+        if unknown:
+            return f"no payload has a field {unknown[0]!r}; there are {some(sorted(names, key=str))}"
+    place = view.paths if len(view.paths) > 1 else view.paths[0]
+    for split in open_store(place).splits:
+        part = open_store(place, split=split)
+        if part.identity != view.identity and find_documents(part.documents(view.spec.table), where):
+            return f"it is in split {split!r} of the store, which is not this one"
+    return "no document has such a payload"
 
 
 class Ranges(list[Range]):

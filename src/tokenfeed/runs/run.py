@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.plan.skips import Where
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.runs.file import Leg, Start, StepRow, find_legs, read_starts
 from tokenfeed.runs.origins import Origins, Stores
-from tokenfeed.runs.tracing import RowTrace, Sightings, Where, find_rows, trace_rows
+from tokenfeed.runs.tracing import RowTrace, Sightings, find_rows, trace_rows
 
 __all__ = ["Run"]
 
@@ -80,6 +81,12 @@ class Run:
                 return StepRow(*(int(each[0]) for each in leg.place(numbers)))
         raise ArgumentError(f"{self.path} has no sample {sample}: {self._tell_range()}")
 
+    def __repr__(self) -> str:
+        plan = f", {self.starts[-1].plan}" if self.starts else ""
+        return (
+            f"Run({str(self.path)!r}: {quantity(len(self.starts), 'start')}, {self.reached:,} samples delivered{plan})"
+        )
+
     def _tell_range(self) -> str:
         if not self.legs:
             return "nothing was started"
@@ -103,7 +110,7 @@ class Run:
         found. `stores` as for `trace`.
 
         Rows are those that `trace` tells: of steps that were run several times, the last. Those that the run is not
-        known to have delivered have `planned` set.
+        known to have delivered have `planned` set. Where there are none, `.why` tells the reason.
         """
         if (document is None) == (where is None):
             raise ArgumentError("which document? Give its number, or where=… to find it by its payload")

@@ -1,27 +1,22 @@
 """Rows of a run, traced to the shards and documents in them; documents, and the rows that deliver them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import MissingError
+from tokenfeed.plan.skips import Where, explain_missing, find_documents
 from tokenfeed.runs.file import Leg
 from tokenfeed.runs.origins import Origins
 from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.reader import Location
-from tokenfeed.store.spans import Span, SpanTable
+from tokenfeed.store.spans import Span
 from tokenfeed.store.view import View
 from tokenfeed.types import Ints
 
-__all__ = ["RowTrace", "Seen", "Sightings", "Where", "find_rows", "trace_rows"]
-
-Where = Callable[[Any], bool] | Mapping[str, Any]
-"""Which documents: a function that their payloads must satisfy, or fields that they must have."""
-
-_SLICE = 4096  # payloads that are read together: some MB, and Ctrl-C is heard between
+__all__ = ["RowTrace", "Seen", "Sightings", "find_rows", "trace_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +106,12 @@ def trace_rows(origins: Origins, leg: Leg, samples: Sequence[int]) -> list[RowTr
 class Sightings(Sequence[Seen]):
     """Rows that deliver documents. Kept as arrays: a document of 10⁸ items is in 48,829 windows of 2,048."""
 
-    def __init__(self, columns: Ints, names: Sequence[str]) -> None:
+    def __init__(self, columns: Ints, names: Sequence[str], why: str = "") -> None:
         """`columns` are the fields of `Seen`, one array each, with a number in `names` for the source."""
         self._columns = columns
         self._names = names
+        self.why = why
+        """Why there are none: no such field, another split, or documents that these epochs do not deliver."""
 
     def __len__(self) -> int:
         return int(self._columns.shape[1])
@@ -144,6 +141,7 @@ def find_rows(
         parts = [part for part in parts if source in part[0].names]
     touching: dict[Any, list[tuple[int, Ints]]] = {}
     names: list[str] = []
+    views: list[View] = []
     found = [np.empty((9, 0), np.int64)]
     for origins, legs in parts:
         for name in origins.choose(source, one=document is not None):
@@ -154,8 +152,15 @@ def find_rows(
                 touching[identity] = [(each, view.samples_touching([each])) for each in documents if each is not None]
             found += _rows_of(legs, name, touching[identity], epochs, len(names))
             names.append(name)
+            views.append(view)
     rows = np.concatenate(found, axis=1)
-    return Sightings(rows[:, np.lexsort((rows[8], rows[0], rows[1]))], names)
+    why = ""
+    if not rows.size:
+        count = sum(map(len, touching.values()))
+        why = f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"
+        if where is not None and not count:
+            why = "; ".join(dict.fromkeys(explain_missing(view, where) for view in views))
+    return Sightings(rows[:, np.lexsort((rows[8], rows[0], rows[1]))], names, why)
 
 
 def _rows_of(
@@ -174,31 +179,3 @@ def _rows_of(
             epoch_, number_ = np.full_like(given, epoch), np.full_like(given, number)
             planned = (given >= leg.reached).astype(np.int64)
             yield np.stack([given, *leg.place(given), epoch_, indices[held], number_, planned, documents[held]])
-
-
-def find_documents(view: View, where: Where) -> list[int]:
-    """The documents of a view whose payloads satisfy `where`: all are read and decoded, a slice at a time.
-
-    A mapping is satisfied by payloads that are mappings with these fields, equal. Documents without payload do not
-    count.
-    """
-    table = view.span_table
-    if table is None:
-        raise MissingError(f"{view} has no documents to look for: its store has no span table {view.spec.table!r}")
-    return [number for number, payload in _payloads(table) if _satisfies(payload, where)]
-
-
-def _payloads(table: SpanTable) -> Iterator[tuple[int, Any]]:
-    for first in range(0, len(table), _SLICE):
-        numbers = np.arange(first, min(first + _SLICE, len(table)))
-        data, starts, stops = table.read(numbers)
-        for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True):
-            if start >= 0:
-                yield number, table.decode(data.data[start:stop], number)
-
-
-def _satisfies(payload: Any, where: Where) -> bool:
-    if callable(where):
-        return bool(where(payload))
-    missing = object()
-    return isinstance(payload, Mapping) and all(payload.get(name, missing) == value for name, value in where.items())

@@ -1,63 +1,51 @@
 """`Batch`: the one interface of everything that is delivered; and `HostBatch`, a batch in host memory.
 
 Rows        rows that one call read: columns and spans, whatever the view or the packer
-HostBatch   a range of such rows, and which samples of the run they are
+Batch       a range of such rows, and which samples of the run they are
 Sample      one row of a host batch
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, SampleIndexError, quantity
-from tokenfeed.store.spans import BatchSpans, RowSpans
+from tokenfeed.store.spans import BatchSpans, Span
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["Batch", "Draw", "HostBatch", "MasksTargets", "Rows", "Sample"]
+__all__ = ["Batch", "Draw", "HostBatch", "Layout", "Rows", "Sample"]
 
 
-class Rows(ABC):
-    """Rows that one call read. Nothing here knows of a run; `HostBatch` adds that."""
-
-    indices: Ints
-    """Number of each row in the view; on the streaming road, in the run."""
+class Layout(NamedTuple):
+    """What all rows of a view, or of a stream, have in common."""
 
     length: int | None
     """Inputs in a row; None where rows have lengths of their own."""
+    extra: int
+    """Number of items of a row after its inputs."""
+    columns: tuple[str, ...]
+    primary: str | None
+    """Column that inputs and targets are taken from, if there is one."""
+    table: str
+    """Span table that documents are numbered in."""
+    tables: tuple[str, ...]
+
+
+class Rows(ABC):
+    """Rows that one call read. Nothing here knows of a run; `Batch` adds that."""
+
+    layout: Layout
+    indices: Ints
+    """Number of each row in the view; on the streaming road, in the run."""
 
     def __len__(self) -> int:
         return self.indices.size
 
-    @property
-    @abstractmethod
-    def extra(self) -> int:
-        """Number of items of a row after its inputs."""
-
-    @property
-    @abstractmethod
-    def table(self) -> str:
-        """Span table that documents are numbered in."""
-
-    @property
-    @abstractmethod
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns that were read."""
-
-    @property
-    @abstractmethod
-    def primary(self) -> str | None:
-        """Column that inputs and targets are taken from, if there is one."""
-
     @abstractmethod
     def column(self, name: str) -> Array:
         """All rows of one column; read now if it was not read before."""
-
-    @property
-    @abstractmethod
-    def tables(self) -> Sequence[str]:
-        """Names of the span tables."""
 
     @abstractmethod
     def spans(self, table: str) -> BatchSpans:
@@ -75,17 +63,12 @@ class Rows(ABC):
 
     def input_length(self, start: int, stop: int) -> int:
         """Inputs in each of rows [start, stop)."""
-        assert self.length is not None
-        return self.length
+        assert self.layout.length is not None
+        return self.layout.length
 
     def places(self, start: int, stop: int) -> slice:
         """Rows [start, stop) of a column."""
         return slice(start, stop)
-
-    def row(self, name: str, number: int) -> Array:
-        """One row of one column."""
-        array: Array = self.column(name)[number]
-        return array
 
     def loss_mask(self, start: int, stop: int) -> Bools | None:
         """Which targets of rows [start, stop) count; None where all do."""
@@ -93,29 +76,26 @@ class Rows(ABC):
 
     def inputs(self, start: int, stop: int) -> Array:
         """Inputs of rows [start, stop): a view of the primary column where rows have one length."""
-        return self._primary()[start:stop, : self.input_length(start, stop)]
+        return self.block(self.primary(), start, stop)[:, : self.input_length(start, stop)]
 
     def targets(self, start: int, stop: int) -> Array:
         """Items that follow the inputs, one by one."""
-        if self.extra == 0:
+        if self.layout.extra == 0:
             raise ArgumentError("windows(…, extra=0) have no targets; extra=1 reads the item after each window too")
-        return self._primary()[start:stop, 1 : self.input_length(start, stop) + 1]
+        return self.block(self.primary(), start, stop)[:, 1 : self.input_length(start, stop) + 1]
 
-    def _primary(self) -> Array:
-        if self.primary is None:
-            names = ", ".join(self.columns) or "none"
+    def block(self, column: Array, start: int, stop: int) -> Array:
+        """Rows [start, stop) of a column; where they have lengths of their own, padded with zeros to the longest."""
+        return column[start:stop]
+
+    def primary(self) -> Array:
+        """The column that inputs and targets are taken from."""
+        if self.layout.primary is None:
             raise ArgumentError(
-                f"a batch has inputs and targets if the store has one column, or one called 'tokens'; the columns are "
-                f"{names}: use batch.column(name)"
+                "a batch has inputs and targets if the store has one column, or one called 'tokens'; the columns are "
+                f"{', '.join(self.layout.columns) or 'none'}: use batch.column(name)"
             )
-        return self.column(self.primary)
-
-
-class MasksTargets(Protocol):
-    """Documents of a run that must not be learned from."""
-
-    def of(self, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
-        """Which targets of rows [start, stop) count."""
+        return self.column(self.layout.primary)
 
 
 class Draw(NamedTuple):
@@ -129,7 +109,8 @@ class Draw(NamedTuple):
     source_names: tuple[str, ...]
     state: Callable[[int], dict[str, Any]]
     """Checkpoint after so many samples of the run."""
-    masks: MasksTargets | None = None
+    mask: Callable[[Rows, Ints, int, int], Bools] | None = None
+    """Called with (rows, samples, start, stop): which targets of rows [start, stop) count."""
 
 
 class Batch(ABC):
@@ -139,8 +120,23 @@ class Batch(ABC):
     describes rows (`samples`, `epochs`, `sources`, `lengths`, `spans`) stays on the host.
     """
 
+    # What most batches never need is made on first use: making a batch holds the interpreter lock.
+
     data: Any = None
     """Result of the collate function, where there is one."""
+
+    def __init__(self, rows: Rows, start: int, stop: int, *, draw: Draw | None = None, num_delivered: int = 0) -> None:
+        """Rows [start, stop) of what one call read. Without a `draw`, they were read by number, outside any run."""
+        self.rows = rows
+        self._start = start
+        self._stop = stop
+        self._draw = draw
+        self.num_delivered = num_delivered
+        """Samples of the run delivered with this step, over all ranks."""
+
+    def _take_rows_of(self, other: "Batch") -> None:
+        """Be the rows of another batch, in other memory."""
+        Batch.__init__(self, other.rows, other._start, other._stop, draw=other._draw, num_delivered=other.num_delivered)
 
     @property
     @abstractmethod
@@ -159,17 +155,17 @@ class Batch(ABC):
 
     @property
     @abstractmethod
-    def columns(self) -> Mapping[str, Any]:
-        """Columns that were read with the batch, by name."""
-
-    @property
-    @abstractmethod
     def host(self) -> "HostBatch":
         """The same batch in host memory."""
 
+    @abstractmethod
     def column(self, name: str) -> Any:
         """The rows of one column."""
-        return self.columns[name]
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """Columns that were read with the batch, by name."""
+        return {name: self.column(name) for name in self.rows.layout.columns}
 
     @property
     def tokens(self) -> Any:
@@ -177,14 +173,22 @@ class Batch(ABC):
         return self.column("tokens")
 
     @property
+    def has_inputs(self) -> bool:
+        return self.rows.layout.primary is not None
+
+    @property
+    def has_targets(self) -> bool:
+        return self.has_inputs and self.rows.layout.extra > 0
+
+    @property
     def samples(self) -> Ints:
         """Number k of each row in the run."""
-        return self.host.samples
+        return (self.rows.indices if self._draw is None else self._draw.samples)[self._start : self._stop]
 
     @property
     def epochs(self) -> Ints:
         """Epoch of each row, within its source."""
-        return self.host.epochs
+        return np.zeros(len(self), np.int64) if self._draw is None else self._draw.epochs[self._start : self._stop]
 
     @property
     def epoch(self) -> int:
@@ -194,51 +198,59 @@ class Batch(ABC):
     @property
     def sources(self) -> Ints:
         """Number of the source that each row comes from: a place in `source_names`."""
-        return self.host.sources
+        return np.zeros(len(self), np.int64) if self._draw is None else self._draw.sources[self._start : self._stop]
 
     @property
     def source_names(self) -> tuple[str, ...]:
         """Names of the sources of a mixture; a run over one view has one source, named ""."""
-        return self.host.source_names
+        return ("",) if self._draw is None else self._draw.source_names
 
     @property
     def indices(self) -> Ints:
         """Number of each row in the view of its source; on the streaming road, in the run."""
-        return self.host.indices
+        return (self.rows.indices if self._draw is None else self._draw.indices)[self._start : self._stop]
 
     @property
     def lengths(self) -> Ints:
         """Number of real items of each row: padding does not count."""
-        return self.host.lengths
+        return self.rows.lengths[self._start : self._stop]
+
+    @property
+    def length(self) -> int:
+        """Inputs in a row; of documents, those of the longest."""
+        return self.rows.input_length(self._start, self._stop)
 
     @property
     def spans(self) -> Mapping[str, BatchSpans]:
         """Spans that the rows touch, by table."""
-        return self.host.spans
+        return _SpansByTable(self)
+
+    def spans_of(self, table: str | None = None) -> BatchSpans:
+        """Spans of one table that the rows touch; of documents, unless it is named."""
+        table = self.rows.layout.table if table is None else table
+        return self.rows.spans(table).part(self._start, self._stop, length=self.length)
 
     @property
     def cu_seqlens(self) -> Any:
         """Where documents begin in the inputs of all rows laid end to end, and the end: int32, for varlen attention."""
-        return self._documents.cu_seqlens()
+        return self.spans_of().cu_seqlens()
 
     @property
     def max_seqlen(self) -> int:
         """Length of the longest part in `cu_seqlens`."""
-        return int(np.diff(self._documents.cu_seqlens()).max(initial=0))
+        return int(np.diff(self.spans_of().cu_seqlens()).max(initial=0))
 
     @property
     def position_ids(self) -> Any:
         """(rows, length): place of every input within its document's part of the row."""
-        return self._documents.position_ids()
-
-    @property
-    def _documents(self) -> BatchSpans:
-        return self.host.spans[self.host.table]
+        return self.spans_of().position_ids()
 
     @property
     def state(self) -> dict[str, Any]:
         """Checkpoint after this batch; on the indexed road the same on every rank."""
-        return self.host.state
+        if self._draw is None:
+            raise ArgumentError("this batch was read from a view by number and has no state; a Loader's batches have")
+        return self._draw.state(self.num_delivered)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but spans, as a dictionary: columns by name, and the members of a batch under their own names.
@@ -246,9 +258,9 @@ class Batch(ABC):
         `loss_mask` is None where every target counts; `inputs` and `targets` are missing where the rows have none.
         """
         values = dict(self.columns)
-        if self.host.has_inputs:
+        if self.has_inputs:
             values["inputs"] = self.inputs
-        if self.host.has_targets:
+        if self.has_targets:
             values |= {"targets": self.targets, "loss_mask": self.loss_mask}
         numbers = {"samples": self.samples, "epochs": self.epochs, "sources": self.sources, "lengths": self.lengths}
         values |= {name: self._as_array(each) for name, each in numbers.items()} | {"state": self.state}
@@ -259,7 +271,7 @@ class Batch(ABC):
         return numbers
 
     def __len__(self) -> int:
-        return len(self.host)
+        return self._stop - self._start
 
     def __iter__(self) -> Iterator[Any]:
         yield self.inputs
@@ -267,95 +279,47 @@ class Batch(ABC):
 
 
 class HostBatch(Batch):
-    """Rows [start, stop) of what one call read. It never changes while it is held.
+    """A batch in host memory. It never changes while it is held.
 
     (Steps that were read together share their memory, so holding one of them holds all.)
     """
 
-    # What most batches never need is made on first use: making a batch holds the interpreter lock.
-
     generation = 0
     """Which of the loader's readings the batch was fetched from."""
-
-    def __init__(
-        self, rows: Rows, start: int, stop: int, *, draw: Draw | None = None, num_delivered: int = 0, data: Any = None
-    ) -> None:
-        """Without a `draw`, the rows were read by number, outside any run."""
-        self.rows = rows
-        self._start = start
-        self._stop = stop
-        self._draw = draw
-        self.num_delivered = num_delivered
-        """Samples of the run delivered with this step, over all ranks."""
-        if data is not None:
-            self.data = data
 
     @property
     def host(self) -> "HostBatch":
         return self
 
-    def __len__(self) -> int:
-        return self._stop - self._start
-
     @property
     def inputs(self) -> Array:
-        """(rows, length), in the stored dtype unless the view was given another. A view, not a copy, of fixed rows."""
+        """(rows, length), in the stored dtype unless the view was given another. A view where rows have one length."""
         return self.rows.inputs(self._start, self._stop)
 
     @property
     def targets(self) -> Array:
-        """(rows, length): the items that follow the inputs. A view, not a copy, of fixed rows."""
+        """(rows, length): the items that follow the inputs. A view where rows have one length."""
         return self.rows.targets(self._start, self._stop)
-
-    @property
-    def has_inputs(self) -> bool:
-        return self.rows.primary is not None
-
-    @property
-    def has_targets(self) -> bool:
-        return self.has_inputs and self.rows.extra > 0
 
     @property
     def loss_mask(self) -> Bools | None:
         if not self.has_targets:
             return None
         mask = self.rows.loss_mask(self._start, self._stop)
-        if self._draw is None or self._draw.masks is None:
+        if self._draw is None or self._draw.mask is None:
             return mask
-        masked = self._draw.masks.of(self.rows, self._draw.samples, self._start, self._stop)
+        masked = self._draw.mask(self.rows, self._draw.samples, self._start, self._stop)
         return masked if mask is None else mask & masked
-
-    @property
-    def columns(self) -> Mapping[str, Array]:
-        return {name: self.column(name) for name in self.rows.columns}
 
     def column(self, name: str) -> Array:
         """The rows of one column: a view. A column that was not read with the batch is read now."""
         return self.rows.column(name)[self.rows.places(self._start, self._stop)]
 
-    @property
-    def table(self) -> str:
-        """Span table that documents are numbered in."""
-        return self.rows.table
-
-    @property
-    def length(self) -> int:
-        """Inputs in a row; of documents, those of the longest."""
-        return self.rows.input_length(self._start, self._stop)
-
-    @property
-    def spans(self) -> Mapping[str, BatchSpans]:
-        return _SpansByTable(self)
-
-    def spans_of(self, table: str) -> BatchSpans:
-        """Spans of one table that the rows touch."""
-        return self.rows.spans(table).part(self._start, self._stop, length=self.length)
-
     def span_numbers(self, table: str | None = None) -> Ints:
         """For every item of every row, the number of the span that covers it; −1 where none does."""
-        numbers = self.spans_of(self.rows.table if table is None else table).span_numbers(self.offsets)
-        length = self.rows.length
-        return numbers if length is None else numbers.reshape(len(self), length + self.rows.extra)
+        numbers = self.spans_of(table).span_numbers(self.offsets)
+        length, extra = self.rows.layout[:2]
+        return numbers if length is None else numbers.reshape(len(self), length + extra)
 
     @property
     def offsets(self) -> Ints:
@@ -365,40 +329,10 @@ class HostBatch(Batch):
         return shifted
 
     @property
-    def lengths(self) -> Ints:
-        return self.rows.lengths[self._start : self._stop]
-
-    @property
     def num_items(self) -> int:
         """Number of inputs of all rows; of ragged documents, of all items."""
-        length = self.rows.length
-        return (self._stop - self._start) * length if length is not None else int(self.offsets[-1])
-
-    @property
-    def samples(self) -> Ints:
-        return (self.rows.indices if self._draw is None else self._draw.samples)[self._start : self._stop]
-
-    @property
-    def epochs(self) -> Ints:
-        return np.zeros(len(self), np.int64) if self._draw is None else self._draw.epochs[self._start : self._stop]
-
-    @property
-    def sources(self) -> Ints:
-        return np.zeros(len(self), np.int64) if self._draw is None else self._draw.sources[self._start : self._stop]
-
-    @property
-    def source_names(self) -> tuple[str, ...]:
-        return ("",) if self._draw is None else self._draw.source_names
-
-    @property
-    def indices(self) -> Ints:
-        return (self.rows.indices if self._draw is None else self._draw.indices)[self._start : self._stop]
-
-    @property
-    def state(self) -> dict[str, Any]:
-        if self._draw is None:
-            raise ArgumentError("this batch was read from a view by number and has no state; a Loader's batches have")
-        return self._draw.state(self.num_delivered)
+        length = self.rows.layout.length
+        return len(self) * length if length is not None else int(self.offsets[-1])
 
     def part(self, start: int, stop: int) -> "HostBatch":
         """Rows [start, stop) as a batch of their own, without a copy."""
@@ -410,10 +344,6 @@ class HostBatch(Batch):
             raise SampleIndexError(f"row {row} is outside the batch, which has {len(self)} rows")
         return Sample(self, row % len(self))
 
-    def row_of(self, name: str, row: int) -> Array:
-        """One row of one column: a view."""
-        return self.rows.row(name, self._start + row)
-
     @property
     def payloads(self) -> list[Any]:
         """Payload of each row's document, decoded now. For batches of documents."""
@@ -421,7 +351,7 @@ class HostBatch(Batch):
 
     def __repr__(self) -> str:
         samples = f"{self.samples[:3].tolist()}{'…' if len(self) > 3 else ''}"
-        return f"Batch({quantity(len(self), 'row')} of {', '.join(self.rows.columns)}; samples {samples})"
+        return f"Batch({quantity(len(self), 'row')} of {', '.join(self.rows.layout.columns)}; samples {samples})"
 
 
 class Sample:
@@ -440,7 +370,8 @@ class Sample:
 
     def column(self, name: str) -> Array:
         """Items of one column: a view."""
-        return self._batch.row_of(name, self._row)
+        rows: Array = self._batch.part(self._row, self._row + 1).column(name)
+        return rows if self._batch.rows.layout.length is None else rows[0]
 
     @property
     def tokens(self) -> Array:
@@ -448,14 +379,14 @@ class Sample:
         return self.column("tokens")
 
     @property
-    def spans(self) -> Mapping[str, RowSpans]:
+    def spans(self) -> Mapping[str, list[Span]]:
         """Spans that the sample touches, by table."""
         return _SpansByTable(self._batch, self._row)
 
     @property
     def payload(self) -> Any:
         """Payload of the sample's document, decoded now; None where it was written without."""
-        spans = self.spans[self._batch.table]
+        spans = self._batch.spans_of()[self._row]
         if len(spans) != 1:
             raise ArgumentError(f"the sample touches {len(spans)} documents; use sample.spans")
         return spans[0].payload
@@ -467,7 +398,7 @@ class Sample:
 class _SpansByTable(Mapping[str, Any]):
     """Span tables by name, looked up when they are asked for: those of a batch, or of one of its rows."""
 
-    def __init__(self, batch: HostBatch, row: int | None = None) -> None:
+    def __init__(self, batch: Batch, row: int | None = None) -> None:
         self._batch = batch
         self._row = row
 
@@ -476,7 +407,7 @@ class _SpansByTable(Mapping[str, Any]):
         return spans if self._row is None else spans[self._row]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._batch.rows.tables)
+        return iter(self._batch.rows.layout.tables)
 
     def __len__(self) -> int:
-        return len(self._batch.rows.tables)
+        return len(self._batch.rows.layout.tables)

@@ -13,6 +13,20 @@ _SHOWN_ITEMS = 16
 
 def describe(store: Store, *, sample: int = 0) -> dict[str, Any]:
     """Facts about a store as JSON, with window and span number `sample` decoded. Reads no other items or spans."""
+    samples: dict[str, dict[str, Any]] = {}
+    windows = store.windows(_SHOWN_ITEMS, extra=0)
+    if sample < len(windows):
+        first, window = sample * _SHOWN_ITEMS, windows[sample]
+        samples[f"Items {first:,} to {first + _SHOWN_ITEMS:,}"] = {
+            name: np.array2string(window.column(name), threshold=_SHOWN_ITEMS, edgeitems=3, max_line_width=100)
+            for name in store.columns
+        }
+    for name, table in store.spans.items():
+        if sample < len(table):
+            span = table[sample]
+            payload = span.payload if span.has_payload else "none"
+            items = f"[{span.start:,}, {span.stop:,})"
+            samples[f"Span {sample:,} of {name}"] = {"items": items, "payload": payload}
     return {
         "num_items": store.num_items,
         "num_shards": len(store.shards),
@@ -23,7 +37,7 @@ def describe(store: Store, *, sample: int = 0) -> dict[str, Any]:
         "identity": store.identity,
         "columns": describe_columns(store),
         "spans": [describe_table(store, name) for name in store.spans],
-        "samples": _samples(store, sample),
+        "samples": samples,
     }
 
 
@@ -37,27 +51,5 @@ def describe_columns(store: Store) -> list[dict[str, Any]]:
 
 def describe_table(store: Store, name: str) -> dict[str, Any]:
     """Name, codec and number of spans of a span table."""
-    table = store.spans[name]
-    codec = table.codec.name if table.codec else None
-    return {"name": name, "codec": codec, "spans": len(table), "mean_items": store.num_items / max(1, len(table))}
-
-
-def _samples(store: Store, number: int) -> dict[str, dict[str, Any]]:
-    samples: dict[str, dict[str, Any]] = {}
-    windows = store.windows(_SHOWN_ITEMS, extra=0)
-    if number < len(windows):
-        start, window = number * _SHOWN_ITEMS, windows[number]
-        title = f"Items {start:,} to {start + _SHOWN_ITEMS:,}"
-        samples[title] = {name: _short(window.column(name)) for name in store.columns}
-    for name, table in store.spans.items():
-        if number < len(table):
-            span = table[number]
-            samples[f"Span {number:,} of {name}"] = {
-                "items": f"[{span.start:,}, {span.stop:,})",
-                "payload": span.payload if span.has_payload else "none",
-            }
-    return samples
-
-
-def _short(array: Any) -> str:
-    return np.array2string(array, threshold=_SHOWN_ITEMS, edgeitems=3, max_line_width=100)
+    spans, codec = len(store.spans[name]), store.spans[name].codec_name
+    return {"name": name, "codec": codec, "spans": spans, "mean_items": store.num_items / max(1, spans)}

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenfeed.store.data import ColumnSet, Data, new_bytes
-from tokenfeed.store.reader import Location
+from tokenfeed.store.data import Data, new_bytes
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import DocumentsSpec
 from tokenfeed.store.view import StoreRows, View, as_indices
-from tokenfeed.types import Array, Bools, Bytes, Ints
+from tokenfeed.types import Array, Bools, Ints
 
 __all__ = ["Documents"]
 
@@ -23,25 +22,21 @@ class Documents(View):
     spec: DocumentsSpec
 
     def __init__(self, data: Data, spec: DocumentsSpec) -> None:
-        super().__init__(data, spec)
+        super().__init__(data, spec, None)
         self.length = None
-        self._table = self.documents_table
+        self._table = data.spans[spec.table]
 
     def __len__(self) -> int:
         return len(self._table)
 
     def rows(self, numbers: Ints) -> "_DocumentRows":
         first_items, lengths = self._table.locate(numbers)
-        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-        if offsets[-1] > _MANY_ITEMS:
-            self._probe((first_items + lengths - 1)[lengths > 0])
-        return _DocumentRows(self, numbers, first_items, offsets)
-
-    def _probe(self, items: Ints) -> None:
-        """Raise where an item is not there."""
-        buffer = new_bytes(self.column_set.buffer_bytes(items.size))
-        request = self.reader.request(self.column_set.forms)
-        self.reader.read_ragged(items, np.arange(items.size + 1), request, buffer)
+        rows = _DocumentRows(self, numbers, first_items, lengths)
+        if rows.offsets[-1] > _MANY_ITEMS:
+            items = (first_items + lengths - 1)[lengths > 0]
+            buffer = new_bytes(self.column_set.buffer_bytes(items.size))
+            self.reader.read_ragged(items, np.arange(items.size + 1), self.column_set.request, buffer)
+        return rows
 
     def lengths(self, indices: Ints) -> Ints:
         return self._table.locate(as_indices(indices))[1]
@@ -64,10 +59,6 @@ class Documents(View):
         self._table.locate(numbers)  # raises where there is no such document
         return np.unique(numbers)
 
-    def _locate(self, index: int) -> list[Location]:
-        first_items, lengths = self._table.locate(np.array([index]))
-        return self.reader.locate(int(first_items[0]), int(first_items[0] + lengths[0]))
-
 
 class _DocumentRows(StoreRows):
     """Documents, one after the other: document j is [offsets[j], offsets[j + 1]) of every column.
@@ -75,12 +66,10 @@ class _DocumentRows(StoreRows):
     Inputs and targets are padded with zeros to the longest document of the batch, and `loss_mask` leaves padding out.
     """
 
-    view: Documents
-
-    def __init__(self, view: Documents, indices: Ints, first_items: Ints, offsets: Ints) -> None:
+    def __init__(self, view: Documents, indices: Ints, first_items: Ints, lengths: Ints) -> None:
         super().__init__(view, indices)
-        self._first_items = first_items
-        self._offsets = offsets
+        self._offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        self._extents = first_items, self._offsets
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,39 +82,23 @@ class _DocumentRows(StoreRows):
     def input_length(self, start: int, stop: int) -> int:
         return max(0, int(self.lengths[start:stop].max(initial=0)) - 1)
 
-    def read_into(self, columns: ColumnSet, buffer: Bytes) -> None:
-        reader = self.view.reader
-        reader.read_ragged(self._first_items, self._offsets, reader.request(columns.forms), buffer)
-
     def _find_spans(self, table: SpanTable) -> BatchSpans:
-        if table.name != self.table:
-            return table.find(self._first_items, self._offsets)
+        if table.name != self.layout.table:
+            return super()._find_spans(table)
         # A document's own span is known, and must not be looked up by items: it may have none.
         return BatchSpans(table, np.arange(len(self) + 1), self.indices, np.zeros_like(self.indices), self.lengths)
 
     def places(self, start: int, stop: int) -> slice:
         return slice(self._offsets[start], self._offsets[stop])
 
-    def row(self, name: str, number: int) -> Array:
-        return self.column(name)[self.places(number, number + 1)]
-
-    def inputs(self, start: int, stop: int) -> Array:
-        return self._padded(self._primary(), start, stop)[:, :-1]
-
-    def targets(self, start: int, stop: int) -> Array:
-        return self._padded(self._primary(), start, stop)[:, 1:]
-
     def loss_mask(self, start: int, stop: int) -> Bools:
-        column = self.view.spec.loss_mask
-        if column is None:
-            return self._is_item(start, stop)[:, 1:]
-        wanted: Bools = self._padded(self.column(column), start, stop)[:, 1:] != 0
-        return wanted
+        wanted = super().loss_mask(start, stop)
+        return self._is_item(start, stop)[:, 1:] if wanted is None else wanted
 
     def _is_item(self, start: int, stop: int) -> Bools:
         return np.arange(self.input_length(start, stop) + 1) < self.lengths[start:stop, None]
 
-    def _padded(self, column: Array, start: int, stop: int) -> Array:
+    def block(self, column: Array, start: int, stop: int) -> Array:
         is_item = self._is_item(start, stop)
         rows = np.zeros((*is_item.shape, *column.shape[1:]), column.dtype)
         rows[is_item] = column[self.places(start, stop)]

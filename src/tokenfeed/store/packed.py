@@ -1,18 +1,197 @@
-"""`store.packed(length)`: whole documents packed into rows of equal width, by a plan that was made before."""
+"""`store.packed(length)`: whole documents packed into rows of equal width, by a plan that `pack` made before."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.store.data import ColumnSet, Data
-from tokenfeed.store.packing_plan import PackedPieces, Pieces
-from tokenfeed.store.reader import Location
+from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
+from tokenfeed.format.layout import SUM_DTYPE
+from tokenfeed.format.manifest import Column
+from tokenfeed.format.records import Digest, check_signature, parse, sign
+from tokenfeed.kernels import pieces, posix
+from tokenfeed.kernels.checksum import Checksum
+from tokenfeed.storage.files import FileTable, Part
+from tokenfeed.storage.local import read_bytes, reading
+from tokenfeed.store.data import Data
+from tokenfeed.store.shards import NativeShard, npy_part, with_sums
 from tokenfeed.store.spans import BatchSpans, SpanTable
-from tokenfeed.store.spec import PackedSpec
-from tokenfeed.store.view import StoreRows, View, as_indices
-from tokenfeed.types import Bools, Bytes, Ints
+from tokenfeed.store.spec import PACKING_ALGORITHM, PackedSpec
+from tokenfeed.store.view import StoreRows, View
+from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["Packed"]
+__all__ = ["PackKey", "PackRecord", "Packed", "PackingPlan", "plan_folders"]
+
+RECORD, ROWS, PIECES, SUMS = "pack.json", "rows.npy", "pieces.npy", "pack.blocks.npy"
+DTYPES: dict[str, np.dtype[Any]] = {
+    ROWS: np.dtype("<i8"),
+    PIECES: np.dtype([("first_item", "<i8"), ("length", "<u4"), ("mark", "<u4")]),
+    SUMS: SUM_DTYPE,
+}
+
+_LARGEST_RECORD = 1 << 16
+_SLICE = 1 << 20
+
+
+class PackKey(NamedTuple):
+    """The fields of its record by which a plan fits what is to be read."""
+
+    algorithm: int
+    identity: str
+    table: str
+    length: int
+    items: int
+
+    @classmethod
+    def of(cls, data: Data, table: str, length: int) -> "PackKey":
+        return cls(PACKING_ALGORITHM, data.identity, data.spans[table].name, length, data.num_items)
+
+    @property
+    def command(self) -> str:
+        """The command that makes such a plan."""
+        table = "" if self.table == "documents" else f" --table {self.table}"
+        return f"tokenfeed pack STORE --length {self.length}{table}"
+
+
+@dataclass(frozen=True, slots=True)
+class PackRecord:
+    """Content of `pack.json`. A plan exists once this file does."""
+
+    algorithm: int
+    identity: Digest
+    """Identity of the packed store."""
+    table: str
+    length: int
+    """Inputs per row; a row has one item more."""
+    block_documents: int
+    """Number of documents packed together; a row never mixes documents of two blocks."""
+    documents: int
+    """Number of documents, without empty ones, which are in no row."""
+    cut_documents: int
+    """Number of documents longer than a row."""
+    items: int
+    rows: int
+    pieces: int
+    rows_checksum: Digest
+    pieces_checksum: Digest
+    blocks_checksum: Digest
+
+    def to_json(self) -> str:
+        return sign("tokenfeed-pack", asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> "PackRecord":
+        """Read `pack.json`. Raises FormatError if it was changed."""
+        path = folder / RECORD
+        with reading(str(path)):
+            size = path.stat().st_size
+        if size > _LARGEST_RECORD:
+            raise CorruptionError(f"{path} has {size:,} bytes, expected at most {_LARGEST_RECORD:,}")
+        data = read_bytes(path)
+        check_signature(data, str(path))
+        return parse(cls, "tokenfeed-pack", data, str(path))
+
+
+class PackingPlan(NamedTuple):
+    """A plan made by `pack`."""
+
+    folder: Path
+    record: PackRecord
+    is_verified: bool = False
+    """Whether everything read is compared with its block checksums."""
+
+    def parts(self) -> dict[str, Part]:
+        """The files of block checksums, of rows and of pieces, by name."""
+
+        def part(name: str, count: int, kept: float = 0.0) -> Part:
+            return npy_part(str(self.folder / name), Column(DTYPES[name]), count, kept=kept)
+
+        rows, pieces = part(ROWS, self.record.rows + 1, 1.0), part(PIECES, self.record.pieces, 1.0)
+        return with_sums([rows, pieces], lambda count: part(SUMS, count))
+
+    def read(self, name: str) -> Iterator[Array]:
+        """A file a million entries at a time: the first piece of each row, and the end of the last row; or the pieces.
+
+        Raises CorruptionError after the last slice if the checksum is wrong.
+        """
+        part, computed = self.parts()[name], Checksum()
+        expected = self.record.rows_checksum if name == ROWS else self.record.pieces_checksum
+        with reading(part.path), Path(part.path).open("rb") as file:
+            file.seek(part.byte_start)  # the header was checked when the file was opened
+            while (entries := np.fromfile(file, DTYPES[name], _SLICE)).size:
+                computed.update(entries)
+                yield entries
+        if computed.hexdigest() != expected:
+            raise CorruptionError(
+                f"{part.path} is damaged: its checksum is {computed.hexdigest()}, expected {expected}. Pack again; the "
+                "result is the same"
+            )
+
+
+def _describe_file(plans: Sequence[PackingPlan], number: int) -> Part:
+    plan, file = divmod(number, pieces.PLAN_FILES)
+    part = plans[plan].parts()[(ROWS, PIECES)[file]]
+    return part if plans[plan].is_verified else part._replace(sums=None)
+
+
+def plan_folders(data: Data, wanted: PackKey, cache: str | Path | None) -> list[Path]:
+    """Possible folders of a plan, the best first: inside the store if that is one local folder, then the user's cache.
+
+    The name begins with a dot, because in a store a folder without `shard.json` is taken for a shard being written.
+    """
+    if cache is not None:
+        return [Path(cache)]
+    folders = []
+    homes = {shard.home.local if isinstance(shard, NativeShard) else None for shard in data.shards}
+    home = homes.pop() if len(homes) == 1 else None
+    if home is not None:
+        splits = {shard.split for shard in data.shards}
+        split = splits.pop() if len(splits) == 1 else None
+        folders.append(home / f".packed-{wanted.table}-{wanted.length}{'' if split is None else f'.{split}'}")
+    given = os.environ.get("TOKENFEED_CACHE")
+    root = Path(given).expanduser() if given else Path.home() / ".cache" / "tokenfeed"
+    return [*folders, root / "packed" / f"{wanted.identity}-{wanted.table}-{wanted.length}"]
+
+
+def _find_plan(data: Data, spec: PackedSpec) -> PackingPlan:
+    """The plan that a spec describes. O(1): reads `pack.json`. If no plan matches, raises the problem of the first."""
+    if spec.algorithm != PACKING_ALGORITHM:
+        raise StateError(
+            f"rows were packed by algorithm {spec.algorithm}; this tokenfeed packs by {PACKING_ALGORITHM}, which makes "
+            "other rows"
+        )
+    wanted = PackKey.of(data, spec.table, spec.length)
+    folders = plan_folders(data, wanted, spec.cache)
+    problem: Exception | None = None
+    for folder in folders:
+        try:
+            with reading(str(folder / RECORD)):
+                is_there = (folder / RECORD).is_file()
+            if is_there:
+                return PackingPlan(folder, _load_record(folder, wanted), data.reader.is_verified)
+        except (StateError, CorruptionError) as error:
+            problem = problem or error
+    raise problem or MissingError(
+        f"there is no plan that packs {wanted.table!r} into rows of {wanted.length} + 1 items; make one with "
+        f"`{wanted.command}` or store.pack({wanted.length}). Looked in {', '.join(map(str, folders))}"
+    )
+
+
+def _load_record(folder: Path, wanted: PackKey) -> PackRecord:
+    record = PackRecord.load(folder)
+    found = PackKey(record.algorithm, record.identity, record.table, record.length, record.items)
+    names = "algorithm", "data", "table", "length", "number of items"
+    for what, ours, theirs in zip(names, wanted, found, strict=True):
+        if ours != theirs:
+            raise StateError(
+                f"{folder} is a plan of other samples: its {what} is {theirs!r}, expected {ours!r}. Pack again with "
+                f"`{wanted.command}`, or open the store that was packed"
+            )
+    return record
 
 
 class Packed(View):
@@ -24,94 +203,92 @@ class Packed(View):
     spec: PackedSpec
     length: int
 
-    def __init__(self, data: Data, spec: PackedSpec, plan: PackedPieces) -> None:
-        super().__init__(data, spec)
+    def __init__(self, data: Data, spec: PackedSpec, plans: Sequence[PackingPlan] = ()) -> None:
+        """Rows are numbered through all plans. Without any, the one that `pack` made is looked up.
+
+        Opens the files and checks their sizes and headers. Up to 64 MiB of plans (3 million documents or so) are kept
+        in memory; the rest is read from its file, by at most two reads a row. Every row that is read is checked.
+        """
+        super().__init__(data, spec, spec.length)
         self.length = spec.length
-        self.plan = plan
-        """What each row is made of."""
-        self.request = data.reader.request(self.column_set.forms)
-        """What the reading kernel must know of the columns."""
+        self.width = spec.length + 1
+        self.plans = list(plans) or [_find_plan(data, spec)]
+        records = [plan.record for plan in self.plans]
+        self._table = np.zeros(len(records) + 1, pieces.PLAN)
+        self._table["first_row"][1:] = np.cumsum([record.rows for record in records])
+        self._table["first_item"][1:] = np.cumsum([record.items for record in records])
+        self._table["num_pieces"][:-1] = [record.pieces for record in records]
+        self._table["num_items"][:-1] = [record.items for record in records]
+        num_files = pieces.PLAN_FILES * len(records)
+        self._files = FileTable(num_files, partial(_describe_file, self.plans), backend=data.reader.options.backend)
+        for number in range(num_files):
+            self._files.open(number)
 
     def __len__(self) -> int:
-        return len(self.plan)
+        return int(self._table["first_row"][-1])
 
     def rows(self, numbers: Ints) -> "_PackedRows":
-        return _PackedRows(self, numbers, self.plan.find(numbers))
-
-    def lengths(self, indices: Ints) -> Ints:
-        return self.rows(as_indices(indices)).lengths
-
-    def announce(self, indices: Ints) -> None:
-        pieces = self.plan.find(indices)
-        self.reader.announce(pieces.first_items, pieces.offsets, self.request)
+        """The pieces of rows are found in one GIL-free call."""
+        status, file, row, *found = pieces.find_pieces(numbers, self._files.rows, self._table, self.width)
+        if status == posix.OK:
+            return _PackedRows(self, numbers, *found)
+        if status == posix.BAD_INDEX:
+            raise SampleIndexError(f"row {numbers[row]} is outside the view, which has {len(self):,} rows")
+        if status == posix.BAD_SPANS:
+            raise CorruptionError(
+                f"{self._files.name(file)} is damaged at row {numbers[row]:,}: its pieces do not bear its mark. Pack "
+                "again; the result is the same"
+            )
+        raise self._files.failure(status, file)
 
     def _join(self, others: Sequence["Packed"], data: Data) -> "Packed":
-        return Packed(data, self.spec, self.plan.join([other.plan for other in others]))
-
-    @property
-    def sample_bytes(self) -> int:
-        return self.column_set.buffer_bytes(self.length + 1)
+        return Packed(data, self.spec, [plan for view in (self, *others) for plan in view.plans])
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """As for every view. One pass over the plan: 0.1 s for a million rows."""
         first_items, lengths = self._locate_spans(documents, table)
         order = np.argsort(first_items)
         starts, stops = first_items[order], (first_items + lengths)[order]
-        if starts.size == 0:
-            return np.empty(0, np.int64)
-        touching, first_row, first_item = [], 0, 0
-        for plan in self.plan.plans:
+        touching, first_row, first_item = [np.empty(0, np.int64)], 0, 0
+        for plan in self.plans if starts.size else ():
             found, first_piece = [np.empty(0, np.int64)], 0
-            for pieces in plan.read_pieces():
-                begins = first_item + pieces["first_item"]
-                last = np.searchsorted(starts, begins + pieces["length"]) - 1  # of the spans that begin before the end
+            for placed in plan.read(PIECES):
+                begins = first_item + placed["first_item"]
+                last = np.searchsorted(starts, begins + placed["length"]) - 1  # of the spans that begin before the end
                 found.append(first_piece + np.flatnonzero((last >= 0) & (begins < stops[last])))
                 first_piece += begins.size
-            rows = np.searchsorted(plan.read_rows(), np.concatenate(found), side="right") - 1
-            touching.append(first_row + np.unique(rows).astype(np.int64))
+            touched = np.concatenate(found)
+            rows = sum(np.searchsorted(firsts, touched, side="right") for firsts in plan.read(ROWS)) - 1
+            touching.append(first_row + np.unique(rows))
             first_row += plan.record.rows
             first_item += plan.record.items
         return np.concatenate(touching)
 
-    def _locate(self, index: int) -> list[Location]:
-        pieces = self.plan.find(np.array([index]))
-        stops = pieces.first_items + np.diff(pieces.offsets)
-        bounds = zip(pieces.first_items.tolist(), stops.tolist(), strict=True)
-        return [place for start, stop in bounds if start >= 0 for place in self.reader.locate(start, stop)]
-
 
 class _PackedRows(StoreRows):
-    """Rows of equal width, each made of pieces of documents and padding."""
+    """Rows of equal width, made of pieces of documents and padding: row j has pieces [entries[j], entries[j + 1])."""
 
     view: Packed
 
-    def __init__(self, view: Packed, indices: Ints, pieces: Pieces) -> None:
+    def __init__(self, view: Packed, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
         super().__init__(view, indices)
-        self._pieces = pieces
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.indices.size, self.view.length + 1
+        self._entries = entries
+        self._extents = first_items, offsets
 
     @property
     def lengths(self) -> Ints:
-        sizes = np.where(self._pieces.filled, np.diff(self._pieces.offsets), 0)
-        before = np.concatenate(([0], np.cumsum(sizes)))[self._pieces.entries]
-        return np.diff(before)
-
-    def read_into(self, columns: ColumnSet, buffer: Bytes) -> None:
-        reader = self.view.reader
-        request = self.view.request if columns is self.view.column_set else reader.request(columns.forms)
-        reader.read_pieces(self._pieces.first_items, self._pieces.offsets, request, buffer)
+        first_items, offsets = self.extents
+        sizes = np.where(first_items >= 0, np.diff(offsets), 0)
+        return np.diff(np.concatenate(([0], np.cumsum(sizes)))[self._entries])
 
     def _find_spans(self, table: SpanTable) -> BatchSpans:
         """Spans are found piece by piece, so one that reaches from a piece into the next is listed for both."""
-        entries, first_items, offsets = self._pieces
-        filled = self._pieces.filled
+        first_items, offsets = self.extents
+        filled = first_items >= 0
         counts = np.diff(offsets)[filled]
         found = table.find(first_items[filled], np.concatenate(([0], np.cumsum(counts))))
-        shifts = np.repeat(offsets[:-1][filled] % self.shape[1], np.diff(found.offsets))
-        pieces_before = np.concatenate(([0], np.cumsum(filled)))[entries]
+        shifts = np.repeat(offsets[:-1][filled] % self.view.width, np.diff(found.offsets))
+        pieces_before = np.concatenate(([0], np.cumsum(filled)))[self._entries]
         return BatchSpans(
             table, found.offsets[pieces_before], found.numbers, found.starts + shifts, found.stops + shifts
         )
@@ -124,9 +301,11 @@ class _PackedRows(StoreRows):
 
             row a a b b b ·  →  inputs a a b b b,  targets a b b b ·,  mask 1 0 1 1 0
         """
-        pieces = self._pieces.part(start, stop)
-        mask = np.repeat(pieces.filled, np.diff(pieces.offsets))
-        mask[pieces.offsets[1:] - 1] = False
-        mask = mask.reshape(stop - start, self.view.length + 1)[:, :-1]
+        first_items, offsets = self.extents
+        first, last = self._entries[start], self._entries[stop]
+        offsets = offsets[first : last + 1]
+        mask = np.repeat(first_items[first:last] >= 0, np.diff(offsets))
+        mask[offsets[1:] - (offsets[0] + 1)] = False
+        mask = mask.reshape(stop - start, self.view.width)[:, :-1]
         wanted = super().loss_mask(start, stop)
         return mask if wanted is None else mask & wanted

@@ -13,10 +13,7 @@ from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.shards import Shard
 from tokenfeed.types import Array, Bytes, Ints
 
-__all__ = ["Form", "FoundSpans", "Ints", "Location", "Payloads", "Reader"]
-
-FoundSpans = tuple[Ints, Ints, Ints, Ints]
-"""offsets, numbers, starts, stops: the spans of row j are entries [offsets[j], offsets[j + 1])."""
+__all__ = ["Location", "Payloads", "ReadOptions", "Reader"]
 
 Payloads = tuple[Bytes, Ints, Ints]
 """data, starts, stops: payload j is data[starts[j]:stops[j]], and there is none where starts[j] is -1."""
@@ -30,17 +27,13 @@ class Location(NamedTuple):
     stop: int
 
 
-class Form(NamedTuple):
-    """Sizes of a column in its files and in the buffer of a batch, which holds the same or wider numbers."""
+class ReadOptions(NamedTuple):
+    """How files are read: the arguments of `open` with these names."""
 
-    item_bytes: int
-    """Bytes of an item in the file."""
-    out_bytes: int
-    """Bytes of an item in the buffer."""
-    number_bytes: int
-    """Bytes of one number of an item in the file."""
-    sign: int
-    """Sign bit of these numbers; 0 if they have none."""
+    backend: Backend = "pread"
+    reads_in_flight: int = 32
+    max_open_files: int | None = None
+    remote: Remote | None = None
 
 
 class Reader:
@@ -50,83 +43,45 @@ class Reader:
     """
 
     def __init__(
-        self,
-        shards: Sequence[Shard],
-        columns: Sequence[str],
-        tables: Sequence[str],
-        *,
-        backend: Backend,
-        reads_in_flight: int,
-        max_open_files: int | None,
-        remote: Remote | None,
+        self, shards: Sequence[Shard], columns: Sequence[str], tables: Sequence[str], options: ReadOptions
     ) -> None:
-        if reads_in_flight < 1:
-            raise ArgumentError(f"reads_in_flight is {reads_in_flight}; it must be at least 1")
+        if options.reads_in_flight < 1:
+            raise ArgumentError(f"reads_in_flight is {options.reads_in_flight}; it must be at least 1")
         self.shards = shards
-        self._how: dict[str, Any] = {
-            "backend": backend,
-            "reads_in_flight": reads_in_flight,
-            "max_open_files": max_open_files,
-            "remote": remote,
-        }
+        self.options = options
         self._columns = list(columns)
         self._tables = list(tables)
         self._files_per_segment = len(columns) + spans.TABLE_FILES * len(tables)
-        self._ahead = reads_in_flight
         self.starts = _cumulative([shard.num_items for shard in shards])
-        self._span_starts: dict[str, Ints] = {}
-        self._requests: dict[Any, Ints] = {}
         self._arguments: dict[str, tuple[Ints, Array, int, int]] = {}
-        # Not a method of this object: the two would refer to each other, and files would stay open until the next
-        # garbage collection.
-        describe = partial(_describe_file, shards, self._columns, self._tables)
-        if remote is None and any(shard.is_remote for shard in shards):
-            remote = Remote()
-        self._is_verified = any(shard.is_verified for shard in shards)
-        self._announces = remote is None and self._is_verified
-        """Whether to tell the operating system about rows before they are read, because the kernel does not do so."""
-        self.remote = remote
+        is_remote = any(shard.is_remote for shard in shards)
+        self.remote = Remote() if options.remote is None and is_remote else options.remote
         """How remote files are read; None if there are none."""
+        self.is_verified = any(shard.is_verified for shard in shards)
+        self._announces = self.remote is None and self.is_verified
+        """Whether to tell the operating system about rows before they are read, because the kernel does not do so."""
         self._files = FileTable(
             len(shards) * self._files_per_segment,
-            describe,
-            backend=backend,
-            max_open_files=max_open_files,
-            remote=remote,
+            # Not a method of this object: the two would refer to each other, and files would stay open until the next
+            # garbage collection.
+            partial(_describe_file, shards, self._columns, self._tables),
+            backend=options.backend,
+            max_open_files=options.max_open_files,
+            remote=self.remote,
         )
 
-    def join(self, others: Sequence["Reader"], columns: Sequence[str], tables: Sequence[str]) -> "Reader":
-        """A reader of some columns and span tables of several stores, one after the other, that reads as this one."""
-        shards = [shard for reader in (self, *others) for shard in reader.shards]
-        return Reader(shards, columns, tables, **self._how)
-
-    def request(
-        self, columns: Mapping[str, Form], *, stride: int = 0, num_items: int = 0, num_samples: int = 0
-    ) -> Ints:
-        """The columns to read, the form of each, and what a window is, as kernels take it.
+    def request(self, columns: Mapping[str, tuple[int, ...]], **windows: int) -> Ints:
+        """The columns to read, the sizes of each (as in `items.COLUMN`), and what `windows` are, as kernels take it.
 
         It is valid for as long as this reader exists.
         """
-        key = (*columns.items(), stride, num_items, num_samples)
-        if key not in self._requests:
-            table = np.array([(self._columns.index(name), *form) for name, form in columns.items()], items.COLUMN)
-            self._requests[key] = items.make_request(
-                self.starts,
-                self._files.rows,
-                self._files_per_segment,
-                table,
-                ahead=self._ahead,
-                stride=stride,
-                num_items=num_items,
-                num_samples=num_samples,
-            )
-        return self._requests[key]
+        table = np.array([(self._columns.index(name), *sizes) for name, sizes in columns.items()], items.COLUMN)
+        ahead = self.options.reads_in_flight
+        return items.make_request(self.starts, self._files.rows, self._files_per_segment, table, ahead=ahead, **windows)
 
     def span_starts(self, table: str) -> Ints:
         """Number of the first span of every shard, and the number of all."""
-        if table not in self._span_starts:
-            self._span_starts[table] = _cumulative([shard.num_spans(table) for shard in self.shards])
-        return self._span_starts[table]
+        return self._table_arguments(table)[0]
 
     def locate(self, start: int, stop: int) -> list[Location]:
         """The shards that hold items [start, stop)."""
@@ -166,8 +121,6 @@ class Reader:
             items.want_rows(first_items, row_offsets, request)
         self._run(items.read_ragged, first_items, row_offsets, request, buffer)
 
-    read_pieces = read_ragged
-
     def announce(self, first_items: Ints, row_offsets: Ints, request: Ints) -> None:
         """Begin to fetch the part of the rows that is remote."""
         while True:
@@ -178,7 +131,7 @@ class Reader:
 
     def bytes_to_fetch(self, num_bytes: int) -> int:
         """About how many bytes have to be fetched to read `num_bytes` in one place."""
-        blocks = 2 if self._is_verified else 1  # another one for its checksums
+        blocks = 2 if self.is_verified else 1  # another one for its checksums
         return num_bytes + (0 if self.remote is None else blocks * self.remote.block_bytes)
 
     def stats(self) -> RemoteStats | None:
@@ -190,8 +143,11 @@ class Reader:
         if self._files.blocks is not None:
             self._files.blocks.close()
 
-    def find_spans(self, table: str, first_items: Ints, row_offsets: Ints) -> FoundSpans:
-        """The spans of `table` that rows touch. Row j has row_offsets[j + 1] - row_offsets[j] items."""
+    def find_spans(self, table: str, first_items: Ints, row_offsets: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """(offsets, numbers, starts, stops) of spans that rows touch; row j has entries offsets[j] to offsets[j + 1].
+
+        Row j is the row_offsets[j + 1] - row_offsets[j] items from first_items[j] on.
+        """
         arguments = first_items, row_offsets, self.starts, *self._table_arguments(table)
         _, _, _, offsets, numbers, starts, stops = self._run(spans.find_spans, *arguments)
         return offsets, numbers, starts, stops
@@ -212,7 +168,8 @@ class Reader:
         """The arguments by which kernels know a span table."""
         if table not in self._arguments:
             first_file = len(self._columns) + spans.TABLE_FILES * self._tables.index(table)
-            self._arguments[table] = self.span_starts(table), self._files.rows, self._files_per_segment, first_file
+            starts = _cumulative([shard.num_spans(table) for shard in self.shards])
+            self._arguments[table] = starts, self._files.rows, self._files_per_segment, first_file
         return self._arguments[table]
 
     def _run(self, kernel: Any, positions: Ints, *arguments: Any, table: str | None = None) -> Any:

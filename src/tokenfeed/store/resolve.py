@@ -1,22 +1,26 @@
 """Finds the shards at a path: of a store, a combined store, a file of another system, or a list of any of these."""
 
+import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, MissingError
 from tokenfeed.format.foreign import open_all
 from tokenfeed.format.layout import MANIFEST
-from tokenfeed.format.manifest import Column
+from tokenfeed.format.manifest import Manifest, Reference
+from tokenfeed.format.npy import descr_to_json
+from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
-from tokenfeed.store.sealing import check_records, list_shards, load_entries, load_manifest
-from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, identify
+from tokenfeed.store.sealing import differences, list_shards, load_entries, load_manifest, record_file
+from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
 
-__all__ = ["Content", "PathLike", "resolve"]
+__all__ = ["Content", "combine", "resolve"]
 
-NOWHERE: frozenset[str] = frozenset()
 _FOREIGN = (".idx", ".bin", ".ds", ".npy")
 _DEEPEST = 16
 _MOST_SHARDS = 1 << 22
@@ -27,17 +31,16 @@ _MOST_SHARDS = 1 << 22
 class Content:
     """The combined content of one or more manifests."""
 
-    columns: Mapping[str, Column]
-    spans: Mapping[str, str | None]
-    """Span tables and the names of their codecs; None for a table without payloads."""
+    manifest: Manifest
+    """Columns, span tables, tokenizer and provenance; those of the first of several."""
     shards: Sequence[Shard]
-    tokenizer: str | None = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
         """Checksum of the content, independent of its path. O(shards)."""
-        return identify(self.columns, self.spans, self.shards)
+        columns = [[name, descr_to_json(column.dtype), column.shape] for name, column in self.manifest.columns.items()]
+        shards = [shard.identity for shard in self.shards]
+        return checksum(json.dumps([columns, list(self.manifest.spans.items()), shards]).encode())
 
     @property
     def splits(self) -> list[str]:
@@ -57,7 +60,7 @@ def resolve(
     dtype: Any = None,
     eos: int | None = None,
     verify: bool = False,
-    within: frozenset[str] = NOWHERE,
+    within: frozenset[str] = frozenset(),
 ) -> Content:
     """The content at a path. Reads only manifests, and the headers of foreign files.
 
@@ -68,7 +71,7 @@ def resolve(
         if len(path) == 0:
             raise ArgumentError("the list of stores to open is empty; expected at least one")
         how: dict[str, Any] = {"dtype": dtype, "eos": eos, "verify": verify, "within": within}
-        return concatenate([(display(one), resolve(one, **how)) for one in path])
+        return _concatenate([(display(one), resolve(one, **how)) for one in path])
     folder = open_folder(path)
     if folder.local is not None and not folder.exists(MANIFEST):
         content = _resolve_foreign(folder.local, dtype, eos)
@@ -79,38 +82,49 @@ def resolve(
         return content
     if folder.local is None and str(folder).endswith(_FOREIGN):
         raise ArgumentError(f"{folder} is a remote file of another system; download it first, and open the local copy")
-    return _resolve_store(folder, verify, within)
-
-
-def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
-    files = open_all(path, dtype=dtype, eos=eos)
-    spans = {} if files[0].boundaries is None else {"documents": None}
-    return Content(files[0].columns, spans, [ForeignShard(file) for file in files])
-
-
-def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Content:
     if len(within) > _DEEPEST:
         raise CorruptionError(f"{folder} is a combined store nested in more than {_DEEPEST} others")
     if folder.identity in within:
         raise CorruptionError(f"{folder} is a combined store that contains itself")
     manifest = load_manifest(folder, verify=verify)
     if manifest.stores is None:
-        entries = manifest.shards
-        if entries is None:
-            if not folder.can_list:
-                raise ArgumentError(
-                    f"{folder} is not sealed, and its server cannot list files. Call tokenfeed.seal(path) where the "
-                    "store was written"
+        return _resolve_shards(folder, manifest, verify)
+    return _resolve_stores(folder, manifest, manifest.stores, verify, within | {folder.identity})
+
+
+def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
+    files = open_all(path, dtype=dtype, eos=eos)
+    spans = {} if files[0].boundaries is None else {"documents": None}
+    return Content(Manifest(files[0].columns, spans), [ForeignShard(file) for file in files])
+
+
+def _resolve_shards(folder: Folder, manifest: Manifest, verify: bool) -> Content:
+    entries = manifest.shards
+    if entries is None:
+        if not folder.can_list:
+            raise ArgumentError(
+                f"{folder} is not sealed, and its server cannot list files. Call tokenfeed.seal(path) where the store "
+                "was written"
+            )
+        entries = load_entries(folder, manifest, list_shards(folder).committed, verify=verify)
+    elif verify:
+        for entry, found in zip(entries, load_entries(folder, manifest, [each.name for each in entries]), strict=True):
+            if found.checksum != entry.checksum:
+                raise CorruptionError(
+                    f"{folder.path(record_file(folder, entry.name))} has changed since the store was sealed: its "
+                    f"checksum is {found.checksum}, the manifest says {entry.checksum}. Restore it from a copy, or "
+                    "write it again"
                 )
-            entries = load_entries(folder, manifest, list_shards(folder).committed, verify=verify)
-        elif verify:
-            check_records(folder, entries)
-        shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
-        return Content(manifest.columns, manifest.spans, shards, manifest.tokenizer, manifest.provenance)
+    shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
+    return Content(manifest, shards)
+
+
+def _resolve_stores(
+    folder: Folder, manifest: Manifest, stores: Sequence[Reference], verify: bool, within: frozenset[str]
+) -> Content:
     parts, num_shards = [], 0
-    for store in manifest.stores:
-        around = within | {folder.identity}
-        content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, verify=verify, within=around)
+    for store in stores:
+        content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, verify=verify, within=within)
         if content.identity != store.identity:
             raise CorruptionError(
                 f"{store.uri} has changed since it was combined into {folder}: its identity was {store.identity}, and "
@@ -120,26 +134,36 @@ def _resolve_store(folder: Folder, verify: bool, within: frozenset[str]) -> Cont
         num_shards += len(content.shards)
         if num_shards > _MOST_SHARDS:
             raise CorruptionError(f"{folder} combines more than {_MOST_SHARDS:,} shards")
-    content = concatenate(parts) if parts else Content(manifest.columns, manifest.spans, [])
-    return replace(content, provenance=manifest.provenance)
+    content = _concatenate(parts) if parts else Content(manifest, [])
+    return replace(content, manifest=replace(content.manifest, provenance=manifest.provenance))
 
 
-def concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
+def _concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
     """Several contents as one; columns, span tables and tokenizer must agree."""
     first_name, first = parts[0]
     for name, other in parts[1:]:
-        for what, here, there in (
-            ("columns", dict(first.columns), dict(other.columns)),
-            ("span tables", dict(first.spans), dict(other.spans)),
-            ("tokenizer", first.tokenizer, other.tokenizer),
-        ):
-            if here != there:
-                raise ArgumentError(
-                    f"{first_name} and {name} cannot be one store: the first has {what} {_plain(here)}, the second "
-                    f"{_plain(there)}"
-                )
-    return replace(first, shards=[shard for _, content in parts for shard in content.shards], provenance={})
+        for what, here, there in differences(first.manifest, other.manifest):
+            raise ArgumentError(
+                f"{first_name} and {name} cannot be one store: the first has {what} {here}, the second {there}"
+            )
+    shards = [shard for _, content in parts for shard in content.shards]
+    return Content(replace(first.manifest, provenance={}), shards)
 
 
-def _plain(value: Any) -> Any:
-    return {name: str(item) for name, item in value.items()} if isinstance(value, dict) else value
+def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos: int | None = None) -> None:
+    """Make `out` a store that consists of `stores`, one after the other.
+
+    This only writes a manifest. It names the others by relative path (remote ones by address) and by identity, so that
+    opening the combined store detects a part that has changed. `dtype` and `eos` are as for `open`.
+    """
+    if isinstance(stores, str | os.PathLike) or not stores:
+        raise ArgumentError("combine expects a list of at least one store")
+    folder = open_folder(out)
+    contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in stores]
+    together = _concatenate(contents).manifest
+    dtype_name = None if dtype is None else np.dtype(dtype).str
+    references = tuple(Reference(folder.refer(name), content.identity, dtype_name, eos) for name, content in contents)
+    manifest = replace(together, shards=None, stores=references)
+    folder.make()
+    if not folder.create(MANIFEST, manifest.to_json().encode()):
+        raise ArgumentError(f"{folder} already holds a store; choose another folder")

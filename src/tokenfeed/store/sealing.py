@@ -1,8 +1,8 @@
 """The list of shards of a store: in the manifest once it is sealed, found by listing folders before that."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
 from tokenfeed.format.layout import MANIFEST, SHARD, SHARD_SUMS, check_name, shard_files
@@ -12,15 +12,8 @@ from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 
 __all__ = [
-    "ShardList",
-    "check_records",
-    "list_shards",
-    "load_entries",
-    "load_manifest",
-    "parse_record",
-    "record_file",
-    "seal",
-    "unseal",
+    *("ShardList", "differences", "list_shards", "load_entries", "load_manifest"),
+    *("parse_record", "record_file", "seal", "unseal"),
 ]
 
 
@@ -44,6 +37,15 @@ def load_manifest(path: PathLike | Folder, *, verify: bool = False) -> Manifest:
     if verify:
         check_signature(data, folder.path(MANIFEST))
     return Manifest.from_json(data, folder.path(MANIFEST))
+
+
+def differences(first: Manifest, second: Manifest) -> Iterator[tuple[str, Any, Any]]:
+    """(what, in the first, in the second) of all that keeps stores, or a store and a writer, from being one."""
+    columns = [{name: str(column) for name, column in each.columns.items()} for each in (first, second)]
+    spans, tokenizers = (dict(first.spans), dict(second.spans)), (first.tokenizer, second.tokenizer)
+    for what, (here, there) in (("columns", columns), ("span tables", spans), ("tokenizer", tokenizers)):
+        if here != there:
+            yield what, here, there
 
 
 def list_shards(path: PathLike | Folder) -> ShardList:
@@ -72,7 +74,10 @@ def parse_record(folder: Folder, name: str, data: bytes, manifest: Manifest) -> 
 def load_entries(
     folder: Folder, manifest: Manifest, names: Sequence[str], *, verify: bool = False
 ) -> tuple[ShardEntry, ...]:
-    """The manifest entries of many shards, from their `shard.json`. `verify` is as for `load_manifest`."""
+    """The manifest entries of many shards, from their `shard.json`, all of which are read.
+
+    `verify` is as for `load_manifest`.
+    """
     entries = []
     found = folder.read_all([record_file(folder, name) for name in names])
     for name, data in zip(names, found, strict=True):
@@ -80,17 +85,6 @@ def load_entries(
             check_signature(data, folder.path(record_file(folder, name)))
         entries.append(parse_record(folder, name, data, manifest)[1])
     return tuple(entries)
-
-
-def check_records(folder: Folder, entries: Sequence[ShardEntry]) -> None:
-    """Raise CorruptionError unless every `shard.json` has the checksum in the manifest. Reads all of them."""
-    found = folder.read_all([record_file(folder, entry.name) for entry in entries])
-    for entry, data in zip(entries, found, strict=True):
-        if checksum(data) != entry.checksum:
-            raise CorruptionError(
-                f"{folder.path(record_file(folder, entry.name))} has changed since the store was sealed: its checksum "
-                f"is {checksum(data)}, the manifest says {entry.checksum}. Restore it from a copy, or write it again"
-            )
 
 
 def seal(path: PathLike | Folder, *, sync: bool = True) -> None:

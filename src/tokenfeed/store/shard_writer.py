@@ -6,10 +6,9 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, TokenfeedError, WriteError
 from tokenfeed.format.layout import SHARD, SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, span_files
@@ -21,8 +20,12 @@ from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import Folder
 from tokenfeed.storage.local import sync_folder, writing
+from tokenfeed.types import Array, Bytes
 
-__all__ = ["NpyFile", "ShardWriter", "write_sums"]
+__all__ = ["CheckedFile", "ShardWriter", "Spans", "write_sums"]
+
+Spans = Mapping[str, tuple[Sequence[int], Sequence[bytes | None]]]
+"""Lengths and payloads of spans, by table."""
 
 _BUFFER_BYTES = 1 << 20
 _PENDING_SPANS = 4096
@@ -55,49 +58,39 @@ class ShardWriter:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._uploaded: list[str] = []
         if home.local is not None:
-            folder = home.local / name
-            with writing(folder):
-                if folder.exists():
-                    shutil.rmtree(folder)  # the remains of a killed writer of the same name
-                folder.mkdir()
+            self._folder = home.local / name
+            with writing(self._folder):
+                if self._folder.exists():
+                    shutil.rmtree(self._folder)  # the remains of a killed writer of the same name
+                self._folder.mkdir()
         else:
             with writing(Path(tempfile.gettempdir())):
                 self._temporary = tempfile.TemporaryDirectory(prefix="tokenfeed-")
-            folder = Path(self._temporary.name)
-        self._folder = folder
+            self._folder = Path(self._temporary.name)
         self._sync = sync and self._temporary is None
-        self._files: list[_File] = []
+        self._files: list[CheckedFile] = []
         try:
-            self._columns = {
-                name: self._keep(NpyFile(folder / column_file(name), column.dtype, column.shape))
-                for name, column in columns.items()
-            }
+            self._columns = {name: self._create(column_file(name), column) for name, column in columns.items()}
             self._tables = {name: self._begin_table(name, payloads) for name, payloads in tables.items()}
         except WriteError:
             self.abort()
             raise
 
-    def _keep(self, file: "AnyFile") -> "AnyFile":
-        self._files.append(file)
-        return file
+    def _create(self, name: str, item: Column | None) -> "CheckedFile":
+        self._files.append(CheckedFile(self._folder / name, item))
+        return self._files[-1]
 
     def _begin_table(self, table: str, payloads: bool) -> "_SpanWriter":
-        names = span_files(table)
-        starts = self._keep(NpyFile(self._folder / names.starts, SPAN_DTYPE))
-        anchors = self._keep(NpyFile(self._folder / names.anchors, SPAN_DTYPE))
-        if not payloads:
-            return _SpanWriter(starts, anchors, None, None)
-        offsets = self._keep(NpyFile(self._folder / names.offsets, SPAN_DTYPE))
-        return _SpanWriter(starts, anchors, offsets, self._keep(_File(self._folder / names.payload)))
+        *numbers, payload = span_files(table)
+        files = [self._create(name, Column(SPAN_DTYPE)) for name in (numbers if payloads else numbers[:2])]
+        return _SpanWriter([*files, self._create(payload, None)] if payloads else files)
 
-    def begin_spans(self, table: str, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> None:
-        """Begin spans one after the other from the current item on; the last one stays open."""
-        self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
-
-    def add_items(self, arrays: Mapping[str, npt.NDArray[Any]], num_items: int) -> None:
-        """Add items to every column."""
+    def append(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
+        """Begin spans one after the other from the current item on, of which the last stays open; and add items."""
+        for table, (lengths, payloads) in spans.items():
+            self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
         for name, array in arrays.items():
-            self._columns[name].write(array.reshape(-1).view(np.uint8))
+            self._columns[name].write(array)
             self.num_bytes += array.nbytes
         self.num_items += num_items
 
@@ -107,7 +100,7 @@ class ShardWriter:
             table.finish(self.num_items)
         records = {file.path.name: file.finish(sync=self._sync) for file in self._files}
         records[SHARD_SUMS] = write_sums(self._folder / SHARD_SUMS, self._files, sync=self._sync)
-        counts = {name: table.count() for name, table in self._tables.items()}
+        counts = {name: table.count for name, table in self._tables.items()}
         if self._sync:
             sync_folder(self._folder)
         if self._temporary is not None:
@@ -135,14 +128,20 @@ class ShardWriter:
                 objects.delete(self._home.path(f"{self._name}/{name}"))
 
 
-class _File:
-    """A file written from front to back, and its checksums. Small writes are buffered."""
+class CheckedFile:
+    """A file written from front to back, and its checksums. Small writes are buffered.
 
-    def __init__(self, path: Path, header_bytes: int = 0) -> None:
+    Where it holds items, it is a `.npy` file. Its header is written last, into space left for it, when the count is
+    known.
+    """
+
+    def __init__(self, path: Path, item: Column | None) -> None:
         self.path = path
-        self.num_bytes = 0
         self.sums = np.empty(0, SUM_DTYPE)
         """Checksum of every block, set by `finish`."""
+        self._item = item
+        self._num_bytes = 0
+        header_bytes = len(self._header())
         self._checksum = Checksum()
         self._block_sums = BlockSums(header_bytes)
         self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
@@ -151,7 +150,9 @@ class _File:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             os.lseek(self._fd, header_bytes, os.SEEK_SET)
 
-    def write(self, data: npt.NDArray[np.uint8]) -> None:
+    def write(self, array: Array) -> None:
+        """Add the bytes of a contiguous array."""
+        data = array.reshape(-1).view(np.uint8)
         if self._filled + data.size > _BUFFER_BYTES:
             self._flush()
         if data.size > _BUFFER_BYTES:
@@ -160,13 +161,13 @@ class _File:
         else:
             self._buffer[self._filled : self._filled + data.size] = data
             self._filled += data.size
-        self.num_bytes += data.size
+        self._num_bytes += data.size
 
     def _flush(self) -> None:
         self._write_through(self._buffer[: self._filled])
         self._filled = 0
 
-    def _write_through(self, data: npt.NDArray[np.uint8]) -> None:
+    def _write_through(self, data: Bytes) -> None:
         self._checksum.update(data)
         self._block_sums.update(data)
         view = data.data
@@ -175,7 +176,8 @@ class _File:
                 view = view[os.write(self._fd, view) :]
 
     def _header(self) -> bytes:
-        return b""
+        item = self._item
+        return b"" if item is None else build_header(item.dtype, item.shape, self._num_bytes // item.item_bytes)
 
     def finish(self, *, sync: bool) -> FileRecord:
         self._flush()
@@ -188,7 +190,7 @@ class _File:
                 os.fsync(self._fd)
         self.close()
         self.sums = self._block_sums.finish(header)
-        return FileRecord(len(header) + self.num_bytes, self._checksum.hexdigest())
+        return FileRecord(len(header) + self._num_bytes, self._checksum.hexdigest())
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -196,44 +198,28 @@ class _File:
             with writing(self.path):
                 os.close(fd)
 
+    def __enter__(self) -> Self:
+        return self
 
-AnyFile = TypeVar("AnyFile", bound=_File)
-
-
-class NpyFile(_File):
-    """A `.npy` file. Its header is written last, into space left for it, when the count is known."""
-
-    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> None:
-        super().__init__(path, len(build_header(dtype, shape, 0)))
-        self._dtype = dtype
-        self._shape = shape
-        self._item_bytes = Column(dtype, shape).item_bytes
-
-    def _header(self) -> bytes:
-        return build_header(self._dtype, self._shape, self.num_bytes // self._item_bytes)
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(WriteError):  # of an unfinished file, errors no longer matter
+            self.close()
 
 
-def write_sums(path: Path, files: Sequence[_File], *, sync: bool) -> FileRecord:
+def write_sums(path: Path, files: Sequence[CheckedFile], *, sync: bool) -> FileRecord:
     """Write the file of block checksums of finished files, in the order of their names."""
-    sums = NpyFile(path, SUM_DTYPE)
-    try:
+    with CheckedFile(path, Column(SUM_DTYPE)) as sums:
         for file in sorted(files, key=lambda file: file.path.name):
-            sums.write(file.sums.view(np.uint8))
+            sums.write(file.sums)
         return sums.finish(sync=sync)
-    finally:
-        sums.close()
 
 
 class _SpanWriter:
     """The files of one span table. Numbers are collected in lists and written 4,096 at a time."""
 
-    def __init__(
-        self, starts: "NpyFile", anchors: "NpyFile", offsets: "NpyFile | None", payload: "_File | None"
-    ) -> None:
-        self._starts = starts
-        self._anchors = anchors
-        self._offsets = offsets
-        self._payload = payload
+    def __init__(self, files: Sequence[CheckedFile]) -> None:
+        """`files` are starts and anchors; and offsets and payloads, if there are any."""
+        self._starts, self._anchors, *self._payload_files = files
         self._num_spans = 0
         self._payload_bytes = 0
         self._num_anchors = 0
@@ -241,26 +227,24 @@ class _SpanWriter:
         self._pending_offsets: list[int] = []
         self._pending_payloads: list[bytes] = []
 
+    @property
     def count(self) -> SpanCount:
         return SpanCount(self._num_spans, self._payload_bytes)
 
     def begin(self, position: int, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> int:
         """Begin spans of `lengths` items from `position` on. Returns the bytes they take."""
-        size = 0
+        before = self._payload_bytes
         for length, payload in zip(lengths, payloads, strict=True):
             self._pending_starts.append(position)
             position += length
-            if payload is None:
-                self._pending_offsets.append(~self._payload_bytes)
-            else:
-                self._pending_offsets.append(self._payload_bytes)
+            self._pending_offsets.append(~self._payload_bytes if payload is None else self._payload_bytes)
+            if payload is not None:
                 self._pending_payloads.append(payload)
                 self._payload_bytes += len(payload)
-                size += len(payload)
         self._num_spans += len(lengths)
         if len(self._pending_starts) >= _PENDING_SPANS:
             self._flush(self._pending_starts[-1])
-        return size + 16 * len(lengths)
+        return self._payload_bytes - before + 16 * len(lengths)
 
     def _flush(self, anchor_stop: int) -> None:
         """Write pending spans, and the anchors of items before `anchor_stop`, which no later span can cover."""
@@ -269,16 +253,16 @@ class _SpanWriter:
         positions = np.arange(self._num_anchors, -(-anchor_stop // ANCHOR_ITEMS), dtype=SPAN_DTYPE) * ANCHOR_ITEMS
         anchors = first_span + np.searchsorted(starts, positions, side="right") - 1
         self._num_anchors += positions.size
-        self._starts.write(starts.view(np.uint8))
-        self._anchors.write(anchors.astype(SPAN_DTYPE).view(np.uint8))
-        if self._offsets is not None and self._payload is not None:
-            self._offsets.write(np.array(self._pending_offsets, SPAN_DTYPE).view(np.uint8))
-            self._payload.write(np.frombuffer(b"".join(self._pending_payloads), np.uint8))
+        self._starts.write(starts)
+        self._anchors.write(anchors.astype(SPAN_DTYPE))
+        if self._payload_files:
+            self._payload_files[0].write(np.array(self._pending_offsets, SPAN_DTYPE))
+            self._payload_files[1].write(np.frombuffer(b"".join(self._pending_payloads), np.uint8))
         self._pending_starts.clear()
         self._pending_offsets.clear()
         self._pending_payloads.clear()
 
     def finish(self, num_items: int) -> None:
         self._flush(num_items)
-        if self._offsets is not None:
-            self._offsets.write(np.array([self._payload_bytes], SPAN_DTYPE).view(np.uint8))
+        if self._payload_files:
+            self._payload_files[0].write(np.array([self._payload_bytes], SPAN_DTYPE))

@@ -1,6 +1,6 @@
 """Spans as a user sees them: those of a table, those a batch touches, and their payloads, decoded on demand."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError
 from tokenfeed.format.codecs import Codec
-from tokenfeed.store.reader import FoundSpans, Payloads, Reader
+from tokenfeed.store.reader import Payloads, Reader
 from tokenfeed.types import Ints
 
-__all__ = ["BatchSpans", "RowSpans", "Span", "SpanTable", "SpanTables"]
+__all__ = ["BatchSpans", "Span", "SpanTable", "SpanTables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +22,22 @@ class Span:
     number: int
     start: int
     stop: int
-    _payload: memoryview | None
-    _table: "SpanTable"
+    _spans: "BatchSpans"
+    _entry: int
 
     @property
     def payload(self) -> Any:
         """What was written with the span, decoded now. None for a span that was written without."""
-        return None if self._payload is None else self._table.decode(self._payload, self.number)
+        payload = self._spans.payload_bytes(self._entry)
+        return None if payload is None else self._spans.table.decode(payload, self.number)
 
     @property
     def has_payload(self) -> bool:
         """Tells no payload from one that is empty."""
-        return self._payload is not None
+        return self._spans.payload_bytes(self._entry) is not None
 
     def __repr__(self) -> str:
-        return f"Span({self._table.name} {self.number}: [{self.start}, {self.stop}))"
+        return f"Span({self._spans.table.name} {self.number}: [{self.start}, {self.stop}))"
 
 
 class SpanTable:
@@ -46,6 +47,7 @@ class SpanTable:
         """Without a reader it is a name only: of spans that are not in a store, and have no payloads."""
         self.name = name
         self.codec = codec
+        self.codec_name = None if codec is None else codec.name
         self._given_reader = reader
 
     @property
@@ -58,29 +60,22 @@ class SpanTable:
         return int(self._reader.span_starts(self.name)[-1])
 
     def __repr__(self) -> str:
-        return f"SpanTable({self.name!r}, {len(self):,} spans, codec {self.codec.name if self.codec else None!r})"
+        return f"SpanTable({self.name!r}, {len(self):,} spans, codec {self.codec_name!r})"
 
     def __getitem__(self, number: int) -> Span:
         """Span `number`, with where it lies in the store. Two or three small reads."""
         numbers = np.array([number], np.int64)
         first, count = self.locate(numbers)
-        start = int(first[0])
-        whole = BatchSpans(self, np.array([0, 1]), numbers, first, first + count)
-        return Span(int(number), start, start + int(count[0]), whole.payload_bytes(0), self)
+        span: Span = BatchSpans(self, np.array([0, 1]), numbers, first, first + count)[0][0]
+        return span
 
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """First item and number of items of each span."""
         return self._reader.locate_spans(self.name, numbers)
 
-    def has_same_codec(self, other: "SpanTable") -> bool:
-        """Whether payloads of both are decoded alike."""
-        names = [None if table.codec is None else table.codec.name for table in (self, other)]
-        return names[0] == names[1]
-
     def find(self, first_items: Ints, row_offsets: Ints) -> "BatchSpans":
         """The spans that rows touch; row j is the row_offsets[j + 1] - row_offsets[j] items from first_items[j] on."""
-        found: FoundSpans = self._reader.find_spans(self.name, first_items, row_offsets)
-        return BatchSpans(self, *found)
+        return BatchSpans(self, *self._reader.find_spans(self.name, first_items, row_offsets))
 
     def read(self, numbers: Ints) -> Payloads:
         """Payload bytes of spans: two reads for every run of consecutive numbers."""
@@ -100,29 +95,15 @@ class SpanTable:
             ) from error
 
 
-class SpanTables(Mapping[str, SpanTable]):
+class SpanTables(dict[str, SpanTable]):
     """The span tables of a store, by name."""
 
-    def __init__(self, tables: Mapping[str, SpanTable]) -> None:
-        self._tables = dict(tables)
-
-    def __getitem__(self, name: str) -> SpanTable:
-        if name not in self._tables:
-            raise MissingError(f"the store has no span table {name!r}; it has {', '.join(self._tables) or 'none'}")
-        return self._tables[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        return len(self._tables)
-
-    def __repr__(self) -> str:
-        return f"{{{', '.join(repr(table) for table in self._tables.values())}}}"
+    def __missing__(self, name: str) -> SpanTable:
+        raise MissingError(f"the store has no span table {name!r}; it has {', '.join(self) or 'none'}")
 
 
-class BatchSpans(Sequence["RowSpans"]):
-    """The spans that the rows of a batch touch: flat arrays, and a `RowSpans` for each row.
+class BatchSpans(Sequence[list[Span]]):
+    """The spans that the rows of a batch touch: flat arrays, and a list of `Span` for each row.
 
     The spans of row j are entries [offsets[j], offsets[j + 1]) of `numbers` (which span of the table), `starts` and
     `stops` (which items of the row). Payloads are read on first use, all rows together, and decoded one by one.
@@ -146,7 +127,11 @@ class BatchSpans(Sequence["RowSpans"]):
     def __getitem__(self, row: Any) -> Any:
         if not -len(self) <= row < len(self):
             raise SampleIndexError(f"row {row} is outside the batch, which has {len(self)} rows")
-        return RowSpans(self, row % len(self))
+        row %= len(self)
+        return [
+            Span(int(self.numbers[entry]), int(self.starts[entry]), int(self.stops[entry]), self, entry)
+            for entry in range(self.offsets[row], self.offsets[row + 1])
+        ]
 
     def part(self, start: int, stop: int, *, length: int) -> "BatchSpans":
         """Spans of rows [start, stop), which have `length` inputs each. Without a copy."""
@@ -208,31 +193,3 @@ class BatchSpans(Sequence["RowSpans"]):
         bounds = self.cu_seqlens()
         numbers = np.repeat(np.arange(bounds.size - 1, dtype=np.int32), np.diff(bounds))
         return numbers.reshape(len(self), self.length)
-
-
-class RowSpans(Sequence[Span]):
-    """The spans that one row touches, in order."""
-
-    __slots__ = ("_batch", "_first", "_stop")
-
-    def __init__(self, batch: BatchSpans, row: int) -> None:
-        self._batch = batch
-        self._first = int(batch.offsets[row])
-        self._stop = int(batch.offsets[row + 1])
-
-    def __len__(self) -> int:
-        return self._stop - self._first
-
-    def __getitem__(self, index: Any) -> Any:
-        entry = range(self._first, self._stop)[index]
-        batch = self._batch
-        return Span(
-            int(batch.numbers[entry]),
-            int(batch.starts[entry]),
-            int(batch.stops[entry]),
-            batch.payload_bytes(entry),
-            batch.table,
-        )
-
-    def __repr__(self) -> str:
-        return f"[{', '.join(repr(span) for span in self)}]"

@@ -1,7 +1,7 @@
 """Specs: what a view's samples are, as data. A spec is JSON in and out; `store.view(spec)` opens the view again."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -65,14 +65,11 @@ class ViewSpec:
         if not isinstance(value, Mapping) or value.get("kind") not in _KINDS:
             raise StateError(f"{str(value)[:80]} describes no view; expected one of kind {', '.join(_KINDS)}")
         kind = _KINDS[value["kind"]]
-        known = {each.name: each for each in fields(kind)}
-        given = {name: each for name, each in value.items() if name != "kind"}
-        required = {name for name, each in known.items() if each.default is MISSING}
-        if not required <= given.keys() <= known.keys():
-            raise StateError(f"{str(value)[:200]} describes no view: the fields are {', '.join(known)}")
+        types = {each.name: str(each.type) for each in fields(kind)}
+        given = {name: _checked(name, each, types.get(name, "str")) for name, each in value.items() if name != "kind"}
         try:
-            return kind(**{name: _checked(name, each, str(known[name].type)) for name, each in given.items()})
-        except ArgumentError as error:
+            return kind(**given)
+        except (ArgumentError, TypeError) as error:  # a TypeError names a field that is missing or unknown
             raise StateError(f"{str(value)[:200]} describes no view: {error}") from error
 
 

@@ -1,17 +1,16 @@
 """`Store`: shards seen as one long array; and `open`, which makes one of whatever is at a path."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, StateError, quantity
+from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.format.codecs import Codec, find_codec
-from tokenfeed.format.manifest import Column
 from tokenfeed.storage.files import Backend
 from tokenfeed.storage.folder import PathLike, display
 from tokenfeed.storage.remote import Remote, RemoteStats
@@ -19,73 +18,24 @@ from tokenfeed.store.data import Data
 from tokenfeed.store.documents import Documents
 from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
-from tokenfeed.store.packing_plan import PackedPieces, PackKey, find_plan, plan_folders
-from tokenfeed.store.reader import Reader
-from tokenfeed.store.resolve import Content, resolve
-from tokenfeed.store.shards import Shard
-from tokenfeed.store.spans import SpanTable, SpanTables
-from tokenfeed.store.spec import PACKING_ALGORITHM, DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
+from tokenfeed.store.reader import ReadOptions
+from tokenfeed.store.resolve import resolve
+from tokenfeed.store.spec import DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
 
 __all__ = ["Store", "open_store"]
 
 
-@dataclass(frozen=True)
-class _Opening:
-    """The arguments of `open`: what a store is pickled by."""
-
-    path: PathLike | Sequence[PathLike]
-    split: str | None
-    options: Mapping[str, Any]
-
-    def __call__(self) -> "Store":
-        return open_store(self.path, split=self.split, **self.options)
-
-
-class Store:
+class Store(Data):
     """Items on disk, any of which can be read in constant time, with spans over them.
 
     Files are opened when they are first read. They are closed by `close`, at the end of a `with` block, or when nothing
     refers to the store or its views any more. A store pickles by the path and options it was opened with.
     """
 
-    def __init__(
-        self,
-        content: Content,
-        *,
-        codecs: Iterable[Codec] = (),
-        backend: Backend = "pread",
-        reads_in_flight: int = 32,
-        max_open_files: int | None = None,
-        remote: Remote | None = None,
-        paths: Sequence[str] = (),
-        opening: _Opening | None = None,
-    ) -> None:
-        """`paths` and `opening` say where the content was found, and how to open it again."""
-        self._content = content
-        self._backend: Backend = backend
-        reader = Reader(
-            content.shards,
-            list(content.columns),
-            list(content.spans),
-            backend=backend,
-            reads_in_flight=reads_in_flight,
-            max_open_files=max_open_files,
-            remote=remote,
-        )
-        known = list(codecs)
-        tables = {
-            name: SpanTable(name, None if codec is None else find_codec(codec, known), reader)
-            for name, codec in content.spans.items()
-        }
-        spans = SpanTables(tables)
-        self._data = Data(content.columns, spans, reader, lambda: content.identity, paths=paths, opening=opening)
-
     def __reduce__(self) -> Any:
-        if self._data.opening is None:
-            raise ArgumentError("this store was not opened by tokenfeed.open and cannot be pickled")
-        return self._data.opening, ()
+        return self.opening, ()
 
     def __enter__(self) -> Self:
         return self
@@ -95,66 +45,26 @@ class Store:
 
     def close(self) -> None:
         """Wait until fetched data is in the disk cache. The store can still be read: files are opened again."""
-        self._data.reader.close()
-
-    @property
-    def num_items(self) -> int:
-        """Of all its shards, or of those of the split it was opened for."""
-        return self._data.num_items
-
-    @property
-    def columns(self) -> Mapping[str, Column]:
-        """What every item has: dtype and inner shape by name."""
-        return self._data.columns
-
-    @property
-    def spans(self) -> Mapping[str, SpanTable]:
-        """The span tables by name."""
-        return self._data.spans
-
-    @property
-    def shards(self) -> Sequence[Shard]:
-        """What writers wrote, in the order of the store."""
-        return self._content.shards
+        self.reader.close()
 
     @property
     def splits(self) -> list[str]:
         """The named splits that its shards belong to."""
-        return self._content.splits
-
-    @property
-    def tokenizer(self) -> str | None:
-        """A name for what made the tokens; the digest of the tokenizer where `prepare` wrote the store."""
-        return self._content.tokenizer
-
-    @property
-    def provenance(self) -> Mapping[str, Any]:
-        """What its first writer had to say about where it comes from."""
-        return self._content.provenance
-
-    @property
-    def paths(self) -> list[str]:
-        """Where it was opened from, absolute. A hint for finding it again, never its identity."""
-        return self._data.paths
+        return self.contents[0].splits
 
     def remote_stats(self) -> RemoteStats | None:
         """What fetching took since it was opened; None where all of it is local."""
-        return self._data.reader.stats()
-
-    @property
-    def identity(self) -> str:
-        """A checksum of what is in the store, the same wherever it lies. O(shards)."""
-        return self._data.identity
+        return self.reader.stats()
 
     def view(self, spec: ViewSpec) -> View:
         """The view that a spec describes: `store.view(view.spec)` has the same samples as `view`."""
         match spec:
             case WindowsSpec():
-                return Windows(self._data, spec)
+                return Windows(self, spec)
             case DocumentsSpec():
-                return Documents(self._data, spec)
+                return Documents(self, spec)
             case PackedSpec():
-                return Packed(self._data, spec, self._find_plan(spec))
+                return Packed(self, spec)
         raise ArgumentError(f"{spec!r} describes no view of a store")
 
     def windows(
@@ -180,8 +90,7 @@ class Store:
         `dtype` is the dtype of the primary column in batches: int32 or int64, for a model that takes them from host
         memory. By default it is the stored one, which is best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        delivery = _delivery(columns, spans, loss_mask, dtype)
-        return Windows(self._data, WindowsSpec(length, extra, group, **delivery))
+        return Windows(self, WindowsSpec(length, extra, group, **_delivery(columns, spans, loss_mask, dtype)))
 
     def documents(
         self,
@@ -197,8 +106,7 @@ class Store:
         Columns of a batch hold its documents one after the other (`batch.offsets` says where each begins); inputs and
         targets are padded to the longest, and `loss_mask` leaves the padding out.
         """
-        delivery = _delivery(columns, spans, loss_mask, dtype)
-        return Documents(self._data, DocumentsSpec(table=table, **delivery))
+        return Documents(self, DocumentsSpec(table=table, **_delivery(columns, spans, loss_mask, dtype)))
 
     def packed(
         self,
@@ -218,18 +126,7 @@ class Store:
         """
         delivery = _delivery(columns, spans, loss_mask, dtype)
         spec = PackedSpec(length, table=table, cache=None if cache is None else str(cache), **delivery)
-        return Packed(self._data, spec, self._find_plan(spec))
-
-    def _find_plan(self, spec: PackedSpec) -> PackedPieces:
-        if spec.algorithm != PACKING_ALGORITHM:
-            raise StateError(
-                f"rows were packed by algorithm {spec.algorithm}; this tokenfeed packs by {PACKING_ALGORITHM}, which "
-                "makes other rows"
-            )
-        wanted = PackKey(self.identity, self._data.spans[spec.table].name, spec.length, self.num_items)
-        folders = plan_folders(self.shards, wanted) if spec.cache is None else [Path(spec.cache)]
-        verify = any(shard.is_verified for shard in self.shards)
-        return find_plan(folders, wanted, backend=self._backend, verify=verify)
+        return Packed(self, spec)
 
     def pack(
         self,
@@ -244,7 +141,7 @@ class Store:
         It lies in the store's folder, or, where that cannot be written to or is not one folder, in
         `~/.cache/tokenfeed/packed` (`$TOKENFEED_CACHE/packed`); or in the folder `cache`.
         """
-        return pack(self._data, self.shards, length, table=table, cache=cache, progress=progress)
+        return pack(self, length, table, cache, progress)
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {column}" for name, column in self.columns.items())
@@ -283,21 +180,15 @@ def open_store(
     other systems have no such checksums, and are refused.
     """
     content = resolve(path, dtype=dtype, eos=eos, verify=verify)
-    how: dict[str, Any] = {
-        "codecs": tuple(codecs),
-        "backend": backend,
-        "reads_in_flight": reads_in_flight,
-        "max_open_files": max_open_files,
-        "remote": remote,
-    }
+    if split is not None:
+        content = content.select(split)
     paths = [display(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
-    options = {**how, "dtype": dtype, "eos": eos, "verify": verify}
-    return Store(
-        content if split is None else content.select(split),
-        **how,
-        paths=paths,
-        opening=_Opening(paths[0] if len(paths) == 1 else paths, split, options),
-    )
+    options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
+    how = {"split": split, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify, **options._asdict()}
+    opening = partial(open_store, paths[0] if len(paths) == 1 else paths, **how)
+    spans = content.manifest.spans.items()
+    tables = {name: None if codec is None else find_codec(codec, known) for name, codec in spans}
+    return Store([content], content.manifest.columns, tables, options, paths=paths, opening=opening)
 
 
 def _delivery(

@@ -2,33 +2,31 @@
 
 import contextlib
 import io
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import TokenfeedError, quantity
-from tokenfeed.format.layout import MANIFEST, SPAN_HEADER_BYTES, SUM_DTYPE
+from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
 from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.kernels.checksum import Checksum, bytes_of
-from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS, TABLE_FILES
+from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS
 from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
 from tokenfeed.storage.local import reading
 from tokenfeed.storage.objects import open_file
-from tokenfeed.store.packing_plan import RECORD, PackingPlan
-from tokenfeed.store.packing_plan import load_record as load_plan_record
+from tokenfeed.store.packed import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
 from tokenfeed.store.resolve import resolve
 from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, parse_record, record_file
-from tokenfeed.store.shards import NativeShard, SpanParts
+from tokenfeed.store.shards import NativeShard
+from tokenfeed.types import Ints
 
 __all__ = ["VerifyReport", "verify"]
 
@@ -70,43 +68,48 @@ def verify(
     return _Verification(quick, progress).run(path, dtype, eos)
 
 
+@dataclass
 class _Verification:
-    def __init__(self, quick: bool, progress: Callable[[int, int], object] | None) -> None:
-        self._quick = quick
-        self._progress = progress
-        self._total = 0
-        self.report = VerifyReport()
+    quick: bool
+    progress: Callable[[int, int], object] | None
+    total: int = 0
+    report: VerifyReport = field(default_factory=VerifyReport)
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Turns an error into a problem of the report."""
+        try:
+            yield
+        except TokenfeedError as error:
+            self.report.problems.append(str(error))
+
+    def _problem(self, path: object, what: str) -> None:
+        self.report.problems.append(f"{path}: {what}")
 
     def run(self, path: PathLike, dtype: Any, eos: int | None) -> VerifyReport:
-        try:
-            self._run(open_folder(path), path, dtype, eos)
-        except TokenfeedError as error:
-            self.report.problems.append(str(error))
+        with self._noting():
+            folder = open_folder(path)
+            if folder.local is not None and not folder.exists(MANIFEST):
+                self._check_foreign(path, dtype, eos)
+                return self.report
+            manifest = load_manifest(folder)
+            with self._noting():
+                check_signature(folder.read(MANIFEST), folder.path(MANIFEST))
+            if manifest.stores is None:
+                self._check_store(folder, manifest)
+                return self.report
+            resolve(path)  # raises if a part has changed, or contains this store
+            for store in manifest.stores:
+                self.run(folder.resolve(store.uri), store.dtype, store.eos)
         return self.report
-
-    def _run(self, folder: Folder, path: PathLike, dtype: Any, eos: int | None) -> None:
-        if folder.local is not None and not folder.exists(MANIFEST):
-            self._check_foreign(path, dtype, eos)
-            return
-        manifest = load_manifest(folder)
-        try:
-            check_signature(folder.read(MANIFEST), folder.path(MANIFEST))
-        except TokenfeedError as error:
-            self.report.problems.append(str(error))
-        if manifest.stores is None:
-            self._check_store(folder, manifest)
-            return
-        resolve(path)  # raises if a part has changed, or contains this store
-        for store in manifest.stores:
-            self.run(folder.resolve(store.uri), store.dtype, store.eos)
 
     def _check_foreign(self, path: PathLike, dtype: Any, eos: int | None) -> None:
         content = resolve(path, dtype=dtype, eos=eos)
         for shard in content.shards:
             self.report.num_shards += 1
-            for table in content.spans:
+            for table in content.manifest.spans:
                 shard.num_spans(table)  # reads and checks the boundaries
-            for column in content.columns:
+            for column in content.manifest.columns:
                 part = shard.column_part(column)
                 self.report.num_files += 1
                 self.report.num_bytes += part.file_bytes
@@ -128,86 +131,57 @@ class _Verification:
             self.report.notes.append(f"{folder.path(name)} is unfinished: being written, or its writer was killed")
         records = []
         for name in names:
-            try:
+            with self._noting():
                 data = folder.read(record_file(folder, name))
                 records.append((name, *parse_record(folder, name, data, manifest)))
                 check_signature(data, folder.path(record_file(folder, name)))
-            except TokenfeedError as error:
-                self.report.problems.append(str(error))
-        self._total = sum(file.bytes for _, record, _ in records for file in record.files.values())
+        self.total = sum(file.bytes for _, record, _ in records for file in record.files.values())
         for name, record, entry in records:
             self.report.num_shards += 1
             if listed and listed[name] != entry:
                 self._problem(folder.path(name), f"its shard.json says {entry}, the manifest says {listed[name]}")
-            try:
-                self._check_shard(NativeShard(folder, entry, manifest.columns, manifest.spans), manifest, record.files)
-            except TokenfeedError as error:
-                self.report.problems.append(str(error))
+            with self._noting():
+                shard = NativeShard(folder, entry, manifest.columns, manifest.spans)
+                whole = self._check_files(shard.parts(), record.files)
+                for table in manifest.spans:
+                    if whole.issuperset(part.path for part in shard.span_parts(table)):
+                        self._check_table(shard, table)
         if folder.local is not None:
             for path in sorted(folder.local.glob(f".packed-*/{RECORD}")):
-                self._check_plan(path.parent)
+                with self._noting():
+                    self._check_plan(path.parent)
 
     def _check_plan(self, folder: Path) -> None:
         """Check a packing plan. A damaged one can be made again."""
-        try:
-            record = load_plan_record(folder)
-        except TokenfeedError as error:
-            self.report.problems.append(str(error))
-            return
-        plan = PackingPlan(folder, record)
-        rows, pieces = plan.parts()
-        parts = {rows: record.rows_checksum, pieces: record.pieces_checksum, plan.sums_part(): record.blocks_checksum}
-        files = {os.path.basename(part.path): FileRecord(part.file_bytes, said) for part, said in parts.items()}
-        self._total += sum(part.file_bytes for part in parts)
-        self._check_files([rows, pieces], files, plan.sums_part(), plan.first_sums()[0])
+        record = PackRecord.load(folder)
+        parts = PackingPlan(folder, record).parts()
+        checksums = {ROWS: record.rows_checksum, PIECES: record.pieces_checksum, SUMS: record.blocks_checksum}
+        self.total += sum(part.file_bytes for part in parts.values())
+        self._check_files(parts, {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()})
 
-    def _problem(self, path: object, what: str) -> None:
-        self.report.problems.append(f"{path}: {what}")
-
-    def _check_shard(self, shard: NativeShard, manifest: Manifest, files: Mapping[str, FileRecord]) -> None:
-        tables = {
-            table: shard.span_parts(table)[: TABLE_FILES if codec is not None else OFFSETS]
-            for table, codec in manifest.spans.items()
-        }
-        parts = [shard.column_part(column) for column in manifest.columns]
-        parts += [part for table in tables.values() for part in table]
-        whole = self._check_files(parts, files, shard.sums_part(), shard.first_sums()[0])
-        for table, of_table in tables.items():
-            if whole.issuperset(of_table):
-                self._check_table(shard, table, of_table)
-
-    def _check_files(
-        self, parts: Sequence[Part], files: Mapping[str, FileRecord], sums_part: Part, first_sums: Mapping[str, int]
-    ) -> set[Part]:
-        """Check files and the checksums of all their blocks. Returns the files whose content can be checked further."""
-        sums = _Numbers(sums_part, (sums_part.file_bytes - sums_part.byte_start) // SUM_DTYPE.itemsize)
-        has_sums = self._check_file(sums_part, files, None)
-        whole = set()
-        for part in parts:
-            first = first_sums[os.path.basename(part.path)]
-            if self._check_file(part, files, (sums, first) if has_sums else None):
-                whole.add(part)
+    def _check_files(self, parts: Mapping[str, Part], files: Mapping[str, FileRecord]) -> set[str]:
+        """Check files and the checksums of their blocks. Returns the paths whose content can be checked further."""
+        whole: set[str] = set()
+        for name, part in parts.items():  # that of block checksums comes first
+            if self._check_file(part, files[name], whole):
+                whole.add(part.path)
         return whole
 
-    def _check_file(self, part: Part, files: Mapping[str, FileRecord], sums: "tuple[_Numbers, int] | None") -> bool:
+    def _check_file(self, part: Part, record: FileRecord, whole: set[str]) -> bool:
         """Check size, header and checksums. Returns False if the content cannot be checked further."""
-        record = files[os.path.basename(part.path)]
         self.report.num_files += 1
         if record.bytes != part.file_bytes:
             self._problem(
                 part.path, f"shard.json records {record.bytes:,} bytes, but its counts imply {part.file_bytes:,}"
             )
             return False
-        try:
-            with _opened(part.path) as file:
-                if not self._check_start(file, part):
-                    return False
-                if not self._quick:
-                    self._check_sums(file, part, record, sums)
-        except TokenfeedError as error:
-            self.report.problems.append(str(error))
-            return False
-        return True
+        with self._noting(), _opened(part.path) as file:
+            if not self._check_start(file, part):
+                return False
+            if not self.quick:
+                self._check_sums(file, part, record, part.sums if part.sums and part.sums.path in whole else None)
+            return True
+        return False
 
     def _check_start(self, file: BinaryIO, part: Part) -> bool:
         size = file.seek(0, io.SEEK_END)
@@ -220,11 +194,8 @@ class _Verification:
             return False
         return True
 
-    def _check_sums(self, file: BinaryIO, part: Part, record: FileRecord, sums: "tuple[_Numbers, int] | None") -> None:
-        """Check the checksum of everything after the header, and of each block.
-
-        `sums` is (all block checksums, number of the first one of this file).
-        """
+    def _check_sums(self, file: BinaryIO, part: Part, record: FileRecord, sums: Part | None) -> None:
+        """Check the checksum of everything after the header; and of each block, if the file of these is whole."""
         computed = Checksum()
         damaged = [np.empty(0, np.int64)]
         for position in range(0, part.file_bytes, _SLICE_BYTES):
@@ -233,23 +204,23 @@ class _Verification:
             if sums is not None:
                 found = checksum_blocks(bytes_of(data), CHECKED_BYTES).view(np.int64)
                 block = position // CHECKED_BYTES
-                expected = sums[0].read(sums[1] + block, sums[1] + block + found.size)
+                expected = _numbers(sums, part.first_sum + block, part.first_sum + block + found.size)
                 damaged.append(block + np.flatnonzero(found != expected))
             self.report.num_bytes += len(data)
-            if self._progress is not None:
-                self._progress(self.report.num_bytes, self._total)
+            if self.progress is not None:
+                self.progress(self.report.num_bytes, self.total)
         blocks = np.concatenate(damaged)
         if computed.hexdigest() != record.checksum:
             where = "" if sums is None else f"; {_list_blocks(blocks)}"
             self._problem(part.path, f"checksum is {computed.hexdigest()}, expected {record.checksum}{where}")
         elif sums is not None and blocks.size:
-            self._problem(sums[0].path, f"is wrong about {part.path}, whose own checksum holds: {_list_blocks(blocks)}")
+            self._problem(sums.path, f"is wrong about {part.path}, whose own checksum holds: {_list_blocks(blocks)}")
 
-    def _check_table(self, shard: NativeShard, table: str, parts: SpanParts) -> None:
-        num_spans, num_items = shard.num_spans(table), shard.num_items
-        starts = _Numbers(parts[STARTS], num_spans)
+    def _check_table(self, shard: NativeShard, table: str) -> None:
+        num_spans, num_items, parts = shard.num_spans(table), shard.num_items, shard.span_parts(table)
+        starts = parts[STARTS]
         previous = 0
-        for first, values in starts.slices():
+        for first, values in _slices(starts):
             if first == 0 and values[0] != 0:
                 self._problem(starts.path, f"the first span starts at item {values[0]}, expected 0")
             if values[0] < previous or _falls(values):
@@ -259,28 +230,26 @@ class _Verification:
             spans, items = quantity(num_spans, "span"), quantity(num_items, "item")
             self._problem(starts.path, f"has {spans}, the last from item {previous}, but the shard has {items}")
         elif num_items > 0:
-            self._check_anchors(starts, _Numbers(parts[ANCHORS], -(-num_items // ANCHOR_ITEMS)))
+            self._check_anchors(starts, num_spans, parts[ANCHORS])
         if len(parts) > OFFSETS:
-            payload = parts[PAYLOAD]
-            assert isinstance(payload, Part)
-            self._check_offsets(_Numbers(parts[OFFSETS], num_spans + 1), payload.file_bytes)
+            self._check_offsets(parts[OFFSETS], parts[PAYLOAD].file_bytes)
 
-    def _check_anchors(self, starts: "_Numbers", anchors: "_Numbers") -> None:
-        for first, values in anchors.slices(_SLICE_ANCHORS):
-            if values.min() < 0 or values.max() >= starts.count or _falls(values):
+    def _check_anchors(self, starts: Part, num_spans: int, anchors: Part) -> None:
+        for first, values in _slices(anchors, _SLICE_ANCHORS):
+            if values.min() < 0 or values.max() >= num_spans or _falls(values):
                 self._problem(anchors.path, f"anchors {first} to {first + len(values)} are not sorted span numbers")
                 continue
             low, high = int(values[0]), int(values[-1])
-            nearby = starts.read(low, min(high + 2, starts.count))
+            nearby = _numbers(starts, low, min(high + 2, num_spans))
             positions = (first + np.arange(len(values))) * ANCHOR_ITEMS
             wrong = np.flatnonzero(low + np.searchsorted(nearby, positions, side="right") - 1 != values)
             if wrong.size:
                 at = int(wrong[0])
                 self._problem(anchors.path, f"anchor {first + at} is span {values[at]}, which does not cover its item")
 
-    def _check_offsets(self, offsets: "_Numbers", payload_bytes: int) -> None:
+    def _check_offsets(self, offsets: Part, payload_bytes: int) -> None:
         previous, gap = 0, False
-        for first, stored in offsets.slices():
+        for first, stored in _slices(offsets):
             values = np.maximum(stored, ~stored)
             before = np.concatenate(([previous], values[:-1]))
             gaps = np.concatenate(([gap], stored[:-1] < 0))
@@ -294,7 +263,7 @@ class _Verification:
             self._problem(offsets.path, f"the last offset is {last:,}, but there are {payload_bytes:,} payload bytes")
 
 
-def _list_blocks(blocks: npt.NDArray[np.int64]) -> str:
+def _list_blocks(blocks: Ints) -> str:
     """The numbers of the first few damaged blocks, in words."""
     if blocks.size == 0:
         return "no block differs from its own checksum"
@@ -304,26 +273,21 @@ def _list_blocks(blocks: npt.NDArray[np.int64]) -> str:
     return f"{found} {'differs' if blocks.size == 1 else 'differ'} from the recorded checksum: {shown}{more}"
 
 
-def _falls(values: npt.NDArray[np.int64]) -> bool:
+def _falls(values: Ints) -> bool:
     """Whether any number is less than the one before it. (Compared, because a difference may not fit 64 bits.)"""
     return bool((values[1:] < values[:-1]).any())
 
 
-class _Numbers:
-    """The int64 numbers of a span file, read slice by slice."""
+def _numbers(part: Part, start: int, stop: int) -> Ints:
+    """64-bit numbers [start, stop) of a file."""
+    with _opened(part.path) as file:
+        return np.frombuffer(_pread(file, (stop - start) * 8, part.byte_start + start * 8), "<i8")
 
-    def __init__(self, part: object, count: int) -> None:
-        assert isinstance(part, Part)
-        self.path = part.path
-        self.count = count
 
-    def read(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        with _opened(self.path) as file:
-            return np.frombuffer(_pread(file, (stop - start) * 8, SPAN_HEADER_BYTES + start * 8), "<i8")
-
-    def slices(self, size: int = _SLICE_ITEMS) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-        for start in range(0, self.count, size):
-            yield start, self.read(start, min(start + size, self.count))
+def _slices(part: Part, size: int = _SLICE_ITEMS) -> Iterator[tuple[int, Ints]]:
+    count = (part.file_bytes - part.byte_start) // 8
+    for start in range(0, count, size):
+        yield start, _numbers(part, start, min(start + size, count))
 
 
 @contextlib.contextmanager

@@ -2,15 +2,17 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from itertools import zip_longest
 from typing import Any, Self
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, SampleIndexError
-from tokenfeed.store.batch import HostBatch, Rows, Sample
+from tokenfeed.store.batch import HostBatch, Layout, Rows, Sample
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
-from tokenfeed.store.reader import Location, Reader
+from tokenfeed.store.reader import Location
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.types import Array, Bools, Bytes, Ints
@@ -26,22 +28,37 @@ class View(ABC):
     A view pickles by its spec and the paths of its store.
     """
 
+    spec: ViewSpec
     length: int | None
     """Inputs in a row; None for documents, which have lengths of their own."""
+    width: int
+    """Items in a row; of documents, on average."""
 
-    def __init__(self, data: Data, spec: ViewSpec) -> None:
-        self.data = data.delivered_as(spec.dtype)
+    def __init__(self, data: Data, spec: ViewSpec, length: int | None, *, extra: int = 1, **windows: int) -> None:
+        """`windows` says what windows are, for a kernel that knows them by number."""
+        self.data = data
         """Content of the store."""
+        self.reader = data.reader
+        self.tokenizer = data.tokenizer
+        """A name for what made the tokens, as in `Store.tokenizer`; None where it was not recorded."""
+        self.paths = data.paths
+        """Paths that the store was opened from. A hint for finding it again, never its identity."""
         self.spec = spec
-        self.column_set = self.data.column_set([*spec.columns, *([] if spec.loss_mask is None else [spec.loss_mask])])
-        """Columns that are read with every batch."""
-        self._payloads_of = [self.data.spans[name].name for name in spec.spans]
-        if spec.loss_mask is not None:
-            mask = self.data.columns[spec.loss_mask]
-            if mask.shape or mask.dtype.kind not in "biuf":
-                raise ArgumentError(
-                    f"loss_mask is {spec.loss_mask!r}, a column of {mask}; expected one number for each item"
-                )
+        if spec.dtype is not None and data.primary is None:
+            raise ArgumentError(f"dtype={spec.dtype} is that of `tokens` or the only column; there is neither")
+        masks = () if spec.loss_mask is None else (spec.loss_mask,)
+        always = data.columns if data.primary is None else (data.primary,)
+        self._windows = windows
+        self._chosen: dict[tuple[str, ...], ColumnSet] = {}
+        self.column_set = self.choose((*always, *spec.columns, *masks))
+        self.columns = self.column_set.names
+        """Names of the columns that are read with every batch."""
+        for name in masks:
+            column = data.columns[name]
+            if column.shape or column.dtype.kind not in "biuf":
+                raise ArgumentError(f"loss_mask is {name!r}, a column of {column}; expected one number for each item")
+        self._payloads_of = [data.spans[name].name for name in spec.spans]
+        self.layout = Layout(length, extra, self.column_set.names, data.primary, spec.table, tuple(data.spans))
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -51,27 +68,37 @@ class View(ABC):
         """Samples by number, of which nothing is read yet."""
 
     @abstractmethod
-    def lengths(self, indices: Ints) -> Ints:
-        """Number of real items of each sample; no column is read."""
-
-    @abstractmethod
-    def announce(self, indices: Ints) -> None:
-        """Begin to fetch what `read` will need from a server. Does not wait."""
-
-    @abstractmethod
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """Samples with an item of any of these spans, sorted. They are numbered in `table`, or else in `span_table`."""
 
     @abstractmethod
     def _join(self, others: Sequence[Self], data: Data) -> "View": ...
 
-    @abstractmethod
-    def _locate(self, index: int) -> list[Location]: ...
+    def lengths(self, indices: Ints) -> Ints:
+        """Number of real items of each sample; no column is read."""
+        return self.rows(as_indices(indices)).lengths
+
+    def announce(self, indices: Ints) -> None:
+        """Begin to fetch what `read` will need from a server. Does not wait."""
+        self.reader.announce(*self.rows(indices).extents, self.column_set.request)
+
+    def locate(self, index: int) -> list[Location]:
+        """Which items of which shards a sample is made of."""
+        first_items, offsets = self.rows(np.array([self._in_range(index)])).extents
+        bounds = zip(first_items.tolist(), (first_items + np.diff(offsets)).tolist(), strict=True)
+        return [place for start, stop in bounds if start >= 0 for place in self.reader.locate(start, stop)]
 
     @property
-    @abstractmethod
+    def mean_length(self) -> Fraction:
+        """Exact mean number of tokens of a sample: the inputs of a window; the items of a document, or of a packed row
+        without its padding. O(1).
+        """
+        return Fraction(self.data.num_items, max(1, len(self)))  # every item is in one document, and in one row
+
+    @property
     def sample_bytes(self) -> int:
         """Bytes of columns in a sample, on average."""
+        return self.column_set.buffer_bytes(self.width)
 
     def __getitem__(self, index: int | slice) -> Any:
         """Sample `index`, or a batch of a slice of samples."""
@@ -94,8 +121,9 @@ class View(ABC):
 
     def load(self, numbers: Ints, allocate: Callable[[int], Bytes] = new_bytes) -> "StoreRows":
         """The rows of `read`, for whoever makes several batches of them."""
-        rows = self.rows(numbers)
-        rows.load(allocate)
+        rows, columns = self.rows(numbers), self.column_set
+        rows.buffer = buffer = allocate(columns.buffer_bytes(math.prod(rows.shape)))
+        rows.read_into(columns, buffer)
         self._read_payloads(rows)
         return rows
 
@@ -108,34 +136,27 @@ class View(ABC):
         rows = self.rows(as_indices(indices))
         return HostBatch(rows, 0, len(rows))
 
-    def locate(self, index: int) -> list[Location]:
-        """Which items of which shards a sample is made of."""
-        return self._locate(self._in_range(index))
-
     def join(self, others: Sequence["View"]) -> "View":
         """The samples of this view, then those of the others, as one view that reads them by one call."""
-        alike = [self]
+        alike = [view for view in others if isinstance(view, type(self))]
         for number, other in enumerate(others, 1):
             ours, theirs = (
-                (view.spec.sample, view.spec.loss_mask, view.spec.table, view.columns) for view in (self, other)
+                [view.spec.sample, f"loss_mask={view.spec.loss_mask!r}", view.spec.table, *view.column_set.kinds]
+                for view in (self, other)
             )
-            if not isinstance(other, type(self)) or ours != theirs:
-                raise ArgumentError(
-                    f"views 0 and {number} cannot be read together: {self.spec} of {', '.join(self.columns)}, and "
-                    f"{other.spec} of {', '.join(other.columns)}"
-                )
-            alike.append(other)
-        return self._join(alike[1:], Data.join([view.data for view in alike], self.columns))
+            for mine, its in zip_longest(ours, theirs, fillvalue="nothing"):
+                if mine != its:
+                    raise ArgumentError(
+                        f"views 0 and {number} cannot be read together: {mine} in one, and {its} in the other"
+                    )
+        return self._join(alike, Data.join([view.data for view in (self, *alike)], self.columns))
 
-    @property
-    def reader(self) -> Reader:
-        """Reader of the store's shards."""
-        return self.data.reader
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are read with every batch."""
-        return self.column_set.names
+    def choose(self, names: Iterable[str]) -> ColumnSet:
+        """Columns to be read together, in the dtypes of batches."""
+        key = tuple(dict.fromkeys(names))
+        if key not in self._chosen:
+            self._chosen[key] = ColumnSet(self.data, key, self.spec.dtype, self._windows)
+        return self._chosen[key]
 
     @property
     def identity(self) -> str:
@@ -143,19 +164,9 @@ class View(ABC):
         return self.data.identity
 
     @property
-    def paths(self) -> list[str]:
-        """Paths that the store was opened from. A hint for finding it again, never its identity."""
-        return self.data.paths
-
-    @property
     def span_table(self) -> SpanTable | None:
         """Table that documents are numbered in; None where the store has no such table."""
         return self.data.spans.get(self.spec.table)
-
-    @property
-    def documents_table(self) -> SpanTable:
-        """As `span_table`, for callers that need one: a MissingError where there is none."""
-        return self.data.spans[self.spec.table]
 
     def _locate_spans(self, numbers: Sequence[int] | Ints, table: str | None) -> tuple[Ints, Ints]:
         """First item and number of items of spans of a table, without the empty ones."""
@@ -182,68 +193,49 @@ class StoreRows(Rows):
     # Making rows is much of the time that a read holds the interpreter lock, so what most never need is not made.
     buffer: Bytes | None = None
     """Memory of the columns that were read together."""
+    _extents: tuple[Ints, Ints]
 
     def __init__(self, view: View, indices: Ints) -> None:
         self.view = view
-        self.length = view.length
+        self.layout = view.layout
         self.indices = indices
         self._arrays: dict[str, Array] = {}
         self._spans: dict[str, BatchSpans] = {}
 
     @property
-    @abstractmethod
+    def extents(self) -> tuple[Ints, Ints]:
+        """(first items, offsets) of the runs of items that the rows are made of.
+
+        Run i is the items of the store from first_items[i] on, at positions [offsets[i], offsets[i + 1]) of the rows
+        laid end to end; `items.PADDING` as first item, which is negative, marks empty positions.
+        """
+        return self._extents
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of a column of scalars."""
-
-    @abstractmethod
-    def read_into(self, columns: ColumnSet, buffer: Bytes) -> None:
-        """Read the rows of `columns` into `buffer`."""
-
-    @abstractmethod
-    def _find_spans(self, table: SpanTable) -> BatchSpans: ...
-
-    @property
-    def extra(self) -> int:
-        return 1
-
-    @property
-    def table(self) -> str:
-        return self.view.spec.table
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.view.column_set.names
-
-    @property
-    def primary(self) -> str | None:
-        return self.view.data.primary
-
-    @property
-    def tables(self) -> Sequence[str]:
-        return list(self.view.data.spans)
+        return self.indices.size, self.view.width
 
     @property
     def offsets(self) -> Ints:
-        rows, width = self.shape
-        return np.arange(rows + 1) * width
+        width = self.view.width
+        return np.arange(0, (self.indices.size + 1) * width, width)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the columns that were read together."""
         return 0 if self.buffer is None else self.buffer.size
 
-    def load(self, allocate: Callable[[int], Bytes]) -> None:
-        """Read the columns of the view, all in one call, into memory of `allocate(bytes)`."""
-        columns = self.view.column_set
-        self.buffer = buffer = allocate(columns.buffer_bytes(math.prod(self.shape)))
-        self.read_into(columns, buffer)
+    def read_into(self, columns: ColumnSet, buffer: Bytes) -> None:
+        """Read the rows of `columns` into `buffer`."""
+        self.view.reader.read_ragged(*self.extents, columns.request, buffer)
 
     def column(self, name: str) -> Array:
         array = self._arrays.get(name)
         if array is None:
             columns, buffer = self.view.column_set, self.buffer
             if buffer is None or name not in columns.names:
-                columns = self.view.data.one_column(name)
+                columns = self.view.choose([name])
                 buffer = new_bytes(columns.buffer_bytes(math.prod(self.shape)))
                 self.read_into(columns, buffer)
             array = self._arrays[name] = columns.array(name, self.shape, buffer)
@@ -254,11 +246,14 @@ class StoreRows(Rows):
             self._spans[table] = self._find_spans(self.view.data.spans[table])
         return self._spans[table]
 
+    def _find_spans(self, table: SpanTable) -> BatchSpans:
+        return table.find(*self.extents)
+
     def loss_mask(self, start: int, stop: int) -> Bools | None:
         column = self.view.spec.loss_mask
         if column is None:
             return None
-        learned: Bools = self.column(column)[start:stop, 1 : self.input_length(start, stop) + 1] != 0
+        learned: Bools = self.block(self.column(column), start, stop)[:, 1 : self.input_length(start, stop) + 1] != 0
         return learned
 
 

@@ -3,12 +3,11 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FitError, FormatError, ReadError, WriteError, quantity
 from tokenfeed.format.codecs import Codec, resolve_codec
@@ -16,11 +15,11 @@ from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
 from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, descr_to_json
 from tokenfeed.storage.folder import PathLike, open_folder
-from tokenfeed.store.fit import fit
-from tokenfeed.store.sealing import list_shards, load_manifest, seal, unseal
-from tokenfeed.store.shard_writer import ShardWriter
+from tokenfeed.store.sealing import differences, list_shards, load_manifest, seal, unseal
+from tokenfeed.store.shard_writer import ShardWriter, Spans
+from tokenfeed.types import Array
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "fit"]
 
 _SHARD_BYTES = 1 << 30
 
@@ -74,7 +73,9 @@ class Writer:
         if not self._columns and not self._codecs:
             raise ArgumentError("a store needs at least one column or span table")
         self._split = None if split is None else check_name("split", split, where=str(self._folder))
-        self._name = check_name("shard", _unique_name() if name is None else name, where=str(self._folder))
+        if name is None:  # one that sorts by time, so that a store grows at its end
+            name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"
+        self._name = check_name("shard", name, where=str(self._folder))
         self._shard_bytes = shard_bytes
         self._sync = sync
         self._seals = seal
@@ -91,15 +92,11 @@ class Writer:
         existing = load_manifest(self._folder)
         if existing.stores is not None:
             raise ArgumentError(f"{self._folder} is a combined store; write into one of the stores it combines")
-        for what, there, here in (
-            ("columns", _describe(existing.columns), _describe(manifest.columns)),
-            ("span tables", dict(existing.spans), dict(manifest.spans)),
-            ("tokenizer", existing.tokenizer, manifest.tokenizer or existing.tokenizer),
-        ):
-            if there != here:
-                raise ArgumentError(
-                    f"{self._folder} has {what} {there}; this writer has {here}. Use the same, or a new folder"
-                )
+        ours = replace(manifest, tokenizer=manifest.tokenizer or existing.tokenizer)
+        for what, there, here in differences(existing, ours):
+            raise ArgumentError(
+                f"{self._folder} has {what} {there}; this writer has {here}. Use the same, or a new folder"
+            )
 
     def append(self, columns: Mapping[str, Any], *, lengths: Sequence[int] | None = None, **spans: Any) -> None:
         """Add a document: its items in every column, and a new span in every table.
@@ -110,19 +107,20 @@ class Writer:
             writer.append({"tokens": [1, 2, 3]}, documents={"url": "…"})
             writer.append({"tokens": [1, 2, 3]}, lengths=[2, 1], documents=[{"url": "…"}, {"url": "…"}])
         """
-        arrays, num_items = self._fit(columns)
+        arrays, num_items = self._check(columns, spans)
         counts = [num_items] if lengths is None else [int(length) for length in lengths]
         if sum(counts) != num_items or min(counts, default=0) < 0:
             raise ArgumentError(f"lengths add up to {sum(counts):,}, but columns have {quantity(num_items, 'item')}")
-        self._check_tables(spans)
-        payloads = {}
+        begun = {}
         for table in self._codecs:
             given = [spans[table]] if lengths is None and table in spans else spans.get(table, [None] * len(counts))
             if len(given) != len(counts):
-                payloads_given = f"{quantity(len(given), 'payload')} for {table!r}"
-                raise ArgumentError(f"got {payloads_given}, but there are {quantity(len(counts), 'document')}")
-            payloads[table] = [self._encode(table, payload) for payload in given]
-        self._write(arrays, num_items, {table: (counts, payloads[table]) for table in self._codecs}, new=True)
+                payloads = f"{quantity(len(given), 'payload')} for {table!r}"
+                raise ArgumentError(f"got {payloads}, but there are {quantity(len(counts), 'document')}")
+            begun[table] = counts, [self._encode(table, payload) for payload in given]
+        if self._shard is not None and self._shard.num_bytes >= self._shard_bytes:
+            self._commit()
+        self._write(arrays, num_items, begun)
 
     def extend(self, columns: Mapping[str, Any], **spans: Any) -> None:
         """Add items to the last document. Only the tables named get a new span; in the others the last span grows.
@@ -132,12 +130,12 @@ class Writer:
         """
         if self._shard is None:
             raise ArgumentError("there is no document to extend: append one first")
-        arrays, num_items = self._fit(columns)
-        self._check_tables(spans)
+        arrays, num_items = self._check(columns, spans)
         begun = {table: ([num_items], [self._encode(table, payload)]) for table, payload in spans.items()}
-        self._write(arrays, num_items, begun, new=False)
+        self._write(arrays, num_items, begun)
 
-    def _fit(self, columns: Mapping[str, Any]) -> tuple[dict[str, npt.NDArray[Any]], int]:
+    def _check(self, columns: Mapping[str, Any], spans: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
+        """The columns as arrays, and the number of their items."""
         if self._closed:
             raise ArgumentError(f"the writer of {self._folder} is closed; open a new one")
         if columns.keys() != self._columns.keys():
@@ -146,14 +144,9 @@ class Writer:
         counts = {name: len(array) for name, array in arrays.items()}
         if len(set(counts.values())) > 1:
             raise FitError(f"columns must have the same number of items; they have {counts}")
+        for table in spans.keys() - self._codecs.keys():
+            raise ArgumentError(f"the store has no span table {table!r}; it has {', '.join(self._codecs) or 'none'}")
         return arrays, max(counts.values(), default=0)
-
-    def _check_tables(self, spans: Mapping[str, Any]) -> None:
-        for table in spans:
-            if table not in self._codecs:
-                raise ArgumentError(
-                    f"the store has no span table {table!r}; it has {', '.join(self._codecs) or 'none'}"
-                )
 
     def _encode(self, table: str, payload: Any) -> bytes | None:
         """The payload as bytes; None for no payload. Errors of the caller's codec are passed on as they are."""
@@ -164,30 +157,16 @@ class Writer:
             raise ArgumentError(f"span table {table!r} has no codec, so its spans take no payload; got {payload!r}")
         return codec.encode(payload)
 
-    def _write(
-        self,
-        arrays: Mapping[str, npt.NDArray[Any]],
-        num_items: int,
-        spans: Mapping[str, tuple[list[int], list[bytes | None]]],
-        *,
-        new: bool,
-    ) -> None:
-        if new and self._shard is not None and self._shard.num_bytes >= self._shard_bytes:
-            self._commit()
+    def _write(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
         try:
             if self._shard is None:
-                self._shard = self._begin_shard()
-            for table, (lengths, payloads) in spans.items():
-                self._shard.begin_spans(table, lengths, payloads)
-            self._shard.add_items(arrays, num_items)
+                name = f"{self._name}-{self._num_shards:05d}"
+                tables = {table: codec is not None for table, codec in self._codecs.items()}
+                self._shard = ShardWriter(self._folder, name, self._columns, tables, split=self._split, sync=self._sync)
+            self._shard.append(arrays, num_items, spans)
         except WriteError:
             self.abort()  # part of the document may be on disk
             raise
-
-    def _begin_shard(self) -> ShardWriter:
-        name = f"{self._name}-{self._num_shards:05d}"
-        payloads = {table: codec is not None for table, codec in self._codecs.items()}
-        return ShardWriter(self._folder, name, self._columns, payloads, split=self._split, sync=self._sync)
 
     def _commit(self) -> None:
         if self._shard is None:
@@ -223,9 +202,7 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -248,10 +225,39 @@ def _column(name: str, described: Any) -> Column:
     return Column(base, shape)
 
 
-def _describe(columns: Mapping[str, Column]) -> dict[str, str]:
-    return {name: str(column) for name, column in columns.items()}
+def fit(values: Any, column: Column, name: str) -> Array:
+    """`values` as a C-contiguous array of the column's dtype, shape (number of items, *inner shape).
+
+    No value changes, except that floating-point numbers may be rounded. An array that already has the dtype is not
+    copied.
+    """
+    is_list = isinstance(values, list | tuple)  # structured items can only be given as tuples of a known dtype
+    array = np.asarray(values, dtype=column.dtype if is_list and column.dtype.names is not None else None)
+    if array.ndim != 1 + len(column.shape) or array.shape[1:] != column.shape:
+        shape = ", ".join(["items", *map(str, column.shape)])
+        raise FitError(f"column {name!r} expects an array of shape ({shape}), got {array.shape}")
+    if array.dtype != column.dtype:
+        array = _convert(array, column.dtype, name)
+    return np.ascontiguousarray(array)
 
 
-def _unique_name() -> str:
-    """A name that sorts by time, so that a store grows at its end."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"
+def _convert(array: Array, dtype: np.dtype[Any], name: str) -> Array:
+    if array.size == 0 or np.can_cast(array.dtype, dtype, "safe"):
+        return array.astype(dtype)
+    kinds = array.dtype.kind + dtype.kind
+    if kinds in ("ii", "iu", "ui", "uu"):
+        low, high = int(array.min()), int(array.max())
+        limits = np.iinfo(dtype)
+        if low < limits.min or high > limits.max:
+            worst = low if low < limits.min else high
+            raise FitError(f"column {name!r} is {dtype}, which holds {limits.min} to {limits.max}; got {worst}")
+        return array.astype(dtype)
+    if kinds in ("ff", "cc", "if", "uf", "fc"):
+        with np.errstate(over="ignore"):
+            converted = array.astype(dtype)
+        exact = kinds in ("if", "uf")
+        bad = converted != array if exact else ~np.isfinite(converted) & np.isfinite(array)
+        if bad.any():
+            raise FitError(f"column {name!r} is {dtype}, which cannot hold {array[bad].reshape(-1)[0]} exactly")
+        return converted
+    raise FitError(f"column {name!r} is {dtype}; values of {array.dtype} cannot be converted to it without loss")

@@ -43,9 +43,9 @@ class DeviceBatch(PlacedBatch):
         """Everything is moved now, on the stream that is current."""
         super().__init__(host)
         self._dtypes = dtypes
-        self._narrow = {name: move(host.column(name)) for name in host.rows.columns}
+        self._narrow = {name: move(host.column(name)) for name in host.rows.layout.columns}
         """Columns as they crossed the bus."""
-        length, primary = host.rows.length, host.rows.primary
+        length, primary = host.rows.layout.length, host.rows.layout.primary
         self._inputs = self._targets = None
         if length is not None and primary is not None:
             tokens = self._narrow[primary]

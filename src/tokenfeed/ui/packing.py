@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.kernels import bestfit
-from tokenfeed.store.packing import Block
+from tokenfeed.store.packing import pack_block
 from tokenfeed.store.store import Store
 from tokenfeed.types import Ints
 from tokenfeed.ui.messages import Json, Query
@@ -30,7 +30,8 @@ def pack_some(lengths: Ints, width: int) -> list[list[tuple[int, int]]]:
         out[:] = lengths[first : first + out.size]
 
     packed: list[list[tuple[int, int]]] = []
-    for _, rows, pieces in Block(read, 0, lengths.size, width, 0).run(0):
+    counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
+    for _, rows, pieces in pack_block(read, 0, lengths.size, width, 0, 0, counts):
         whole = list(zip(pieces[:, 0].tolist(), (pieces[:, 1] & 0xFFFFFFFF).tolist(), strict=True))
         packed += [whole[start:stop] for start, stop in pairwise([*rows.tolist(), len(pieces)])]
     return packed

@@ -99,12 +99,11 @@ def choose_sample(store: Store, query: Query) -> Excerpt:
     if view == "documents":
         _check(index, len(table), f"spans in table {table.name!r}")
         return Excerpt.cut(index, len(table), *table.locate(np.array([index])), offset)
-    rows = store.packed(length, table=table.name).plan
-    _check(index, len(rows), f"packed rows of {length:,} + 1 items")
-    found = rows.find(np.array([index]))
-    counts = np.diff(found.offsets)
-    padding = int(counts[~found.filled].sum())
-    return Excerpt.cut(index, len(rows), found.first_items[found.filled], counts[found.filled], offset, padding)
+    packed = store.packed(length, table=table.name)
+    _check(index, len(packed), f"packed rows of {length:,} + 1 items")
+    first_items, offsets = packed.rows(np.array([index])).extents
+    filled, counts = first_items >= 0, np.diff(offsets)
+    return Excerpt.cut(index, len(packed), first_items[filled], counts[filled], offset, int(counts[~filled].sum()))
 
 
 def _check(index: int, count: int, what: str) -> None:
@@ -256,9 +255,9 @@ def _column_file(store: Store, shard: Shard, name: str, shown: _Shown) -> Json:
 def _table_files(store: Store, shard: Shard, table: str, shown: _Shown, span_start: int) -> list[Json]:
     """The files of a span table. Token files of other systems have none: their boundaries are kept in memory."""
     parts = [part for part in shard.span_parts(table) if isinstance(part, Part)]
-    if len(parts) != 4:
+    if not parts:
         return []
-    starts, anchors, offsets, payload = parts
+    starts, anchors, *of_payloads = parts
     found = store.spans[table].find(np.array([shown.shard_start + shown.first]), np.array([0, shown.num_items]))
     spans = [int(number) - span_start for number in found.numbers[:_MOST_CELLS]]
     start_cells = _cells(starts, spans, _WORD, _word)
@@ -275,6 +274,7 @@ def _table_files(store: Store, shard: Shard, table: str, shown: _Shown, span_sta
     codec = store.spans[table].codec
     if codec is None or not spans:
         return files
+    offsets, payload = of_payloads
     offset_cells = _cells(offsets, [*spans, spans[-1] + 1], _WORD, _word)
     _, begins, ends = store.spans[table].read(np.array(spans) + span_start)
     payload_cells = []

@@ -95,6 +95,7 @@ def test_what_was_seen_is_told_from_what_is_planned(windows, tmp_path):
     (row,) = tokenfeed.Run(path).trace(5)[:1]
     assert row.planned
     assert "planned=True" in repr(row)
+    assert repr(tokenfeed.Run(path)).startswith(f"Run('{path}': 3 starts, 6 samples delivered, Plan(")
 
 
 def test_progress_of_a_damaged_file(windows, tmp_path):

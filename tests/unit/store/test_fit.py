@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tokenfeed.errors import FitError
 from tokenfeed.format.manifest import Column
-from tokenfeed.store.fit import fit
+from tokenfeed.store.writer import fit
 
 INTEGERS = [np.dtype(name) for name in ("u1", "<u2", "<u4", "<u8", "i1", "<i2", "<i4", "<i8")]
 

@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 
 from tokenfeed.errors import MissingError
-from tokenfeed.store.batch import Draw, HostBatch, Rows
+from tokenfeed.store.batch import Draw, HostBatch, Layout, Rows
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.text.streaming.state import Position
 from tokenfeed.types import Array, Bools, Ints
@@ -16,12 +16,6 @@ __all__ = ["StreamBatch", "StreamRows"]
 class StreamRows(Rows):
     """Rows of `length` + 1 tokens, packed from pieces of documents."""
 
-    extra = 1
-    table = "documents"
-    tables = ("documents",)
-    columns = ("tokens",)
-    primary = "tokens"
-
     def __init__(
         self, tokens: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool, learned: Bools | None = None
     ) -> None:
@@ -31,6 +25,7 @@ class StreamRows(Rows):
         """
         self.tokens = tokens
         self.length: int = tokens.shape[1] - 1
+        self.layout = Layout(self.length, 1, ("tokens",), "tokens", "documents", ("documents",))
         self.indices = samples
         self._pieces = pieces
         self._crosses_documents = crosses_documents
@@ -65,12 +60,12 @@ class StreamRows(Rows):
     def _spans(self) -> BatchSpans:
         rows, starts, lengths = self._sorted[:, 0], self._sorted[:, 1], self._sorted[:, 2]
         offsets = np.searchsorted(rows, np.arange(len(self) + 1))
-        table = SpanTable(self.table, None, None)
+        table = SpanTable(self.layout.table, None, None)
         return BatchSpans(table, offsets, np.arange(rows.size), starts, starts + lengths)
 
     def spans(self, table: str) -> BatchSpans:
-        if table != self.table:
-            raise MissingError(f"the stream has no span table {table!r}; it has {self.table!r}")
+        if table != self.layout.table:
+            raise MissingError(f"the stream has no span table {table!r}; it has {self.layout.table!r}")
         return self._spans
 
     def loss_mask(self, start: int, stop: int) -> Bools | None:

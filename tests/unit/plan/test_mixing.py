@@ -1,0 +1,126 @@
+"""Mixtures by example: what is refused at once, weights by tokens, and rules that hold for sources added later."""
+
+import re
+
+import numpy as np
+import pytest
+
+import tokenfeed
+from tokenfeed.errors import ArgumentError
+
+
+@pytest.fixture
+def make(tmp_path):
+    def write(name, lengths, tokenizer=None):
+        columns, spans = {"tokens": "uint16"}, {"documents": "json"}
+        with tokenfeed.Writer(tmp_path / name, columns=columns, spans=spans, tokenizer=tokenizer, sync=False) as writer:
+            for number, length in enumerate(lengths):
+                writer.append({"tokens": np.full(length, number)}, documents={"id": number})
+        return tokenfeed.open(tmp_path / name)
+
+    return write
+
+
+def drawn(mixture, samples):
+    return [entry.samples for entry in mixture.budget(samples)]
+
+
+def test_different_tokenizers_are_refused(make):
+    """A batch of both vocabularies was delivered."""
+    stores = {name: make(name, [9] * 9, tokenizer) for name, tokenizer in (("a", "one"), ("b", "two"), ("c", "one"))}
+    a, b, c = (store.windows(4) for store in stores.values())
+    told = "'a' and 'b' were made with different tokenizers, one and two.*allow_different_tokenizers=True"
+    with pytest.raises(ArgumentError, match=told):
+        tokenfeed.mix({"a": (a, 1), "b": (b, 1)})
+    alike = tokenfeed.mix({"a": (a, 1), "c": (c, 1)})
+    with pytest.raises(ArgumentError, match="different tokenizers"):
+        alike.then(5, {"b": 1}, sources={"b": b})
+    with pytest.raises(ArgumentError, match="'inner/a' and 'b' were made"):
+        tokenfeed.mix({"inner": (alike, 1), "b": (b, 1)})
+    allowed = tokenfeed.mix({"a": (a, 1), "b": (b, 1)}, allow_different_tokenizers=True)
+    assert drawn(allowed.then(4, {"a": 1, "c": 1}, sources={"c": c}), 8) == [4, 2, 2]
+    with pytest.raises(ArgumentError, match="different tokenizers"):  # allowed inside, not outside
+        tokenfeed.mix({"inner": (allowed, 1), "c": (c, 1)})
+
+
+def test_views_that_make_no_batch_are_refused_at_once(make):
+    store = make("a", [9] * 9)
+    for one, other in (
+        (store.windows(4), store.windows(8)),
+        (store.windows(4), store.documents()),
+        (store.windows(4), store.windows(4, extra=0)),
+    ):
+        told = f"'a' and 'b' cannot be mixed: samples of one are {one.spec.sample}, of the other {other.spec.sample}"
+        with pytest.raises(ArgumentError, match=re.escape(told)):
+            tokenfeed.mix({"a": (one, 1), "b": (other, 1)})
+        with pytest.raises(ArgumentError, match="cannot be mixed"):
+            tokenfeed.mix({"a": (one, 1)}).then(3, {"b": 1}, sources={"b": other})
+    for wrong in (store, "store", None, (store.windows(4), 1, 2)):
+        with pytest.raises(ArgumentError, match=r"source 'a'.*(give a view of a store: store.windows|a weight)"):
+            tokenfeed.mix({"a": (wrong, 1)})
+
+
+def test_weights_by_tokens_use_exact_means(make):
+    """Lengths (1, 1, 2) against (4, 4, 4) gave 57 to 43."""
+    short, long = make("short", [1, 1, 2] * 4).documents(), make("long", [4, 4, 4]).documents()
+    mixed = tokenfeed.mix({"short": (short, 0.5), "long": (long, 0.5)}, by="tokens")
+    assert drawn(mixed, 400) == [300, 100]
+    later = mixed.then(400, {"short": 1, "more": 1}, sources={"more": long})
+    assert drawn(later, 800) == [600, 100, 100]
+    empty = make("empty", [0, 0]).documents()
+    with pytest.raises(ArgumentError, match="'empty' has no tokens to weigh"):
+        tokenfeed.mix({"short": (short, 1), "empty": (empty, 1)}, by="tokens")
+
+
+def test_padding_of_packed_rows_is_no_token(make):
+    half, full = make("half", [4] * 12), make("full", [8] * 12)
+    for store in (half, full):
+        store.pack(7)
+    mixed = tokenfeed.mix({"half": (half.packed(7), 1), "full": (full.packed(7), 1)}, by="tokens")
+    assert drawn(mixed, 100) == [50, 50]  # two documents of 4 in a row: no padding
+    odd = make("odd", [5] * 12)
+    odd.pack(7)
+    mixed = tokenfeed.mix({"odd": (odd.packed(7), 1), "full": (full.packed(7), 1)}, by="tokens")
+    rows = len(odd.packed(7))
+    short, long = drawn(mixed, 1300)
+    assert abs(short * 60 / rows - long * 8) <= 8  # 60 tokens in all rows, whatever the padding
+
+
+def test_shares_by_tokens_at_every_level(make):
+    short, long = make("short", [2] * 9).documents(), make("long", [6] * 9).documents()
+    by_tokens = tokenfeed.mix({"a": (short, 1), "b": (long, 1)}, by="tokens")
+    by_samples = tokenfeed.mix({"a": (short, 1), "b": (long, 1)})
+    assert drawn(tokenfeed.mix({"x": (by_tokens, 1)}, by="tokens"), 400) == [300, 100]
+    assert drawn(tokenfeed.mix({"x": (by_tokens, 1)}), 400) == [300, 100]
+    assert drawn(tokenfeed.mix({"x": (by_samples, 1)}, by="tokens"), 400) == [200, 200]
+    both = tokenfeed.mix({"x": (by_samples, 1), "y": (by_tokens, 1)}, by="tokens")  # 4 and 3 tokens a sample
+    assert drawn(both, 1400) == [300, 300, 600, 200]
+    deep = tokenfeed.mix({"z": (both, 1), "short": (short, 1)}, by="tokens")
+    (first, *_), alone = drawn(deep, 24_000)[:4], drawn(deep, 24_000)[4]
+    assert abs(first * (300 * 8 + 600 * 2 + 200 * 6) / 300 - alone * 2) <= 16
+    assert drawn(both.then(0, {"x": 1}), 400) == [200, 200, 0, 0]  # a nested mixture by its name: its rule stays
+    assert drawn(both.then(0, {"x/a": 1, "x/b": 1}), 400) == [300, 100, 0, 0]
+
+
+def test_sources_added_later_have_the_limit_of_the_mixture(make):
+    """They had none."""
+    a, b = make("a", [4] * 10).documents(), make("b", [4] * 3).documents()
+    mixed = tokenfeed.mix({"a": (a, 1)}, max_epochs=2).then(4, {"b": 1}, sources={"b": b})
+    assert [entry.max_epochs for entry in mixed.budget(4)] == [2, 2]
+    assert tokenfeed.Plan.of(mixed).end == 4 + 6
+    named = tokenfeed.mix({"a": (a, 1)}, max_epochs={"a": 2}).then(4, {"b": 1}, sources={"b": b})
+    assert [entry.max_epochs for entry in named.budget(4)] == [2, None]
+    inner = tokenfeed.mix({"b": (b, 1)}, max_epochs=1)
+    for limit, found in ((None, [None, 1]), (3, [3, 1])):
+        outer = tokenfeed.mix({"a": (a, 1), "x": (inner, 1)}, max_epochs=limit)
+        assert [entry.max_epochs for entry in outer.budget(4)] == found
+
+
+def test_what_mixtures_say(make):
+    a, b = make("a", [4] * 10).documents(), make("b", [4] * 3).documents()
+    mixed = tokenfeed.mix({"a": (a, 3), "b": (b, 1)})
+    assert repr(mixed) == f"Mixture(a 75.0%: {a}, b 25.0%: {b})"
+    staged = repr(mixed.then(5, {"b": 1}))
+    assert "no end, 1 change" in staged
+    many = tokenfeed.mix({str(number): (a, 1) for number in range(10)})
+    assert repr(many).endswith("and 2 more)")

@@ -1,0 +1,125 @@
+"""Skips by example: documents by payload, what they say of themselves, and why nothing is found."""
+
+from collections.abc import Sequence
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+
+import tokenfeed
+from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError
+
+
+@pytest.fixture
+def store(tmp_path):
+    for split in ("train", "val"):
+        with tokenfeed.Writer(
+            tmp_path / "store", columns={"tokens": "uint16"}, spans={"documents": "json"}, split=split, sync=False
+        ) as writer:
+            for number in range(12):
+                payload = {"id": f"{split}-{number}", "kind": "odd" if number % 2 else "even"} if number else None
+                writer.append({"tokens": np.full(8, number)}, documents=payload)
+    return tokenfeed.open(tmp_path / "store", split="train")
+
+
+def test_documents_are_skipped_by_their_payload(store):
+    view = store.windows(4, extra=0)
+    found = tokenfeed.Plan.of(view, skips=[tokenfeed.Skip(where={"id": "train-3"}, at=5)])
+    assert found == tokenfeed.Plan.of(view, skips=[tokenfeed.Skip(documents=[3], at=5)])
+    several = tokenfeed.Plan.of(view, skips=[tokenfeed.Skip(where=lambda each: each and each["kind"] == "odd")])
+    assert several.skips[0].documents == (1, 3, 5, 7, 9, 11)
+    assert tokenfeed.Plan.from_json(several.to_json()) == several
+    skip = tokenfeed.Skip(where={"kind": "even"}, mask=True)
+    with tokenfeed.Loader(store.windows(4), 4, skips=[skip], rank=0, world_size=1) as loader:
+        batch = next(loader)
+    np.testing.assert_array_equal(batch.loss_mask, (batch.targets % 2 == 1) | (batch.targets == 0))
+
+
+def test_a_skip_that_finds_nothing_says_why(store):
+    view = store.windows(4)
+    for where, told in (
+        ({"nope": 1}, "no payload has a field 'nope'; there are 'id', 'kind'"),
+        ({"id": "val-3"}, "it is in split 'val' of the store"),
+        ({"id": "train-99"}, "no document has such a payload"),
+        (lambda _: False, "no document has such a payload"),
+    ):
+        with pytest.raises(ArgumentError, match=f"skips nothing: {told}"):
+            tokenfeed.Plan.of(view, skips=[tokenfeed.Skip(where=where)])
+    with pytest.raises(MissingError, match="no span table"):
+        tokenfeed.Plan.of(_without_documents(store), skips=[tokenfeed.Skip(where={"id": 1})])
+    with pytest.raises(ArgumentError, match=r"only a view can tell.*use Plan.of"):
+        tokenfeed.Plan(tokenfeed.Plan.of(view).sources, skips=[tokenfeed.Skip(where={"id": 1})])
+
+
+def _without_documents(store):
+    path = store.paths[0] + "-plain"
+    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, sync=False) as writer:
+        writer.append({"tokens": np.arange(50)})
+    return tokenfeed.open(path).windows(4)
+
+
+def test_a_search_that_finds_nothing_says_why(store, tmp_path):
+    loader = tokenfeed.Loader(store.windows(4), 4, run=tmp_path / "run.jsonl", rank=0, world_size=1)
+    next(loader)
+    loader.close()
+    run = tokenfeed.Run(tmp_path / "run.jsonl")
+    assert run.find(where={"id": "train-3"}).why == ""
+    for where, told in (({"nope": 1}, "field 'nope'"), ({"id": "val-3"}, "split 'val'"), ({"id": "x"}, "no document")):
+        found = run.find(where=where)
+        assert found == []
+        assert told in found.why
+    skipping = tokenfeed.Loader(
+        store.windows(4), 4, skips=[tokenfeed.Skip(documents=[3])], run=tmp_path / "other.jsonl", rank=0, world_size=1
+    )
+    next(skipping)
+    skipping.close()
+    assert tokenfeed.Run(tmp_path / "other.jsonl").find(3).why == "no row of these epochs delivers it"
+
+
+@pytest.mark.parametrize(
+    ("skip", "told"),
+    [
+        (tokenfeed.Skip(samples=(5, 9)), "Skip(samples=(5, 9))"),
+        (tokenfeed.Skip(documents=[9, 3], at=7, source="web"), "Skip(documents=(3, 9), at=7, source='web')"),
+        (tokenfeed.Skip(documents=[3], mask=True), "Skip(documents=(3,), mask=True)"),
+        (tokenfeed.Skip(indices=range(1000)), "Skip(indices=[0, 1, 2, 3, 4, 5, 6, 7, … 992 more])"),
+        (tokenfeed.Skip(where={"id": 5}), "Skip(where={'id': 5})"),
+    ],
+)
+def test_what_skips_say(skip, told):
+    assert repr(skip) == told
+
+
+def test_lists_pass_a_type_checker():
+    """The fields were declared as tuples."""
+    hints = get_type_hints(tokenfeed.Skip)
+    assert hints["documents"] == hints["indices"] == Sequence[int]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "needs samples, documents, indices or where"),
+        ({"samples": (9, 5)}, "0 <= start < stop"),
+        ({"samples": (5, 9), "where": {"id": 1}}, "stands alone"),
+        ({"indices": [3], "mask": True}, "mask=True goes with documents or where"),
+        ({"indices": [3], "at": -1}, "cannot be negative"),
+    ],
+)
+def test_bad_skips(options, told):
+    with pytest.raises(ArgumentError, match=told):
+        tokenfeed.Skip(**options)
+
+
+@pytest.mark.parametrize("skip", [tokenfeed.Skip(documents=[3]), tokenfeed.Skip(samples=(2, 4))])
+def test_another_length_after_a_skip_says_why_not(store, skip):
+    """It said that digests differ."""
+    short, long = (store.windows(length, group=16, extra=0) for length in (4, 8))
+    state = tokenfeed.Plan.of(short, skips=[skip]).state(8)
+    with pytest.raises(PlanMismatchError, match=r"after a skip took effect, with 4 samples.*keep the length"):
+        tokenfeed.Plan.of(long, skips=[skip]).accept(state)
+    with pytest.raises(PlanMismatchError, match="keep the length"):
+        tokenfeed.Plan.of(long).accept(state)
+    later = [tokenfeed.Skip(documents=[3], at=4)]
+    assert tokenfeed.Plan.of(long, skips=later).accept(tokenfeed.Plan.of(short).state(8)) == 4
+    assert tokenfeed.Plan.of(short, skips=[skip]).accept(state) == 8
