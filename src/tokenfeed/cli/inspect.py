@@ -27,12 +27,13 @@ def command(
 
 
 def _show(path: str, described: dict[str, Any]) -> None:
+    splits = [f"{name or 'no split'} ({size['items']:,} items)" for name, size in described["splits"].items()]
     tell_facts(
         {
             "path": path,
             "items": f"{described['num_items']:,}",
             "shards": f"{described['num_shards']:,}",
-            "splits": ", ".join(described["splits"]) or "none",
+            "split": f"{described['split']!r} of {', '.join(splits)}" if splits else "none",
             "size": show_bytes(described["num_bytes"]),
             "tokenizer": described["tokenizer"] or "not recorded",
             "identity": described["identity"],

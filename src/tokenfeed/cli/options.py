@@ -13,7 +13,7 @@ Inputs = Annotated[
     list[str], typer.Argument(metavar="INPUT...", help="Parquet, JSONL or text: files, folders, patterns, addresses.")
 ]
 TextOption = Annotated[str, typer.Option(help="The column, or key, that holds the text.")]
-Split = Annotated[str | None, typer.Option(help="Read only the shards of this split.")]
+Split = Annotated[str | None, typer.Option(help='Split to read, or "all"; "train" where there are splits.')]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of a raw token file that does not record it, such as uint16.")]
 Eos = Annotated[int | None, typer.Option(help="Token that ends a document, for files without document boundaries.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

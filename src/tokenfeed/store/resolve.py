@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,19 @@ from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
 from tokenfeed.store.sealing import differences, list_shards, load_entries, load_manifest, record_file
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
 
-__all__ = ["Content", "combine", "resolve"]
+__all__ = ["Content", "SplitSize", "combine", "resolve"]
 
 _FOREIGN = (".idx", ".bin", ".ds", ".npy")
 _DEEPEST = 16
 _MOST_SHARDS = 1 << 22
 """Most shards of a combined store: nested ones multiply, and this many take some GB of memory."""
+
+
+class SplitSize(NamedTuple):
+    """How much of a store is of one split."""
+
+    shards: int
+    items: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +50,24 @@ class Content:
         return checksum(json.dumps([columns, list(self.manifest.spans.items()), shards]).encode())
 
     @property
-    def splits(self) -> list[str]:
-        return sorted({shard.split for shard in self.shards if shard.split is not None})
+    def splits(self) -> dict[str, SplitSize]:
+        """Sizes of the named splits, and of shards without as ""; nothing where no shard is of a named split."""
+        sizes: dict[str, SplitSize] = {}
+        for shard in self.shards:
+            shards, items = sizes.get(shard.split or "", (0, 0))
+            sizes[shard.split or ""] = SplitSize(shards + 1, items + shard.num_items)
+        return dict(sorted(sizes.items())) if sizes.keys() - {""} else {}
 
-    def select(self, split: str) -> "Content":
-        """Only the shards of one split."""
-        shards = [shard for shard in self.shards if shard.split == split]
-        if not shards:
-            raise MissingError(f"there is no split {split!r}; the store has {', '.join(self.splits) or 'no splits'}")
+    def select(self, split: str | None) -> "Content":
+        """The shards of one split, or of "all". Without a name, those of "train" and those that are of none."""
+        if split == "all":
+            return self
+        wanted = ("train", None) if split is None else (split,)
+        shards = [shard for shard in self.shards if shard.split in wanted]
+        if not shards and (split is not None or self.shards):
+            there = ", ".join(repr(name) for name in self.splits if name)
+            remedy = f'{there}: open one by split="…", or all of them by split="all"' if there else "no splits"
+            raise MissingError(f"there is no split {split or 'train'!r}; the store has {remedy}")
         return replace(self, shards=shards)
 
 

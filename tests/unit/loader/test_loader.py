@@ -209,7 +209,7 @@ def test_what_is_no_state(windows, state):
 
 def test_a_store_that_grew_since_the_checkpoint(tmp_path):
     def write():
-        with tokenfeed.Writer(tmp_path, columns={"tokens": "u1"}) as writer:
+        with tokenfeed.Writer(tmp_path, mode="append", columns={"tokens": "u1"}) as writer:
             writer.append({"tokens": range(200)})
 
     write()

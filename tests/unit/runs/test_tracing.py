@@ -154,7 +154,8 @@ def test_the_data_has_moved(store, store_path, path, tmp_path):
 def test_the_data_has_changed(store, store_path, path):
     deliver(store.windows(64), path)
     columns = {"tokens": "uint16", "frame": ("uint8", (2, 3))}
-    with tokenfeed.Writer(store_path, columns=columns, spans={"documents": "json", "concepts": "msgpack"}) as writer:
+    spans = {"documents": "json", "concepts": "msgpack"}
+    with tokenfeed.Writer(store_path, mode="append", columns=columns, spans=spans) as writer:
         frame = np.zeros((3, 2, 3), np.uint8)
         writer.append({"tokens": [1, 2, 3], "frame": frame}, documents="new", concepts=None)
     changed = tokenfeed.open(store_path)
@@ -172,7 +173,12 @@ def test_the_data_has_changed(store, store_path, path):
 def test_the_data_is_one_split(tmp_path, path):
     for split in ("train", "val"):
         with tokenfeed.Writer(
-            tmp_path / "split", columns={"tokens": "u1"}, spans={"documents": "json"}, split=split, sync=False
+            tmp_path / "split",
+            mode="append",
+            columns={"tokens": "u1"},
+            spans={"documents": "json"},
+            split=split,
+            sync=False,
         ) as writer:
             for number in range(9):
                 writer.append({"tokens": [number] * 5}, documents=[split, number])

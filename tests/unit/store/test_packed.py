@@ -173,7 +173,7 @@ def test_a_store_with_plans_is_still_the_same_store(store_path):
     assert report.ok
     assert not report.notes
     columns, spans = {"tokens": "uint16", "frame": ("uint8", (2, 3))}, {"documents": "json", "concepts": "msgpack"}
-    with tokenfeed.Writer(store_path, columns=columns, spans=spans) as writer:
+    with tokenfeed.Writer(store_path, mode="append", columns=columns, spans=spans) as writer:
         writer.append({"tokens": [1], "frame": np.zeros((1, 2, 3), np.uint8)}, documents=1, concepts=1)
     assert "shards" in json.loads((store_path / "manifest.json").read_bytes())
 
@@ -181,11 +181,11 @@ def test_a_store_with_plans_is_still_the_same_store(store_path):
 def test_splits_have_plans_of_their_own(tmp_path):
     for split, count in (("train", 50), ("val", 7)):
         with tokenfeed.Writer(
-            tmp_path / "store", columns={"tokens": "uint16"}, spans={"documents": None}, split=split
+            tmp_path / "store", mode="append", columns={"tokens": "uint16"}, spans={"documents": None}, split=split
         ) as writer:
             for number in range(count):
                 writer.append({"tokens": np.full(number % 9, number + 1)})
-    opened = [tokenfeed.open(tmp_path / "store", split=split) for split in ("train", "val", None)]
+    opened = [tokenfeed.open(tmp_path / "store", split=split) for split in ("train", "val", "all")]
     reports = [store.pack(10) for store in opened]
     assert [report.folder.name for report in reports] == [
         ".packed-documents-10.train",
