@@ -16,12 +16,11 @@ from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.splitting import Val
-from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
 from tokenfeed.text.streaming.documents import Documents, FileDocuments
+from tokenfeed.text.streaming.lanes import NO_DOCUMENTS, LaneCursor, LaneState, Position, SavedStream, is_nanochats
 from tokenfeed.text.streaming.making import BatchMaker, StreamOptions, plan_of, save
 from tokenfeed.text.streaming.packer import Packing, PackingCounts
 from tokenfeed.text.streaming.rows import StreamBatch
-from tokenfeed.text.streaming.state import LaneState, Position, SavedStream, is_nanochats
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["TextFeed", "stream"]
