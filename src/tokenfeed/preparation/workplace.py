@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -108,11 +107,13 @@ class Workplace:
         before = self.load_plan()
         stale = self.check_plan(plan, replace_changed=replace_changed, is_alone=is_alone)
         if is_alone and before is not None and not self._binds(before, plan):
-            self._delete(MANIFEST)
+            for shard in self.find_leftovers(()):
+                self.remove_shard(shard)
+            self.folder.remove(MANIFEST)
             stale = list(range(len(before.inputs)))
         for name in self._list_records():
             if int(name.partition("-")[0]) in stale:
-                self._delete(f"{_RECORDS}/{name}.json")
+                self.folder.remove(f"{_RECORDS}/{name}.json")
         if self.folder.read(_PLAN) != plan.to_json():
             self.folder.replace(_PLAN, plan.to_json())
 
@@ -172,27 +173,15 @@ class Workplace:
 
     def remove_shard(self, shard: str) -> None:
         """Remove one shard; for readers it is gone at once."""
-        self._delete(f"{shard}/{SHARD}")
-        if self._local is not None:
-            with writing(self._local / shard):
-                shutil.rmtree(self._local / shard)
-        else:
-            for name in objects.list_keys(self.folder.path(shard)):
-                self._delete(f"{shard}/{name}")
+        self.folder.remove(f"{shard}/{SHARD}")
+        self.folder.remove(shard)
 
     def sweep(self) -> None:
         """Remove temporary files that a killed process left. Only for a run that is alone, so on a local store."""
         for name in ("", ".prepare/", f"{_RECORDS}/"):
             for file in self._list(name):
                 if _TEMPORARY.fullmatch(file):
-                    self._delete(name + file)
-
-    def _delete(self, name: str) -> None:
-        if self._local is not None:
-            with writing(self._local / name):
-                (self._local / name).unlink(missing_ok=True)
-        else:
-            objects.delete(self.folder.path(name))
+                    self.folder.remove(name + file)
 
     def _list(self, name: str) -> list[str]:
         if self._local is None:
