@@ -27,7 +27,8 @@ class BatchSizes:
 
     def __init__(self, sizes: int | Mapping[int, int]) -> None:
         stages = dict(sizes) if isinstance(sizes, Mapping) else {0: sizes}
-        whole = all(_is_whole(each) for each in (*stages, *stages.values()))
+        numbers = (*stages, *stages.values())
+        whole = all(isinstance(each, int | np.integer) and not isinstance(each, bool) for each in numbers)
         if not whole or min(stages, default=1) != 0 or min(stages.values()) < 1:
             raise ArgumentError(
                 f"batch_size is {sizes!r}; it must be a whole number of at least 1, or a ramp {{0: 16, 10**6: 32}}, "
