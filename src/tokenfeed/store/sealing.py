@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
+from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, NotFoundError, ReadError
 from tokenfeed.format.layout import MANIFEST, SHARD, SHARD_SUMS, check_name, shard_files
 from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord
 from tokenfeed.format.records import check_signature
@@ -12,7 +12,7 @@ from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 
 __all__ = [
-    *("ShardList", "differences", "list_shards", "load_entries", "load_manifest"),
+    *("ShardList", "differences", "discard", "list_shards", "load_entries", "load_manifest"),
     *("parse_record", "record_file", "seal", "unseal"),
 ]
 
@@ -30,7 +30,7 @@ def load_manifest(path: PathLike | Folder, *, verify: bool = False) -> Manifest:
     folder = open_folder(path)
     try:
         data = folder.read(MANIFEST)
-    except ReadError as error:
+    except (ReadError, NotFoundError) as error:
         if not is_missing(error):
             raise
         raise NotAStoreError(f"{folder} is not a store: it has no {MANIFEST}") from None
@@ -109,3 +109,13 @@ def unseal(path: PathLike | Folder, *, sync: bool) -> None:
     manifest = load_manifest(folder)
     if manifest.shards is not None:
         folder.replace(MANIFEST, replace(manifest, shards=None).to_json().encode(), sync=sync)
+
+
+def discard(folder: Folder) -> None:
+    """Remove a store and its packing plans. If this is interrupted, no store is left, rather than a part of one."""
+    folder.remove(MANIFEST)
+    committed = list_shards(folder).committed
+    for name in [*(f"{shard}/{SHARD}" for shard in committed), *committed]:
+        folder.remove(name)
+    for plan in () if folder.local is None else folder.local.glob(".packed-*"):
+        folder.remove(plan.name)

@@ -141,10 +141,12 @@ class Stride:
             found = max(found, count) if self._restart == "part" else found + count
             if found >= self.num_lanes:
                 return
+        if not found:
+            raise ArgumentError(f"there is nothing to read in {self._files}: no file has a row or a line")
         where = "the largest file has" if self._restart == "part" else "all files have"
         raise ArgumentError(
-            f"{self.num_lanes} lanes, but {where} only {quantity(found, 'row group')}: some lanes would have nothing "
-            "to read. Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
+            f"{quantity(self.num_lanes, 'lane')}, but {where} only {quantity(found, 'row group')}: some lanes would "
+            "have nothing to read. Use fewer lanes or ranks, or files with smaller row groups (1,024 lines of JSONL)"
         )
 
     def take(self, cursor: LaneCursor, lane: int) -> LaneCursor:
