@@ -78,7 +78,7 @@ def test_a_failed_append_changes_nothing(tmp_path):
             (FitError, {}, {}),
             (FitError, {"tokens": [1], "more": [1]}, {}),
             (ArgumentError, {"tokens": [1]}, {"other": 1}),
-            (TypeError, {"tokens": [1]}, {"documents": object()}),
+            (FitError, {"tokens": [1]}, {"documents": object()}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [2]}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [2, -1]}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [1], "documents": ["a", "b"]}),

@@ -123,9 +123,7 @@ class Documents(ABC):
 
     def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[LaneCursor]:
         """Deal the remaining documents of all lanes out to another number of lanes: every document once."""
-        states = [lanes[number] for number in range(len(lanes))]
-        cursors, waiting = [lane.cursor for lane in states], [lane.documents for lane in states]
-        return deal(cursors, waiting, self.stride(len(lanes)), self.stride(num_lanes))
+        return deal(lanes, self.stride(len(lanes)), self.stride(num_lanes))
 
     def fetch(self, references: Ints) -> Encoded:
         """Documents that were read before, as tokens."""

@@ -165,10 +165,6 @@ class TextFeed(Delivery):
         return feed, end
 
     @property
-    def num_steps(self) -> int | None:
-        return None
-
-    @property
     def next_batch_size(self) -> int:
         return self._options.batch_sizes.at(self._position.num_rows)
 
@@ -179,17 +175,14 @@ class TextFeed(Delivery):
     def _use_buffers(self, buffers: Buffers) -> None:
         self._buffers = buffers
 
-    @property
-    def _work_done(self) -> tuple[int, float]:
-        return (self._maker.num_bytes, self._maker.seconds) if self._maker else (0, 0.0)
-
-    @property
-    def _collate_seconds(self) -> float:
-        return self._maker.collate_seconds if self._maker else 0.0
-
-    @property
-    def _encode_seconds(self) -> float:
-        return self._maker.encode_seconds if self._maker else 0.0
+    def _work(self) -> dict[str, Any]:
+        maker = self._maker
+        return {
+            "bytes": maker.num_bytes if maker else 0,
+            "read_seconds": maker.seconds if maker else 0.0,
+            "collate_seconds": maker.collate_seconds if maker else 0.0,
+            "encode_seconds": maker.encode_seconds if maker else 0.0,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint of this rank after the last batch delivered: about 16 bytes a waiting document, as JSON.

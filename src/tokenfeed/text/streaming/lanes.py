@@ -141,10 +141,12 @@ class Stride:
             found = max(found, count) if self._restart == "part" else found + count
             if found >= self.num_lanes:
                 return
+        if not found:
+            raise ArgumentError(f"there is nothing to read in {self._files}: no file has a row or a line")
         where = "the largest file has" if self._restart == "part" else "all files have"
         raise ArgumentError(
-            f"{self.num_lanes} lanes, but {where} only {quantity(found, 'row group')}: some lanes would have nothing "
-            "to read. Use fewer lanes or ranks, or files with smaller row groups (of JSONL, 1,024 lines are one)"
+            f"{quantity(self.num_lanes, 'lane')}, but {where} only {quantity(found, 'row group')}: some lanes would "
+            "have nothing to read. Use fewer lanes or ranks, or files with smaller row groups (1,024 lines of JSONL)"
         )
 
     def take(self, cursor: LaneCursor, lane: int) -> LaneCursor:
@@ -169,29 +171,6 @@ class Stride:
             if (epoch, part, after - 1) >= stop:
                 return taken
             taken += cursor.rest
-
-
-def deal(cursors: Sequence[LaneCursor], waiting: Sequence[Ints], old: Stride, new: Stride) -> list[LaneCursor]:
-    """Deal the remaining documents of the old lanes out to new ones: every document once.
-
-    Beyond what any old lane had reached, the new lanes take row groups as from a start. The row groups before that are
-    dealt out one by one, and waiting documents in runs, so that few row groups are read for them.
-    """
-    reached = max(cursor.reached for cursor in cursors)
-    if reached[0] - min(cursor.epoch for cursor in cursors) > _MOST_EPOCHS:
-        raise StateError(f"one lane is more than {_MOST_EPOCHS:,} epochs ahead of another; the state is damaged")
-    rest, documents = [], [NO_DOCUMENTS]
-    for lane, cursor in enumerate(cursors):
-        rest += [*cursor.rest, *old.take_all(cursor, lane, reached)]
-        documents += [waiting[lane], cursor.pending]
-    pending = np.concatenate(documents)
-    pending = pending[np.lexsort(pending.T[2::-1])]
-    shares = np.array_split(pending, new.num_lanes)
-    rest.sort()
-    return [
-        LaneCursor(*reached, skip=lane, rest=tuple(rest[lane :: new.num_lanes]), pending=shares[lane])
-        for lane in range(new.num_lanes)
-    ]
 
 
 @dataclass(frozen=True)
@@ -302,6 +281,30 @@ class SavedStream:
             return cls(Position(num_rows, num_lanes, lanes), dict(state["plan"]), dict(state["files"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the state of the stream is damaged: {error!r}") from error
+
+
+def deal(lanes: Mapping[int, LaneState], old: Stride, new: Stride) -> list[LaneCursor]:
+    """Deal the remaining documents of the old lanes out to new ones: every document once.
+
+    Beyond what any old lane had reached, the new lanes take row groups as from a start. The row groups before that are
+    dealt out one by one, and waiting documents in runs, so that few row groups are read for them.
+    """
+    cursors = [lane.cursor for lane in lanes.values()]
+    reached = max(cursor.reached for cursor in cursors)
+    if reached[0] - min(cursor.epoch for cursor in cursors) > _MOST_EPOCHS:
+        raise StateError(f"one lane is more than {_MOST_EPOCHS:,} epochs ahead of another; the state is damaged")
+    rest, documents = [], [NO_DOCUMENTS]
+    for number, lane in sorted(lanes.items()):
+        rest += [*lane.cursor.rest, *old.take_all(lane.cursor, number, reached)]
+        documents += [lane.documents, lane.cursor.pending]
+    pending = np.concatenate(documents)
+    pending = pending[np.lexsort(pending.T[2::-1])]
+    shares = np.array_split(pending, new.num_lanes)
+    rest.sort()
+    return [
+        LaneCursor(*reached, skip=lane, rest=tuple(rest[lane :: new.num_lanes]), pending=shares[lane])
+        for lane in range(new.num_lanes)
+    ]
 
 
 def is_nanochats(state: Any) -> bool:
