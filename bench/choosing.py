@@ -53,7 +53,7 @@ def main() -> None:
 def roads(text: Path, tokenizer: tokenfeed.Tokenizer, repetitions: int) -> None:
     """The streaming road beside the indexed one."""
     began = time.perf_counter()
-    tokenfeed.prepare(text, MADE / "store", tokenizer=tokenizer, split=None, workers=2)
+    tokenfeed.prepare(text, MADE / "store", tokenizer=tokenizer, val=None, workers=2)
     preparing = time.perf_counter() - began
     store = tokenfeed.open(MADE / "store")
 

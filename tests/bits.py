@@ -18,6 +18,7 @@ def write_store(path, shards, *, payload_bytes=12, splits=(None,), seal=True, se
     for number, lengths in enumerate(shards):
         with tokenfeed.Writer(
             path,
+            mode="append",
             columns=COLUMNS,
             spans=SPANS,
             split=splits[number % len(splits)],

@@ -28,17 +28,17 @@ class Done(NamedTuple):
     stderr: str
 
 
-def run(*arguments: object, cwd: Path | None = None, **environment: str) -> Done:
-    """What a command says and how it ends."""
+def run(*arguments: object, cwd: Path | None = None, width: int = WIDTH, **environment: str) -> Done:
+    """What a command says and how it ends, in a terminal of so many columns."""
     stdout, stderr, status = io.StringIO(), io.StringIO(), 0
     with (
         contextlib.chdir(cwd or "."),
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
-        mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), **environment}),
+        mock.patch.dict(os.environ, {"COLUMNS": str(width), **environment}),
         mock.patch.object(sys, "argv", ["tokenfeed", *map(str, arguments)]),
-        mock.patch.object(printing.console, "_width", WIDTH),  # COLUMNS is looked at when a console is made
-        mock.patch.object(printing.to_stderr, "_width", WIDTH),
+        mock.patch.object(printing.console, "_width", width),  # COLUMNS is looked at when a console is made
+        mock.patch.object(printing.to_stderr, "_width", width),
     ):
         try:
             main()

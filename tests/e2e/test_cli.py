@@ -1,12 +1,15 @@
 """The commands, as a user types them."""
 
 import json
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import tokenfeed
 from command_line import run, run_process
+from golden import golden_texts, golden_tokenizer
 
 
 def test_inspect(store_path, plain):
@@ -68,3 +71,85 @@ def test_errors_are_one_block_and_tracebacks_on_request(tmp_path):
     assert "NotAStoreError" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Traceback" in run("--debug", "inspect", tmp_path).stderr
+
+
+HOSTILE = "\x1b]0;owned\x07\x9b31m \u202e[/x]"
+
+
+def is_harmless(text):
+    return not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A store whose payload and whose codec talk to the terminal, and to Rich."""
+    codec = SimpleNamespace(name="[/x]", encode=str.encode, decode=lambda data: bytes(data).decode())
+    path = tmp_path / "store"
+    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, spans={"documents": "utf8", "notes": codec}) as writer:
+        writer.append({"tokens": np.arange(40)}, documents=HOSTILE, notes=HOSTILE)
+    return path
+
+
+def test_text_of_others_reaches_no_terminal_as_it_is(hostile, tmp_path):
+    done = run("inspect", hostile)
+    assert done.returncode == 0, done.stderr
+    assert "[/x]" in done.stdout
+    assert "\\u001b]0;owned\\u0007\\u009b31m \\u202e[/x]" in done.stdout
+    for arguments in (
+        ("inspect", hostile),
+        ("inspect", hostile, "--json"),
+        ("verify", hostile),
+        ("inspect", tmp_path / f"no{HOSTILE}"),
+        ("pack", hostile, "--length", 8, "--table", HOSTILE),
+    ):
+        done = run(*arguments)
+        assert is_harmless(done.stdout + done.stderr), arguments
+    assert json.loads(run("inspect", hostile, "--json").stdout)["samples"]["Span 0 of documents"]["payload"] == HOSTILE
+
+
+def test_a_damaged_file_with_a_hostile_name_is_told_harmlessly(hostile):
+    (hostile / f"evil{chr(27)}[31m").mkdir()
+    (shard,) = [path for path in hostile.iterdir() if (path / "tokens.npy").exists()]
+    shard.joinpath("tokens.npy").write_bytes(b"")
+    done = run("verify", hostile)
+    assert done.returncode == 1
+    assert is_harmless(done.stdout + done.stderr)
+
+
+def test_tokens_are_shown_as_text_and_nothing_is_cut_at_80_columns(tmp_path):
+    tokenizer = golden_tokenizer()
+    tokenizer.save(tmp_path / "tokenizer")
+    payload = {"url": "https://example.org/" + "/".join(f"part-{number}" for number in range(20))}
+    text = golden_texts()[0][:300]
+    with tokenfeed.Writer(
+        tmp_path / "store",
+        columns={"tokens": "uint16"},
+        spans={"documents": "json"},
+        name="a-shard-with-a-long-name" * 3,
+    ) as writer:
+        writer.append({"tokens": tokenizer.encode(text)}, documents=payload)
+    done = run("inspect", tmp_path / "store", "--tokenizer", tmp_path / "tokenizer", width=80)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    flowing = "".join(done.stdout.split())
+    assert "".join(text[:100].split()) in flowing
+    assert payload["url"] in flowing
+    view = tokenfeed.open(tmp_path / "store").windows(16)
+    with tokenfeed.Loader(view, 2, rank=0, world_size=1, run=tmp_path / "run.jsonl") as loader:
+        next(loader)
+    done = run("trace", tmp_path / "run.jsonl", "--step", 0, "--tokenizer", tmp_path / "tokenizer", width=80)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    flowing = "".join(done.stdout.split())
+    assert "a-shard-with-a-long-name" * 3 in flowing
+    assert "https://example.org/part-0/part-1" in flowing
+    first = tokenizer.decode(view[int(tokenfeed.Run(tmp_path / "run.jsonl").trace(0)[0].index)].tokens)
+    assert "".join(repr(first).split())[:40] in flowing
+
+
+def test_one_of_a_thing_is_said_in_the_singular(tmp_path):
+    with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
+        writer.append({"tokens": np.arange(20)}, documents={})
+    told = run("verify", tmp_path / "store").stdout + run("pack", tmp_path / "store", "--length", 32).stdout
+    assert "1 shard," in told
+    assert "1 row of" in told
+    assert not re.search(r"\b1 (shards|rows|spans|files|documents|problems)\b", told)

@@ -5,8 +5,11 @@ from importlib.metadata import version
 import pytest
 from typer.main import get_command
 
+import tokenfeed
 from command_line import run, run_process
-from tokenfeed.cli import app
+from golden import golden_tokenizer
+from tokenfeed.cli import _list_flags, app
+from tokenfeed.cli.console import _in_flags
 
 COMMANDS = sorted(get_command(app).commands)
 
@@ -83,6 +86,56 @@ def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path):
     for secret in ("pass-word", "abcdef"):
         assert secret not in done.stderr + done.stdout
     assert "Traceback" in run_process(*arguments, "--debug", PYTHONPATH=str(tmp_path / "ways")).stderr
+
+
+def told(*arguments):
+    """The words of an error, without the box around them."""
+    done = run(*arguments)
+    assert done.returncode == 2, done
+    return " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_errors_speak_in_flags(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"body": "a"}\n')
+    golden_tokenizer().save(tmp_path / "tokenizer")
+    words = told("prepare", tmp_path / "a.jsonl", "-o", tmp_path / "out", "--tokenizer", tmp_path / "tokenizer")
+    assert "--text-column …" in words
+    assert "text_column" not in words
+    words = told(
+        "train-tokenizer", tmp_path / "a.jsonl", "-o", tmp_path / "out", "--text-column", "body", "--val", "2.5"
+    )
+    assert words.startswith("╭─ ArgumentError")
+    assert "--val" in words
+    assert "val=" not in words
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("name it: text_column='body'", "name it: --text-column body"),
+        ("length is 0; it must be at least 1", "--length is 0; it must be at least 1"),
+        ("give dtype='uint16' or 'uint32'", "give --dtype uint16 or 'uint32'"),
+        ("bos=… (--bos) before; or separator=None (--no-separator)", "--bos … before; or --no-separator"),
+        ("val=None, val='last', replace_changed=True", "--val none, --val last, --replace-changed"),
+        (
+            "workers=0 works in one process. the path is /a?part=3",
+            "--workers 0 works in one process. the path is /a?part=3",
+        ),
+        ("store is a store; prepare into another", "store is a store; prepare into another"),
+        ("the length is 3, and Permutation(n=3)", "the length is 3, and Permutation(n=3)"),
+    ],
+)
+def test_names_of_options_become_flags(message, told):
+    assert _in_flags(message, _list_flags()) == told
+
+
+def test_a_run_that_does_not_publish(store_path, tmp_path):
+    view = tokenfeed.open(store_path).windows(8)
+    with tokenfeed.Loader(view, 2, rank=0, world_size=1, run=tmp_path / "run.jsonl") as loader:
+        next(loader)
+    words = told("top", tmp_path / "run.jsonl")
+    assert 'observe.publish(loader, "run.stats.jsonl")' in words
+    assert "does not publish" in words
 
 
 def test_usage_errors_name_the_option():

@@ -28,7 +28,8 @@ SIZES = ("--length", LENGTH, "--vocabulary", VOCABULARY, "--width", 16, "--batch
 def store(tmp_path):
     rng = np.random.default_rng(0)
     for split, num_windows in (("train", 300), ("val", NUM_VALIDATION)):
-        with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, split=split, sync=False) as writer:
+        options = {"columns": {"tokens": "uint16"}, "split": split, "sync": False}
+        with tokenfeed.Writer(tmp_path / "store", mode="append", **options) as writer:
             writer.append({"tokens": np.cumsum(rng.integers(0, 3, num_windows * LENGTH + 1)) % VOCABULARY})
     return tmp_path / "store"
 

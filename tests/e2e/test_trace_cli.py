@@ -112,7 +112,23 @@ def test_where_a_document_was_seen(path, delivered):
     assert run_json("trace", path, "--where", "id=17", "--where", "url=https://web/17", "--epochs", 0)["rows"] == first
     assert run_json("trace", path, "--where", "id=17", "--where", "url=https://web/18")["rows"] == []
     assert f"{first[0]['sample']}" in run("trace", path, "--document", 17).stdout
-    assert "No row" in run("trace", path, "--where", "id=x").stdout
+
+
+def test_why_no_document_was_found(path, delivered):
+    told = run("trace", path, "--where", "id=x").stdout
+    assert "No row of epochs 0:1 has it: no document has such a payload" in told
+    assert "no payload has a field 'nope'; there are 'id', 'url'" in run("trace", path, "--where", "nope=1").stdout
+
+
+def test_what_was_seen_is_told_from_what_is_planned(path, delivered):
+    assert "Step 2: 6 rows, seen" in run("trace", path, "--step", 2).stdout
+    assert (
+        "Step 200: 6 rows, planned: the run is not known to have got there" in run("trace", path, "--step", 200).stdout
+    )
+    rows = run_json("trace", path, "--document", 17, "--epochs", "0:60")["rows"]
+    assert {row["planned"] for row in rows if row["step"] < 4} <= {False}
+    assert {row["planned"] for row in rows if row["step"] > 40} == {True}
+    assert "planned" in run("trace", path, "--document", 17, "--epochs", "50:60").stdout
 
 
 def test_what_cannot_be_traced(path, delivered, tmp_path):

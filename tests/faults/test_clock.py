@@ -72,7 +72,8 @@ def test_a_loader_its_run_file_and_its_snapshots(store_path, tmp_path):
 WRITING = """
 import json, sys, tokenfeed
 for number in range(6):
-    with tokenfeed.Writer(sys.argv[1], columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
+    options = {"mode": "append", "columns": {"tokens": "uint16"}, "spans": {"documents": "json"}}
+    with tokenfeed.Writer(sys.argv[1], **options) as writer:
         writer.append({"tokens": range(number, number + 9)}, documents=number)
 print(json.dumps([shard.name for shard in tokenfeed.open(sys.argv[1]).shards]))
 """

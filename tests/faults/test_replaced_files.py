@@ -89,6 +89,7 @@ def test_a_manifest_that_is_rewritten_under_a_loader(store_path):
                 tokens = np.full(60, number, np.uint16)
                 with tokenfeed.Writer(
                     store_path,
+                    mode="append",
                     columns=columns,
                     spans={"documents": "json", "concepts": "msgpack"},
                     name=f"z{number:05}",

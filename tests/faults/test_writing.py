@@ -20,7 +20,7 @@ path, seed = sys.argv[1], int(sys.argv[2])
 for round in itertools.count():
     if round == 1:
         print("the first shards are there", flush=True)
-    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, spans={"documents": "json"},
+    with tokenfeed.Writer(path, mode="append", columns={"tokens": "uint16"}, spans={"documents": "json"},
                           name=f"{seed}-{round}", shard_bytes=20_000, sync=False) as writer:
         for number in range(100):
             tokens = (np.arange(100 + number) + number).astype(np.uint16)

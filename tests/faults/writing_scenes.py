@@ -43,7 +43,8 @@ class Scene(NamedTuple):
 
 def add_documents(path: Path, split: str, documents: PlainStore, first: int, **options: Any) -> None:
     """As a script would that goes on where it was: in shards whose names sort behind those that are there."""
-    given = {"columns": COLUMNS, "spans": SPANS, "split": split, "name": f"{split}-{first:03d}", "shard_bytes": 1200}
+    given = {"mode": "append", "columns": COLUMNS, "spans": SPANS, "split": split, "shard_bytes": 1200}
+    given["name"] = f"{split}-{first:03d}"
     with tokenfeed.Writer(path, **{**given, **options}) as writer:
         for document in documents.documents[first:]:
             lengths = [length for length, _ in document.concepts]

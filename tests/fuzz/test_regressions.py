@@ -25,7 +25,7 @@ from tokenfeed.plan.plan import Plan
 from tokenfeed.storage import objects
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.finding import read_listing
-from tokenfeed.text.streaming.state import SavedStream
+from tokenfeed.text.streaming.lanes import SavedStream
 
 DEEP = b"[" * 100_000
 
@@ -46,7 +46,7 @@ def test_json_that_is_nested_too_deep(tmp_path):
     with pytest.raises(StateError, match="line 1"):
         tokenfeed.Run(tmp_path / "run.jsonl")
     (tmp_path / "stats.jsonl").write_bytes(DEEP + b"\n")
-    with pytest.raises(StateError, match="no snapshot"):
+    with pytest.raises(StateError, match="no live statistics"):
         read_snapshots(tmp_path / "stats.jsonl")
 
 

@@ -20,8 +20,8 @@ from tokenfeed.text.sources import json_lines
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line
 from tokenfeed.text.sources.portions import TextRules
-from tokenfeed.text.streaming.cursors import LaneCursor
 from tokenfeed.text.streaming.documents import FileDocuments
+from tokenfeed.text.streaming.lanes import LaneCursor
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 TEXT = st.one_of(st.text(CHARACTERS, max_size=40), st.sampled_from(["", 'a "b" \\ \n\t', "é😀" * 90, "x" * 700]))
@@ -283,7 +283,7 @@ def streamed(path: Path) -> list[str]:
         return []
     documents = FileDocuments(files, golden_tokenizer(), refill_size=3)
     try:
-        return [text for chunk in documents.read(0, 1, LaneCursor(0, 0, 0, 0), epochs=1) for text in chunk.texts]
+        return [text for chunk in documents.read(0, 1, LaneCursor(0, 0, 0, 0), epochs=1) for text in chunk.content]
     except FormatError as error:
         if "found no document in a whole epoch" not in str(error):
             raise
@@ -326,7 +326,7 @@ def test_a_store_and_a_stream_have_the_same_tokens(tmp_path):
     lines = [json.dumps({"text": text}) for text in texts]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines[:2], '{"text": null}', "", *lines[2:]]))
     tokenizer = golden_tokenizer("tiktoken")
-    tokenfeed.prepare(tmp_path / "a.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=0, split=None)
+    tokenfeed.prepare(tmp_path / "a.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=0, val=None)
     assert [tokens for tokens, _ in contents_of(tmp_path / "store")] == [
         tokenizer.encode(text, prepend=tokenizer.bos_id).tolist() for text in texts
     ]

@@ -3,12 +3,10 @@
 from itertools import islice
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiers import examples
-from tokenfeed.errors import FitError
 from tokenfeed.text.streaming.packer import Packer, Packing
 
 BOS = 1
@@ -202,14 +200,3 @@ def test_split_bounds_how_long_a_document_waits():
         waits = [row_number - arrived[number] for number in first_pieces[:, 5].tolist() if number in arrived]
         longest_wait = max([longest_wait, *waits])
     assert 0 < longest_wait <= 110
-
-
-def test_padding_keeps_documents_whole_and_says_so_when_none_ever_fits():
-    packer = Packer(Packing.padding(length=3, buffer_size=2), np.uint32, BOS)
-
-    def refill():
-        packer.add(np.arange(5, dtype=np.uint32), np.array([0, 5]), np.zeros((1, 4), np.int64))
-        return True
-
-    with pytest.raises(FitError, match="longer than a row of 4 tokens"):
-        packer.fill(np.empty((1, 4), np.uint32), np.array([0]), np.array([3]), refill)

@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import typer
 
@@ -55,6 +56,21 @@ def _options(
     """Both options are handled before this runs: `main` removes --debug."""
 
 
+def _list_flags() -> dict[str, str]:
+    """The options of all commands by their names in Python; those that the library calls otherwise come last."""
+    group: Any = typer.main.get_command(app)
+    options = [
+        each for command in group.commands.values() for each in command.params if each.param_type_name == "option"
+    ]
+    flags = {option.name.strip("_"): max(option.opts, key=len) for option in options}
+    return flags | {
+        "slice_bytes": "--slice-mb",
+        "shard_bytes": "--shard-mb",
+        "stores": "--store",
+        "separator": "--separator",
+    }
+
+
 def main() -> None:
     """Run the command line. Prints errors as one block and exits: status 2 for errors raised on purpose, else 3.
 
@@ -68,5 +84,5 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        show_error(error)
+        show_error(error, _list_flags())
         sys.exit(2 if isinstance(error, TokenfeedError) else 3)

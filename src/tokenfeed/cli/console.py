@@ -16,21 +16,6 @@ from rich.text import Text
 from tokenfeed import errors
 from tokenfeed.errors import printable
 
-__all__ = [
-    "console",
-    "make_table",
-    "print_json",
-    "progress_bar",
-    "show_bytes",
-    "show_count",
-    "show_error",
-    "styled",
-    "tell",
-    "tell_done",
-    "tell_facts",
-    "to_stderr",
-]
-
 console = Console()
 to_stderr = Console(stderr=True)
 
@@ -49,19 +34,37 @@ _SYSTEM_SUGGESTIONS = {
     errno.EMFILE: "Too many files are open: `ulimit -n 8192` allows more.",
     errno.ENOSPC: "The disk is full: free some space and run the command again.",
 }
+_LONGEST_MESSAGE = 4_000
 _SECRET = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\?)[^\s'\"<>]*=[^\s'\"<>]*")
 
 
-def show_error(error: Exception) -> None:
-    """Print an error as one block: its message and a suggestion. Unexpected ones lose what looks like a secret."""
-    message, title = str(error), type(error).__name__
+def show_error(error: Exception, flags: Mapping[str, str]) -> None:
+    """Print an error as one block: its message and a suggestion. Unexpected ones lose what looks like a secret.
+
+    `flags` are the options of the command line by their names in Python, in which messages speak.
+    """
+    message, title = _in_flags(str(error), flags), type(error).__name__
     if not isinstance(error, errors.TokenfeedError):
-        message, title = _SECRET.sub("…", message).strip() or "(no message)", f"Unexpected {title}"
+        message, title = _SECRET.sub("…", message[:_LONGEST_MESSAGE]).strip() or "(no message)", f"Unexpected {title}"
     suggestion = next(told for kind, told in _SUGGESTIONS if isinstance(error, kind))
     if isinstance(error, OSError):
         suggestion = _SYSTEM_SUGGESTIONS.get(error.errno or 0, suggestion)
     parts = [styled(message), *([styled(suggestion, style="dim")] if suggestion else [])]
     to_stderr.print(Panel(Group(*parts), title=Text(title), title_align="left", border_style="red"))
+
+
+def _in_flags(message: str, flags: Mapping[str, str]) -> str:
+    """`--text-column body` for `text_column='body'`, and `--length is 0` for `length is 0`."""
+
+    def write(found: re.Match[str]) -> str:
+        flag, value = flags[found[1]], (found[2] or "").strip("'\"")
+        if value == "None":
+            return f"{flag} none" if found[1] == "val" else f"--no-{flag.removeprefix('--')}"
+        return flag if value in ("", "True") else f"{flag} {value}"
+
+    names = "|".join(map(re.escape, flags))
+    message = re.sub(rf"(?<![\w.?&/-])({names})=('[^']*'|\"[^\"]*\"|[\w.…/*-]*)(?: \(--[\w-]+\))?", write, message)
+    return re.sub(rf"\A({names})(?= is (?:[-\d'\"]|None|True|False|missing))", lambda found: flags[found[1]], message)
 
 
 def styled(*parts: str | tuple[str, str], style: str = "") -> Text:

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TinyModel"]
-
 Weights = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.integer[Any]]
 

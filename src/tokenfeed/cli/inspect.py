@@ -3,7 +3,8 @@ from typing import Annotated, Any
 import typer
 
 from tokenfeed.cli.console import console, make_table, print_json, show_bytes, tell, tell_facts
-from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath
+from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath, TokenizerPath, load_decoder
+from tokenfeed.errors import quantity
 from tokenfeed.store.describe import describe
 from tokenfeed.store.store import open_store
 
@@ -16,10 +17,13 @@ def command(
     dtype: Dtype = None,
     eos: Eos = None,
     sample: Annotated[int, typer.Option(help="Number of the window and document to show.", min=0)] = 0,
+    tokenizer: TokenizerPath = None,
     as_json: Json = False,
 ) -> None:
     """Show the contents of a store: shards, columns, spans, sizes, and a decoded sample."""
-    description = describe(open_store(path, split=split, dtype=dtype, eos=eos), sample=sample)
+    description = describe(
+        open_store(path, split=split, dtype=dtype, eos=eos), sample=sample, decode=load_decoder(tokenizer)
+    )
     if as_json:
         print_json({"path": path, **description})
     else:
@@ -27,12 +31,17 @@ def command(
 
 
 def _show(path: str, described: dict[str, Any]) -> None:
+    splits = [
+        f"{name or 'no split'}: {quantity(size['items'], 'item')}, {quantity(size['shards'], 'shard')}"
+        for name, size in described["splits"].items()
+    ]
     tell_facts(
         {
             "path": path,
             "items": f"{described['num_items']:,}",
             "shards": f"{described['num_shards']:,}",
-            "splits": ", ".join(described["splits"]) or "none",
+            "splits": "; ".join(splits) or "none",
+            **({"shown here": f"split {described['split']!r}; --split shows another, or all"} if splits else {}),
             "size": show_bytes(described["num_bytes"]),
             "tokenizer": described["tokenizer"] or "not recorded",
             "identity": described["identity"],

@@ -1,11 +1,12 @@
 """Options that several commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Dtype", "Eos", "Inputs", "Json", "RunPath", "Split", "StorePath", "TextOption", "Val", "parse_val"]
+_SHOWN_TOKENS = 200
 
 StorePath = Annotated[str, typer.Argument(metavar="PATH", help="A store, or a token file of another system.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")]
@@ -13,8 +14,10 @@ Inputs = Annotated[
     list[str], typer.Argument(metavar="INPUT...", help="Parquet, JSONL or text: files, folders, patterns, addresses.")
 ]
 TextOption = Annotated[str, typer.Option(help="The column, or key, that holds the text.")]
-Split = Annotated[str | None, typer.Option(help="Read only the shards of this split.")]
+Split = Annotated[str | None, typer.Option(help='Split to read, or "all"; "train" where there are splits.')]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of a raw token file that does not record it, such as uint16.")]
+TokenizerPath = Annotated[str | None, typer.Option("--tokenizer", help="Tokenizer by which tokens are shown as text.")]
+Decoder = Callable[[Any], str]
 Eos = Annotated[int | None, typer.Option(help="Token that ends a document, for files without document boundaries.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Val = Annotated[
@@ -34,3 +37,13 @@ def parse_val(given: list[str] | None) -> float | str | list[str] | None:
         return float(given[0])
     except ValueError:
         return None if given[0] == "none" else given[0]
+
+
+def load_decoder(tokenizer: str | None) -> Decoder | None:
+    """What makes text of tokens, at most a few lines of it."""
+    if tokenizer is None:
+        return None
+    from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+
+    decode = Tokenizer.load(tokenizer).decode
+    return lambda tokens: decode(tokens[:_SHOWN_TOKENS])

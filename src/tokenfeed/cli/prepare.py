@@ -146,24 +146,19 @@ def _show_plan(report: "Report") -> None:
 
 
 def _show(report: "Report") -> None:
-    sources = [(source.name, source.files, source.counts) for source in report.sources[:_SOURCES]]
+    tell_done(str(report)) if report.is_complete else tell(str(report))
     if len(report.sources) > 1:
-        sources.append(("all", report.num_files, report.total))
-    names = ("documents", "tokens", "input_bytes", "val_tokens", "malformed", "null", "dropped")
-    rows = [(name, f"{files:,}", *(f"{getattr(counts, each):,}" for each in names)) for name, files, counts in sources]
-    numbers = ["files", *(name.replace("_", " ") for name in names)]
-    console.print(make_table(("source", *numbers), rows, right=numbers, bare=True))
+        numbers = ("files", "documents", "tokens", "bytes", "val tokens")
+        rows = [
+            (source.name, source.files, of.documents, of.tokens, of.input_bytes, of.val_tokens)
+            for source in report.sources[:_SOURCES]
+            for of in [source.counts]
+        ]
+        shown = [(name, *(f"{number:,}" for number in row)) for name, *row in rows]
+        console.print(make_table(("source", *numbers), shown, right=numbers, bare=True))
     if len(report.sources) > _SOURCES:
         tell(f"  and {quantity(len(report.sources) - _SOURCES, 'source')} more; --json has all", style="dim")
     for problem in report.problems:
         tell(("· ", "dim"), f"left out: {problem}")
-    if report.is_complete:
-        tell_done(f"{report.path} is complete and sealed, {quantity(report.shards, 'shard')}")
-    else:
-        left = quantity(report.num_slices - report.slices, "slice")
-        tell(f"{report.path} is not complete: other parts still have to make {left}")
-    speed = f"{report.tokens_per_second / 1e6:,.2f} M tokens/s, {show_bytes(report.bytes_per_second)}/s"
-    did = f"{report.made:,} of {quantity(report.num_slices, 'slice')} in {report.seconds:.1f} s: {speed}"
     if report.retries:
-        did += f"; {report.retries:,} begun again because a worker died"
-    tell(f"  {did if report.made else 'nothing was missing'}", style="dim")
+        tell(f"  {quantity(report.retries, 'slice')} begun again because a worker died", style="dim")

@@ -9,8 +9,6 @@ from tokenfeed.cli.options import Dtype, Eos, Split
 if TYPE_CHECKING:
     from tokenfeed.ui import Server
 
-__all__ = ["command", "run_until_interrupted"]
-
 
 def command(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A store, a run or stats file, or a folder of text.")],

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from tokenfeed.cli.console import console, make_table, print_json, tell
-from tokenfeed.cli.options import Json, RunPath
+from tokenfeed.cli.options import Decoder, Json, RunPath, TokenizerPath, load_decoder
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.tracing import RowTrace, Sightings
+from tokenfeed.runs.tracing import RowTrace, Seen
 
 _MOST_ROWS = 1000
 _MOST_LINES = 8
@@ -29,15 +29,17 @@ def command(
     store: Annotated[
         list[str] | None, typer.Option(metavar="[SOURCE=]PATH", help="Where the data is now, if it was moved.")
     ] = None,
+    tokenizer: TokenizerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a step of a run was trained on, or in which steps a document is seen."""
+    """Show what a step of a run was trained on, or in which steps a document is seen, or is planned to be."""
     run = Run(path)
     stores = dict(_parse_store(text, run) for text in store or ())
     if (step is None) == (document is None and where is None):
         raise ArgumentError("give either --step, or a document by --document or --where")
     if step is not None:
-        rows = [_describe(row) for row in run.trace(step, rank=rank, stores=stores)]
+        decode = load_decoder(tokenizer)
+        rows = [_describe(row, decode) for row in run.trace(step, rank=rank, stores=stores)]
         if as_json:
             print_json({"run": path, "step": step, "rows": rows})
         else:
@@ -49,8 +51,10 @@ def command(
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
         print_json({"run": path, "epochs": epochs, "rows": [asdict(each) for each in seen]})
+    elif seen:
+        _show_seen(seen)
     else:
-        _show_seen(seen, epochs)
+        tell(f"No row of epochs {epochs} has it: {seen.why}.")
 
 
 class _Fields(dict[str, list[Any]]):
@@ -92,10 +96,11 @@ def _parse_range(text: str) -> range:
     return epochs
 
 
-def _describe(row: RowTrace) -> dict[str, Any]:
+def _describe(row: RowTrace, decode: Decoder | None) -> dict[str, Any]:
     documents = [(span.number, span.start, span.stop, span.payload) for span in row.documents]
     return {
-        **{name: getattr(row, name) for name in ("rank", "row", "sample", "source", "epoch", "index")},
+        **{name: getattr(row, name) for name in ("rank", "row", "sample", "source", "epoch", "index", "planned")},
+        **({} if decode is None else {"text": decode(row.content.tokens)}),
         "locations": [location._asdict() for location in row.locations],
         "documents": [dict(zip(("number", "start", "stop", "payload"), each, strict=True)) for each in documents],
     }
@@ -103,7 +108,9 @@ def _describe(row: RowTrace) -> dict[str, Any]:
 
 def _show_step(step: int, rows: Sequence[dict[str, Any]]) -> None:
     """Each row in a few lines, because a table of all this is wider than most terminals."""
-    tell(f"Step {step:,}: {quantity(len(rows), 'row')}", style="bold")
+    is_planned = any(row["planned"] for row in rows)
+    what = "planned: the run is not known to have got there" if is_planned else "seen"
+    tell(f"Step {step:,}: {quantity(len(rows), 'row')}, {what}", style="bold")
     for row in rows:
         source = f"source {row['source']}, " if row["source"] else ""
         place = f"{source}epoch {row['epoch']}, index {row['index']:,}"
@@ -114,6 +121,8 @@ def _show_step(step: int, rows: Sequence[dict[str, Any]]) -> None:
             + ("" if each["payload"] is None else f"  {_clip(repr(each['payload']))}")
             for each in row["documents"]
         )
+        if "text" in row:
+            tell("  ", _clip(repr(row["text"])))
 
 
 def _tell_some(lines: Iterable[str]) -> None:
@@ -128,12 +137,11 @@ def _clip(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _show_seen(seen: Sightings, epochs: str) -> None:
-    if not seen:
-        tell(f"No row of epochs {epochs} has it: {seen.why}.")
-        return
+def _show_seen(seen: Sequence[Seen]) -> None:
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
-    rows = [[getattr(each, name) for name in told] for each in seen[:_MOST_ROWS]]
-    console.print(make_table(told, rows))
+    rows = [
+        ["planned" if each.planned else "seen", *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]
+    ]
+    console.print(make_table(["", *told], rows))
     if len(seen) > _MOST_ROWS:
-        tell(f"and {len(seen) - _MOST_ROWS:,} rows more; --json shows all", style="dim")
+        tell(f"and {quantity(len(seen) - _MOST_ROWS, 'row')} more; --json shows all", style="dim")

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError
+from tokenfeed.errors import ArgumentError, CorruptionError, FitError
 from tokenfeed.format.npy import parse_header
 
 __all__ = ["SHIPPED", "Codec", "find_codec", "resolve_codec"]
@@ -42,7 +42,10 @@ class _Codec:
 
 
 def _pack_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FitError(f"the payload {value!r:.100} cannot be written as JSON: {error}") from error
 
 
 def _unpack_json(data: memoryview) -> Any:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError
-from tokenfeed.loader.delivery import Delivery, Stats
-from tokenfeed.loader.placing import PlacedLoader
+from tokenfeed.loader.delivery import Delivery, PlacedLoader, Stats
 from tokenfeed.observe.diagnosis import NO_STATS
 from tokenfeed.observe.machine import measure_memory
 from tokenfeed.storage.local import reading, writing
@@ -112,12 +111,13 @@ def find_stats_file(path: str | os.PathLike[str]) -> Path:
         if beside.exists():
             return beside
     if not given.is_file() and not _predecessor_of(given).is_file():  # while it is renamed there may be no file
-        raise NotFoundError(
-            f"there is no stats file {given}. A loader writes one if the training script calls "
-            f'observe.publish(loader, "{given.stem.removesuffix(".stats") or "run"}{SUFFIX}") (from tokenfeed import '
-            "observe)"
-        )
+        raise NotFoundError(f"there is no stats file {given}. {_how_to_publish(given)}")
     return given
+
+
+def _how_to_publish(path: Path) -> str:
+    name = f"{path.stem.removesuffix('.stats') or 'run'}{SUFFIX}"
+    return f'The training script writes one by `from tokenfeed import observe` and observe.publish(loader, "{name}")'
 
 
 def _predecessor_of(path: Path) -> Path:
@@ -182,10 +182,7 @@ def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
     if not found:
         file = find_stats_file(path)
         if data.strip():
-            raise StateError(
-                f"{file} is not a stats file: it holds no snapshot. Call observe.publish(loader, …) in the training "
-                "script, and give the file it writes"
-            )
+            raise StateError(f"{file} holds no live statistics: this run does not publish. {_how_to_publish(file)}")
         raise StateError(f"{file} is empty: the training script has published nothing yet")
     return found
 

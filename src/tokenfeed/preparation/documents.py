@@ -57,6 +57,7 @@ class WorkerSetup:
         documents = "json" if self.recipe.keep else None
         return Writer(
             self.out,
+            mode="append",
             columns={"tokens": self.recipe.dtype, **({} if function is None else function.columns)},
             spans={"documents": documents, **({} if function is None else function.spans)},
             split=split,

@@ -1,5 +1,6 @@
 """The views that a run was over, opened again and checked to be the same. A plan knows samples by number alone."""
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -77,12 +78,13 @@ def open_data(place: Any, identity: str, told: str) -> Store:
         raise ArgumentError(f"{told} is to be found in {place!r}; expected a path, paths, a Store or a view")
     if isinstance(place, list) and len(place) == 1:
         (place,) = place
-    store = open_store(place)
+    store = open_store(place, split="all")
     if store.identity != identity:
-        for split in store.splits:
-            part = open_store(place, split=split)
-            if part.identity == identity:
-                return part
+        for split in (*filter(None, store.splits), None):
+            with contextlib.suppress(MissingError):  # no split is taken by default where there is no "train"
+                part = open_store(place, split=split)
+                if part.identity == identity:
+                    return part
     _check_identity(store.identity, identity, told, place)
     return store
 

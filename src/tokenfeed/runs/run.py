@@ -51,9 +51,9 @@ class Run:
         begin = start.batch_sizes.after(start.samples, step - start.step, start.world_size)
         size = start.batch_sizes.at(begin)
         if rank is not None and not 0 <= rank < start.world_size:
-            raise ArgumentError(f"step {step} ran on {start.world_size} ranks; there was no rank {rank}")
+            raise ArgumentError(f"step {step} ran on {quantity(start.world_size, 'rank')}; there was no rank {rank}")
         if start.stop is not None and begin >= start.stop:
-            raise ArgumentError(f"{self.path} has no step {step}: the run ended after {start.stop:,} samples")
+            raise ArgumentError(f"{self.path} has no step {step}: the run ended after {quantity(start.stop, 'sample')}")
         everything = rows_of(begin, size * start.world_size, 0, 1)
         samples: list[int] = (everything if rank is None else everything[rank :: start.world_size]).tolist()
         return [sample for sample in samples if start.stop is None or sample < start.stop]

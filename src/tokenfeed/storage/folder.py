@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,6 +92,15 @@ class LocalFolder:
         """Put a whole file in place unless there is one. Returns whether this call made it."""
         return create_bytes(self._path / name, data, sync=sync)
 
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it, if it is there."""
+        path = self._path / name
+        with writing(path):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
     def resolve(self, reference: str) -> str:
         """The path or address that a reference in one of its files stands for."""
         return clean(reference) if is_remote(reference) else self.path(local_path(reference))
@@ -146,6 +156,11 @@ class RemoteFolder:
 
     def create(self, name: str, data: bytes, *, sync: bool = True) -> bool:
         return objects.write(self.path(name), data, create=True)
+
+    def remove(self, name: str) -> None:
+        keys = [f"{name}/{key}" for key in objects.list_keys(self.path(name))]
+        for key in [*keys, *([name] if self.exists(name) else [])]:
+            objects.delete(self.path(key))
 
     def resolve(self, reference: str) -> str:
         return resolve(self.identity, reference)

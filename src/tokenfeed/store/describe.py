@@ -1,5 +1,6 @@
 """Facts about a store for people and scripts: what `tokenfeed inspect` shows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,14 @@ from tokenfeed.store.store import Store
 __all__ = ["describe", "describe_columns", "describe_table"]
 
 _SHOWN_ITEMS = 16
+_SHOWN_TOKENS = 200
 
 
-def describe(store: Store, *, sample: int = 0) -> dict[str, Any]:
-    """Facts about a store as JSON, with window and span number `sample` decoded. Reads no other items or spans."""
+def describe(store: Store, *, sample: int = 0, decode: Callable[[Any], str] | None = None) -> dict[str, Any]:
+    """Facts about a store as JSON, with window and span number `sample` decoded. Reads no other items or spans.
+
+    `decode` makes text of tokens.
+    """
     samples: dict[str, dict[str, Any]] = {}
     windows = store.windows(_SHOWN_ITEMS, extra=0)
     if sample < len(windows):
@@ -20,18 +25,23 @@ def describe(store: Store, *, sample: int = 0) -> dict[str, Any]:
         samples[f"Items {first:,} to {first + _SHOWN_ITEMS:,}"] = {
             name: np.array2string(window.column(name), threshold=_SHOWN_ITEMS, edgeitems=3, max_line_width=100)
             for name in store.columns
-        }
+        } | ({} if decode is None else {"text": decode(window.tokens)})
     for name, table in store.spans.items():
         if sample < len(table):
             span = table[sample]
             payload = span.payload if span.has_payload else "none"
             items = f"[{span.start:,}, {span.stop:,})"
             samples[f"Span {sample:,} of {name}"] = {"items": items, "payload": payload}
+            if decode is not None:
+                shown = np.arange(span.start, min(span.stop, span.start + _SHOWN_TOKENS))
+                text = decode(store.windows(1, extra=0).read(shown).column("tokens")[:, 0])
+                samples[f"Span {sample:,} of {name}"]["text"] = text
     return {
         "num_items": store.num_items,
         "num_shards": len(store.shards),
         "num_bytes": sum(shard.num_bytes for shard in store.shards),
-        "splits": store.splits,
+        "split": store.split,
+        "splits": {name: size._asdict() for name, size in store.splits.items()},
         "tokenizer": store.tokenizer,
         "provenance": dict(store.provenance),
         "identity": store.identity,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError, SampleIndexError
+from tokenfeed.errors import ArgumentError, CorruptionError, SampleIndexError, quantity
 from tokenfeed.kernels import items, posix, spans
 from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.remote import Remote, RemoteStats
@@ -108,7 +108,8 @@ class Reader:
         while status != posix.OK:
             stride, _, num_samples = items.windows_of(request)
             if status == posix.BAD_INDEX:
-                raise SampleIndexError(f"sample {indices[row]} is outside the view, which has {num_samples:,} samples")
+                count = quantity(num_samples, "sample")
+                raise SampleIndexError(f"sample {indices[row]} is outside the view, which has {count}")
             self._recover(status, file, self.starts, indices * stride)
             status, file, row = self._files.call(items.read_windows, indices, request, buffer)
 
@@ -187,7 +188,7 @@ class Reader:
                 raise SampleIndexError(
                     f"row {row} begins at item {positions[row]}; the store has {starts[-1]:,}"
                     if table is None
-                    else f"span {positions[row]} is outside {table!r}, which has {starts[-1]:,} spans"
+                    else f"span {positions[row]} is outside {table!r}, which has {quantity(int(starts[-1]), 'span')}"
                 )
             self._recover(status, file, starts, positions)
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
 from tokenfeed.store.sealing import differences, list_shards, load_entries, load_manifest, record_file
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
 
-__all__ = ["Content", "combine", "resolve"]
+__all__ = ["Content", "SplitSize", "as_paths", "combine", "resolve"]
 
 _FOREIGN = (".idx", ".bin", ".ds", ".npy")
 _DEEPEST = 16
@@ -27,6 +27,13 @@ _MOST_SHARDS = 1 << 22
 """Most shards of a combined store: nested ones multiply, and this many take some GB of memory."""
 _MOST_MANIFESTS = 1 << 16
 """Most manifests opened for a combined store: those of empty stores multiply as well."""
+
+
+class SplitSize(NamedTuple):
+    """How much of a store is of one split."""
+
+    shards: int
+    items: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +54,39 @@ class Content:
         return checksum(json.dumps([columns, list(self.manifest.spans.items()), shards]).encode())
 
     @property
-    def splits(self) -> list[str]:
-        return sorted({shard.split for shard in self.shards if shard.split is not None})
+    def splits(self) -> dict[str, SplitSize]:
+        """Sizes of the named splits, and of shards without as ""; nothing where no shard is of a named split."""
+        sizes: dict[str, SplitSize] = {}
+        for shard in self.shards:
+            shards, items = sizes.get(shard.split or "", (0, 0))
+            sizes[shard.split or ""] = SplitSize(shards + 1, items + shard.num_items)
+        return dict(sorted(sizes.items())) if sizes.keys() - {""} else {}
 
-    def select(self, split: str) -> "Content":
-        """Only the shards of one split."""
-        shards = [shard for shard in self.shards if shard.split == split]
-        if not shards:
-            raise MissingError(f"there is no split {split!r}; the store has {', '.join(self.splits) or 'no splits'}")
+    def select(self, split: str | None) -> "Content":
+        """The shards of one split, or of "all". Without a name, those of "train" and those that are of none."""
+        if split == "all":
+            return self
+        wanted = ("train", None) if split is None else (split,)
+        shards = [shard for shard in self.shards if shard.split in wanted]
+        if not shards and (split is not None or self.shards):
+            there = ", ".join(repr(name) for name in self.splits if name)
+            remedy = f'{there}: open one by split="…", or all of them by split="all"' if there else "no splits"
+            raise MissingError(f"there is no split {split or 'train'!r}; the store has {remedy}")
         return replace(self, shards=shards)
+
+
+def as_paths(given: Any) -> list[PathLike]:
+    """A path or address, or a list of them, as a list."""
+    paths = list(given) if isinstance(given, list | tuple) else [given]
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise ArgumentError(
+                f"{path!r:.100} cannot be opened: expected the path or address of a store, or a list of them, and got "
+                f"an object of type {type(path).__name__}"
+            )
+    if not paths:
+        raise ArgumentError("the list of stores to open is empty; expected at least one")
+    return paths
 
 
 def resolve(
@@ -72,10 +103,8 @@ def resolve(
     holds the identities of the combined stores that this one is part of.
     """
     if not isinstance(path, str | os.PathLike):
-        if len(path) == 0:
-            raise ArgumentError("the list of stores to open is empty; expected at least one")
         how: dict[str, Any] = {"dtype": dtype, "eos": eos, "verify": verify, "within": within}
-        return _concatenate([(display(one), resolve(one, **how)) for one in path])
+        return _concatenate([(display(one), resolve(one, **how)) for one in as_paths(path)])
     folder = open_folder(path)
     if folder.local is not None and not folder.exists(MANIFEST):
         content = _resolve_foreign(folder.local, dtype, eos)
@@ -166,7 +195,7 @@ def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos
     if isinstance(stores, str | os.PathLike) or not stores:
         raise ArgumentError("combine expects a list of at least one store")
     folder = open_folder(out)
-    contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in stores]
+    contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in as_paths(stores)]
     together = _concatenate(contents).manifest
     dtype_name = None if dtype is None else np.dtype(dtype).str
     references = tuple(Reference(folder.refer(name), content.identity, dtype_name, eos) for name, content in contents)

@@ -12,7 +12,7 @@ from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 
 __all__ = [
-    *("ShardList", "differences", "list_shards", "load_entries", "load_manifest"),
+    *("ShardList", "differences", "discard", "list_shards", "load_entries", "load_manifest"),
     *("parse_record", "record_file", "seal", "unseal"),
 ]
 
@@ -109,3 +109,13 @@ def unseal(path: PathLike | Folder, *, sync: bool) -> None:
     manifest = load_manifest(folder)
     if manifest.shards is not None:
         folder.replace(MANIFEST, replace(manifest, shards=None).to_json().encode(), sync=sync)
+
+
+def discard(folder: Folder) -> None:
+    """Remove a store and its packing plans. If this is interrupted, no store is left, rather than a part of one."""
+    folder.remove(MANIFEST)
+    committed = list_shards(folder).committed
+    for name in [*(f"{shard}/{SHARD}" for shard in committed), *committed]:
+        folder.remove(name)
+    for plan in () if folder.local is None else folder.local.glob(".packed-*"):
+        folder.remove(plan.name)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from tokenfeed.errors import ArgumentError, StateError
 
 __all__ = ["PACKING_ALGORITHM", "DocumentsSpec", "PackedSpec", "ViewSpec", "WindowsSpec"]
@@ -94,6 +96,8 @@ class WindowsSpec(ViewSpec):
     """Items whose windows stay together in every shuffle."""
 
     def __post_init__(self) -> None:
+        if not all(isinstance(each, int | np.integer) for each in (self.length, self.extra)):
+            raise ArgumentError(f"windows of length {self.length!r}, extra {self.extra!r}; both must be whole numbers")
         if self.length < 1 or self.extra < 0:
             raise ArgumentError(f"windows of length {self.length}, extra {self.extra}; they must be at least 1 and 0")
         if self.group is not None and (self.group < self.length or self.group % self.length):

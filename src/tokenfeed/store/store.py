@@ -1,7 +1,6 @@
 """`Store`: shards seen as one long array; and `open`, which makes one of whatever is at a path."""
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +18,7 @@ from tokenfeed.store.documents import Documents
 from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
 from tokenfeed.store.reader import ReadOptions
-from tokenfeed.store.resolve import resolve
+from tokenfeed.store.resolve import SplitSize, as_paths, resolve
 from tokenfeed.store.spec import DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
@@ -34,6 +33,11 @@ class Store(Data):
     refers to the store or its views any more. A store pickles by the path and options it was opened with.
     """
 
+    split: str | None = None
+    """The split that it was opened for, or "all"; None where there are no named splits."""
+    splits: Mapping[str, SplitSize] = {}
+    """Shards and items of every named split at its path, opened or not; of shards without a name, as ""."""
+
     def __reduce__(self) -> Any:
         return self.opening, ()
 
@@ -46,11 +50,6 @@ class Store(Data):
     def close(self) -> None:
         """Wait until fetched data is in the disk cache. The store can still be read: files are opened again."""
         self.reader.close()
-
-    @property
-    def splits(self) -> list[str]:
-        """The named splits that its shards belong to."""
-        return self.contents[0].splits
 
     def remote_stats(self) -> RemoteStats | None:
         """What fetching took since it was opened; None where all of it is local."""
@@ -81,14 +80,16 @@ class Store(Data):
         """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
 
         Windows of one `group` of items stay together when shuffled, so that a run may change to another length that
-        divides the group, in mid-epoch, and still see every item of the epoch once.
+        divides the group, in mid-epoch, and still see every item of the epoch once. The last items, which fill no whole
+        group, are in no epoch: `repr` of the view says how many.
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
         mark items that must not be learned.
 
         `dtype` is the dtype of the primary column in batches: int32 or int64, for a model that takes them from host
-        memory. By default it is the stored one, which is best for a device: `tokenfeed.torch.to_device` widens there.
+        memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
+        best for a device: `tokenfeed.torch.to_device` widens there.
         """
         return Windows(self, WindowsSpec(length, extra, group, **_delivery(columns, spans, loss_mask, dtype)))
 
@@ -145,8 +146,11 @@ class Store(Data):
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {column}" for name, column in self.columns.items())
-        shards = quantity(len(self.shards), "shard")
-        return f"Store({quantity(self.num_items, 'item')} in {shards}; {columns}; spans {list(self.spans)})"
+        size = f"{quantity(self.num_items, 'item')} in {quantity(len(self.shards), 'shard')}"
+        if self.splits:
+            there = ", ".join(f"{name or 'no split'} {count.items:,}" for name, count in self.splits.items())
+            size += f"; split {self.split!r} of {there}"
+        return f"Store({size}; {columns}; spans {list(self.spans)})"
 
 
 def open_store(
@@ -164,9 +168,11 @@ def open_store(
 ) -> Store:
     """Open a store, a file of another system, or several of either as one long array. Reads the manifest alone.
 
-    `split` takes the shards of one named split; without it all are taken. `dtype` is that of files which do not say
-    (raw nanoGPT and OLMo-core files); `eos`, the token that ends a document, makes documents of files that have no
-    boundaries. `codecs` are those of your own, for span payloads.
+    `split` takes the shards of one named split, or of "all". Without it, where a store has named splits, those of
+    "train" are taken, and those that are of none: validation data is never trained on by default.
+
+    `dtype` is that of files which do not say (raw nanoGPT and OLMo-core files); `eos`, the token that ends a document,
+    makes documents of files that have no boundaries. `codecs` are those of your own, for span payloads.
 
     `backend="pread"` reads positionally, with `reads_in_flight` rows under way at once; `"mmap"` maps the files, which
     is faster while they fit the page cache, slower when they do not, and kills the process when a file is truncated
@@ -179,16 +185,20 @@ def open_store(
     written is never delivered, but raises a CorruptionError. It reads the `shard.json` of every shard first. Files of
     other systems have no such checksums, and are refused.
     """
-    content = resolve(path, dtype=dtype, eos=eos, verify=verify)
-    if split is not None:
-        content = content.select(split)
-    paths = [display(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
+    if isinstance(path, Store):
+        raise ArgumentError(f"{path} is open already: use it as it is; tokenfeed.open(store.paths) opens it once more")
+    paths = [display(one) for one in as_paths(path)]
+    whole = resolve(path, dtype=dtype, eos=eos, verify=verify)
+    content = whole.select(split)
     options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
     how = {"split": split, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify, **options._asdict()}
     opening = partial(open_store, paths[0] if len(paths) == 1 else paths, **how)
     spans = content.manifest.spans.items()
     tables = {name: None if codec is None else find_codec(codec, known) for name, codec in spans}
-    return Store([content], content.manifest.columns, tables, options, paths=paths, opening=opening)
+    store = Store([content], content.manifest.columns, tables, options, paths=paths, opening=opening)
+    store.splits = whole.splits
+    store.split = (split or "train") if store.splits else None
+    return store
 
 
 def _delivery(

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, SampleIndexError
+from tokenfeed.errors import ArgumentError, SampleIndexError, quantity
 from tokenfeed.store.batch import HostBatch, Layout, Rows, Sample
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
 from tokenfeed.store.reader import Location
@@ -107,8 +107,10 @@ class View(ABC):
         return Sample(self.read(np.array([self._in_range(index)])), 0)
 
     def _in_range(self, index: int) -> int:
+        if not isinstance(index, int | np.integer):
+            raise ArgumentError(f"the number of a sample is {index!r}; expected a whole number, or a slice")
         if not -len(self) <= index < len(self):
-            raise SampleIndexError(f"sample {index} is outside the view, which has {len(self):,} samples")
+            raise SampleIndexError(f"sample {index} is outside the view, which has {quantity(len(self), 'sample')}")
         return index % len(self)
 
     def read(self, indices: Sequence[int] | Array, *, allocate: Callable[[int], Bytes] = new_bytes) -> HostBatch:

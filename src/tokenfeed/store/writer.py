@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
 from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, descr_to_json
 from tokenfeed.storage.folder import PathLike, open_folder
-from tokenfeed.store.sealing import differences, list_shards, load_manifest, seal, unseal
+from tokenfeed.store.sealing import differences, discard, list_shards, load_manifest, seal, unseal
 from tokenfeed.store.shard_writer import ShardWriter, Spans
 from tokenfeed.types import Array
 
@@ -29,7 +29,7 @@ class Writer:
 
     A shard is committed once it holds `shard_bytes`; from then on readers see it. A document is never split over two
     shards. A crash loses at most the shard being written. Writers take no locks: each owns its shards, in any process
-    and on any host. The last one to close seals the store.
+    and on any host. The last one to close seals the store, which completes it.
 
     The same holds in an object store (`s3://…`). There a shard is first written to a temporary folder on this machine
     (TMPDIR, which needs room for it), and uploaded when it is committed.
@@ -42,6 +42,7 @@ class Writer:
         self,
         path: PathLike,
         *,
+        mode: Literal["x", "append", "w"] = "x",
         columns: Mapping[str, Any],
         spans: Mapping[str, str | Codec | None] | None = None,
         split: str | None = None,
@@ -52,7 +53,10 @@ class Writer:
         sync: bool = True,
         seal: bool = True,
     ) -> None:
-        """`name` is the prefix of this writer's shard names, by which shards are ordered. No other writer may use it.
+        """`mode="x"` refuses a complete store, one that has been sealed, so that running a script again does not write
+        the same data twice. `"append"` adds to it; `"w"` removes it when the writer is made, and begins a new one.
+
+        `name` is the prefix of this writer's shard names, by which shards are ordered. No other writer may use it.
 
         `seal=False` never touches the manifest: for many writers on an unsealed store that is sealed once, after all
         of them are done.
@@ -73,6 +77,8 @@ class Writer:
         if not self._columns and not self._codecs:
             raise ArgumentError("a store needs at least one column or span table")
         self._split = None if split is None else check_name("split", split, where=str(self._folder))
+        if split == "all":
+            raise ArgumentError('split="all" stands for every split; choose another name, such as "train"')
         if name is None:  # one that sorts by time, so that a store grows at its end
             name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"
         self._name = check_name("shard", name, where=str(self._folder))
@@ -83,10 +89,19 @@ class Writer:
         self._shard: ShardWriter | None = None
         self._closed = False
         codec_names = {key: None if codec is None else codec.name for key, codec in self._codecs.items()}
-        self._create(Manifest(self._columns, codec_names, tokenizer, dict(provenance or {})))
+        self._create(Manifest(self._columns, codec_names, tokenizer, dict(provenance or {})), mode)
 
-    def _create(self, manifest: Manifest) -> None:
+    def _create(self, manifest: Manifest, mode: str) -> None:
+        if mode not in ("x", "append", "w"):
+            raise ArgumentError(f"mode is {mode!r}; expected 'x', 'append' or 'w'")
         self._folder.make()
+        if mode == "w":
+            discard(self._folder)
+        elif self._is_left_over() and self._is_left_over():  # again: another writer may just have made the manifest
+            raise ArgumentError(
+                f"{self._folder} holds shards and no {MANIFEST}: what is left of a store that was being replaced. "
+                'mode="w" removes them'
+            )
         if self._folder.create(MANIFEST, manifest.to_json().encode(), sync=self._sync):
             return
         existing = load_manifest(self._folder)
@@ -95,8 +110,17 @@ class Writer:
         ours = replace(manifest, tokenizer=manifest.tokenizer or existing.tokenizer)
         for what, there, here in differences(existing, ours):
             raise ArgumentError(
-                f"{self._folder} has {what} {there}; this writer has {here}. Use the same, or a new folder"
+                f'{self._folder} has {what} {there}; this writer has {here}. Use the same, or a new folder; mode="w" '
+                "replaces the store"
             )
+        if mode == "x" and existing.shards:
+            size = quantity(sum(entry.items for entry in existing.shards), "item")
+            raise ArgumentError(
+                f'{self._folder} is a complete store of {size}. mode="append" adds to it, mode="w" replaces it'
+            )
+
+    def _is_left_over(self) -> bool:
+        return not self._folder.exists(MANIFEST) and bool(list_shards(self._folder).committed)
 
     def append(self, columns: Mapping[str, Any], *, lengths: Sequence[int] | None = None, **spans: Any) -> None:
         """Add a document: its items in every column, and a new span in every table.
@@ -198,6 +222,13 @@ class Writer:
         if self._shard is not None:
             shard, self._shard = self._shard, None
             shard.abort()
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}: {column}" for name, column in self._columns.items())
+        begun = 0 if self._shard is None else self._shard.num_items
+        state = "closed" if self._closed else f"{quantity(begun, 'item')} in the shard being written"
+        done = quantity(self._num_shards, "shard")
+        return f"Writer({str(self._folder)!r}; {done} committed, {state}; {columns}; spans {list(self._codecs)})"
 
     def __enter__(self) -> Self:
         return self

@@ -4,6 +4,7 @@ Payloads and texts are the user's data and are shown unchanged. Everything else 
 (errors, provenance) goes through `without_paths`: the page gets no paths of this machine.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError
 
-__all__ = ["Json", "Query", "last_name", "pick", "plain", "without_paths"]
+__all__ = ["Json", "Query", "last_name", "pick", "plain", "to_bytes", "without_paths"]
 
 Json = dict[str, Any]
 
@@ -23,8 +24,9 @@ _MOST_ENTRIES = 64
 _DEEPEST = 6
 _LARGEST_EXACT = 1 << 53  # JavaScript's largest exact integer
 
-# An address with a scheme, or a path from the root: ends at white space or at a closing quote or bracket.
-_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"`<>|,;)\]}]+|(?<![\w.~/])(?:~|\.{1,2})?/[^\s'\"`<>|,;)\]}]*")
+# An address with a scheme, or a path from the root: ends at white space or at a closing quote or bracket. A scheme has
+# at most 20 letters, so that a long word is not read once for each of its letters.
+_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s'\"`<>|,;)\]}]+|(?<![\w.~/])(?:~|\.{1,2})?/[^\s'\"`<>|,;)\]}]*")
 
 
 class Query:
@@ -85,7 +87,7 @@ def _shorten(match: re.Match[str]) -> str:
 
 def _clean(text: str) -> str:
     """Like `without_paths`, except that a text that is one path as a whole may contain white space."""
-    is_path = text.startswith(("/", "~/")) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text)
+    is_path = text.startswith(("/", "~/")) or re.match(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://", text)
     return last_name(text) if is_path and "\n" not in text else without_paths(text)
 
 
@@ -97,7 +99,7 @@ def plain(value: Any, *, clean: bool = False, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        text = _clean(value) if clean else value
+        text = _clean(value[: 4 * _LONGEST_TEXT]) if clean else value
         return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
     if isinstance(value, int | np.integer):
         return int(value) if abs(int(value)) <= _LARGEST_EXACT else str(value)
@@ -116,6 +118,22 @@ def plain(value: Any, *, clean: bool = False, depth: int = 0) -> Any:
         listed = [plain(item, clean=clean, depth=depth + 1) for item in value[:_MOST_ENTRIES]]
         return listed if len(value) <= _MOST_ENTRIES else [*listed, f"… {len(value) - _MOST_ENTRIES:,} more"]
     return plain(str(value)[:_LONGEST_TEXT], clean=clean, depth=depth + 1)
+
+
+def to_bytes(answer: Json) -> bytes:
+    """JSON that every browser reads: half surrogates are escaped, and numbers that JSON lacks become text."""
+    try:
+        return json.dumps(answer, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(_finite(answer), separators=(",", ":")).encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def pick(source: Any, names: str) -> Json:

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import Counter
 
 import numpy as np
 
@@ -37,18 +36,13 @@ def reader_of(store: Store) -> Reader:
 def describe_store(subject: Subject, query: Query) -> Json:
     """Summary of the store. Takes O(shards) time on the server; the answer stays small."""
     store = subject[Store]
-    splits, items = Counter[str](), Counter[str]()
-    for shard in store.shards:
-        if shard.split:
-            splits[shard.split] += 1
-            items[shard.split] += shard.num_items
     return {
         "name": subject.name,
         "items": store.num_items,
         "shards": len(store.shards),
         "columns": describe_columns(store),
         "spans": [_describe_table(store, name) for name in store.spans],
-        "splits": [{"name": name, "shards": splits[name], "items": items[name]} for name in sorted(splits)],
+        "splits": [{"name": name, **size._asdict()} for name, size in store.splits.items() if name],
         "tokenizer": None if store.tokenizer is None else without_paths(store.tokenizer),
         "identity": store.identity if len(store.shards) else None,
         "provenance": plain(dict(store.provenance), clean=True),

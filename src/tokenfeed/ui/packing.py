@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.kernels import bestfit
 from tokenfeed.store.packing import pack_block
 from tokenfeed.store.store import Store
@@ -20,6 +21,7 @@ __all__ = ["pack_some", "show_rows"]
 
 _MOST_DOCUMENTS = 4096
 _MOST_ROWS = 40
+_MOST_PACKED = 1 << 18
 _MOST_LENGTH = 1 << 20
 
 
@@ -48,6 +50,11 @@ def show_rows(subject: Subject, query: Query) -> Json:
     lengths = store.spans[table].locate(np.arange(first, min(first + count, total)))[1]
     lengths = np.minimum(lengths, bestfit.LONGEST)
     width = length + 1
+    if lengths.sum() > _MOST_PACKED * width:
+        raise ArgumentError(
+            f"{quantity(lengths.size, 'document')} of {lengths.sum():,} items make more than {_MOST_PACKED:,} rows, "
+            "which the page does not pack. Choose longer rows or fewer documents"
+        )
     starts = np.concatenate(([0], np.cumsum(lengths)))
     rows = pack_some(lengths, width)
     items = int(starts[-1])

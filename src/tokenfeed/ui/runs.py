@@ -13,6 +13,7 @@ __all__ = ["describe_run", "find_document", "show_ledger", "trace_step"]
 
 _MOST_STARTS = 200
 _MOST_ROWS = 200
+_MOST_TRACED = 1 << 16
 _MOST_SEEN = 200
 _MOST_DOCUMENTS = 6
 _MOST_EPOCHS = 64
@@ -56,6 +57,12 @@ def show_ledger(subject: Subject, query: Query) -> Json:
 def trace_step(subject: Subject, query: Query) -> Json:
     """The rows of a step: sample, epoch, index, place on disk, and documents of each."""
     step = query.whole("step", 0)
+    start = subject[Run].leg_of(step).start
+    if start.batch_sizes.largest * start.world_size > _MOST_TRACED:
+        raise ArgumentError(
+            f"a step of this run has more than {_MOST_TRACED:,} rows, which the page does not trace. Use `tokenfeed "
+            f"trace RUN --step {step} --rank 0`"
+        )
     rows = subject[Run].trace(step)
     return {"step": step, "num_rows": len(rows), "rows": [_describe_row(row) for row in rows[:_MOST_ROWS]]}
 
@@ -64,7 +71,7 @@ def _describe_row(row: RowTrace) -> Json:
     documents = row.documents
     shown = [documents[number] for number in range(min(len(documents), _MOST_DOCUMENTS))]
     return {
-        **pick(row, "rank row sample epoch index source"),
+        **pick(row, "rank row sample epoch index source planned"),
         "places": [[without_paths(place.shard), place.start, place.stop] for place in row.locations[:_MOST_DOCUMENTS]],
         "num_documents": len(documents),
         "documents": [{**pick(span, "number start stop"), "payload": plain(span.payload)} for span in shown],

@@ -7,7 +7,6 @@ would go to every port of the host. The files of the page itself hold no data an
 """
 
 import hmac
-import json
 import secrets
 import sys
 import threading
@@ -20,7 +19,7 @@ from urllib.parse import parse_qsl
 from tokenfeed.errors import TokenfeedError, printable
 from tokenfeed.observe.metrics import explain_port
 from tokenfeed.ui import live, order, overview, packing, runs, samples, text_flow
-from tokenfeed.ui.messages import Json, Query, without_paths
+from tokenfeed.ui.messages import Json, Query, to_bytes, without_paths
 from tokenfeed.ui.subject import Subject
 
 __all__ = ["HEADER", "Server"]
@@ -142,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(answer, str):
             kind, body = _TYPES.get(answer.rpartition(".")[2], "text/plain"), self.server.files[answer]
         else:
-            body = json.dumps(answer, separators=(",", ":")).encode()
+            body = to_bytes(answer)
         if self.command != "GET" or "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # what may follow is not read
         self.send_response_only(status)
@@ -183,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return 200, _ANSWERS[question](subject, Query(dict(parse_qsl(query))))
         except TokenfeedError as error:
-            return 400, {"error": type(error).__name__, "message": without_paths(str(error), subject.homes)}
+            return 400, {"error": type(error).__name__, "message": without_paths(str(error)[:10_000], subject.homes)}
         except Exception as error:  # noqa: BLE001 (the message may hold paths, which the page must not see)
             print(printable(f"tokenfeed serve: {question}: {type(error).__name__}: {error}"), file=sys.stderr)
             return 500, {"error": "Error", "message": "This request failed. The terminal shows why."}

@@ -50,7 +50,8 @@ def download(uri, folder):
 
 
 def write(path, *values, **options):
-    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, spans={"documents": "json"}, **options) as writer:
+    given = {"mode": "append", "columns": {"tokens": "uint16"}, "spans": {"documents": "json"}}
+    with tokenfeed.Writer(path, **given, **options) as writer:
         for value in values:
             writer.append({"tokens": value}, documents=len(value))
 
@@ -99,13 +100,12 @@ def test_writers_go_on_where_others_stopped(remote, tmp_path, temporary):
     for path in (remote, tmp_path / "local"):
         write(path, [1, 2, 3], name="a", split="train")
         assert load_manifest(path).shards is not None
-        writer = tokenfeed.Writer(
-            path, columns={"tokens": "uint16"}, spans={"documents": "json"}, name="b", split="val", shard_bytes=1
-        )
+        given = {"mode": "append", "columns": {"tokens": "uint16"}, "spans": {"documents": "json"}}
+        writer = tokenfeed.Writer(path, **given, name="b", split="val", shard_bytes=1)
         writer.append({"tokens": [4]}, documents=1)
         writer.append({"tokens": [5]}, documents=1)  # which commits the one before
         assert load_manifest(path).shards is None
-        assert tokenfeed.open(path).num_items == 4
+        assert tokenfeed.open(path, split="all").num_items == 4
         writer.abort()
         write(path, [7], name="c")
         with pytest.raises(ArgumentError, match="exists already"):
@@ -113,7 +113,7 @@ def test_writers_go_on_where_others_stopped(remote, tmp_path, temporary):
         with pytest.raises(ArgumentError, match="has columns"):
             tokenfeed.Writer(path, columns={"tokens": "uint32"}, spans={"documents": "json"})
         tokenfeed.seal(path)
-        assert tokenfeed.open(path).splits == ["train", "val"]
+        assert list(tokenfeed.open(path).splits) == ["", "train", "val"]
     check_same(remote, tmp_path / "local")
     assert list(temporary.iterdir()) == []
 
@@ -170,7 +170,8 @@ def test_stores_on_an_http_server(www, tmp_path):
     for one in ("a", "b", "both"):
         check_same(f"{url}/{name}/{one}", folder / name / one)
         assert verify(f"{url}/{name}/{one}").problems == []
-    writer = tokenfeed.Writer(folder / name / "a", columns={"tokens": "uint16"}, spans={"documents": "json"})
+    options = {"columns": {"tokens": "uint16"}, "spans": {"documents": "json"}}
+    writer = tokenfeed.Writer(folder / name / "a", mode="append", **options)
     writer.append({"tokens": [1]})
     writer._commit()
     with pytest.raises(ArgumentError, match=r"not sealed.*tokenfeed\.seal"):
@@ -220,8 +221,8 @@ import numpy as np
 import tokenfeed
 path, name, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 for round in range(rounds) if rounds else itertools.count():
-    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, spans={"documents": "json"}, name=f"{name}-{round}",
-                          shard_bytes=3000) as writer:
+    with tokenfeed.Writer(path, mode="append", columns={"tokens": "uint16"}, spans={"documents": "json"},
+                          name=f"{name}-{round}", shard_bytes=3000) as writer:
         for number in range(30):
             writer.append({"tokens": np.arange(100 + number) + number}, documents=[number, 100 + number])
     print("one round", flush=True)

@@ -189,6 +189,12 @@ def start_server():
         yield lambda path: stack.enter_context(serving(path))
 
 
+@pytest.fixture
+def start_client(start_server):
+    """Ask a server of something of its own."""
+    return lambda path: Client(start_server(path))
+
+
 @pytest.fixture(scope="session")
 def browser():
     names = ("chromium", "chromium-browser", "google-chrome")

@@ -1,12 +1,19 @@
 """Who is let in, and what nobody is told, by real requests to real servers."""
 
+import contextlib
 import http.client
 import json
 import socket
+import time
 from importlib import resources
 from urllib.parse import quote
 
+import numpy as np
 import pytest
+
+import tokenfeed
+from tokenfeed.ui.messages import plain, to_bytes, without_paths
+from tokenfeed.ui.server import _Handler
 
 ASSETS = ["/", "/app.js", "/dom.js", "/style.css", "/icon.svg"]
 QUESTIONS = {
@@ -218,3 +225,72 @@ def test_nonsense_is_survived(clients, store_server):
     assert connection.getresponse().status in (400, 403)
     connection.close()
     assert clients["store"].get("/api/subject")[0] == 200
+
+
+def test_a_request_that_never_ends_is_cut_off(store_server, clients, monkeypatch):
+    monkeypatch.setattr(_Handler, "timeout", 0.2)
+    waiting = [socket.create_connection(("127.0.0.1", store_server.port), 30) for _ in range(20)]
+    for each in waiting:
+        each.sendall(b"GET /api/subject HTTP/1.1\r\nHost: local")
+    assert clients["store"].get("/api/subject")[0] == 200
+    for each in waiting:
+        assert each.recv(100) == b""
+        each.close()
+
+
+def test_connections_are_bounded(store_server, clients):
+    waiting = [socket.create_connection(("127.0.0.1", store_server.port), 30) for _ in range(200)]
+    refused = 0
+    for each in waiting:
+        each.settimeout(0.05)
+        with contextlib.suppress(TimeoutError):
+            refused += each.recv(100) == b""
+    for each in waiting:
+        each.close()
+    assert refused > 100
+    deadline = time.monotonic() + 30
+    status = 0
+    while status != 200 and time.monotonic() < deadline:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            status = clients["store"].get("/api/subject")[0]
+    assert status == 200
+
+
+def test_work_is_bounded_however_large_the_data(start_client, tmp_path):
+    """A document of 2·10⁹ tokens, most of them a hole, in rows of one; and a run of four million rows a step."""
+    with tokenfeed.Writer(
+        tmp_path / "store", columns={"tokens": "uint16"}, spans={"documents": "json"}, sync=False
+    ) as writer:
+        writer.append({"tokens": np.zeros(1 << 22, np.uint16)}, documents={})
+    client = start_client(tmp_path / "store")
+    assert "does not pack" in client.ask("packing", length=1, status=400)["message"]
+    assert client.ask("packing", length=64)["rows"] > 1
+    view = tokenfeed.open(tmp_path / "store").windows(16)
+    options = {"rank": 0, "world_size": 1 << 20, "run": tmp_path / "run.jsonl", "prefetch": 0}
+    with tokenfeed.Loader(view, 4, **options) as loader:
+        next(loader)
+    client = start_client(tmp_path / "run.jsonl")
+    assert "tokenfeed trace" in client.ask("trace", step=0, status=400)["message"]
+
+
+def test_text_that_is_no_text_and_numbers_that_are_none(start_client, tmp_path):
+    with tokenfeed.Writer(
+        tmp_path / "store",
+        columns={"tokens": "uint16", "weight": "float32"},
+        spans={"documents": "msgpack"},
+        sync=False,
+    ) as writer:
+        payload = {"half": "a", "nan": float("nan"), "most": float("inf")}
+        writer.append({"tokens": np.arange(9), "weight": np.full(9, np.nan)}, documents=payload)
+    client = start_client(tmp_path / "store")
+    told = client.ask("sample", view="documents")
+    assert told["spans"]["documents"]["spans"][0]["payload"] == {"half": "a", "nan": "nan", "most": "inf"}
+    assert client.ask("search", text="\udc80".encode("utf8", "surrogatepass"))["found"] == []
+    assert to_bytes({"a": [float("nan"), {"b": "\ud800"}]}) == b'{"a":["nan",{"b":"\\ud800"}]}'
+
+
+def test_a_long_text_is_cleaned_in_no_time():
+    """A pattern that begins anew at every letter would take hours for these."""
+    for text in ("a" * 1_000_000, "?" * 1_000_000, "/" * 1_000_000, "a." * 500_000):
+        assert len(plain(text, clean=True)) <= 2001
+        without_paths(text)

@@ -215,7 +215,7 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(NotFoundError, match=r"observe\.publish"):
         observe.read_snapshots(tmp_path / "run.jsonl")
     (tmp_path / "run.jsonl").write_text('{"plan": {}}\n')
-    with pytest.raises(StateError, match="is not a stats file"):
+    with pytest.raises(StateError, match="no live statistics"):
         observe.read_snapshots(tmp_path / "run.jsonl")
     (tmp_path / "run.stats.jsonl").write_text("")
     with pytest.raises(StateError, match="is empty"):

@@ -17,7 +17,6 @@ from tokenfeed.errors import (
     StateError,
 )
 from tokenfeed.runs.comparison import compare
-from tokenfeed.store.spec import ViewSpec
 
 
 def deliver(view, path, steps=3, batch_size=4, *, state=None, **options):
@@ -61,7 +60,7 @@ def test_views_are_opened_again_from_the_run_file(store, path, make):
     batches = deliver(view, path)
     run = tokenfeed.Run(path)
     (source,) = run.starts[0].plan.sources
-    again = store.view(ViewSpec.from_json(source.view))
+    again = store.view(source.spec)
     assert again.spec.sample == view.spec.sample
     assert len(again) == len(view)
     np.testing.assert_array_equal(again[3].tokens, view[3].tokens)
@@ -154,7 +153,8 @@ def test_the_data_has_moved(store, store_path, path, tmp_path):
 def test_the_data_has_changed(store, store_path, path):
     deliver(store.windows(64), path)
     columns = {"tokens": "uint16", "frame": ("uint8", (2, 3))}
-    with tokenfeed.Writer(store_path, columns=columns, spans={"documents": "json", "concepts": "msgpack"}) as writer:
+    spans = {"documents": "json", "concepts": "msgpack"}
+    with tokenfeed.Writer(store_path, mode="append", columns=columns, spans=spans) as writer:
         frame = np.zeros((3, 2, 3), np.uint8)
         writer.append({"tokens": [1, 2, 3], "frame": frame}, documents="new", concepts=None)
     changed = tokenfeed.open(store_path)
@@ -172,7 +172,12 @@ def test_the_data_has_changed(store, store_path, path):
 def test_the_data_is_one_split(tmp_path, path):
     for split in ("train", "val"):
         with tokenfeed.Writer(
-            tmp_path / "split", columns={"tokens": "u1"}, spans={"documents": "json"}, split=split, sync=False
+            tmp_path / "split",
+            mode="append",
+            columns={"tokens": "u1"},
+            spans={"documents": "json"},
+            split=split,
+            sync=False,
         ) as writer:
             for number in range(9):
                 writer.append({"tokens": [number] * 5}, documents=[split, number])

@@ -1,8 +1,10 @@
 """The writer: what it refuses, how shards roll over, several writers on one store, sealing."""
 
 import contextlib
+import itertools
 import json
 import multiprocessing
+import pickle
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import tokenfeed
 from tiers import pick
 from tokenfeed.errors import ArgumentError, CorruptionError, FitError, FormatError, MissingError, NotAStoreError
+from tokenfeed.storage.folder import LocalFolder
 from tokenfeed.store.sealing import list_shards, load_manifest
 from tokenfeed.store.verify import verify
 
@@ -75,7 +78,7 @@ def test_a_failed_append_changes_nothing(tmp_path):
             (FitError, {}, {}),
             (FitError, {"tokens": [1], "more": [1]}, {}),
             (ArgumentError, {"tokens": [1]}, {"other": 1}),
-            (TypeError, {"tokens": [1]}, {"documents": object()}),
+            (FitError, {"tokens": [1]}, {"documents": object()}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [2]}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [2, -1]}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [1], "documents": ["a", "b"]}),
@@ -92,7 +95,9 @@ def test_an_exception_in_the_with_block_discards_the_shard_under_way(tmp_path):
     write(tmp_path, [1, 2, 3])
     with (
         contextlib.suppress(KeyboardInterrupt),
-        tokenfeed.Writer(tmp_path, columns=COLUMNS, spans={"documents": "json"}, shard_bytes=4) as writer,
+        tokenfeed.Writer(
+            tmp_path, mode="append", columns=COLUMNS, spans={"documents": "json"}, shard_bytes=4
+        ) as writer,
     ):
         writer.append({"tokens": [4, 5]}, documents=0)
         writer.append({"tokens": [6, 7]}, documents=0)
@@ -155,7 +160,7 @@ def test_a_closed_writer_takes_nothing_more(tmp_path):
 def test_a_committed_shard_is_never_written_again(tmp_path):
     write(tmp_path, [1], name="part")
     with pytest.raises(ArgumentError, match="exists already"):
-        write(tmp_path, [2], name="part")
+        write(tmp_path, [2], name="part", mode="append")
     assert tokenfeed.open(tmp_path).num_items == 1
 
 
@@ -169,20 +174,110 @@ def test_what_a_killed_writer_left_behind_is_written_over(tmp_path):
 
 def test_splits(tmp_path):
     write(tmp_path, [1, 2, 3], split="train", name="a")
-    write(tmp_path, [4], split="val", name="b")
-    write(tmp_path, [5, 6], split="train", name="c")
-    assert tokenfeed.open(tmp_path).splits == ["train", "val"]
-    assert tokenfeed.open(tmp_path).num_items == 6
+    write(tmp_path, [4], split="val", name="b", mode="append")
+    write(tmp_path, [5, 6], split="train", name="c", mode="append")
+    assert tokenfeed.open(tmp_path, split="all").num_items == 6
     assert tokenfeed.open(tmp_path, split="val").windows(1, extra=0)[0].tokens.tolist() == [4]
     assert tokenfeed.open(tmp_path, split="train").windows(5, extra=0)[0].tokens.tolist() == [1, 2, 3, 5, 6]
-    with pytest.raises(MissingError, match="train, val"):
+    with pytest.raises(MissingError, match=r"no split 'test'; the store has 'train', 'val': open one"):
         tokenfeed.open(tmp_path, split="test")
+    with pytest.raises(ArgumentError, match="stands for every split"):
+        tokenfeed.Writer(tmp_path / "other", columns={"tokens": "u2"}, split="all")
+
+
+def test_validation_data_is_not_trained_on_by_default(tmp_path):
+    write(tmp_path, [1, 2, 3], split="train", name="a")
+    write(tmp_path, [4], split="val", name="b", mode="append")
+    store = tokenfeed.open(tmp_path)
+    assert (store.num_items, store.split) == (3, "train")
+    assert "3 items in 1 shard; split 'train' of train 3, val 1;" in repr(store)
+    assert "4 items in 2 shards; split 'all' of train 3, val 1;" in repr(tokenfeed.open(tmp_path, split="all"))
+    for split in (None, "train", "val", "all"):
+        assert tokenfeed.open(tmp_path, split=split).splits == {"train": (1, 3), "val": (1, 1)}
+    assert pickle.loads(pickle.dumps(store)).num_items == 3
+    assert verify(tmp_path).num_shards == 2
+
+    # Parts without splits are not left out of what is opened together; those of validation are.
+    write(tmp_path / "plain", [7, 8])
+    assert tokenfeed.open([tmp_path, tmp_path / "plain"]).num_items == 5
+    tokenfeed.combine([tmp_path, tmp_path / "plain"], tmp_path / "combined")
+    assert tokenfeed.open(tmp_path / "combined").num_items == 5
+    assert tokenfeed.open(tmp_path / "combined", split="all").num_items == 6
+    plain = tokenfeed.open(tmp_path / "plain")
+    assert (plain.split, plain.splits) == (None, {})
+    assert "split" not in repr(plain)
+
+
+def test_a_store_without_training_data_is_refused_by_default(tmp_path):
+    write(tmp_path, [4], split="val")
+    with pytest.raises(MissingError, match=r"no split 'train'; the store has 'val': .* split=\"all\""):
+        tokenfeed.open(tmp_path)
+    assert tokenfeed.open(tmp_path, split="val").num_items == 1
+
+
+def test_a_script_that_runs_twice_does_not_write_twice(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    with pytest.raises(ArgumentError, match=r'complete store of 3 items\. mode="append" adds to it, mode="w" replaces'):
+        write(tmp_path, [1, 2, 3])
+    assert tokenfeed.open(tmp_path).num_items == 3
+    write(tmp_path, [4], mode="append")
+    assert tokenfeed.open(tmp_path).num_items == 4
+    write(tmp_path, [5, 6], mode="w")
+    assert tokenfeed.open(tmp_path).windows(2, extra=0)[0].tokens.tolist() == [5, 6]
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+    assert verify(tmp_path).ok
+    with pytest.raises(ArgumentError, match="expected 'x', 'append' or 'w'"):
+        write(tmp_path, [1], mode="a")
+
+
+def test_an_empty_store_may_be_filled(tmp_path):
+    write(tmp_path)
+    write(tmp_path, [1])
+    assert tokenfeed.open(tmp_path).num_items == 1
+
+
+def test_a_store_is_replaced_by_one_of_other_columns_and_its_plans_go(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    tokenfeed.open(tmp_path).pack(2)
+    (tmp_path / "notes").mkdir()
+    with tokenfeed.Writer(tmp_path, mode="w", columns={"frame": "u1"}) as writer:
+        writer.append({"frame": [9]})
+    assert list(tokenfeed.open(tmp_path).columns) == ["frame"]
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("2")} == {"manifest.json", "notes"}
+
+
+@pytest.mark.parametrize("removed", range(7))
+def test_replacing_that_is_interrupted_leaves_no_mix(tmp_path, monkeypatch, removed):
+    """After any number of removals: no store, or the new one; what is left of the old one is never read."""
+    for value in (1, 2, 3):
+        write(tmp_path, [value], name=f"old{value}", mode="append")
+    remove, count = LocalFolder.remove, itertools.count()
+
+    def interrupted(folder, name):
+        if next(count) == removed:
+            raise KeyboardInterrupt
+        remove(folder, name)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(LocalFolder, "remove", interrupted)
+        write(tmp_path, [9], mode="w")
+    if removed == 0:
+        assert tokenfeed.open(tmp_path).num_items == 3
+    elif removed < 4:  # the manifest is gone, and a shard is still committed
+        with pytest.raises(NotAStoreError):
+            tokenfeed.open(tmp_path)
+        for mode in ("x", "append"):
+            with pytest.raises(ArgumentError, match=r'left of a store that was being replaced\. mode="w" removes them'):
+                write(tmp_path, [9], mode=mode)
+    write(tmp_path, [9], mode="w")
+    assert tokenfeed.open(tmp_path).windows(1, extra=0)[0].tokens.tolist() == [9]
+    assert tokenfeed.open(tmp_path).num_items == 1
 
 
 def test_a_lone_writer_seals(tmp_path):
     write(tmp_path, [1])
     assert [entry.items for entry in load_manifest(tmp_path).shards] == [1]
-    write(tmp_path, [2, 3])
+    write(tmp_path, [2, 3], mode="append")
     assert [entry.items for entry in load_manifest(tmp_path).shards] == [1, 2]
 
 
@@ -199,7 +294,7 @@ def test_the_last_of_several_writers_seals(tmp_path):
 
 def test_a_shard_committed_into_a_sealed_store_is_seen_at_once(tmp_path):
     write(tmp_path, [1])
-    writer = tokenfeed.Writer(tmp_path, columns=COLUMNS, spans={"documents": "json"}, shard_bytes=1)
+    writer = tokenfeed.Writer(tmp_path, mode="append", columns=COLUMNS, spans={"documents": "json"}, shard_bytes=1)
     writer.append({"tokens": [2]}, documents=0)
     writer.append({"tokens": [3]}, documents=0)
     assert tokenfeed.open(tmp_path).num_items == 2
@@ -210,10 +305,9 @@ def test_a_shard_committed_into_a_sealed_store_is_seen_at_once(tmp_path):
 
 
 def _write_many(path, number):
+    options = {"mode": "append", "columns": COLUMNS, "spans": {"documents": "json"}, "shard_bytes": 300, "sync": False}
     for round_ in range(5):
-        with tokenfeed.Writer(
-            path, columns=COLUMNS, spans={"documents": "json"}, name=f"{number}-{round_}", shard_bytes=300, sync=False
-        ) as writer:
+        with tokenfeed.Writer(path, name=f"{number}-{round_}", **options) as writer:
             for i in range(20):
                 writer.append({"tokens": np.full(50, number)}, documents=[number, round_, i])
 
@@ -269,7 +363,7 @@ def test_combine_refuses_what_does_not_fit_together(tmp_path):
 def test_a_combined_store_notices_that_a_part_changed(tmp_path):
     write(tmp_path / "a", [1])
     tokenfeed.combine([tmp_path / "a"], tmp_path / "all")
-    write(tmp_path / "a", [2])
+    write(tmp_path / "a", [2], mode="append")
     with pytest.raises(CorruptionError, match="Combine again"):
         tokenfeed.open(tmp_path / "all")
     assert not verify(tmp_path / "all").ok
@@ -301,7 +395,7 @@ def test_a_combined_store_that_consists_of_itself(tmp_path):
 def test_aligned_dtypes_are_the_same_to_a_second_writer(tmp_path):
     dtype = np.dtype([("a", "u1"), ("b", "<u8")], align=True)
     for value in (1, 2):
-        with tokenfeed.Writer(tmp_path, columns={"tokens": dtype}) as writer:
+        with tokenfeed.Writer(tmp_path, mode="append", columns={"tokens": dtype}) as writer:
             writer.append({"tokens": [(value, 5)]})
     assert tokenfeed.open(tmp_path).windows(2, extra=0)[0].tokens["a"].tolist() == [1, 2]
     assert verify(tmp_path).ok

@@ -29,7 +29,7 @@ from tokenfeed.errors import (
 from tokenfeed.text import TextFeed, Tokenizer, render, stream_chat
 from tokenfeed.text.sources.finding import Listing, write_listing
 from tokenfeed.text.streaming.chat import Conversations
-from tokenfeed.text.streaming.state import SavedStream
+from tokenfeed.text.streaming.lanes import SavedStream
 
 SMALL = {"batch_size": 2, "length": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1, "val": "last"}
 
@@ -59,6 +59,9 @@ def take(feed, count):
     [
         ({"batch_size": 0}, "batch_size is 0"),
         ({"length": 0}, "length is 0"),
+        ({"length": "16"}, "length is '16'; it must be a whole number"),
+        ({"buffer_size": 2.5}, "buffer_size is 2.5; it must be a whole number"),
+        ({"lanes": 0}, "lanes is 0"),
         ({"buffer_size": 0}, "buffer_size is 0"),
         ({"refill_size": 0}, "refill_size is 0"),
         ({"threads": 0}, "threads is 0"),
@@ -69,7 +72,7 @@ def take(feed, count):
         ({"sharding": "per_file", "seed": 1}, "seed permutes row groups"),
         ({"split": "test"}, "split is 'test'"),
         ({"lanes": 3, "world_size": 2, "rank": 0}, "3 lanes cannot be shared by 2 ranks"),
-        ({"lanes": 11}, "11 lanes, but there are only 10 row groups"),
+        ({"lanes": 11}, "11 lanes, but all files have only 10 row groups"),
         ({"lanes": 6, "sharding": "per_file"}, "6 lanes, but the largest file has only 5 row groups"),
         ({"world_size": 12, "rank": 3}, "12 lanes"),
     ],
@@ -471,7 +474,7 @@ def test_a_tokenizer_may_be_a_path_and_others_are_told_how_to_become_one(folder,
     for call in (lambda one: make(folder, one), lambda one: stream_chat(CHAT, one, **chat)):
         with pytest.raises(ArgumentError, match=r"tokenizer is a tiktoken.*Encoding; .*Tokenizer\.from_tiktoken\("):
             call(encoding)
-        with pytest.raises(ArgumentError, match=r"tokenizer is a builtins\.int; .*Tokenizer\.load"):
+        with pytest.raises(ArgumentError, match=r"tokenizer is a builtins\.int; pass a tokenfeed\.Tokenizer"):
             call(5)
         with pytest.raises(TokenfeedError, match="tok"):
             call("tok")

@@ -32,7 +32,7 @@ __all__ = ["ForeignFile", "open_all", "open_foreign"]
 
 _CAN_BE_OPENED = (
     "a store, Megatron .idx + .bin, datatrove .ds, NumPy or OLMo-core .npy, nanoGPT, llm.c or NeMo .bin, litdata; "
-    "and with dtype any other file of plain items"
+    "and with dtype=… any other file of plain items"
 )
 
 
@@ -44,7 +44,8 @@ def open_all(path: Path, *, dtype: Any = None, eos: int | None = None) -> list[F
         return [open_foreign(path, dtype=dtype, eos=eos)]
     index = litdata.find_index(path)
     if index is None or not index.chunks:
-        raise NotAStoreError(describe(path) or f"{path} is not a store: it has no {MANIFEST}")
+        how = "`tokenfeed prepare` makes a store of text, tokenfeed.Writer of tokens"
+        raise NotAStoreError(describe(path) or f"{path} is not a store: it has no {MANIFEST}. {how}")
     return litdata.open_litdata(path, index, dtype=as_dtype(dtype))
 
 
@@ -61,7 +62,7 @@ def open_foreign(path: Path, *, dtype: Any = None, eos: int | None = None) -> Fo
         index = Path(f"{path}.idx")
         if is_file(index):
             return open_megatron(index, dtype=given)
-        raise NotAStoreError(describe(path) or f"there is no file {path}. tokenfeed opens {_CAN_BE_OPENED}")
+        raise NotAStoreError(describe(path) or f"there is no file or folder {path}. tokenfeed opens {_CAN_BE_OPENED}")
     if path.suffix == ".idx":
         return open_megatron(path, dtype=given)
     if path.suffix == ".ds":

@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -51,7 +50,6 @@ class TextFiles:
         wait_seconds: float,
         count: int | None = None,
     ) -> None:
-        """The first `count` files, or all, that hold documents of a split."""
         mine = splits.pick(found, split)[:count]
         self.paths = tuple(shown(file.path) for file in mine)
         """Local paths, or addresses without user, password and query."""
@@ -65,8 +63,8 @@ class TextFiles:
         self._stored = tuple(StoredFile(file.path) for file in mine)
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
-        self._texts: dict[int, TextFile] = {}
-        self._recent: OrderedDict[int, None] = OrderedDict()
+        self._texts = [open_text(stored, text_column) for stored in self._stored]
+        self._recent: dict[int, None] = {}
         self._stamps: dict[int, tuple[int, int]] = {}
         self._closed = threading.Event()
 
@@ -97,7 +95,6 @@ class TextFiles:
         return cls(found, splits, split=split, text_column=text_column, wait_seconds=wait_seconds)
 
     def __len__(self) -> int:
-        """How many files there are."""
         return len(self.paths)
 
     def __repr__(self) -> str:
@@ -105,7 +102,8 @@ class TextFiles:
         told = [quantity(len(self), "file") + ("" if self.split == "all" else f" of split {self.split!r}")]
         told.append(first if first == last else f"{first} to {last}")
         if self.val_fraction:
-            told.append(f"{'without' if self.split == 'train' else 'only'} the {self.val_fraction:.3%} that are val")
+            which = "without" if self.split == "train" else "only"
+            told.append(f"{which} the {100 * self.val_fraction:g}% that are val")
         others = [file.name for file in self._all_found if file.name not in self.names]
         if others:
             told.append(f"not {others[0]}" + (f" and {len(others) - 1} more" if others[1:] else ""))
@@ -147,11 +145,7 @@ class TextFiles:
         )
 
     def digest(self, file: int) -> str:
-        """8 bytes, in hex, that stand for the content of a file, wherever it lies. Two small reads, or one request.
-
-        Parquet: of the footer and the size; others: of the size and the first and last 64 KiB; remote files: of the
-        size and the version.
-        """
+        """8 bytes, in hex, that stand for the content of a file, wherever it lies: see `StoredFile.digest`."""
         return self._ask(file, lambda texts: texts.digest())
 
     def documents(self) -> Iterator[str]:
@@ -177,9 +171,7 @@ class TextFiles:
     def close(self) -> None:
         """Close all files for good. A thread that waits for a file to arrive gets a ReadError."""
         self._closed.set()
-        with self._lock:
-            texts = list(self._texts.values())
-        for text in texts:
+        for text in self._texts:
             text.close()
 
     def _ask(self, file: int, question: Callable[[TextFile], Answer]) -> Answer:
@@ -190,14 +182,13 @@ class TextFiles:
             self._await(file)
         self._check_unchanged(file)
         with self._lock:
-            text = self._texts.get(file)
-            if text is None:
-                text = self._texts[file] = open_text(self._stored[file], self.text_column)
+            self._recent.pop(file, None)
             self._recent[file] = None
-            self._recent.move_to_end(file)
-            oldest = self._recent.popitem(last=False)[0] if len(self._recent) > _MAX_OPEN else None
-        if oldest is not None:
-            self._texts[oldest].close()
+            oldest = next(iter(self._recent))
+            if len(self._recent) > _MAX_OPEN:
+                del self._recent[oldest]
+                self._texts[oldest].close()
+            text = self._texts[file]
         answer = question(text)
         self._check_unchanged(file)
         return answer
@@ -220,13 +211,14 @@ class TextFiles:
         path = Path(self.paths[file])
         if self._found[file].listed is None:
             return
-        seen: dict[str, int] = {}
-        since = time.monotonic()
-        while not _is_there(path):
+        seen, since = dict[str, int](), time.monotonic()
+        while True:
+            with reading(str(path)):
+                if path.exists():
+                    return
             sizes = _arriving(path.parent)
-            if any(size > seen.get(name, -1) for name, size in sizes.items()):
-                since = time.monotonic()
-            seen |= sizes
+            if sizes != seen:
+                seen, since = sizes, time.monotonic()
             if time.monotonic() - since >= self._wait_seconds:
                 raise NotFoundError(
                     f"{path} is listed in {path.parent / 'files.json'} and has not arrived; nothing has for "
@@ -241,21 +233,12 @@ class _OneSplit:
 
     def __init__(self, group: Group, split: str, fraction: float) -> None:
         self.num_rows = group.num_rows
-        self._group = group
-        self._wants_val = split == "val"
-        self._fraction = fraction
+        self._group, self._split, self._fraction = group, split, fraction
 
     def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
+        fraction, wanted = self._fraction, self._split == "val"
         for first, texts in self._group.batches(size):
-            yield first, [text if text is not None and self._takes(text) else None for text in texts]
-
-    def _takes(self, text: str) -> bool:
-        return is_val(text, self._fraction) == self._wants_val
-
-
-def _is_there(path: Path) -> bool:
-    with reading(str(path)):
-        return path.exists()
+            yield first, [text if text is None or is_val(text, fraction) == wanted else None for text in texts]
 
 
 def _arriving(folder: Path) -> dict[str, int]:

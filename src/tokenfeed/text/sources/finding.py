@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.storage.address import is_remote, join, local_path, parse
@@ -26,6 +27,20 @@ _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson
 ENDINGS = (".parquet", *_JSONL, *_TXT)
 """Endings of the files that are read: Parquet, JSONL, and plain text (one document a file). Folders may hold others."""
 _LISTING = "files.json"
+_TOKENS = "holds tokens already: open it with tokenfeed.open, and train from it with a Loader"
+_FOREIGN = {
+    "manifest.json": "says that it is a store: open it with tokenfeed.open, and train from it with a Loader",
+    ".ds": _TOKENS,
+    ".idx": _TOKENS,
+    ".bin": _TOKENS,
+    ".npy": _TOKENS,
+    ".mds": "is of MosaicML Streaming: copy its samples to a Writer, as docs/guides/migrating.md shows",
+    ".arrow": "is of Hugging Face datasets: write it as Parquet with datasets.load_from_disk(…).to_parquet(…), or, if "
+    "it holds token ids, prepare it with tokens_column='input_ids'",
+    ".json": "is not read, since JSON must be one object a line: write it as JSONL",
+    ".csv": "is not read: write it as Parquet or JSONL",
+}
+"""What files that hold no text are, by the ends of their names, and what to do with them."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +69,14 @@ def find_files(source: PathLike | Sequence[PathLike], endings: tuple[str, ...] =
     The files are all local or all remote (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of
     the path; HTTP has neither patterns nor folders.
     """
-    given = [os.fspath(one) for one in ([source] if isinstance(source, str | os.PathLike) else source)]
+    listed = [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Iterable) else list(source)
+    strange = [one for one in listed if not isinstance(one, str | os.PathLike)]
+    if strange:
+        raise ArgumentError(
+            f"{str(strange[0])[:80]!r} is no path: give a file, a folder, a pattern, an address, or a list of these. "
+            "Documents in memory go into a file first, as JSONL or Parquet"
+        )
+    given = [os.fspath(one) for one in listed]
     if not given:
         raise ArgumentError("an empty list of files cannot be read")
     remote = [one for one in given if is_remote(one)]
@@ -138,12 +160,12 @@ def _expand_remote(source: str, endings: tuple[str, ...]) -> list[Found]:
     return _texts(address, [join(folder, name) for name in names], endings, is_folder=is_folder)
 
 
-def _texts(source: str, paths: Iterable[str], endings: tuple[str, ...], *, is_folder: bool) -> list[Found]:
+def _texts(source: str, paths: Sequence[str], endings: tuple[str, ...], *, is_folder: bool) -> list[Found]:
     """Those of the files in a folder, or matching a pattern, that hold text."""
     texts = sorted(path for path in paths if path.endswith(endings) and not path.rpartition("/")[2].startswith("."))
     if not texts:
         where = f"in the folder {source} there is" if is_folder else f"the pattern {source} matches"
-        raise NotFoundError(f"{where} no file ending in {', '.join(endings)}")
+        _refuse(source, sorted(paths), f"{where} no file ending in {', '.join(endings)}", NotFoundError)
     notes = [path for path in texts if kind_of(path) == "txt"]
     if is_folder and notes and len(notes) < len(texts):  # a note would be a document, or all of `val`
         raise ArgumentError(
@@ -156,8 +178,20 @@ def _texts(source: str, paths: Iterable[str], endings: tuple[str, ...], *, is_fo
 
 def _known(path: str, endings: tuple[str, ...], split: str | None = None) -> Found:
     if not path.endswith(endings):
-        raise ArgumentError(f"{path} cannot be read as text; its name must end in {', '.join(endings)}")
+        message = f"{path} cannot be read as text; its name must end in {', '.join(endings)}"
+        _refuse(path, [path], message, ArgumentError)
     return Found(path, listed=split)
+
+
+def _refuse(source: str, paths: Sequence[str], message: str, kind: type[Exception]) -> NoReturn:
+    """Raise, and say what lies there instead of text, where that is known."""
+    for ending, what in _FOREIGN.items():
+        for path in paths:
+            if path.endswith(ending):
+                raise kind(f"{path} {what}" if path == source else f"{source} holds no text: {Path(path).name} {what}")
+    if not paths and any(child.is_dir() for child in Path(source).glob("*")):
+        message += f". A pattern reads the folders inside it: {join(source, '**/*.parquet')}"
+    raise kind(message)
 
 
 def _check_distinct(found: Sequence[Found]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tokenfeed.errors import CorruptionError
+from tokenfeed.text.sources.portions import tokens_advice
 
 __all__ = ["LineError", "LongLine", "parse_line", "parse_object"]
 
@@ -45,13 +46,17 @@ def parse_line(line: bytes, column: str, keep: Sequence[str] = ()) -> tuple[str 
     try:
         text = fields[column]
     except KeyError:
-        raise LineError(
-            f"there is no {column!r}; the keys are {', '.join(list(fields)[:20]) or 'none'}. Name the one with the "
-            "text: text_column=…"
-        ) from None
+        names = list(fields)
+        advice = tokens_advice([name for name in names if _is_tokens(fields[name])])
+        raise LineError(f"there is no {column!r}; the keys are {', '.join(names[:20]) or 'none'}. {advice}") from None
     if text is not None and not isinstance(text, str):
-        raise LineError(f"{column!r} is {_kind(text)}; expected a string")
+        advice = f". {tokens_advice([column])}" if _is_tokens(text) else ""
+        raise LineError(f"{column!r} is {_kind(text)}; expected a string{advice}")
     return text, {name: fields.get(name) for name in keep}
+
+
+def _is_tokens(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
 
 
 def parse_object(line: bytes, column: str, keep: Sequence[str] = ()) -> dict[str, Any]:
@@ -66,7 +71,10 @@ def parse_object(line: bytes, column: str, keep: Sequence[str] = ()) -> dict[str
     try:
         fields = json.loads(str(line, "utf-8"))
     except UnicodeDecodeError as error:
-        raise LineError(f"the line is not UTF-8 ({error})") from error
+        raise LineError(f"the line is not UTF-8 ({error.reason} at byte {error.start:,})") from error
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at")
+        raise LineError(f"the line is not JSON ({what} at character {error.pos + 1:,})") from error
     except (ValueError, RecursionError) as error:
         raise LineError(f"the line is not JSON ({error})") from error
     if not isinstance(fields, dict):

@@ -104,7 +104,7 @@ class JsonlText:
         try:
             return parse_line(data, self._column)[0]
         except LineError as error:
-            raise FormatError(f"{self._file.name}, line {number}: {error}") from error
+            raise FormatError(f"{self._file.name}, line {number:,}: {error}") from error
 
     def _check_keys(self, rules: TextRules) -> None:
         """Check that keys which lines may lack are there at all: in one of the lines in the first MiB of the file."""
@@ -165,12 +165,7 @@ class _Lines:
     def __init__(self, file: StoredFile) -> None:
         self._file = file
         self._stream = file.stream()
-        self.byte = 0
-        """Where the next line begins, in the decompressed file."""
-        self.line = 0
-        """How many lines come before it, blank ones included."""
-        self.group = 0
-        """The group that comes next."""
+        self.byte = self.line = self.group = 0  # of the next line, in the decompressed file, blank lines included
 
     def seek(self, byte: int, line: int, *, group: int = 0) -> None:
         self._stream.seek(byte)
@@ -218,7 +213,6 @@ class _Lines:
             self.line = 0
 
     def stored_position(self) -> int:
-        """How many bytes of the file as it is stored have been read."""
         return cast(ByteStream, self._stream.raw).stored_position()
 
     def close(self) -> None:

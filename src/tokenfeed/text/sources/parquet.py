@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from tokenfeed.errors import CorruptionError, FormatError, MissingError, ReadError, TruncatedError
 from tokenfeed.storage.local import reading
-from tokenfeed.text.sources.portions import Portion, Tally, TextRules
+from tokenfeed.text.sources.portions import Portion, Tally, TextRules, tokens_advice
 from tokenfeed.text.sources.stored import StoredFile
 
 __all__ = ["ParquetText", "RowGroup"]
@@ -159,16 +159,17 @@ class ParquetText:
         places = schema.get_all_field_indices(name)
         if len(places) != 1:
             what = "no column" if not places else f"{len(places)} columns"
-            option = "text_column=…" if name == self.column else "keep=…"
+            tokens = [each.name for each in schema if _is_tokens(each.type)]
+            advice = "Name one that is there: keep=…" if name != self.column else tokens_advice(tokens)
             raise MissingError(
-                f"{self.name} has {what} {name!r}; its columns are {', '.join(schema.names) or 'none'}. Name one that "
-                f"is there: {option}"
+                f"{self.name} has {what} {name!r}; its columns are {', '.join(schema.names) or 'none'}. {advice}"
             )
         kind = schema.field(places[0]).type
         if name == self.column and not _is_text(kind):
+            advice = f". {tokens_advice([name])}" if _is_tokens(kind) else ""
             raise FormatError(
                 f"{self.name}: column {name!r} is {kind}, not text; expected strings, plain or dictionary-encoded, or "
-                "bytes that are UTF-8"
+                f"bytes that are UTF-8{advice}"
             )
         if name != self.column and not (_is_written_out(kind) or _fits_json(kind)):
             raise FormatError(
@@ -334,6 +335,13 @@ def _is_text(kind: Any) -> bool:
     import pyarrow as pa
 
     return str(kind.value_type if pa.types.is_dictionary(kind) else kind) in _TEXTS
+
+
+def _is_tokens(kind: Any) -> bool:
+    import pyarrow as pa
+
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(is_list and pa.types.is_integer(kind.value_type))
 
 
 def _is_written_out(kind: Any) -> bool:

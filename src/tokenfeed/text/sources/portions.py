@@ -13,11 +13,21 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from tokenfeed.errors import ArgumentError, FormatError
 
-__all__ = ["Group", "MemoryGroup", "Portion", "Tally", "TextFile", "TextRules"]
+__all__ = ["Group", "MemoryGroup", "Portion", "Tally", "TextFile", "TextRules", "tokens_advice"]
 
 _LISTED_PROBLEMS = 10
 
 Row = TypeVar("Row")
+
+
+def tokens_advice(columns: Sequence[str]) -> str:
+    """What to do where a text is looked for in vain, and these columns hold token ids."""
+    if not columns:
+        return "Name the one with the text: text_column=…"
+    return (
+        f"{columns[0]!r} holds tokens: the data is tokenised already. Prepare it with tokens_column={columns[0]!r}, "
+        "and train from that store"
+    )
 
 
 @dataclass(frozen=True)
@@ -85,24 +95,23 @@ class Group(Protocol):
 
 
 class TextFile(Protocol):
-    """One file, as groups for `stream` and as slices for `prepare`. Any number of threads may use it at once."""
+    """One file, as groups for `stream` and as slices for `prepare`. Any number of threads may use it at once.
+
+    Slice i is [bounds[i], bounds[i + 1]) of what `cut` returns, which depends on the file alone. All slices, one after
+    the other, are the file, and each is read in bounded memory.
+    """
 
     def num_groups(self) -> int: ...
 
-    def has_group(self, group: int) -> bool:
-        """Whether there is such a group; reads no further than to find out."""
+    def has_group(self, group: int) -> bool: ...
 
-    def read(self, group: int, start: int = 0) -> Group | None:
-        """A group from row `start` on; None when there is no such group."""
+    def read(self, group: int, start: int = 0) -> Group | None: ...
 
-    def cut(self, slice_bytes: int) -> list[int]:
-        """Where slices begin, and the end: slice i is [bounds[i], bounds[i + 1]). Depends on nothing but the file."""
+    def cut(self, slice_bytes: int) -> list[int]: ...
 
-    def read_slice(self, start: int, stop: int, rules: TextRules) -> Iterator[Portion]:
-        """The documents of a slice, in bounded memory. All slices of a file, one after the other, are the file."""
+    def read_slice(self, start: int, stop: int, rules: TextRules) -> Iterator[Portion]: ...
 
-    def digest(self) -> str:
-        """8 bytes, in hex, that stand for the content, wherever the file lies."""
+    def digest(self) -> str: ...
 
     def close(self) -> None:
         """Let go of descriptors; reading opens again."""

@@ -7,18 +7,19 @@ where one says val, the share is 0: the data has its split already.
 
 import fnmatch
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokenfeed.errors import ArgumentError, NotFoundError, quantity
-from tokenfeed.text.sources.finding import ENDINGS, Found
+from tokenfeed.text.sources.finding import ENDINGS, Found, PathLike
 from tokenfeed.text.sources.stored import shown
 
 __all__ = ["HASHED_CHARACTERS", "Splits", "Val", "choose_splits", "is_val", "named_split"]
 
-Val = float | str | Sequence[str] | None
+Val = float | PathLike | Sequence[PathLike] | None
 
 HASHED_CHARACTERS = 4096
 _WORDS = {
@@ -64,8 +65,8 @@ class Splits:
                 "out a share of the documents (val=0.001), the last file (val='last'), or files by name (val='part-9*')"
             )
         raise NotFoundError(
-            f"no file is left for split 'train': {quantity(len(found), 'file')}, such as {shown(found[0].path)}, "
-            f"{self.files[0] or 'left out'} by name, files.json or val=. split='all' reads every file"
+            f"no file is left for split 'train': {shown(found[0].path)} is {self.files[0] or 'left out'}, by its name "
+            "or folder, a files.json or val=. val=0.001 holds out a share of the documents; split='all' reads all files"
         )
 
 
@@ -103,12 +104,12 @@ def _check_fraction(value: float) -> float:
     return float(value)
 
 
-def _matching(found: Sequence[Found], val: str | Sequence[str]) -> set[int]:
+def _matching(found: Sequence[Found], val: PathLike | Sequence[PathLike]) -> set[int]:
     """Numbers of the files that `val` names."""
     if val == "last":
         return {len(found) - 1}
     numbers: set[int] = set()
-    for pattern in [val] if isinstance(val, str) else val:
+    for pattern in [os.fspath(one) for one in ([val] if isinstance(val, str | os.PathLike) else val)]:
         matches = {number for number, file in enumerate(found) if _matches(file, pattern)}
         if not matches:
             raise ArgumentError(f"val: no file is called {pattern!r}; the first of {len(found):,} is {found[0].name}")

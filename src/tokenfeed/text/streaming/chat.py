@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, FormatError
+from tokenfeed.errors import ArgumentError, FitError, FormatError, quantity
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.batch import HostBatch
@@ -135,14 +135,10 @@ def _assistant_part(part: Mapping[str, Any]) -> Iterator[Part]:
     match part:
         case {"type": "text", "text": str(text)}:
             yield text, _LEARNED
-        case {"type": "python", "text": str(text)}:
-            yield from (
-                ("<|python_start|>", _SPECIAL | _LEARNED),
-                (text, _LEARNED),
-                ("<|python_end|>", _SPECIAL | _LEARNED),
-            )
-        case {"type": "python_output", "text": str(text)}:
-            yield from (("<|output_start|>", _SPECIAL), (text, 0), ("<|output_end|>", _SPECIAL))
+        case {"type": "python" | "python_output" as kind, "text": str(text)}:
+            name, learned = ("python", _LEARNED) if kind == "python" else ("output", 0)
+            special = _SPECIAL | learned
+            yield from ((f"<|{name}_start|>", special), (text, learned), (f"<|{name}_end|>", special))
         case _:
             raise FormatError(
                 f"a part of an assistant's message is {str(part)[:80]}, not text, python or python_output"
@@ -204,7 +200,8 @@ class Conversations(Documents):
 
     def check(self, num_lanes: int) -> None:
         if len(self._conversations) < num_lanes:
-            raise ArgumentError(f"{num_lanes} lanes, but only {len(self._conversations)} conversations")
+            few = quantity(len(self._conversations), "conversation")
+            raise ArgumentError(f"{quantity(num_lanes, 'lane')}, but only {few}: some would have nothing to read")
 
     def encode(self, texts: list[Any]) -> Encoded:
         ids, mask, offsets = _render(texts, self._tokenizer)

@@ -7,41 +7,47 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from itertools import islice
-from typing import Any, NamedTuple
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotFoundError, PlanMismatchError, StateError
+from tokenfeed.errors import (
+    ArgumentError,
+    CorruptionError,
+    FormatError,
+    NotFoundError,
+    PlanMismatchError,
+    StateError,
+    quantity,
+)
 from tokenfeed.plan.state import check_parts
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.streaming.cursors import GroupedTexts, LaneCursor, Restart, Stride, deal
+from tokenfeed.text.streaming.lanes import GroupedTexts, LaneCursor, LaneState, Restart, Stride, check_whole, deal
 from tokenfeed.text.streaming.rows import StreamRows
-from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Ints
 
-__all__ = ["Documents", "Encoded", "FileDocuments", "TextChunk", "TokenChunk", "encode_ahead"]
+__all__ = ["Documents", "Encoded", "FileDocuments", "TokenChunk", "encode_ahead"]
 
 _CHUNKS_PER_CALL = 4
 
 Encoded = tuple[Array, Ints]
 """Documents as tokens: document i is tokens[offsets[i]:offsets[i + 1]]."""
+TextChunk: TypeAlias = "Chunk[list[Any]]"
+TokenChunk: TypeAlias = "Chunk[Encoded]"
+Content = TypeVar("Content")
 
 
-class TextChunk(NamedTuple):
-    texts: list[Any]
+class Chunk(NamedTuple, Generic[Content]):
+    """Documents on their way, as a list of texts or as tokens."""
+
+    content: Content
     references: Ints
     """(file, row group, row, tokens done) of each document; files count on from epoch to epoch."""
     after: LaneCursor
     """Where reading goes on after them."""
-
-
-class TokenChunk(NamedTuple):
-    tokens: Array
-    offsets: Ints
-    references: Ints
-    after: LaneCursor
 
 
 class Documents(ABC):
@@ -72,7 +78,6 @@ class Documents(ABC):
 
     @property
     def paths(self) -> list[str]:
-        """Files that the documents are read from."""
         return list(self._texts.paths)
 
     def stride(self, num_lanes: int) -> Stride:
@@ -90,7 +95,7 @@ class Documents(ABC):
             while len(cursor.pending):
                 references = cursor.pending[:size]
                 cursor = replace(cursor, pending=cursor.pending[size:])
-                yield TextChunk(self._read_again(references), references, cursor)
+                yield Chunk(self._read_again(references), references, cursor)
             while cursor.rest:
                 (file, group, start), *others = cursor.rest
                 rows = self._texts.read(file % self.num_files, group, start)
@@ -105,7 +110,7 @@ class Documents(ABC):
                     references[:, :2] = file, group
                     references[:, 2] = kept
                     empty_epoch = cursor.epoch + 1 if kept else empty_epoch
-                    yield TextChunk([text for text in texts if text is not None], references, cursor)
+                    yield Chunk([text for text in texts if text is not None], references, cursor)
                 cursor = done
             cursor = stride.take(cursor, lane)
             if cursor.epoch > empty_epoch:
@@ -116,19 +121,9 @@ class Documents(ABC):
     def _path(self, file: int) -> str:
         return self._texts.paths[file % self.num_files]
 
-    def _nothing(self, who: str) -> Exception:
-        paths = self._texts.paths
-        more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-        return FormatError(
-            f"{who} found no document in a whole epoch of {paths[0]}{more}: every text that it read is null. Leave out "
-            "such files, or use fewer lanes or ranks, so that each has documents"
-        )
-
     def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[LaneCursor]:
         """Deal the remaining documents of all lanes out to another number of lanes: every document once."""
-        states = [lanes[number] for number in range(len(lanes))]
-        cursors, waiting = [lane.cursor for lane in states], [lane.documents for lane in states]
-        return deal(cursors, waiting, self.stride(len(lanes)), self.stride(num_lanes))
+        return deal(lanes, self.stride(len(lanes)), self.stride(num_lanes))
 
     def fetch(self, references: Ints) -> Encoded:
         """Documents that were read before, as tokens."""
@@ -144,28 +139,23 @@ class Documents(ABC):
 
     def _read_again(self, references: Ints) -> list[Any]:
         """The texts of documents, in any order. Each row group is read once, as far as it is needed."""
-        texts: list[Any] = [None] * len(references)
-        places = np.column_stack([references[:, 0] % self.num_files, references[:, 1:3]])
-        keys, groups = np.unique(places[:, :2], axis=0, return_inverse=True)
-        for number, (file, group) in enumerate(keys.tolist()):
-            wanted: dict[int, list[int]] = {}
-            for entry in np.flatnonzero(groups.reshape(-1) == number).tolist():
-                wanted.setdefault(int(places[entry, 2]), []).append(entry)
-            last = max(wanted)
+        places = [(file % self.num_files, group, row) for file, group, row, _ in references.tolist()]
+        found: dict[tuple[int, int, int], Any] = {}
+        for (file, group), same in groupby(sorted(set(places)), key=itemgetter(0, 1)):
+            wanted = {row for _, _, row in same}
             rows = self._texts.read(file, group, min(wanted))
-            for start, batch in rows.batches(1024) if rows is not None and last < rows.num_rows else ():
-                for row, text in enumerate(batch, start):
-                    for entry in wanted.get(row, ()):
-                        texts[entry] = text
-                if start + len(batch) > last:
+            for start, batch in rows.batches(1024) if rows is not None and max(wanted) < rows.num_rows else ():
+                found |= {(file, group, row): text for row, text in enumerate(batch, start) if row in wanted}
+                if start + len(batch) > max(wanted):
                     break
-        if None in texts:
-            file, group, row = places[texts.index(None)].tolist()
+        missing = [place for place in places if found.get(place) is None]
+        if missing:
+            file, group, row = missing[0]
             raise CorruptionError(
                 f"there is no document in {self._path(file)}, row group {group}, row {row}, where the state says one "
                 "was read; it was made from other files"
             )
-        return texts
+        return [found[place] for place in places]
 
     def make_rows(self, packed: Array, pieces: Ints, samples: Ints, *, crosses_documents: bool) -> StreamRows:
         """The rows to deliver, made from packed tokens."""
@@ -178,6 +168,10 @@ class Documents(ABC):
     @abstractmethod
     def encode(self, texts: list[Any]) -> Encoded:
         """Documents as tokens, each led by BOS."""
+
+    def _nothing(self, who: str) -> Exception:
+        """The error where a lane, or the whole stream, passes an epoch without a document."""
+        return FormatError(f"{who} found no document in a whole epoch")
 
     @abstractmethod
     def parts(self) -> dict[str, Any]:
@@ -214,8 +208,7 @@ class FileDocuments(Documents):
             raise ArgumentError(f"sharding is {sharding!r}; it must be 'global' or 'per_file'")
         if sharding == "per_file" and seed is not None:
             raise ArgumentError("seed permutes row groups over all files; leave it out, or choose sharding='global'")
-        if refill_size < 1:
-            raise ArgumentError(f"refill_size is {refill_size}; it must be at least 1")
+        check_whole(refill_size=refill_size)
         restart: Restart = "epoch" if sharding == "global" else "part"
         super().__init__(files, tokenizer, dtype=tokenizer.dtype, restart=restart, seed=seed, refill_size=refill_size)
         self._files = self._all_files = files
@@ -240,9 +233,9 @@ class FileDocuments(Documents):
     def _parts(self, files: TextFiles) -> dict[str, Any]:
         names = json.dumps(files.names).encode()
         return {
-            "files": [len(files), hashlib.blake2b(names, digest_size=8).hexdigest()],
+            "files": [len(files), files.names[0], files.names[-1], hashlib.blake2b(names, digest_size=8).hexdigest()],
             "column": files.text_column,
-            "split": [files.split, files.val_fraction],
+            "split": f"{files.split} (val={files.val_fraction:g})" if files.val_fraction else files.split,
             "tokenizer": self._tokenizer.digest,
             "sharding": self._sharding,
             "seed": self._seed,
@@ -256,7 +249,7 @@ class FileDocuments(Documents):
         """Check that a state was made from these files. Files added after the checkpoint are ignored from here on."""
         files = self._all_files
         match plan.get("files"):
-            case [int(count), _] if 0 < count < len(files):
+            case [int(count), *_] if 0 < count < len(files):
                 files = files.first(count)
         check_parts(self._parts(files), plan)
         for file, theirs in contents.items():
@@ -272,12 +265,16 @@ class FileDocuments(Documents):
 
     def _nothing(self, who: str) -> Exception:
         files = self._files
+        where = files.paths[0] + (f" and {quantity(len(files) - 1, 'more file')}" if len(files) > 1 else "")
         if files.split == "val" and files.val_fraction:
             return NotFoundError(
-                f"{who} found nothing that is held out for split 'val' in {files}: too few documents for a share of "
+                f"{who} found nothing that is held out for split 'val' in {where}: too few documents for a share of "
                 f"{files.val_fraction}. Hold out more of them (val=0.05), the last file (val='last') or files by name"
             )
-        return super()._nothing(who)
+        return FormatError(
+            f"{who} found no document in a whole epoch of {where}: every text that it read is null. Leave out such "
+            "files, or use fewer lanes or ranks, so that each has documents"
+        )
 
     def __repr__(self) -> str:
         return repr(self._files)
@@ -293,7 +290,7 @@ def encode_ahead(
     """
     if pool is None:
         for chunk in chunks:
-            yield TokenChunk(*encode(chunk.texts), chunk.references, chunk.after)
+            yield Chunk(encode(chunk.content), chunk.references, chunk.after)
         return
     waiting: deque[Future[list[TokenChunk]]] = deque()
     failure: Exception | None = None
@@ -316,10 +313,11 @@ def encode_ahead(
 
 
 def _encode_together(encode: Callable[[list[Any]], Encoded], chunks: list[TextChunk]) -> list[TokenChunk]:
-    tokens, offsets = encode([text for chunk in chunks for text in chunk.texts])
+    tokens, offsets = encode([text for chunk in chunks for text in chunk.content])
     encoded, first = [], 0
     for chunk in chunks:
-        bounds = offsets[first : first + len(chunk.texts) + 1]
-        encoded.append(TokenChunk(tokens[bounds[0] : bounds[-1]], bounds - bounds[0], chunk.references, chunk.after))
-        first += len(chunk.texts)
+        bounds = offsets[first : first + len(chunk.content) + 1]
+        part = tokens[bounds[0] : bounds[-1]], bounds - bounds[0]
+        encoded.append(Chunk(part, chunk.references, chunk.after))
+        first += len(chunk.content)
     return encoded

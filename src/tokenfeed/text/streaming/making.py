@@ -14,11 +14,10 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.steps import BatchSizes, rows_of
 from tokenfeed.store.batch import Draw, HostBatch
-from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
 from tokenfeed.text.streaming.documents import Documents, Encoded, TokenChunk, encode_ahead
+from tokenfeed.text.streaming.lanes import NO_DOCUMENTS, LaneCursor, LaneState, Position, SavedStream, check_whole
 from tokenfeed.text.streaming.packer import Packer, Packing, PackingCounts
 from tokenfeed.text.streaming.rows import StreamBatch
-from tokenfeed.text.streaming.state import LaneState, Position, SavedStream
 from tokenfeed.types import Array, Ints
 
 __all__ = ["BatchMaker", "StreamOptions", "plan_of", "save"]
@@ -45,12 +44,10 @@ class StreamOptions:
     run: str | Path | None
 
     def __post_init__(self) -> None:
-        numbers = {"threads": (self.threads, 1), "prefetch": (self.prefetch, 0), "epochs": (self.epochs, 1)}
-        for name, (value, least) in numbers.items():
-            if value is not None and (type(value) is not int or value < least):
-                raise ArgumentError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+        check_whole(threads=self.threads, epochs=self.epochs, lanes=self.lanes)
+        check_whole(0, prefetch=self.prefetch)
         lanes, world_size = self.lanes, self.world_size
-        if lanes is not None and (lanes < 1 or lanes % world_size):
+        if lanes is not None and lanes % world_size:
             raise ArgumentError(f"{lanes} lanes cannot be shared by {world_size} ranks: it must be a multiple of them")
         if lanes is not None and self.epochs is not None:
             raise ArgumentError(f"lanes is {lanes}, but a stream with epochs= has one lane, which every rank packs")
@@ -241,7 +238,7 @@ class _Lane:
             self._cursor = self._end
             return False
         self._cursor = chunk.after
-        self.packer.add(chunk.tokens, chunk.offsets, chunk.references)
+        self.packer.add(*chunk.content, chunk.references)
         return True
 
     def state(self) -> LaneState:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, FitError
+from tokenfeed.errors import ArgumentError
 from tokenfeed.kernels import packing
 from tokenfeed.kernels.posix import record
+from tokenfeed.text.streaming.lanes import check_whole
 from tokenfeed.types import Array, Ints
 
 __all__ = ["Packer", "Packing", "PackingCounts"]
@@ -44,8 +45,7 @@ class Packing:
     @classmethod
     def choose(cls, name: str, overflow: str, *, length: int, buffer_size: int) -> "Packing":
         """The packing that `stream` calls by these names."""
-        if length < 1 or buffer_size < 1:
-            raise ArgumentError(f"length is {length}, buffer_size is {buffer_size}; both must be at least 1")
+        check_whole(length=length, buffer_size=buffer_size)
         if name in ("concat", "concat_pop"):
             return cls(length, packing.CONCAT, buffer_size, name, name == "concat_pop")
         if name != "best_fit":
@@ -56,7 +56,7 @@ class Packing:
 
     @classmethod
     def padding(cls, *, length: int, buffer_size: int) -> "Packing":
-        """The packing of whole documents by best fit, with padding where none fits."""
+        """Whole documents by best fit, with padding where none fits; none may be longer than a row."""
         return replace(cls.choose("best_fit", "crop", length=length, buffer_size=buffer_size), rule=packing.PAD)
 
 
@@ -175,11 +175,6 @@ class Packer:
             if status == packing.NEEDS_SEGMENTS:
                 more = np.empty(self._segments.size + self._width, packing.SEGMENT)
                 self._segments = np.concatenate([self._segments, more])
-            elif status == packing.STUCK:
-                raise FitError(
-                    f"the {len(self):,} documents that wait are all longer than a row of {self._width:,} tokens; "
-                    "choose a greater length"
-                )
         num_filled = int(state["row_number"][0])
         self._num_rows += num_filled
         pieces = self._segments[: state["segments"][0]].view(np.int64).reshape(-1, packing.SEGMENT.itemsize // 8)

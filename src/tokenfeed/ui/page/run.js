@@ -178,7 +178,10 @@ function step(run, isMixture, link) {
               : null,
           ),
         ]),
-        { numbers: [0, 1, 2, 3, 4], caption: `Step ${count(found.step)}` },
+        {
+          numbers: [0, 1, 2, 3, 4],
+          caption: `Step ${count(found.step)}${found.rows.some((row) => row.planned) ? ", planned" : ""}`,
+        },
       );
     });
   draw(run.legs[0].first_step);
@@ -201,12 +204,13 @@ function search(run, isMixture, link) {
       const found = await ask("find", state);
       if (!found.total) return h("p", { class: "hint" }, "No row of these epochs holds this document.");
       return [
-        h("p", { class: "result" }, `Seen in ${count(found.total)} row${found.total > 1 ? "s" : ""}.`),
+        h("p", { class: "result" }, `In ${count(found.total)} row${found.total > 1 ? "s" : ""}.`),
         table(
-          ["step", "rank", "row", "sample", "epoch", "index"],
+          ["", "step", "rank", "row", "sample", "epoch", "index"],
           found.seen.map((
             one,
           ) => [
+            one.planned ? "planned" : "seen",
             count(one.step),
             count(one.rank),
             count(one.row),
@@ -214,7 +218,7 @@ function search(run, isMixture, link) {
             count(one.epoch),
             link(one.index),
           ]),
-          { numbers: [0, 1, 2, 3, 4, 5], caption: "Rows that hold the document" },
+          { numbers: [1, 2, 3, 4, 5, 6], caption: "Rows that hold the document" },
         ),
       ];
     });
@@ -237,7 +241,7 @@ function search(run, isMixture, link) {
     h(
       "p",
       { class: "hint" },
-      "Steps after the last start are computed from the plan, whether or not the run has reached them.",
+      "Planned rows follow from the plan: the run is not known to have reached them.",
     ),
     h(
       "div",

@@ -131,7 +131,7 @@ def test_nothing_there_is_said(folder, tmp_path):
         TextFiles.find(f"{folder}/*.arrow")
     with pytest.raises(NotFoundError, match=r"there is no file or folder .*nothing\.parquet"):
         TextFiles.find(folder / "nothing.parquet")
-    with pytest.raises(ArgumentError, match=r"notes\.csv cannot be read as text; its name must end in"):
+    with pytest.raises(ArgumentError, match=r"notes\.csv is not read: write it as Parquet or JSONL"):
         TextFiles.find(folder / "notes.csv")
     with pytest.raises(ArgumentError, match="empty list"):
         TextFiles.find([])
@@ -320,3 +320,32 @@ def test_closing_ends_the_waiting(tmp_path):
     with pytest.raises(ReadError, match="closed before it arrived"):
         files.read(0, 0)
     timer.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("a.ds", r"a\.ds holds tokens already: open it with tokenfeed\.open"),
+        ("chunk-0-0.bin", r"chunk-0-0\.bin holds tokens already: open it with tokenfeed\.open"),
+        ("shard.00000.mds", r"is of MosaicML Streaming: .*migrating\.md"),
+        ("data-00000.arrow", r"is of Hugging Face datasets: write it as Parquet"),
+        ("manifest.json", "says that it is a store: open it with tokenfeed.open"),
+        ("a.json", "must be one object a line"),
+    ],
+)
+def test_files_of_others_are_named_with_what_to_do(tmp_path, name, told):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / name).write_bytes(b"x")
+    (folder / "index.json").write_text("{}")
+    for source in (folder, f"{folder}/*", folder / name):
+        with pytest.raises((NotFoundError, ArgumentError), match=told):
+            TextFiles.find(source)
+    with pytest.raises(NotFoundError, match=r"no file ending in .* A pattern reads the folders inside it: .*/\*\*/"):
+        TextFiles.find(tmp_path)
+
+
+@pytest.mark.parametrize("source", [None, 5, [{"text": "a"}], [None]])
+def test_what_is_no_path(source):
+    with pytest.raises(ArgumentError, match="is no path: give a file, a folder, a pattern"):
+        TextFiles.find(source)

@@ -184,7 +184,7 @@ def test_a_bad_line_is_named(tmp_path, line, error, message):
     assert texts_of(text.read(0)) == ["good"] * 1024
     batches = text.read(1).batches(3)
     assert [next(batches), next(batches)] == [(0, ["good"] * 3), (3, ["good"] * 3)]
-    with pytest.raises(error, match=rf"a\.jsonl, line 1033: .*{message}"):
+    with pytest.raises(error, match=rf"a\.jsonl, line 1,033: .*{message}"):
         next(batches)
     assert texts_of(text.read(1, 7)) == ["good"] * 1017
 

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tokenfeed
+from golden import golden_tokenizer
 from slices import lines_of, read, texts, zstd
 from tiers import slow
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, ReadError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, ReadError, TokenfeedError
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
+from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.portions import TextRules
 
 
@@ -57,6 +60,39 @@ def test_the_line_is_named_wherever_it_stands(tmp_path):
     portions = read(path, TextRules(on_error="skip"), slice_bytes=100)
     (problem,) = [problem for portion in portions for problem in portion.problems]
     assert "a.jsonl, line 7: the line is not JSON" in problem
+
+
+def test_a_bad_line_is_the_same_error_on_both_roads(tmp_path):
+    """The file, the line, and where in the line: not a byte of a slice, nor line 1 of what a parser saw."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines_of(*({"text": f"text {number}"} for number in range(2000))) + b'{"text": "bad}\n')
+    told = r"a\.jsonl, line 2,001: the line is not JSON \(Invalid control character at character 15\)"
+    options = {"batch_size": 1, "length": 8, "buffer_size": 5000, "prefetch": 0, "rank": 0, "world_size": 1}
+    calls = [
+        lambda: next(tokenfeed.stream(path, golden_tokenizer(), **options)),
+        lambda: tokenfeed.prepare(path, tmp_path / "a", tokenizer=golden_tokenizer(), workers=0, slice_bytes=9000),
+        lambda: list(TextFiles.find(path).documents()),
+    ]
+    for call in calls:
+        with pytest.raises(FormatError, match=told) as caught:
+            call()
+        assert type(caught.value) is FormatError
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_data_that_is_tokenised_already_is_said_to_be(tmp_path, ending):
+    path, rows = tmp_path / f"a.{ending}", [{"input_ids": [1, 2], "id": "a"}, {"input_ids": [3], "id": "b"}]
+    if ending == "jsonl":
+        path.write_bytes(lines_of(*rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    advice = r"'input_ids' holds tokens: .* Prepare it with tokens_column='input_ids'"
+    for column in ("text", "input_ids"):
+        files = TextFiles.find(path, text_column=column)
+        with pytest.raises(TokenfeedError, match=advice):
+            list(files.documents())
+        with pytest.raises(TokenfeedError, match=advice):
+            read(path, TextRules(column))
 
 
 def test_of_many_problems_ten_are_told_and_all_are_counted(tmp_path):
@@ -209,6 +245,7 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
+from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.portions import TextRules
 
 def read(path):
