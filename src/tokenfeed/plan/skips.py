@@ -159,7 +159,7 @@ def explain_missing(view: View, where: Where) -> str:
         if unknown:
             return f"no payload has a field {unknown[0]!r}; there are {some(sorted(names, key=str))}"
     place = view.paths if len(view.paths) > 1 else view.paths[0]
-    for split in open_store(place).splits:
+    for split in filter(None, open_store(place, split="all").splits):
         part = open_store(place, split=split)
         if part.identity != view.identity and find_documents(part.documents(view.spec.table), where):
             return f"it is in split {split!r} of the store, which is not this one"
