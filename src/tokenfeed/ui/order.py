@@ -94,7 +94,7 @@ def show_rounds(subject: Subject, query: Query) -> Json:
 
 def show_steps(subject: Subject, query: Query) -> Json:
     """The samples each rank gets in the steps after `resume` samples, computed by the plan itself."""
-    source = PlanSource("", query.whole("n", 1000, least=1, most=_LARGEST), "", WindowsSpec(1).to_json())
+    source = PlanSource("", query.whole("n", 1000, least=1, most=_LARGEST), "", WindowsSpec(1))
     plan = Plan([source], seed=query.whole("seed", 0))
     world_size = query.whole("world_size", 4, least=1, most=64)
     batch_size = query.whole("batch_size", 2, least=1, most=64)

@@ -13,8 +13,14 @@ from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError
 @pytest.fixture
 def store(tmp_path):
     for split in ("train", "val"):
-        options = {"columns": {"tokens": "uint16"}, "spans": {"documents": "json"}, "split": split, "sync": False}
-        with tokenfeed.Writer(tmp_path / "store", mode="append", **options) as writer:
+        with tokenfeed.Writer(
+            tmp_path / "store",
+            columns={"tokens": "uint16"},
+            spans={"documents": "json"},
+            split=split,
+            sync=False,
+            mode="append",
+        ) as writer:
             for number in range(12):
                 payload = {"id": f"{split}-{number}", "kind": "odd" if number % 2 else "even"} if number else None
                 writer.append({"tokens": np.full(8, number)}, documents=payload)

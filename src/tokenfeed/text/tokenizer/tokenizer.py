@@ -84,7 +84,7 @@ class Tokenizer:
         if isinstance(given, str | os.PathLike):
             return cls.load(given)
         kind = f"{type(given).__module__}.{type(given).__qualname__}"
-        advice = "pass a tokenfeed.Tokenizer, or the path of one"
+        advice = "pass a tokenfeed.Tokenizer, or a path for Tokenizer.load"
         if kind.startswith("tiktoken."):
             advice = "wrap it: tokenfeed.Tokenizer.from_tiktoken(encoding, bos='<|endoftext|>')"
         elif kind.startswith(("transformers.", "tokenizers.")):
@@ -200,13 +200,14 @@ class Tokenizer:
 
     @property
     def bos_id(self) -> int:
-        """Id of the token that begins a document."""
-        if self.vocabulary.bos is None:
+        """Id of the token that begins a document: the BOS, or the EOS where there is only that, as in GPT-2."""
+        name = self.vocabulary.bos or self.vocabulary.eos
+        if name is None:
             raise MissingError(
                 "this tokenizer does not say which token begins a document; open it with Tokenizer.load(…, bos=…), one "
                 f"of {list(self.vocabulary.special_tokens)}"
             )
-        return self.vocabulary.special_tokens[self.vocabulary.bos]
+        return self.vocabulary.special_tokens[name]
 
     def separators(
         self, bos: str | None = None, eos: str | None = None, separator: str | None = "auto"
