@@ -253,6 +253,22 @@ class Chunked:
 
 
 @dataclass
+class Endless:
+    """The headers of the right answer, and a body in chunks that goes on long after it should have ended."""
+
+    num_bytes: int = 64 << 20
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, exchange: Exchange) -> None:
+        status, headers, body = exchange.part()
+        exchange.head(status, {**headers, **self.headers, "Transfer-Encoding": "chunked"})
+        piece = (body * (1 + (1 << 16) // len(body)))[: 1 << 16]
+        while exchange.request.num_bytes < self.num_bytes:
+            exchange.send(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+        exchange.close()
+
+
+@dataclass
 class Pages:
     """A JSON list in pages, each of which names the next in its Link header."""
 

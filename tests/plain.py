@@ -56,7 +56,7 @@ class PlainStore:
     def write(self, path: Path, **options: Any) -> None:
         columns = {"tokens": "uint16", "frame": ("uint8", (2, 3))}
         spans = {"documents": "json", "concepts": "msgpack"}
-        with tokenfeed.Writer(path, columns=columns, spans=spans, sync=False, **options) as writer:
+        with tokenfeed.Writer(path, mode="append", columns=columns, spans=spans, sync=False, **options) as writer:
             for document in self.documents:
                 add = writer.append
                 extra: Mapping[str, Any] = {"documents": document.payload}

@@ -7,6 +7,9 @@ store = tokenfeed.open("store/")
 batch = store.windows(2048).read([5, 3, 8])
 """
 
+import importlib
+from typing import Any
+
 from tokenfeed import errors
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.mixing import mix
@@ -46,3 +49,16 @@ __all__ = [
     "seal",
     "stream",
 ]
+
+_MODULES = ["jax", "observe", "text", "torch"]
+"""Public modules, imported when they are first used: some need a package that may not be installed."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"tokenfeed.{name}")
+    raise AttributeError(f"module 'tokenfeed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES])

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.delivery import Delivery
-from tokenfeed.loader.placing import PlacedBatch, PlacedLoader
+from tokenfeed.loader.delivery import Delivery, PlacedBatch, PlacedLoader, check_loader
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.types import Array, Ints
 
@@ -83,6 +82,9 @@ class ArrayBatch(PlacedBatch):
     def _as_array(self, numbers: Ints) -> Any:
         return np.ascontiguousarray(numbers)
 
+    def __repr__(self) -> str:
+        return f"ArrayBatch({self._host}, under {self._sharding})"
+
 
 class ArrayLoader(PlacedLoader[ArrayBatch]):
     """The batches of a loader as global arrays. Made by `to_arrays`."""
@@ -97,6 +99,9 @@ class ArrayLoader(PlacedLoader[ArrayBatch]):
         world_size = self.loader.world_size
         return ArrayBatch(next(self.loader), self._sharding, self._dtypes, batch_size=size, world_size=world_size)
 
+    def __repr__(self) -> str:
+        return f"to_arrays({self.loader}, {self._sharding})"
+
 
 def to_arrays(loader: Delivery, sharding: Any, *, dtypes: Mapping[str, npt.DTypeLike] | None = None) -> ArrayLoader:
     """The batches of a loader as global arrays under a sharding. The state stays the loader's.
@@ -105,6 +110,7 @@ def to_arrays(loader: Delivery, sharding: Any, *, dtypes: Mapping[str, npt.DType
     (int32 unless given) and of columns by name (the stored one).
     """
     place = data_parallel(sharding)
+    check_loader(loader, "to_arrays")
     if (loader.rank, loader.world_size) != (place["rank"], place["world_size"]):
         raise ArgumentError(
             f"the loader is rank {loader.rank} of {loader.world_size}, but the sharding makes this process rank "

@@ -134,7 +134,7 @@ def test_tokenfeed_reads_what_the_stranger_wrote(codec, sealed, tmp_path):
     report = verify(tmp_path / "store")
     assert (report.problems, report.notes) == ([], [])
     assert report.num_shards == len(LENGTHS)
-    store = tokenfeed.open(tmp_path / "store")
+    store = tokenfeed.open(tmp_path / "store", split="all")
     assert store.identity == stranger.Store(tmp_path / "store").identity
     assert (store.num_items, store.tokenizer, list(store.splits)) == (len(tokens), "none", ["train", "val"])
     documents = store.documents(columns=["frame"])
@@ -173,9 +173,8 @@ def test_splits_that_the_stranger_wrote(split, sealed, tmp_path):
 def test_tokenfeed_goes_on_where_the_stranger_stopped(tmp_path):
     tokens, _, _ = written_by_stranger(tmp_path / "store", "json", sealed=True)
     columns = {"tokens": "uint16", "frame": ([("x", "<i4"), ("y", "<f4", 2)], (2, 3))}
-    with tokenfeed.Writer(
-        tmp_path / "store", columns=columns, spans={"documents": "json", "units": None}, name="z"
-    ) as w:
+    spans = {"documents": "json", "units": None}
+    with tokenfeed.Writer(tmp_path / "store", mode="append", columns=columns, spans=spans, name="z") as w:
         w.append({"tokens": [1, 2], "frame": np.zeros((2, 2, 3), columns["frame"][0])}, documents={"more": True})
     both = stranger.Store(tmp_path / "store")
     both.check()

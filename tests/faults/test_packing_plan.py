@@ -55,7 +55,7 @@ def test_a_store_that_has_changed(store, plan, store_path):
     with tokenfeed.Writer(store_path, mode="append", columns=columns, spans=spans) as writer:
         writer.append({"tokens": [1], "frame": np.zeros((1, 2, 3), np.uint8)}, documents=1, concepts=1)
     changed = tokenfeed.open(store_path)
-    with pytest.raises(StateError, match=r"data is .*, expected .*\. Pack .*`tokenfeed pack STORE --length 50`"):
+    with pytest.raises(StateError, match=r"data is .*, expected .*\. Pack .*`tokenfeed pack /.* --length 50`"):
         changed.packed(LENGTH)
     assert len(read_all(store)) > 0  # who opened it before still sees what was there then
     assert changed.pack(LENGTH).items == store.num_items + 1

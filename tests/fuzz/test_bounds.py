@@ -46,7 +46,7 @@ def test_one_byte_too_far_is_the_end(offset, status):
 def test_bounds_are_checked_where_it_is_asked_for(tmp_path):
     """Else `make bounds` would prove nothing."""
     code = (
-        "import numpy as np\nfrom tokenfeed.kernels.ragged import surround\n"
+        "import numpy as np\nfrom tokenfeed.kernels.packing import surround\n"
         "values, offsets = np.arange(4), np.array([0, 4])\n"
         "surround(values, offsets, -1, -1, np.empty(2, np.int64), np.empty(1, np.int64))\n"
     )

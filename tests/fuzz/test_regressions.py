@@ -25,7 +25,7 @@ from tokenfeed.plan.plan import Plan
 from tokenfeed.storage import objects
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.finding import read_listing
-from tokenfeed.text.streaming.state import SavedStream
+from tokenfeed.text.streaming.lanes import SavedStream
 
 DEEP = b"[" * 100_000
 

@@ -36,23 +36,23 @@ def test_a_flipped_bit_is_found_and_never_delivered(described, reading, data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "store")
         write_store(path, **described)
-        plan = tokenfeed.open(path).pack(PACKED).folder
+        plan = tokenfeed.open(path, split="all").pack(PACKED).folder
         assert verify(path).problems == []
-        truth = read_everything(tokenfeed.open(path), packed=plan)
-        assert read_everything(tokenfeed.open(path, verify=True, **reading), packed=plan) == truth
+        truth = read_everything(tokenfeed.open(path, split="all"), packed=plan)
+        assert read_everything(tokenfeed.open(path, split="all", verify=True, **reading), packed=plan) == truth
         for file in files_of(path):
             bit = data.draw(st.integers(0, 8 * file.stat().st_size - 1), label=file.name)
             flip(file, bit)
             assert not verify(path).ok, (file, bit)
             delivered = None
             with contextlib.suppress(TokenfeedError):
-                delivered = read_everything(tokenfeed.open(path, verify=True, **reading), packed=plan)
+                delivered = read_everything(tokenfeed.open(path, split="all", verify=True, **reading), packed=plan)
             flip(file, bit)
             if delivered is not None:
                 assert delivered == truth, (file, bit)
                 assert not is_read(file), (file, bit)
         assert verify(path).ok
-        assert read_everything(tokenfeed.open(path, verify=True, **reading), packed=plan) == truth
+        assert read_everything(tokenfeed.open(path, split="all", verify=True, **reading), packed=plan) == truth
 
 
 @given(STORES, READING, st.data())
@@ -62,8 +62,8 @@ def test_a_bit_that_flips_under_a_reader(described, reading, data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "store")
         write_store(path, **described)
-        plan = tokenfeed.open(path).pack(PACKED).folder
-        store = tokenfeed.open(path, verify=True, **reading)
+        plan = tokenfeed.open(path, split="all").pack(PACKED).folder
+        store = tokenfeed.open(path, split="all", verify=True, **reading)
         truth = read_everything(store, packed=plan)
         for file in files_of(path):
             bit = data.draw(st.integers(0, 8 * file.stat().st_size - 1), label=file.name)
@@ -89,13 +89,13 @@ def is_in_memory(file: Path) -> bool:
 def test_bits_of_the_json_files(tmp_path, name, seal):
     """Every fifth."""
     write_store(tmp_path / "store", [[5, 3], [7]], splits=("é".encode().hex(), "val"), seal=seal)
-    tokenfeed.open(tmp_path / "store").pack(PACKED)
+    tokenfeed.open(tmp_path / "store", split="all").pack(PACKED)
     file = tmp_path / "store" / name
     for bit in range(0, 8 * file.stat().st_size, 5):
         flip(file, bit)
         with pytest.raises(TokenfeedError):
-            tokenfeed.open(tmp_path / "store", verify=True).packed(PACKED)
+            tokenfeed.open(tmp_path / "store", split="all", verify=True).packed(PACKED)
         if bit % 11 == 0:
             assert not verify(tmp_path / "store").ok
         flip(file, bit)
-    tokenfeed.open(tmp_path / "store", verify=True).packed(PACKED)
+    tokenfeed.open(tmp_path / "store", split="all", verify=True).packed(PACKED)

@@ -20,8 +20,8 @@ from tokenfeed.text.sources import json_lines
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line
 from tokenfeed.text.sources.portions import TextRules
-from tokenfeed.text.streaming.cursors import LaneCursor
 from tokenfeed.text.streaming.documents import FileDocuments
+from tokenfeed.text.streaming.lanes import LaneCursor
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 TEXT = st.one_of(st.text(CHARACTERS, max_size=40), st.sampled_from(["", 'a "b" \\ \n\t', "é😀" * 90, "x" * 700]))

@@ -13,6 +13,7 @@ from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
 from tokenfeed.plan.plan import Plan, PlanSource
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.skips import Skip
+from tokenfeed.store.spec import PackedSpec, ViewSpec
 
 
 def walk(num_samples, seed, shuffle, skips, count):
@@ -256,7 +257,9 @@ def test_windows_of_other_lengths_over_the_same_groups_in_a_mixture():
 
     def mixed(length, *names):
         view = {"kind": "windows", "length": length, "group": 64}
-        return Plan([PlanSource(name, 64 * 10 // length, f"data of {name}", view) for name in names])
+        return Plan(
+            [PlanSource(name, 64 * 10 // length, f"data of {name}", ViewSpec.from_json(view)) for name in names]
+        )
 
     assert mixed(16, "a").accept(mixed(8, "a").state(32)) == 16
     with pytest.raises(PlanMismatchError, match="view"):
@@ -269,9 +272,7 @@ def test_windows_of_other_lengths_over_the_same_groups_in_a_mixture():
 
 
 def test_rows_packed_by_another_algorithm():
-    one, other = (
-        Plan([PlanSource("", 9, "d", {"kind": "packed", "length": 8, "algorithm": number})]) for number in (1, 2)
-    )
+    one, other = (Plan([PlanSource("", 9, "d", PackedSpec(8, algorithm=number))]) for number in (1, 2))
     with pytest.raises(PlanMismatchError, match="by algorithm 1"):
         other.accept(one.state(3))
 
@@ -295,6 +296,6 @@ def test_all_states_have_the_same_words():
 @pytest.mark.parametrize("names", [("",), ("web", "code")])
 def test_a_state_is_small(delivered, view, names):
     skips = [Skip(samples=(5, 9)), Skip(indices=tuple(range(1000)), at=7, source=names[0])]
-    sources = [PlanSource(name, 2**40, "0123456789abcdef", view) for name in names]
+    sources = [PlanSource(name, 2**40, "0123456789abcdef", ViewSpec.from_json(view)) for name in names]
     plan = Plan(sources, seed=2**63 - 1, skips=skips, shuffle=Locality(2**31 - 1, 2**31 - 1))
     assert len(json.dumps(plan.state(delivered))) <= 300

@@ -36,8 +36,8 @@ def plain_table(counts, rates, phases, most=1 << 20):
     return table
 
 
-def table_of(counts, rates=None, phases=None):
-    table = np.empty(sum(counts), np.int32)
+def table_of(counts, rates=None, phases=None, places=None):
+    table = np.empty(places or sum(counts), np.int32)
     rates = counts if rates is None else rates
     build_table(np.array(counts), np.array(rates), np.array(phases or [0] * len(counts)), table)
     return table
@@ -134,6 +134,8 @@ def test_tables_of_sources_that_are_owed_are_those_of_the_rule(data, rates):
     if any(counts):
         found = table_of(counts, rates, phases).tolist()
         assert found == plain_table(counts, rates, [Fraction(phase, 2**20) for phase in phases])
+        places = data.draw(st.integers(1, len(found)))
+        assert table_of(counts, rates, phases, places).tolist() == found[:places]
 
 
 @given(st.lists(st.floats(0, 1e6) | st.integers(0, 9), min_size=1, max_size=30).filter(any), st.integers(30, 2**20))
@@ -290,7 +292,13 @@ def test_digests_tell_another_past(schedule, k):
 
 @given(schedules())
 def test_schedules_survive_being_saved(schedule):
-    assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
+    """And one that was made change by change is the one that is made at once."""
+    again = Schedule.from_json(json.loads(json.dumps(schedule.to_json())))
+    assert again == schedule
+    count = reach(schedule)
+    np.testing.assert_array_equal(again.locate(np.arange(count)), schedule.locate(np.arange(count)))
+    assert [again.digest(k) for k in range(0, count, 7)] == [schedule.digest(k) for k in range(0, count, 7)]
+    assert again.total == schedule.total
 
 
 @settings(max_examples=5)

@@ -20,7 +20,7 @@ from tiers import examples
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.documents import FileDocuments
 from tokenfeed.text.streaming.feed import stream
-from tokenfeed.text.streaming.state import SavedStream
+from tokenfeed.text.streaming.lanes import SavedStream
 
 PACKINGS = [("best_fit", "split"), ("best_fit", "crop"), ("concat", "split"), ("concat_pop", "split")]
 LAYOUTS = {

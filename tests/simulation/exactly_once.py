@@ -16,6 +16,7 @@ import numpy as np
 from tokenfeed.plan.permutation import Locality
 from tokenfeed.plan.plan import Plan, PlanSource
 from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.store.spec import ViewSpec
 
 SLICE = 1 << 20
 SHARES = {"web": 6, "code": 3, "math": 1}
@@ -53,12 +54,12 @@ def _count(bits: Any) -> int:
 def orders(n: int) -> Iterator[tuple[str, Callable[[Any], Any], int]]:
     """(name, samples of the run → samples of the data, first sample of the run)."""
     view = {"kind": "windows", "length": 1}
-    pure = Plan([PlanSource("", n, "", view)], seed=7)
+    pure = Plan([PlanSource("", n, "", ViewSpec.from_json(view))], seed=7)
     yield "pure order, epoch 3", lambda samples: pure.locate(samples)[2], 3 * n
-    local = Plan([PlanSource("", n, "", view)], seed=7, shuffle=Locality(1024, 64))
+    local = Plan([PlanSource("", n, "", ViewSpec.from_json(view))], seed=7, shuffle=Locality(1024, 64))
     yield "Locality(1024, 64)", lambda samples: local.locate(samples)[2], 0
     sizes = {name: n * share // 10 for name, share in SHARES.items()}
-    sources = [PlanSource(name, size, "", view) for name, size in sizes.items()]
+    sources = [PlanSource(name, size, "", ViewSpec.from_json(view)) for name, size in sizes.items()]
     mixed = Plan(sources, Schedule([Stage(SHARES)], list(SHARES)), seed=7)
 
     def joined(samples: Any) -> Any:

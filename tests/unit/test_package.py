@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tokenfeed
 
 SOURCE = Path(tokenfeed.__file__).parent
@@ -56,6 +58,15 @@ def test_public_names():
     ]
     for name in tokenfeed.__all__:
         assert hasattr(tokenfeed, name)
+
+
+def test_completion_shows_what_is_public_and_nothing_else():
+    names = dir(tokenfeed)
+    assert set(names) == {*tokenfeed.__all__, "jax", "observe", "text", "torch"}
+    code = "import tokenfeed; tokenfeed.observe.publish; tokenfeed.text.TextFiles"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = tokenfeed.nonsense
 
 
 def imported_layers(path: Path) -> set[str]:

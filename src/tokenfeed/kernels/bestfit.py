@@ -18,17 +18,13 @@ Every kernel does a part of its work and is called again, so that Ctrl-C works w
 
 import numpy as np
 
-from tokenfeed.kernels.fetch import fetch
-from tokenfeed.kernels.items import find_segment
 from tokenfeed.kernels.jit import inlined, kernel
 from tokenfeed.kernels.packing import NONE, clear_bit, last_line, set_bit
 from tokenfeed.kernels.pieces import mark
-from tokenfeed.kernels.posix import BAD_SPANS, OK
 
 TOTAL_DOCUMENTS = 16
 LONGEST = 0xFFFFFFFF
-TOO_LONG = -100
-"""A status beyond those of `kernels/posix.py`: a document has more items than LONGEST."""
+"""Items that a document may have."""
 
 # Entries of `state` while pieces are placed: the length that is being placed, and how many rows there are.
 LENGTH, NUM_ROWS = range(2)
@@ -40,44 +36,6 @@ DOCUMENT, FIRST_ITEM, TURN = range(3)
 # that are left, and the items of these pieces.
 ITEMS, DOCUMENTS, CUT_DOCUMENTS, WHOLE_ROWS, PIECES, PIECE_ITEMS = range(6)
 NUM_COUNTS = 6
-
-_INT64 = 8
-
-
-@kernel
-def read_lengths(first, lengths, segment_starts, segment_spans, files, values):
-    """lengths[j] = the number of items of span first + j, over all segments. One read for every segment touched.
-
-    `files` has the starts of each segment; `values` is room for one number more than there are lengths. Returns
-    (status, file, span).
-    """
-    done = 0
-    segment = find_segment(segment_spans, first)
-    while done < lengths.size:
-        while segment_spans[segment + 1] <= first + done:
-            segment += 1
-        local = first + done - segment_spans[segment]
-        num_spans = segment_spans[segment + 1] - segment_spans[segment]
-        num_items = segment_starts[segment + 1] - segment_starts[segment]
-        count = min(lengths.size - done, num_spans - local)
-        is_last = local + count == num_spans
-        read = count if is_last else count + 1
-        status = fetch(files, segment, local * _INT64, read * _INT64, values.ctypes.data)
-        if status != OK:
-            return status, segment, first + done
-        if is_last:
-            values[count] = num_items
-        if values[0] < 0 or (local == 0 and values[0] != 0):
-            return BAD_SPANS, segment, first + done
-        for i in range(count):
-            length = values[i + 1] - values[i]
-            if length < 0 or values[i + 1] > num_items:
-                return BAD_SPANS, segment, first + done + i
-            if length > LONGEST:
-                return TOO_LONG, segment, first + done + i
-            lengths[done + i] = length
-        done += count
-    return OK, 0, 0
 
 
 @kernel

@@ -12,21 +12,19 @@ from numba import carray, from_dtype
 
 from tokenfeed.kernels.checksum import block_checksum
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import MISSING, OK, begin_read, c_memcpy, c_pread, int64_pointer, pointer_to
+from tokenfeed.kernels.posix import MISSING, OK, begin_read, c_memcpy, c_pread, int64_pointer, pointer_to, words
 
-CACHE = np.dtype(
-    [
-        ("read", np.int64),  # address of `read_through`, compiled
-        ("block_bytes", np.int64),
-        ("num_slots", np.int64),
-        ("slots", np.int64),  # address of the blocks, one after the other
-        ("keys", np.int64),  # address of the key of each slot, EMPTY where there is none
-        ("index", np.int64),  # address of a hash table of slot numbers, open addressing
-        ("index_size", np.int64),  # entries in it: a power of two
-        ("next", np.int64),  # the slot that is used next: the oldest
-        ("log", np.int64),  # address of the log: how many keys it has, then the keys
-        ("log_size", np.int64),  # how many keys it can take
-    ]
+CACHE = words(
+    "read",  # address of `read_through`, compiled
+    "block_bytes",
+    "num_slots",
+    "slots",  # address of the blocks, one after the other
+    "keys",  # address of the key of each slot, EMPTY where there is none
+    "index",  # address of a hash table of slot numbers, open addressing
+    "index_size",  # entries in it: a power of two
+    "next",  # the slot that is used next: the oldest
+    "log",  # address of the log: how many keys it has, then the keys
+    "log_size",  # how many keys it can take
 )
 EMPTY = -1
 BLOCK_BITS = 40

@@ -12,36 +12,25 @@ from typing import Any
 import numpy as np
 from numba import carray, from_dtype
 
+from tokenfeed.kernels import posix
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checksum import block_checksum, bytes_of
-from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.jit import kernel
-from tokenfeed.kernels.posix import (
-    DAMAGED,
-    MISSING,
-    OK,
-    c_memcpy,
-    file_pointer,
-    pointer_to,
-    prefetch_file,
-    read_by,
-)
+from tokenfeed.kernels.posix import DAMAGED, MISSING, OK, fetch, pointer_to, prefetch_file
 
 __all__ = ["CHECK", "CHECKED_BYTES", "BlockSums", "read_checked", "read_whole"]
 
 CHECKED_BYTES = 4096
 SUM_BYTES = 8
 
-CHECK = np.dtype(
-    [
-        ("read", np.int64),  # address of `read_checked`, compiled
-        ("files", np.int64),  # address of another file table, of the files as they lie: open, mapped, or remote
-        ("num_files", np.int64),
-        ("data", np.int64),  # number of the file in that table
-        ("sums", np.int64),  # number of its file of sums
-        ("first_sum", np.int64),  # number of the sum of its first block
-        ("damaged_block", np.int64),  # the latest block found to be not what was written
-    ]
+CHECK = posix.words(
+    "read",  # address of `read_checked`, compiled
+    "files",  # address of another file table, of the files as they lie: open, mapped, or remote
+    "num_files",
+    "data",  # number of the file in that table
+    "sums",  # number of its file of sums
+    "first_sum",  # number of the sum of its first block
+    "damaged_block",  # the latest block found to be not what was written
 )
 _check_pointer = pointer_to(from_dtype(CHECK))
 
@@ -56,7 +45,7 @@ def read_checked(description, file, offset, size, address):
     that these reads will come, or notes what is missing of a remote file.
     """
     check = carray(_check_pointer(description), (1,))[0]
-    files = carray(file_pointer(check.files), (check.num_files,))
+    files = carray(posix.file_pointer(check.files), (check.num_files,))
     data, sums = files[check.data], files[check.sums]
     start = data.start - 1
     block = offset // CHECKED_BYTES
@@ -93,7 +82,7 @@ def read_checked(description, file, offset, size, address):
                     return DAMAGED
             begin = max(offset, first)
             end = min(offset + size, first + num_bytes)
-            c_memcpy(address + begin - offset, held.ctypes.data + begin - first, end - begin)
+            posix.c_memcpy(address + begin - offset, held.ctypes.data + begin - first, end - begin)
         block += count
     return result
 
@@ -102,7 +91,7 @@ def read_checked(description, file, offset, size, address):
 def read_whole(check, num_bytes):
     """Whether all of a file is what was written: OK, or what is wrong. `check` is an array with one CHECK record."""
     held = np.empty(num_bytes, np.uint8)
-    return read_by(check.ctypes.data, check[0].data, 0, num_bytes, held.ctypes.data)
+    return posix.read_by(check.ctypes.data, check[0].data, 0, num_bytes, held.ctypes.data)
 
 
 class BlockSums:
@@ -112,39 +101,31 @@ class BlockSums:
     """
 
     def __init__(self, header_bytes: int) -> None:
-        self._front = np.empty(-(-header_bytes // CHECKED_BYTES) * CHECKED_BYTES, np.uint8)
-        self._front_filled = header_bytes
-        self._rest = np.empty(CHECKED_BYTES, np.uint8)
-        self._filled = 0
+        self._front = bytearray(header_bytes)
+        self._rest = bytearray()
         self._sums: list[Any] = []
 
     def update(self, data: Any) -> None:
-        """Append bytes. One pass over them, without the GIL."""
-        data = self._fill_front(data)
-        if self._filled > 0:
-            taken = min(CHECKED_BYTES - self._filled, data.size)
-            self._rest[self._filled : self._filled + taken] = data[:taken]
-            self._filled += taken
-            data = data[taken:]
-            if self._filled < CHECKED_BYTES:
-                return
+        """Append an array of bytes. One pass over them, without the GIL."""
+        data = _fill(self._rest, _fill(self._front, data))
+        if len(self._rest) == CHECKED_BYTES:
             self._sums.append(_sums_of(self._rest))
+            self._rest.clear()
         whole = data.size // CHECKED_BYTES * CHECKED_BYTES
         self._sums.append(_sums_of(data[:whole]))
-        self._filled = data.size - whole
-        self._rest[: self._filled] = data[whole:]
-
-    def _fill_front(self, data: Any) -> Any:
-        taken = min(self._front.size - self._front_filled, data.size)
-        self._front[self._front_filled : self._front_filled + taken] = data[:taken]
-        self._front_filled += taken
-        return data[taken:]
+        self._rest += data[whole:].tobytes()
 
     def finish(self, header: bytes) -> Any:
         """The checksum of every block, once the header is known."""
-        self._front[: len(header)] = np.frombuffer(header, np.uint8)
-        front = _sums_of(self._front[: self._front_filled])
-        return np.concatenate([front, *self._sums, _sums_of(self._rest[: self._filled])])
+        self._front[: len(header)] = header
+        return np.concatenate([_sums_of(self._front), *self._sums, _sums_of(self._rest)])
+
+
+def _fill(held: bytearray, data: Any) -> Any:
+    """Append to what is held, as far as whole blocks. Returns the rest of the data."""
+    taken = min(-len(held) % CHECKED_BYTES, data.size)
+    held += data[:taken].tobytes()
+    return data[taken:]
 
 
 def _sums_of(data: Any) -> Any:

@@ -5,13 +5,10 @@ library can verify what we store. It finds damage, not malice.
 
 A stream is cut into blocks of 16 stripes of 64 bytes. Every stripe stirs eight 64-bit lanes, every block but the last
 then scrambles them, and the last stripe is the last 64 bytes, wherever they begin. So the latest 1 to 1024 bytes are
-always held back, together with the 64 bytes before them.
-
-Pointers are unchecked. What keeps them in bounds: a block is read from the input only while more than a block of it
-is left, and all else is read from the held-back bytes, whose buffer has one size and whose fill never exceeds it.
+held back, with the 64 before them. Pointers are unchecked; they stay in bounds because a block is read from the input
+only while more than a block of it is left, and all else from the held-back bytes, which never exceed their buffer.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,10 +38,7 @@ _SECRET = np.frombuffer(bytes.fromhex(_SECRET_HEX), np.uint8)
 
 
 class Checksum:
-    """The XXH3-64 of all bytes given to `update`, however they were cut. One thread at a time may use it.
-
-    It keeps about 1 KiB. The first use compiles for 2 s, or loads from Numba's cache in 10 ms.
-    """
+    """The XXH3-64 of all bytes given to `update`, however they were cut. One thread at a time may use it."""
 
     def __init__(self) -> None:
         self._lanes = _START.copy()
@@ -52,10 +46,10 @@ class Checksum:
         self._fill = self._size = 0
 
     def update(self, data: Any) -> None:
-        """Append a C-contiguous buffer or array, read in place: no more than 2 KiB of it is ever copied.
+        """Append a C-contiguous buffer or array, read in place, in 2 µs and one pass over the memory without the GIL.
 
-        Costs 2 µs and one pass over the memory, at its speed, without the GIL. Raises ValueError or BufferError for
-        what is not C-contiguous, TypeError for what has no plain bytes (objects, str); the state is then unchanged.
+        Raises ValueError or BufferError for what is not C-contiguous, TypeError for what has no plain bytes (objects,
+        str); the state is then unchanged.
         """
         view = bytes_of(data)
         self._fill = _absorb(self._lanes, self._held, self._fill, view)
@@ -86,8 +80,6 @@ def bytes_of(data: Any) -> Any:
 # makes scalar or half-vector code of the stirring, two to four times slower; and of a slice's copy, 3 s to compile.
 _BYTE, _WORD, _LANES = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(64), 8)
 _NEIGHBOURS = ir.VectorType(ir.IntType(32), 8)([1, 0, 3, 2, 5, 4, 7, 6])
-_emit: Any = cgutils
-_intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
 
 
 def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any, to: Any) -> Any:
@@ -95,7 +87,7 @@ def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any, to: Any
     return builder.bitcast(builder.gep(base, [at]), to.as_pointer())
 
 
-@_intrinsic
+@intrinsic
 def _load(_: Any, data: Any, at: Any) -> Any:
     """The word at byte `at` of `data`. Little-endian, as is every machine that Numba compiles for."""
 
@@ -105,20 +97,20 @@ def _load(_: Any, data: Any, at: Any) -> Any:
     return types.uint64(data, types.intp), emit
 
 
-@_intrinsic
+@intrinsic
 def _copy(_: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:
     """Copy `size` bytes from byte `at` of `source` to byte `to` of `target`; the two do not overlap."""
 
     def emit(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         there = _pointer(context, builder, target, given[0], given[1], _BYTE)
         here = _pointer(context, builder, source, given[2], given[3], _BYTE)
-        _emit.raw_memcpy(builder, there, here, given[4], 1)
+        cgutils.raw_memcpy(builder, there, here, given[4], 1)
         return context.get_dummy_value()
 
     return types.void(target, types.intp, source, types.intp, types.intp), emit
 
 
-@_intrinsic
+@intrinsic
 def _fold(_: Any, one: Any, other: Any) -> Any:
     """The two halves of the 128-bit product, xored."""
 
@@ -130,19 +122,19 @@ def _fold(_: Any, one: Any, other: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), emit
 
 
-@_intrinsic
+@intrinsic
 def _byteswap(_: Any, word: Any) -> Any:
     return types.uint64(types.uint64), lambda _context, builder, _signature, given: builder.bswap(given[0])
 
 
-@_intrinsic
+@intrinsic
 def _stir(_: Any, lanes: Any, data: Any, at: Any, key: Any, key_at: Any, stripes: Any) -> Any:
     """Each lane gains its neighbour's word, and the product of the halves of its own word xored with the key."""
 
     def emit(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
         home = _pointer(context, builder, lanes, given[0], _WORD(0), _LANES)
-        state = _emit.alloca_once_value(builder, builder.load(home, align=8))
-        with _emit.for_range(builder, given[5]) as loop:
+        state = cgutils.alloca_once_value(builder, builder.load(home, align=8))
+        with cgutils.for_range(builder, given[5]) as loop:
             here = builder.add(given[2], builder.mul(loop.index, _WORD(_STRIPE)))
             there = builder.add(given[4], builder.mul(loop.index, _WORD(8)))
             words = builder.load(_pointer(context, builder, data, given[1], here, _LANES), align=1)

@@ -13,56 +13,33 @@ record for each column. Every further argument would cost 0.1 µs under the GIL,
 """
 
 import numpy as np
-from numba import carray, from_dtype
+from numba import carray, from_dtype, types
 
-from tokenfeed.kernels.fetch import fetch
+from tokenfeed.kernels import posix
 from tokenfeed.kernels.jit import inlined, kernel, step
-from tokenfeed.kernels.posix import (
-    BAD_INDEX,
-    HAS_NOWAIT,
-    MISSING,
-    OK,
-    SMALL_OUTPUT,
-    UNOPENED,
-    c_memcpy,
-    c_memset,
-    c_pread,
-    file_pointer,
-    int64_pointer,
-    pointer_to,
-    prefetch_file,
-    prefetch_line,
-    read_by,
-    record,
-    try_pread,
-)
-from tokenfeed.kernels.widening import widen
+from tokenfeed.kernels.posix import BAD_INDEX, MISSING, OK, fetch, file_pointer, int64_pointer
 from tokenfeed.types import Array, Ints
 
 ALIGNMENT = 64
 PADDING = -1
 """The first item of a row that is filled with zeros instead of items."""
 
-REQUEST = np.dtype(
-    [
-        ("stride", np.int64),  # items from the start of one window to the next
-        ("num_items", np.int64),  # items in a window
-        ("num_samples", np.int64),  # windows in the view
-        ("ahead", np.int64),  # reads to have under way at once
-        ("segment_starts", np.int64),  # address of an array of num_segments + 1
-        ("num_segments", np.int64),
-        ("files", np.int64),  # address of the file table
-        ("files_per_segment", np.int64),
-    ]
+REQUEST = posix.words(
+    "stride",  # items from the start of one window to the next
+    "num_items",  # items in a window
+    "num_samples",  # windows in the view
+    "ahead",  # reads to have under way at once
+    "segment_starts",  # address of an array of num_segments + 1
+    "num_segments",
+    "files",  # address of the file table
+    "files_per_segment",
 )
-COLUMN = np.dtype(
-    [
-        ("file", np.int64),  # number among the files of a segment
-        ("item_bytes", np.int64),  # in the file
-        ("out_bytes", np.int64),  # in the buffer; where these are more, numbers are widened on the way
-        ("number_bytes", np.int64),  # of one number of an item, in the file
-        ("sign", np.int64),  # sign bit of these numbers, or 0 (see `widening.py`)
-    ]
+COLUMN = posix.words(
+    "file",  # number among the files of a segment
+    "item_bytes",  # in the file
+    "out_bytes",  # in the buffer; where these are more, numbers are widened on the way
+    "number_bytes",  # of one number of an item, in the file
+    "sign",  # sign bit of these numbers, or 0
 )
 _REQUEST_WORDS, _COLUMN_WORDS = REQUEST.itemsize // 8, COLUMN.itemsize // 8
 _PREFETCHED_LINES = 8
@@ -71,8 +48,8 @@ _VECTOR_BYTES = 16
 # What becomes of a row at the first attempt: it was read, or is not in the page cache, or takes more than one read.
 _READ, _UNCACHED, _INVOLVED = range(3)
 
-_request_pointer = pointer_to(from_dtype(REQUEST))
-_column_pointer = pointer_to(from_dtype(COLUMN))
+_request_pointer = posix.pointer_to(from_dtype(REQUEST))
+_column_pointer = posix.pointer_to(from_dtype(COLUMN))
 
 
 def make_request(
@@ -82,7 +59,7 @@ def make_request(
 
     `segment_starts` and `files` must outlive it.
     """
-    fixed = record(
+    fixed = posix.record(
         REQUEST,
         ahead=ahead,
         segment_starts=segment_starts.ctypes.data,
@@ -112,18 +89,24 @@ def _open_request(request):
     return records, columns, starts, files
 
 
-@step
-def find_segment(starts, position):
-    """The last segment that starts at or before `position`; empty segments are passed over."""
+@inlined
+def last_at_or_before(values, count, position):
+    """The last i < count with values[i] <= position; values are sorted, and the first one is."""
     low = 0
-    high = starts.size - 1
+    high = count
     while high - low > 1:
         middle = (low + high) >> 1
-        if starts[middle] <= position:
+        if values[middle] <= position:
             low = middle
         else:
             high = middle
     return low
+
+
+@step
+def find_segment(starts, position):
+    """The last segment that starts at or before `position`; empty segments are passed over."""
+    return last_at_or_before(starts, starts.size - 1, position)
 
 
 @step
@@ -154,18 +137,18 @@ def _clear_row(offset, num_items, total, columns, address):
     for c in range(columns.size):
         out_bytes = columns[c].out_bytes
         first_byte = _align(first_byte)
-        c_memset(address + first_byte + offset * out_bytes, np.int32(0), num_items * out_bytes)
+        posix.c_memset(address + first_byte + offset * out_bytes, np.int32(0), num_items * out_bytes)
         first_byte += total * out_bytes
 
 
 @step
-def _load_lines(file, byte):
-    """Begin to load the start of a row that lies in memory; the processor then finds the rest by itself."""
+def load_lines(file, byte, count):
+    """Begin to load `count` cache lines of a file that lies in memory."""
     if file.address != 0:
         byte += file.start - 1
-        for line in range(_PREFETCHED_LINES):
+        for line in range(count):
             if byte + line * ALIGNMENT < file.size:
-                prefetch_line(file.address + byte + line * ALIGNMENT)
+                posix.prefetch_line(file.address + byte + line * ALIGNMENT)
 
 
 @inlined
@@ -175,14 +158,34 @@ def _begin_row(position, num_items, segment, fixed, columns, starts, files):
     for c in range(columns.size):
         item_bytes = columns[c].item_bytes
         file = files[segment * fixed.files_per_segment + columns[c].file]
-        prefetch_file(file, (position - starts[segment]) * item_bytes, count * item_bytes)
+        posix.prefetch_file(file, (position - starts[segment]) * item_bytes, count * item_bytes)
+
+
+@inlined
+def _widen(narrow, wide, sign):
+    """`sign` is the sign bit of the narrow numbers, 0 where they have none:  0xFFFE ^ 0x8000 - 0x8000 = -2"""
+    for i in range(wide.size):
+        wide[i] = (types.int64(narrow[i]) ^ sign) - sign
 
 
 @inlined
 def _widen_row(column, source, target, num_items):
+    """Whole numbers at address `source`, of 1, 2 or 4 bytes, as wider ones at `target`; the two may not overlap."""
     count = num_items * column.item_bytes // column.number_bytes
-    wide_bytes = column.number_bytes * column.out_bytes // column.item_bytes
-    widen(source, target, count, column.number_bytes, wide_bytes, column.sign)
+    if column.number_bytes * column.out_bytes // column.item_bytes == 8:
+        numbers = carray(int64_pointer(target), (count,))
+        if column.number_bytes == 1:
+            _widen(carray(posix.uint8_pointer(source), (count,)), numbers, column.sign)
+        elif column.number_bytes == 2:
+            _widen(carray(posix.uint16_pointer(source), (count,)), numbers, column.sign)
+        else:
+            _widen(carray(posix.uint32_pointer(source), (count,)), numbers, column.sign)
+    else:
+        halves = carray(posix.int32_pointer(target), (count,))
+        if column.number_bytes == 1:
+            _widen(carray(posix.uint8_pointer(source), (count,)), halves, column.sign)
+        else:
+            _widen(carray(posix.uint16_pointer(source), (count,)), halves, column.sign)
 
 
 @step
@@ -199,17 +202,17 @@ def _try_run(column, file, byte, num_items, target, scratch, may_wait):
             return _INVOLVED
         landing = file.address + byte
         if not is_widened:
-            c_memcpy(target, landing, num_bytes)
+            posix.c_memcpy(target, landing, num_bytes)
     elif file.handle < 0:
         return _INVOLVED
     elif may_wait:
-        if c_pread(np.int32(file.handle - 1), landing, num_bytes, byte) != num_bytes:
+        if posix.c_pread(np.int32(file.handle - 1), landing, num_bytes, byte) != num_bytes:
             return _INVOLVED
     else:
         vector = carray(int64_pointer(scratch), (2,))
         vector[0] = landing
         vector[1] = num_bytes
-        if try_pread(file.handle - 1, scratch, byte) != num_bytes:
+        if posix.try_pread(file.handle - 1, scratch, byte) != num_bytes:
             return _UNCACHED
     if is_widened:
         _widen_row(column, landing, target, num_items)
@@ -221,7 +224,7 @@ def _try_row(position, num_items, segment, offset, total, fixed, columns, starts
     """Read one row of every column at the least cost; what became of it."""
     if position + num_items > starts[segment + 1]:
         return _INVOLVED
-    may_wait = fixed.ahead <= 1 or not HAS_NOWAIT
+    may_wait = fixed.ahead <= 1 or not posix.HAS_NOWAIT
     first_byte = 0
     for c in range(columns.size):
         column = columns[c]
@@ -238,7 +241,7 @@ def _try_row(position, num_items, segment, offset, total, fixed, columns, starts
 
 @inlined
 def _read_run(position, num_items, fixed, column, starts, files, address):
-    """Read items [position, position + num_items) of one column to `address`, across segments."""
+    """Read items [position, position + num_items) of one column to `address`, across segments; 0: only prepare to."""
     done = 0
     result = OK
     segment = find_segment(starts, position)
@@ -248,7 +251,8 @@ def _read_run(position, num_items, fixed, column, starts, files, address):
         count = min(num_items - done, starts[segment + 1] - position - done)
         file = segment * fixed.files_per_segment + column.file
         byte = (position + done - starts[segment]) * column.item_bytes
-        status = fetch(files, file, byte, count * column.item_bytes, address + done * column.item_bytes)
+        target = address + done * column.item_bytes if address != 0 else 0
+        status = fetch(files, file, byte, count * column.item_bytes, target)
         if status == MISSING:
             result = MISSING
         elif status != OK:
@@ -300,7 +304,7 @@ def _read_rows(first_items, row_offsets, request, buffer):
     total = row_offsets[rows]
     size, aside_bytes = _measure(row_offsets, columns)
     if size > buffer.size:
-        return SMALL_OUTPUT, 0, 0
+        return posix.SMALL_OUTPUT, 0, 0
     address = buffer.ctypes.data
     # Room for the vector of a system call, and to read aside what is widened. Used up to the end, else it were freed.
     memory = np.empty(_VECTOR_BYTES + aside_bytes, np.uint8)
@@ -320,7 +324,8 @@ def _read_rows(first_items, row_offsets, request, buffer):
             next_segment = find_segment(starts, first_items[row + 1])
             if columns.size > 0:
                 file = files[next_segment * fixed.files_per_segment + columns[0].file]
-                _load_lines(file, (first_items[row + 1] - starts[next_segment]) * columns[0].item_bytes)
+                byte = (first_items[row + 1] - starts[next_segment]) * columns[0].item_bytes
+                load_lines(file, byte, _PREFETCHED_LINES)  # the processor then finds the rest by itself
         if position == PADDING:
             _clear_row(offset, num_items, total, columns, address)
             continue
@@ -392,26 +397,15 @@ def want_rows(first_items, row_offsets, request):
     fixed = records[0]
     result = OK
     for row in range(first_items.size):
-        position = first_items[row]
         count = row_offsets[row + 1] - row_offsets[row]
-        if position == PADDING:
+        if first_items[row] == PADDING:
             continue
-        if count < 0 or position < 0 or position > starts[starts.size - 1] - count:
+        if count < 0 or not 0 <= first_items[row] <= starts[starts.size - 1] - count:
             return BAD_INDEX, 0, row
-        segment = find_segment(starts, position)
-        stop = position + count
-        while position < stop:
-            while starts[segment + 1] <= position:
-                segment += 1
-            end = min(stop, starts[segment + 1])
-            for c in range(columns.size):
-                number = segment * fixed.files_per_segment + columns[c].file
-                file = files[number]
-                if file.handle == 0 or file.start == 0:
-                    return UNOPENED, number, row
-                if file.reader != 0:
-                    byte = file.start - 1 + (position - starts[segment]) * columns[c].item_bytes
-                    if read_by(file.reader, number, byte, (end - position) * columns[c].item_bytes, 0) == MISSING:
-                        result = MISSING
-            position = end
+        for c in range(columns.size):
+            status, file = _read_run(first_items[row], count, fixed, columns[c], starts, files, 0)
+            if status == MISSING:
+                result = MISSING
+            elif status != OK:
+                return status, file, row
     return result, 0, 0

@@ -1,28 +1,26 @@
 """How every kernel is compiled and loaded: without the GIL, cached on disk, and nothing imported for it.
 
 Compilation happens at the first call, never at import. Numba keeps the machine code beside the source file, or in the
-user's cache folder where the package folder is read-only. Where neither can be written, Numba refuses to enable its
-cache; every process then compiles its kernels again, which costs seconds but works.
-
-Numba takes machine code from its cache as long as the kernel's own file is unchanged. A kernel also contains the
-functions it calls, which may come from other files, so all files of this folder are part of the cache key.
+user's cache folder where the package folder is read-only; where neither can be written, every process compiles again.
+Numba takes machine code from its cache as long as the kernel's own file is unchanged. A kernel also contains functions
+of other files, so all files of this folder are part of the cache key.
 
 Before Numba loads cached code it sets up its compiler: it imports SciPy if it is installed, every package that extends
 Numba, and 200 modules of its own, 0.5 s in all. Finished machine code needs none of that. `_Kernel` and `_Cache` leave
-it out; a kernel that has to be compiled, and any other Numba code in the process, still gets all of it.
+it out; a kernel that has to be compiled, and any other Numba code in the process, still gets all of it. They rest on
+names that Numba may move; `numba.njit` then takes their place.
 """
 
 import importlib
+import logging
+import threading
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
-from numba.core.registry import CPUDispatcher
-from numba.core.runtime import rtsys
 
 from tokenfeed.errors import InterpreterError
 
@@ -46,45 +44,103 @@ def _refuse_subinterpreters() -> None:
 
 _refuse_subinterpreters()
 
-
 _SOURCES = tuple(
     (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(__file__).parent.glob("*.py"))
 )
 
 
-class _Cache(FunctionCache):
-    """Numba's cache on disk, read without setting up the compiler first."""
+class _Watch:
+    """Says once, by a line of the logger `tokenfeed`, that kernels are being compiled, if that takes a while.
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The code compiled for the argument types `sig`, or None. Costs 10 ms, and 40 ms once in a process."""
-        try:
-            load = self._load_overload
-        except AttributeError:  # a Numba that works differently inside: take the slow way
-            return super().load_overload(sig, target_context)
-        rtsys.initialize(target_context)  # what machine code calls to allocate and free arrays
-        return load(sig, target_context)
+    Nothing is said where they are in the cache.
+    """
+
+    patience_seconds = 2.0
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._timer: threading.Timer | None = None
+
+    def begin(self) -> None:
+        self._under_way += 1
+        if self._timer is None:
+            self._timer = threading.Timer(self.patience_seconds, self._look)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> None:
+        self._under_way -= 1
+
+    def _look(self) -> None:
+        if self._under_way == 0:
+            self._timer = None  # a later kernel may take longer
+            return
+        logging.getLogger("tokenfeed").warning(
+            "tokenfeed is compiling its kernels, for up to a minute; `tokenfeed doctor` says where they are kept"
+        )
 
 
-class _Kernel(CPUDispatcher):
-    """A compiled function as `numba.njit` makes it, except for how it gets ready for its first call."""
+_watch = _Watch()
 
-    def _compilation_chain_init_hook(self) -> None:
-        """Load no Numba extensions to find the types of arguments. The compiler loads them if it has to run."""
+try:
+    from numba.core.caching import FunctionCache
+    from numba.core.registry import CPUDispatcher
+    from numba.core.runtime import rtsys
+except ImportError:
+    _dispatcher: Any = partial(numba.njit, nogil=True)
+else:
 
-    def enable_caching(self) -> None:
-        self._cache = _Cache(self.py_func)
+    class _Cache(FunctionCache):
+        """Numba's cache on disk, read without setting up the compiler first."""
 
+        has_missed = False
+        """Whether the code that was asked for last must be compiled."""
 
-def _with_sources(function: Callable[..., Any]) -> Any:
-    """The same function, with all sources in a closure that it never reads: Numba's key contains closures."""
-    code = function.__code__.replace(co_freevars=("_sources",))
-    same = FunctionType(code, function.__globals__, closure=(CellType(_SOURCES),))
-    return update_wrapper(same, function)
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            """The code compiled for the argument types `sig`, or None. Costs 10 ms, and 40 ms once in a process."""
+            try:
+                load = self._load_overload
+            except AttributeError:  # a Numba that works differently inside: take the slow way
+                return super().load_overload(sig, target_context)
+            rtsys.initialize(target_context)  # what machine code calls to allocate and free arrays
+            found = load(sig, target_context)
+            self.has_missed = found is None
+            if self.has_missed:
+                _watch.begin()
+            return found
+
+    class _Kernel(CPUDispatcher):
+        """A compiled function as `numba.njit` makes it, except for how it gets ready for its first call."""
+
+        def _compilation_chain_init_hook(self) -> None:
+            """Load no Numba extensions to find the types of arguments. The compiler loads them if it has to run."""
+
+        def enable_caching(self) -> None:
+            self._cache = _Cache(self.py_func)
+
+        def compile(self, sig: Any) -> Any:
+            cache = self._cache if isinstance(self._cache, _Cache) else None
+            if cache is None:
+                _watch.begin()
+            try:
+                return super().compile(sig)
+            finally:
+                if cache is None or cache.has_missed:
+                    _watch.end()
+                if cache is not None:
+                    cache.has_missed = False
+
+    _dispatcher = partial(_Kernel, targetoptions={"nopython": True, "nogil": True, "boundscheck": None})
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile `function` for calls from Python: arrays and scalars in, no GIL, cached."""
-    dispatcher = _Kernel(_with_sources(function), targetoptions={"nopython": True, "nogil": True, "boundscheck": None})
+    """Compile `function` for calls from Python: arrays and scalars in, no GIL, cached.
+
+    All sources are in a closure that it never reads: Numba's key contains closures.
+    """
+    code = function.__code__.replace(co_freevars=("_sources",))
+    same = FunctionType(code, function.__globals__, closure=(CellType(_SOURCES),))
+    dispatcher = _dispatcher(update_wrapper(same, function))
     try:
         dispatcher.enable_caching()
     except RuntimeError:  # "cannot cache function …: no locator available for file …"

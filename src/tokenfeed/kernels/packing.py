@@ -15,42 +15,38 @@ Kernels called from Python take the `STATE` as an array of one record.
 import numpy as np
 
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import c_memcpy, c_memmove
+from tokenfeed.kernels.posix import c_memcpy, c_memmove, words
 
-DOCUMENT = np.dtype(
-    [
-        ("start", np.int64),  # of what is left of it, in `tokens`
-        ("length", np.int64),  # tokens left …
-        ("total", np.int64),  # … of how many
-        ("next", np.int64),  # the next document in its line; of a free record, the next free one
-        ("older", np.int64),
-        ("newer", np.int64),
-        ("arrival", np.int64),  # counts up
-        ("file", np.int64),  # where it came from: file, row group, row
-        ("group", np.int64),
-        ("row", np.int64),
-        ("done", np.int64),  # tokens of it that are in rows already
-    ]
+DOCUMENT = words(
+    "start",  # of what is left of it, in `tokens`
+    "length",  # tokens left …
+    "total",  # … of how many
+    "next",  # the next document in its line; of a free record, the next free one
+    "older",
+    "newer",
+    "arrival",  # counts up
+    "file",  # where it came from: file, row group, row
+    "group",
+    "row",
+    "done",  # tokens of it that are in rows already
 )
-STATE = np.dtype(
-    [
-        ("count", np.int64),  # documents that wait
-        ("oldest", np.int64),
-        ("newest", np.int64),
-        ("free", np.int64),  # a free record
-        ("end", np.int64),  # of the documents in `tokens`
-        ("live", np.int64),  # tokens of all waiting documents
-        ("heap", np.int64),  # documents in the heap
-        ("arrivals", np.int64),
-        ("row_number", np.int64),  # where filling goes on: the row …
-        ("position", np.int64),  # … and the place in it
-        ("segments", np.int64),  # pieces noted
-        ("lost", np.int64),  # tokens cropped
-        ("repeated", np.int64),  # BOS tokens that lead a further piece of a document
-        ("padded", np.int64),  # tokens of padding
-    ]
+STATE = words(
+    "count",  # documents that wait
+    "oldest",
+    "newest",
+    "free",  # a free record
+    "end",  # of the documents in `tokens`
+    "live",  # tokens of all waiting documents
+    "heap",  # documents in the heap
+    "arrivals",
+    "row_number",  # where filling goes on: the row …
+    "position",  # … and the place in it
+    "segments",  # pieces noted
+    "lost",  # tokens cropped
+    "repeated",  # BOS tokens that lead a further piece of a document
+    "padded",  # tokens of padding
 )
-SEGMENT = np.dtype([(name, np.int64) for name in ("place", "start", "length", "file", "group", "row", "done", "total")])
+SEGMENT = words("place", "start", "length", "file", "group", "row", "done", "total")
 """A piece of a document that was placed: its row, start and length there, and the document as it was before."""
 
 # The rule: documents one after the other (CONCAT), or by best fit; and then what happens when none fits.
@@ -84,8 +80,8 @@ def _num_words(num_lines):
 
 def num_bit_words(num_lines: int) -> int:
     """How many words `bits` needs: one bit for a line, and above them one for every word that is not 0."""
-    words = (num_lines + 63) >> 6
-    return words + ((words + 63) >> 6)
+    num_words = -(-num_lines // 64)
+    return num_words + -(-num_words // 64)
 
 
 @inlined
@@ -296,8 +292,13 @@ def move_documents(tokens, target, documents, states, numbers):
 
 
 @inlined
-def _note(segment, state, document, place, position, length):
-    segment.place = place
+def _place(tokens, document, rows, row, position, length, segments, state):
+    """Copy the first tokens of what is left of a document into a row, and note that."""
+    size = tokens.itemsize
+    target = rows.ctypes.data + (row * rows.shape[1] + position) * size
+    c_memcpy(target, tokens.ctypes.data + document.start * size, length * size)
+    segment = segments[state.segments]
+    segment.place = row
     segment.start = position
     segment.length = length
     segment.file = document.file
@@ -320,7 +321,6 @@ def fill_best_fit(tokens, documents, lines, bits, heap, states, rows, row_number
     """
     state = states[0]
     width = rows.shape[1]
-    size = tokens.itemsize
     longest = width + 1
     num_lines = lines.shape[1]
     while state.row_number < row_numbers.size:
@@ -348,11 +348,9 @@ def fill_best_fit(tokens, documents, lines, bits, heap, states, rows, row_number
                     state.repeated += 1
                     state.position = width
                     break
-                if rule == CROP:
-                    line = _first_line(bits, num_lines)
-                elif rule == CROP_OLDEST:
+                if rule == CROP_OLDEST:
                     line = min(documents[state.oldest].length, longest)
-                elif lines[0, longest] != NONE:
+                elif rule == SPLIT and lines[0, longest] != NONE:
                     line = longest
                 else:
                     line = _first_line(bits, num_lines)
@@ -361,12 +359,9 @@ def fill_best_fit(tokens, documents, lines, bits, heap, states, rows, row_number
                 _leave_age(documents, state, document)
             else:
                 document = _take_first(documents, lines, bits, state, line)
-            start = documents[document].start
             length = documents[document].length
             placed = min(length, remaining)
-            place = (row * width + position) * size
-            c_memcpy(rows.ctypes.data + place, tokens.ctypes.data + start * size, placed * size)
-            _note(segments[state.segments], state, documents[document], row, position, placed)
+            _place(tokens, documents[document], rows, row, position, placed, segments, state)
             state.position += placed
             if placed == length:
                 _free(documents, state, document)
@@ -413,7 +408,6 @@ def fill_concat(tokens, documents, states, rows, row_numbers, segments, advances
     """
     state = states[0]
     width = rows.shape[1]
-    size = tokens.itemsize
     while state.row_number < row_numbers.size:
         row = row_numbers[state.row_number]
         if state.live < width:
@@ -423,13 +417,35 @@ def fill_concat(tokens, documents, states, rows, row_numbers, segments, advances
         document = state.oldest
         position = 0
         while position < width:
-            start = documents[document].start
             placed = min(documents[document].length, width - position)
-            place = (row * width + position) * size
-            c_memcpy(rows.ctypes.data + place, tokens.ctypes.data + start * size, placed * size)
-            _note(segments[state.segments], state, documents[document], row, position, placed)
+            _place(tokens, documents[document], rows, row, position, placed, segments, state)
             position += placed
             document = documents[document].newer
         _consume(documents, state, advances[state.row_number])
         state.row_number += 1
     return FULL
+
+
+@kernel
+def surround(values, offsets, first, last, out, out_offsets):
+    """Copy runs into `out` with `first` before and `last` after each run, unless these are NONE.
+
+    values 5 6 | 7, first 1, last NONE → out 1 5 6 | 1 7
+    """
+    position = 0
+    for run in range(offsets.size - 1):
+        out_offsets[run] = position
+        if first != NONE:
+            out[position] = first
+            position += 1
+        # Through slices indexed from 0 the copy is vectorised: 8 times as fast as by out[position], values[i].
+        count = offsets[run + 1] - offsets[run]
+        source = values[offsets[run] : offsets[run + 1]]
+        target = out[position : position + count]
+        for i in range(count):
+            target[i] = source[i]
+        position += count
+        if last != NONE:
+            out[position] = last
+            position += 1
+    out_offsets[offsets.size - 1] = position

@@ -18,7 +18,7 @@ checkpoint holds a position, and means this order.
 
 import numpy as np
 
-from tokenfeed.kernels.jit import inlined, kernel
+from tokenfeed.kernels.jit import inlined, kernel, step
 
 _U = np.uint64  # Numba makes a float of int64 with uint64, so everything that meets a word is a word
 _HALF, _LOW = _U(32), _U(0xFFFFFFFF)
@@ -79,95 +79,53 @@ def _shift_right_half(left, bits, key):
     return (_mix(left, key) >> _HALF) >> (_HALF - bits)  # two shifts: one by 64 is undefined
 
 
-@inlined
-def two_rounds(place, a, bits, left_key, right_key):
+@step
+def two_rounds(place, a, bits, left_key, right_key, back):
+    """Two rounds, or what undoes them. `back` is a constant wherever it is given: LLVM drops the other branch."""
     mask = (_U(1) << bits) - _U(1)
     left, right = place >> bits, place & mask
-    left += _shift_left_half(right, a, left_key)
-    left = min(left, left - a)  # modulo a: left - a wraps to a large number if left < a
-    right = (right + _shift_right_half(left, bits, right_key)) & mask
+    if back:
+        right = (right - _shift_right_half(left, bits, right_key)) & mask
+        left -= _shift_left_half(right, a, left_key)
+        left = min(left, left + a)  # a negative difference has wrapped to a large number, and left + a wraps back
+    else:
+        left += _shift_left_half(right, a, left_key)
+        left = min(left, left - a)  # modulo a: left - a wraps to a large number if left < a
+        right = (right + _shift_right_half(left, bits, right_key)) & mask
     return (left << bits) | right
 
 
 @inlined
-def undo_two_rounds(place, a, bits, left_key, right_key):
-    mask = (_U(1) << bits) - _U(1)
-    left, right = place >> bits, place & mask
-    right = (right - _shift_right_half(left, bits, right_key)) & mask
-    left -= _shift_left_half(right, a, left_key)
-    left = min(left, left + a)  # a negative difference has wrapped to a large number, and left + a wraps back
-    return (left << bits) | right
+def walk(place, n, a, bits, keys, word, back):
+    """Through the network, at least once, until below n; keys are xored with `word`.
 
-
-@inlined
-def _walk(place, n, a, bits, keys):
-    """Through the network, at least once, until below n. Ends if `place` was below n, or comes from one that was."""
+    It ends only if `place` was below n, or comes from one that was.
+    """
     while True:
-        for r in range(0, keys.size, 2):
-            place = two_rounds(place, a, bits, keys[r], keys[r + 1])
+        for i in range(0, keys.size, 2):
+            r = keys.size - 2 - i if back else i
+            place = two_rounds(place, a, bits, keys[r] ^ word, keys[r + 1] ^ word, back)
         if place < n:
             return place
 
 
 @inlined
-def _walk_back(place, n, a, bits, keys):
-    while True:
-        for r in range(keys.size - 2, -1, -2):
-            place = undo_two_rounds(place, a, bits, keys[r], keys[r + 1])
-        if place < n:
-            return place
-
-
-@inlined
-def permute_one(position, n, a, bits, keys):
-    """The value at `position`; -1 outside [0, n). `permute_block` takes a third of the time for each of many."""
-    if position < 0 or position >= n:
-        return -1
-    return np.int64(_walk(_U(position), _U(n), a, bits, keys))
-
-
-@inlined
-def invert_one(value, n, a, bits, keys):
-    """Where `value` stands; -1 outside [0, n)."""
-    if value < 0 or value >= n:
-        return -1
-    return np.int64(_walk_back(_U(value), _U(n), a, bits, keys))
-
-
-@inlined
-def _sweep(block, a, bits, left_key, right_key):
-    for i in range(block.size):
-        block[i] = two_rounds(block[i], a, bits, left_key, right_key)
-
-
-@inlined
-def _sweep_back(block, a, bits, left_key, right_key):
-    for i in range(block.size):
-        block[i] = undo_two_rounds(block[i], a, bits, left_key, right_key)
-
-
-@inlined
-def permute_block(places, n, a, bits, keys):
+def permute_block(places, n, a, bits, keys, back):
     """Permute uint64 `places` in place. All must be below n. Rounds are the outer loop, so that LLVM makes vectors."""
     for start in range(0, places.size, _BLOCK):
         block = places[start : start + _BLOCK]
-        for r in range(0, keys.size, 2):
-            _sweep(block, a, bits, keys[r], keys[r + 1])
+        for i in range(0, keys.size, 2):
+            r = keys.size - 2 - i if back else i
+            _sweep(block, a, bits, keys[r], keys[r + 1], back)
         for i in range(block.size):
             if block[i] >= _U(n):
-                block[i] = _walk(block[i], _U(n), a, bits, keys)
+                block[i] = walk(block[i], _U(n), a, bits, keys, _U(0), back)
 
 
-@inlined
-def invert_block(places, n, a, bits, keys):
-    """Undo `permute_block`."""
-    for start in range(0, places.size, _BLOCK):
-        block = places[start : start + _BLOCK]
-        for r in range(keys.size - 2, -1, -2):
-            _sweep_back(block, a, bits, keys[r], keys[r + 1])
-        for i in range(block.size):
-            if block[i] >= _U(n):
-                block[i] = _walk_back(block[i], _U(n), a, bits, keys)
+@step
+def _sweep(block, a, bits, left_key, right_key, back):
+    for i in range(block.size):
+        block[i] = two_rounds(block[i], a, bits, left_key, right_key, back)
 
 
 @inlined
@@ -183,30 +141,30 @@ def copy_checked(numbers, n, out):
 
 
 @kernel
-def permute(positions, n, seed, epoch, out):
-    """out[j] becomes the value at positions[j]. Returns -1, or the first row outside [0, n); `out` is then spoilt.
+def permute(numbers, n, seed, epoch, back, out):
+    """out[j] becomes the value at position numbers[j]; if `back`, the position at which value numbers[j] stands.
 
-    `out` may be `positions`. About 13 ns an index and 0.5 µs a call.
+    Returns -1, or the first row outside [0, n); `out` is then spoilt. `out` may be `numbers`. About 13 ns an index and
+    0.5 µs a call.
     """
-    bad = copy_checked(positions, n, out)
+    bad = copy_checked(numbers, n, out)
     if bad < 0 and out.size > 0:
         a, bits = split(n)
         keys = np.empty(num_rounds(n), np.uint64)
         round_keys(seed, epoch, n, keys)
-        permute_block(out.view(np.uint64), n, a, bits, keys)
+        if back:
+            permute_block(out.view(np.uint64), n, a, bits, keys, True)
+        else:
+            permute_block(out.view(np.uint64), n, a, bits, keys, False)
     return bad
 
 
-@kernel
-def invert(values, n, seed, epoch, out):
-    """out[j] becomes the position at which values[j] stands; else like `permute`."""
-    bad = copy_checked(values, n, out)
-    if bad < 0 and out.size > 0:
-        a, bits = split(n)
-        keys = np.empty(num_rounds(n), np.uint64)
-        round_keys(seed, epoch, n, keys)
-        invert_block(out.view(np.uint64), n, a, bits, keys)
-    return bad
+@inlined
+def check_run(samples, n, epochs, indices):
+    if epochs.size != samples.size or indices.size != samples.size:
+        raise ValueError("the outputs must have as many entries as the input")
+    if n < 1:
+        raise ValueError("nothing to permute")
 
 
 @inlined
@@ -233,28 +191,20 @@ def take_epoch(samples, start, n, epochs, indices):
 def permute_run(samples, n, seed, epochs, indices):
     """The samples k of a run over n: epochs[j] becomes k // n, indices[j] the value at k % n in that epoch.
 
-    Keys are derived again only where the epoch changes. A negative k gives epoch and index -1; the first such row is
-    returned, or -1. `epochs` or `indices` may be `samples`.
+    Keys are derived again only where the epoch changes. A negative k gives epoch and index -1. `epochs` or `indices`
+    may be `samples`.
     """
-    size = samples.size
-    if epochs.size != size or indices.size != size:
-        raise ValueError("the outputs must have as many entries as the input")
-    if n < 1:
-        raise ValueError("nothing to permute")
-    bad = -1
+    check_run(samples, n, epochs, indices)
     a, bits = split(n)
     keys = np.empty(num_rounds(n), np.uint64)
     places = indices.view(np.uint64)
     start = 0
-    while start < size:
+    while start < samples.size:
         epoch, stop = take_epoch(samples, start, n, epochs, indices)
         if epoch >= 0:
             round_keys(seed, epoch, n, keys)
-            permute_block(places[start:stop], n, a, bits, keys)
-        elif bad < 0:
-            bad = start
+            permute_block(places[start:stop], n, a, bits, keys, False)
         start = stop
-    return bad
 
 
 @kernel
@@ -264,9 +214,7 @@ def permute_sources(sources, numbers, sizes, seeds, epochs, indices):
     Keys are derived again only where a source's epoch changes. About 40 ns a row.
     """
     keys = np.empty((sizes.size, _MANY_ROUNDS), np.uint64)
-    known = np.empty(sizes.size, np.int64)
-    for source in range(sizes.size):
-        known[source] = -1
+    known = np.full(sizes.size, -1, np.int64)
     for row in range(sources.size):
         source = sources[row]
         n = sizes[source]
@@ -277,4 +225,4 @@ def permute_sources(sources, numbers, sizes, seeds, epochs, indices):
             known[source] = epoch
         a, bits = split(n)
         epochs[row] = epoch
-        indices[row] = permute_one(numbers[row] - epoch * n, n, a, bits, own_keys)
+        indices[row] = np.int64(walk(_U(numbers[row] - epoch * n), _U(n), a, bits, own_keys, _U(0), False))

@@ -15,22 +15,19 @@ Rows of 5 items, pieces of 3 and 2 and of 4 items:
 
 import numpy as np
 
-from tokenfeed.kernels.fetch import fetch
-from tokenfeed.kernels.items import PADDING, find_segment
-from tokenfeed.kernels.jit import inlined, kernel, step
-from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, prefetch_line
+from tokenfeed.kernels.items import PADDING, find_segment, load_lines
+from tokenfeed.kernels.jit import inlined, kernel
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, OK, fetch, words
 from tokenfeed.kernels.spans import grown
 
 ROWS, PIECES = range(2)
 PLAN_FILES = 2
 
-PLAN = np.dtype(
-    [
-        ("first_row", np.int64),  # number of its first row
-        ("num_pieces", np.int64),
-        ("first_item", np.int64),  # of its store, where stores are numbered through
-        ("num_items", np.int64),  # of its store
-    ]
+PLAN = words(
+    "first_row",  # number of its first row
+    "num_pieces",
+    "first_item",  # of its store, where stores are numbered through
+    "num_items",  # of its store
 )
 PIECE = np.dtype([("first_item", "<i8"), ("length", "<u4"), ("mark", "<u4")])
 ROW_BYTES, PIECE_BYTES = 8, PIECE.itemsize
@@ -59,13 +56,6 @@ def mark(row, count, place, first_item, length):
     return np.int64(word >> _U(32))
 
 
-@step
-def _load_line(file, byte):
-    """Announce a byte of a file that lies in memory to the processor."""
-    if file.address != 0:
-        prefetch_line(file.address + file.start - 1 + byte)
-
-
 @kernel
 def find_pieces(indices, files, plans, width):
     """The pieces that rows `indices` are made of, with two reads a row. `files` are ROWS and PIECES of every plan.
@@ -91,7 +81,7 @@ def find_pieces(indices, files, plans, width):
         if plans.size > 2:
             owners[row] = find_segment(first_rows, indices[row])
         file = owners[row] * PLAN_FILES + ROWS
-        _load_line(files[file], (indices[row] - first_rows[owners[row]]) * ROW_BYTES)
+        load_lines(files[file], (indices[row] - first_rows[owners[row]]) * ROW_BYTES, 1)
     for row in range(rows):
         plan = plans[owners[row]]
         file = owners[row] * PLAN_FILES + ROWS
@@ -102,7 +92,7 @@ def find_pieces(indices, files, plans, width):
         count = bounds[row, 1] - bounds[row, 0]
         if bounds[row, 0] < 0 or bounds[row, 1] > plan.num_pieces or count < 1 or count > width:
             return BAD_SPANS, file, row, entries, first_items, offsets
-        _load_line(files[owners[row] * PLAN_FILES + PIECES], bounds[row, 0] * PIECE_BYTES)
+        load_lines(files[owners[row] * PLAN_FILES + PIECES], bounds[row, 0] * PIECE_BYTES, 1)
     for row in range(rows):
         plan = plans[owners[row]]
         count = bounds[row, 1] - bounds[row, 0]

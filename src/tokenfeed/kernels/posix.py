@@ -1,4 +1,4 @@
-"""Reading numbered files from inside a kernel: the C functions it takes, and the table that describes the files.
+"""Reading numbered files from inside a kernel: the table that describes them, and `fetch`, which reads from any.
 
 A *file table* is an array of `FILE` records, one per file. All zeros means that Python has not opened the file yet: a
 kernel that meets such a record stops with `UNOPENED`, Python opens the file, and the kernel is called again.
@@ -13,21 +13,25 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import from_dtype, types
+from numba import carray, from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tokenfeed.kernels.jit import inlined
+from tokenfeed.kernels.jit import inlined, step
 
-FILE = np.dtype(
-    [
-        ("handle", np.int64),  # 0 unopened, fd + 1 if open, TRANSIENT if it is opened and closed around each read
-        ("address", np.int64),  # where the file, or an array in its place, lies in memory; 0 if it is read by pread
-        ("size", np.int64),  # bytes in the file
-        ("start", np.int64),  # 1 + the byte at which its items begin; 0: the record is not complete yet
-        ("path", np.int64),  # address of the NUL-terminated path, if TRANSIENT
-        ("reader", np.int64),  # address of a reader that reads in place of the kernel, or 0 (see `read_by`)
-    ]
+
+def words(*names: str) -> np.dtype[Any]:
+    """A record of int64 fields."""
+    return np.dtype([(name, np.int64) for name in names])
+
+
+FILE = words(
+    "handle",  # 0 unopened, fd + 1 if open, TRANSIENT if it is opened and closed around each read
+    "address",  # where the file, or an array in its place, lies in memory; 0 if it is read by pread
+    "size",  # bytes in the file
+    "start",  # 1 + the byte at which its items begin; 0: the record is not complete yet
+    "path",  # address of the NUL-terminated path, if TRANSIENT
+    "reader",  # address of a reader that reads in place of the kernel, or 0 (see `read_by`)
 )
 TRANSIENT = -1
 
@@ -40,38 +44,28 @@ def record(kind: np.dtype[Any], **fields: int) -> Any:
     return array
 
 
-# The status that a kernel returns. A positive one is an errno.
-OK = 0
-END_OF_FILE = -1
-UNOPENED = -2
-BAD_INDEX = -3
-BAD_SPANS = -4
-SMALL_OUTPUT = -5
-MISSING = -6  # blocks of a remote file are not in memory; the log of its cache says which
-DAMAGED = -7  # a block is not what was written; its reader says which
+# The status that a kernel returns; a positive one is an errno. MISSING: blocks of a remote file are not in memory, and
+# the log of its cache says which. DAMAGED: a block is not what was written, and its reader says which.
+OK, END_OF_FILE, UNOPENED, BAD_INDEX, BAD_SPANS, SMALL_OUTPUT, MISSING, DAMAGED = range(0, -8, -1)
 
-EINTR = 4
-_WILLNEED = 3
-OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_EINTR = 4
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_NOWAIT, _WILLNEED = 8, 3
+HAS_NOWAIT = sys.platform == "linux"
+"""Whether the system can tell if a read would have to wait. A constant: Numba drops the branches that need it."""
 
 # Pointers are passed as plain integers of the same size: a ctypes pointer would defeat the on-disk kernel cache.
 c_pread = types.ExternalFunction("pread", types.int64(types.int32, types.intp, types.intp, types.int64))
-c_open = types.ExternalFunction("open", types.int32(types.intp, types.int32))
-c_close = types.ExternalFunction("close", types.int32(types.int32))
+_preadv2 = types.ExternalFunction(
+    "preadv2", types.int64(types.int32, types.intp, types.int32, types.int64, types.int32)
+)
+_fadvise = types.ExternalFunction("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
+_c_open = types.ExternalFunction("open", types.int32(types.intp, types.int32))
+_c_close = types.ExternalFunction("close", types.int32(types.int32))
 c_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 c_memmove = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
 c_memset = types.ExternalFunction("memset", types.intp(types.intp, types.int32, types.intp))
 _errno_location = types.ExternalFunction("__error" if sys.platform == "darwin" else "__errno_location", types.intp())
-
-
-@intrinsic
-def _load_int32(_context: Any, address: Any) -> Any:
-    """The 32-bit integer at an address."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()))
-
-    return types.int32(types.intp), generate
 
 
 def pointer_to(kind: Any) -> Any:
@@ -113,8 +107,8 @@ def read_by(_context: Any, reader: Any, file: Any, offset: Any, size: Any, addre
 
 
 @inlined
-def errno():
-    return types.int64(_load_int32(_errno_location()))
+def _errno():
+    return types.int64(carray(int32_pointer(_errno_location()), (1,))[0])
 
 
 @intrinsic
@@ -132,42 +126,83 @@ def prefetch_line(_context: Any, address: Any) -> Any:
     return types.int32(types.intp), generate
 
 
-if sys.platform == "linux":
-    HAS_NOWAIT = True
-    NOWAIT = 8
-    c_preadv2 = types.ExternalFunction(
-        "preadv2", types.int64(types.int32, types.intp, types.int32, types.int64, types.int32)
-    )
-    _fadvise = types.ExternalFunction("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
+@inlined
+def try_pread(fd, vector, offset):
+    """Read what the page cache has into the (address, size) of `vector`: fewer bytes, or -1, if not all."""
+    if HAS_NOWAIT:
+        return _preadv2(types.int32(fd), vector, types.int32(1), offset, types.int32(_NOWAIT))
+    return -1
 
-    @inlined
-    def try_pread(fd, vector, offset):
-        """Read what the page cache has into the (address, size) of `vector`: fewer bytes, or -1, if not all."""
-        return c_preadv2(types.int32(fd), vector, types.int32(1), offset, types.int32(NOWAIT))
 
-    @inlined
-    def begin_read(fd, offset, size):
-        """Ask the operating system to begin reading, without waiting for it."""
+@inlined
+def begin_read(fd, offset, size):
+    """Ask the operating system to begin reading, without waiting for it."""
+    if HAS_NOWAIT:
         _fadvise(types.int32(fd), offset, size, types.int32(_WILLNEED))
 
-    @inlined
-    def prefetch_file(file, offset, size):
-        """`begin_read` for a file of a table."""
-        if file.handle > 0 and file.start > 0 and file.address == 0:
-            begin_read(file.handle - 1, offset + file.start - 1, size)
 
-else:
-    HAS_NOWAIT = False
+@inlined
+def prefetch_file(file, offset, size):
+    """`begin_read` for a file of a table."""
+    if file.handle > 0 and file.start > 0 and file.address == 0:
+        begin_read(file.handle - 1, offset + file.start - 1, size)
 
-    @inlined
-    def try_pread(fd, vector, offset):
-        """Only Linux can tell whether a read would have to wait."""
-        return -1
 
-    @inlined
-    def begin_read(fd, offset, size):
-        """Only Linux takes such a hint by file descriptor."""
+@inlined
+def _pread_all(fd, address, size, offset):
+    done = 0
+    while done < size:
+        count = c_pread(types.int32(fd), address + done, size - done, offset + done)
+        if count < 0:
+            error = _errno()
+            if error != _EINTR:
+                return error
+        elif count == 0:
+            return END_OF_FILE
+        else:
+            done += count
+    return OK
 
-    @inlined
-    def prefetch_file(file, offset, size):
-        """As `begin_read`."""
+
+@inlined
+def _open_and_pread(path, address, size, offset):
+    if path == 0:
+        return UNOPENED
+    fd = _c_open(path, types.int32(_OPEN_FLAGS))
+    while fd < 0 and _errno() == _EINTR:
+        fd = _c_open(path, types.int32(_OPEN_FLAGS))
+    if fd < 0:
+        return _errno()
+    status = _pread_all(fd, address, size, offset)
+    _c_close(fd)
+    return status
+
+
+@inlined
+def _fetch(file, number, offset, size, address):
+    if file.handle == 0 or file.start == 0:
+        return UNOPENED
+    if size == 0:
+        return OK
+    offset += file.start - 1
+    if (file.reader != 0 or file.address != 0) and offset + size > file.size:
+        return END_OF_FILE
+    if file.reader != 0:
+        return read_by(file.reader, number, offset, size, address)
+    if address == 0:
+        return OK
+    if file.address != 0:
+        c_memcpy(address, file.address + offset, size)
+        return OK
+    if file.handle > 0:
+        return _pread_all(file.handle - 1, address, size, offset)
+    return _open_and_pread(file.path, address, size, offset)
+
+
+@step
+def fetch(files, number, offset, size, address):
+    """Copy `size` bytes, from `offset` bytes after the start of a file's items, to `address`. Returns a status.
+
+    At address 0, a reader only prepares. One system call where the file is read by pread; three if it is TRANSIENT.
+    """
+    return _fetch(files[number], number, offset, size, address)  # a record: the table's references are not counted

@@ -10,18 +10,16 @@ An empty span (1, above) covers no item and so belongs to no row.
 
 Offsets give the payload bytes of span i as [offsets[i], offsets[i + 1]); a span without payload has ~offset instead.
 
-Missing blocks (`kernels/blocks.py`) are noted for all rows, and status MISSING is returned at the end.
-
-Everything read from a file is checked before it is used as an index or a size; the status is BAD_SPANS if it is wrong.
-The four files of a table are numbered `segment * files_per_segment + first_file + STARTS … PAYLOAD`.
+Missing blocks (`kernels/blocks.py`) are noted for all rows, and status MISSING is returned at the end. Everything read
+from a file is checked before it is used as an index or a size; the status is BAD_SPANS if it is wrong. The four files
+of a table are numbered `segment * files_per_segment + first_file + STARTS … PAYLOAD`.
 """
 
 import numpy as np
 
-from tokenfeed.kernels.fetch import fetch
-from tokenfeed.kernels.items import find_segment
+from tokenfeed.kernels.items import find_segment, last_at_or_before
 from tokenfeed.kernels.jit import inlined, kernel, step
-from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, MISSING, OK
+from tokenfeed.kernels.posix import BAD_INDEX, BAD_SPANS, MISSING, OK, fetch
 
 STARTS, ANCHORS, OFFSETS, PAYLOAD = range(4)
 TABLE_FILES = 4
@@ -52,20 +50,6 @@ def _is_sorted(values, count):
         if values[i] < values[i - 1]:
             return False
     return True
-
-
-@inlined
-def _last_at_or_before(values, count, position):
-    """The last i < count with values[i] <= position; values are sorted and values[0] <= position."""
-    low = 0
-    high = count
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if values[middle] <= position:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 @step
@@ -144,8 +128,8 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
                 break
             if status != OK:
                 return status, file, row, offsets, numbers, starts, stops
-            first = _last_at_or_before(values, high - low + 1, begin)
-            last = _last_at_or_before(values, high - low + 1, end - 1)
+            first = last_at_or_before(values, high - low + 1, begin)
+            last = last_at_or_before(values, high - low + 1, end - 1)
             needed = found + last - first + 1
             numbers = grown(numbers, needed)
             starts = grown(starts, needed)
@@ -162,31 +146,50 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
     return result, 0, 0, offsets, numbers[:found], starts[:found], stops[:found]
 
 
+@step
+def _count_run(numbers, row, segment_spans, segment):
+    """How many of the numbers from `row` on are consecutive, and in one segment."""
+    run = 1
+    limit = min(numbers.size - row, segment_spans[segment + 1] - numbers[row])
+    while run < limit and numbers[row + run] == numbers[row] + run:
+        run += 1
+    return run
+
+
 @kernel
 def locate_spans(numbers, segment_starts, segment_spans, files, files_per_segment, first_file, out):
-    """out[0, j], out[1, j] = first item and number of items of span numbers[j], over all segments. One read each."""
-    pair = np.empty(2, np.int64)
+    """out[0, j], out[1, j] = first item and number of items of span numbers[j], over all segments.
+
+    One read for every run of consecutive numbers in one segment.
+    """
+    values = np.empty(numbers.size + 1, np.int64)
     result = OK
-    total = segment_spans[segment_spans.size - 1]
-    for row in range(numbers.size):
+    row = 0
+    while row < numbers.size:
         number = numbers[row]
-        if number < 0 or number >= total:
+        if number < 0 or number >= segment_spans[segment_spans.size - 1]:
             return BAD_INDEX, 0, row
         segment = find_segment(segment_spans, number)
-        segment_items = segment_starts[segment + 1] - segment_starts[segment]
+        run = _count_run(numbers, row, segment_spans, segment)
         file = segment * files_per_segment + first_file + STARTS
-        is_last = number + 1 == segment_spans[segment + 1]
-        pair[1] = segment_items
-        status = _fetch_int64(files, file, number - segment_spans[segment], 1 if is_last else 2, pair)
+        segment_items = segment_starts[segment + 1] - segment_starts[segment]
+        first = number - segment_spans[segment]
+        is_last = number + run == segment_spans[segment + 1]
+        values[run] = segment_items
+        status = _fetch_int64(files, file, first, run if is_last else run + 1, values)
         if status == MISSING:
             result = MISSING
-            continue
-        if status != OK:
+        elif status != OK:
             return status, file, row
-        if pair[0] < 0 or pair[1] < pair[0] or pair[1] > segment_items:
+        elif values[0] < 0 or values[run] > segment_items or (first == 0 and values[0] != 0):
             return BAD_SPANS, file, row
-        out[0, row] = segment_starts[segment] + pair[0]
-        out[1, row] = pair[1] - pair[0]
+        else:
+            for i in range(run):
+                out[0, row + i] = segment_starts[segment] + values[i]
+                out[1, row + i] = values[i + 1] - values[i]
+                if values[i + 1] < values[i]:
+                    return BAD_SPANS, file, row + i
+        row += run
     return result, 0, 0
 
 
@@ -212,9 +215,7 @@ def read_payloads(numbers, segment_spans, files, files_per_segment, first_file):
         if number < 0 or number >= total:
             return BAD_INDEX, 0, row, data, starts, stops
         segment = find_segment(segment_spans, number)
-        run = 1
-        while row + run < count and numbers[row + run] == number + run and number + run < segment_spans[segment + 1]:
-            run += 1
+        run = _count_run(numbers, row, segment_spans, segment)
         base = segment * files_per_segment + first_file
         values = grown(values, run + 1)
         status = _fetch_int64(files, base + OFFSETS, number - segment_spans[segment], run + 1, values)

@@ -1,4 +1,7 @@
-"""`Delivery`: what `Loader` and `stream` share. Batches are made ahead, and counted when the training loop has them."""
+"""`Delivery`: what `Loader` and `stream` share. Batches are made ahead, and counted when the training loop has them.
+
+`PlacedLoader` hands them on as arrays of a framework, on its devices: what `tokenfeed.torch` and `tokenfeed.jax` share.
+"""
 
 import os
 import time
@@ -6,15 +9,25 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
+from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.feed import Feed
+from tokenfeed.loader.launch import find_worker
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.storage.remote import RemoteStats
-from tokenfeed.store.batch import HostBatch
+from tokenfeed.store.batch import Batch, HostBatch
 from tokenfeed.types import Bytes
 
-__all__ = ["Delivery", "Stats"]
+__all__ = ["AS_DATASET", "Delivery", "PlacedBatch", "PlacedLoader", "Stats", "check_loader"]
+
+Placed = TypeVar("Placed", bound="PlacedBatch")
+
+AS_DATASET = (
+    "Where a torch DataLoader is expected, give the loader itself, or DataLoader(tokenfeed.torch.as_dataset(loader), "
+    "batch_size=None); a Trainer of transformers takes the latter from its method get_train_dataloader"
+)
+"""What to do instead of giving a loader to torch as a dataset."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +40,7 @@ class Stats:
     bytes: int
     """Bytes of columns (or of text) read, including those of batches that wait in the queue."""
     wall_seconds: float
-    """Since the first batch was asked for."""
+    """Time since the first batch was asked for."""
     wait_seconds: float
     """Time that the training loop spent in `next`."""
     read_seconds: float
@@ -62,7 +75,24 @@ class Stats:
         return (self.wall_seconds - self.wait_seconds) / busy if busy else float("inf")
 
 
-class Delivery(ABC):
+class _Closing(ABC):
+    """What is true though it may have no length, and is closed at the end of a `with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop working ahead, and forget what was fetched but not delivered. Iterating goes on where it was."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Delivery(_Closing):
     """An iterator of batches with a state: that of the last batch delivered, whatever was made ahead of it.
 
     `fetch` and `deliver` are the two halves of `next`, for a stage that hands a batch on later.
@@ -77,7 +107,7 @@ class Delivery(ABC):
         self._generation = 0
         self._batches: Iterator[HostBatch] | None = None
         self._finalizer: Callable[[], object] | None = None
-        self._process = os.getpid()
+        self._process = self._home = os.getpid()
         self._num_batches = 0
         self._num_samples = 0
         self._num_items = 0
@@ -93,10 +123,9 @@ class Delivery(ABC):
     def _note(self, batch: HostBatch) -> None:
         """The batch has been delivered."""
 
-    @property
     @abstractmethod
-    def num_steps(self) -> int | None:
-        """Number of steps from the beginning to the end; None without end."""
+    def __len__(self) -> int:
+        """Number of steps from the beginning to the end, where there is one that is known."""
 
     @property
     @abstractmethod
@@ -106,42 +135,12 @@ class Delivery(ABC):
     @abstractmethod
     def _use_buffers(self, buffers: Buffers) -> None: ...
 
-    @property
     @abstractmethod
-    def _work_done(self) -> tuple[int, float]:
-        """Bytes read and seconds spent making batches."""
-
-    @property
-    def _collate_seconds(self) -> float:
-        """Seconds spent in the collate function."""
-        return 0.0
-
-    @property
-    def _encode_seconds(self) -> float | None:
-        """Seconds spent tokenising; None where there is no text."""
-        return None
-
-    @property
-    def _remote(self) -> RemoteStats | None:
-        """What fetching took, where data lies elsewhere."""
-        return None
+    def _work(self) -> dict[str, Any]:
+        """Counters of whatever makes the batches, by their names in `Stats`."""
 
     def __iter__(self) -> Self:
         return self
-
-    def __len__(self) -> int:
-        if self.num_steps is None:
-            raise TypeError("this loader has no end, and so no length; epochs=1 makes it finite")
-        return self.num_steps
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __next__(self) -> HostBatch:
         """The next batch. Where making it failed, the error is raised here; the next call tries again."""
@@ -160,9 +159,17 @@ class Delivery(ABC):
         return batch
 
     def _fetch(self, began: float) -> HostBatch:
-        if self._process != os.getpid():
-            self._leave_threads_behind()
+        if self._process != os.getpid():  # forked: there are no threads, and locks may be held for ever
+            self.close()
+            self._use_buffers(Buffers())
+            self._process = os.getpid()
         if self._batches is None:
+            if os.getpid() != self._home and (worker := find_worker()) is not None:
+                raise ArgumentError(
+                    f"num_workers is {worker.num_workers}: each of these processes would deliver everything, and only "
+                    "it would know how far it got: a checkpoint would say 0 samples. Use num_workers=0; a loader reads "
+                    "ahead in threads of its own"
+                )
             if self._began is None:
                 self._began = began
             self._batches, end = self._start()
@@ -176,12 +183,6 @@ class Delivery(ABC):
             self.close()
             raise
 
-    def _leave_threads_behind(self) -> None:
-        """This process was forked: it has no threads, and locks may be held for ever. Begin again."""
-        self.close()
-        self._use_buffers(Buffers())
-        self._process = os.getpid()
-
     def is_current(self, batch: HostBatch) -> bool:
         """Whether a batch that was fetched is still the one to deliver: this was not closed or sent elsewhere."""
         return batch.generation == self._generation
@@ -193,6 +194,10 @@ class Delivery(ABC):
         self._num_samples += len(batch)
         self._num_items += batch.num_items
         return batch
+
+    def __getitem__(self, _: object) -> Any:
+        """Refused, with the way out: a DataLoader, or a trainer that makes one, takes this for a dataset of samples."""
+        raise ArgumentError(f"a loader delivers whole batches in an order of its own, and has no items. {AS_DATASET}")
 
     def is_ready(self) -> bool:
         """Whether `fetch` would return at once."""
@@ -212,7 +217,6 @@ class Delivery(ABC):
         """Go on after a checkpoint."""
 
     def close(self) -> None:
-        """Stop working ahead, and forget what was fetched but not delivered. Iterating goes on where it was."""
         if self._finalizer is not None:
             self._finalizer()
         self._finalizer = self._batches = None
@@ -220,23 +224,18 @@ class Delivery(ABC):
 
     def stats(self) -> Stats:
         """Counters since this was made."""
-        num_bytes, seconds = self._work_done
         now = time.perf_counter()
         waited, since = self._waited
         return Stats(
             batches=self._num_batches,
             samples=self._num_samples,
-            bytes=num_bytes,
             wall_seconds=0.0 if self._began is None else max(0.0, now - self._began),
             wait_seconds=waited if since is None else waited + max(0.0, now - since),
-            read_seconds=seconds,
             queued=self._batches.queued if isinstance(self._batches, Feed) else 0,
-            remote=self._remote,
             items=self._num_items,
-            collate_seconds=self._collate_seconds,
-            encode_seconds=self._encode_seconds,
             threads=self._threads if self._prefetch else 0,
             prefetch=self._prefetch,
+            **self._work(),
         )
 
 
@@ -244,3 +243,66 @@ def _end_in(process: int, end: Callable[[], object]) -> None:
     """End the making of batches, in the process that makes them."""
     if os.getpid() == process:
         end()
+
+
+class PlacedBatch(Batch):
+    """A batch whose inputs, targets, mask and columns are arrays of a framework. The rest stays on the host."""
+
+    def __init__(self, host: HostBatch) -> None:
+        self._take_rows_of(host)
+        self._host = host
+        self._columns: dict[str, Any] = {}
+
+    @property
+    def host(self) -> HostBatch:
+        return self._host
+
+    @abstractmethod
+    def _place_column(self, name: str) -> Any:
+        """A column of the host batch as an array of the framework."""
+
+    def column(self, name: str) -> Any:
+        """The rows of a column that was read with the batch."""
+        if name not in self._columns:
+            if name not in self.rows.layout.columns:
+                raise ArgumentError(f"column {name!r} was not read with the batch; name it when you make the view")
+            self._columns[name] = self._place_column(name)
+        return self._columns[name]
+
+
+class PlacedLoader(_Closing, Generic[Placed]):
+    """An iterator of placed batches. State, rank and statistics are those of the loader behind it."""
+
+    def __init__(self, loader: Delivery) -> None:
+        self.loader = loader
+
+    @abstractmethod
+    def __next__(self) -> Placed: ...
+
+    def __iter__(self) -> Self:
+        iter(self.loader)
+        return self
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def stats(self) -> Stats:
+        """Counters of the loader. Batches on their way to the device are not among those delivered."""
+        return self.loader.stats()
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+def check_loader(loader: Any, taker: str) -> Delivery:
+    """The loader, if it is one that `taker` can work with."""
+    if isinstance(loader, Delivery):
+        return loader
+    how = "give it `.loader` of this" if isinstance(loader, PlacedLoader) else "make one: Loader(view, batch_size=32)"
+    raise ArgumentError(f"{taker} takes a Loader or a stream, not {type(loader).__name__}; {how}")

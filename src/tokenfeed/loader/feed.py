@@ -34,8 +34,8 @@ class Feed(Iterator[Result], Generic[Job, Result]):
         """Number of threads that wait, or are about to wait, for room."""
         self._changed = threading.Condition()
         self._ready: deque[Result] = deque()
-        self._done: dict[int, list[Result] | BaseException | None] = {}
-        """Outcomes that came before their turn: results, an error, or None for the end."""
+        self._done: dict[int, list[Result] | BaseException] = {}
+        """Outcomes that came before their turn: results, or an error; StopIteration for the end."""
         self._taken = 0
         self._delivered = 0
         self._closed = False
@@ -47,9 +47,6 @@ class Feed(Iterator[Result], Generic[Job, Result]):
     def queued(self) -> int:
         """Number of results that are ready."""
         return len(self._ready)
-
-    def __iter__(self) -> Iterator[Result]:
-        return self
 
     def __next__(self) -> Result:
         """The next result. Raises StopIteration after the last one, and an error of `work` in its turn."""
@@ -65,8 +62,10 @@ class Feed(Iterator[Result], Generic[Job, Result]):
     def _wait(self) -> Result:
         with self._changed:
             while not self._ready:
-                if self._delivered in self._done:
-                    self._raise(self._done[self._delivered])
+                if isinstance(error := self._done.get(self._delivered), BaseException):
+                    self._closed = True
+                    self._changed.notify_all()
+                    raise error
                 if self._idle:
                     self._changed.notify_all()
                 # In pieces: a signal that another thread gets does not wake this one, and Ctrl-C would wait for it.
@@ -74,13 +73,6 @@ class Feed(Iterator[Result], Generic[Job, Result]):
             result = self._ready.popleft()
             self._changed.notify_all()  # there is room now, and threads may have gone to sleep before this one woke
             return result
-
-    def _raise(self, ended: object) -> None:
-        self._closed = True
-        self._changed.notify_all()
-        if isinstance(ended, BaseException):
-            raise ended
-        raise StopIteration
 
     def _run(self) -> None:
         while True:
@@ -94,7 +86,11 @@ class Feed(Iterator[Result], Generic[Job, Result]):
                 number = self._taken
                 self._taken += 1
                 job = next(self._jobs, None)
-            outcome = None if job is None else self._attempt(job)
+            outcome: list[Result] | BaseException
+            try:
+                outcome = StopIteration() if job is None else self._work(job)
+            except BaseException as error:  # noqa: BLE001 — it is the consumer's, whatever it is
+                outcome = error
             with self._changed:
                 self._done[number] = outcome
                 while isinstance(results := self._done.get(self._delivered), list):
@@ -108,12 +104,6 @@ class Feed(Iterator[Result], Generic[Job, Result]):
     def _has_room(self) -> bool:
         under_way = (self._taken - self._delivered) * self._per_job
         return len(self._ready) + under_way <= self._full
-
-    def _attempt(self, job: Job) -> list[Result] | BaseException:
-        try:
-            return self._work(job)
-        except BaseException as error:  # noqa: BLE001 — it is the consumer's, whatever it is
-            return error
 
     def close(self) -> None:
         """Stop the threads. A thread that is stuck is not waited for: it does no harm, and ends with the process."""

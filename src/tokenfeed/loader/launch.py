@@ -1,11 +1,14 @@
-"""Rank and world size of this process, as launchers set them."""
+"""Rank and world size of this process, as launchers set them; and where torch has put it, if it is a worker."""
 
+import operator
 import os
+import sys
 from collections.abc import Mapping
+from typing import Any
 
 from tokenfeed.errors import ArgumentError
 
-__all__ = ["find_rank"]
+__all__ = ["check_whole", "find_rank", "find_worker"]
 
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),  # torchrun, and most others
@@ -20,19 +23,35 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
     if (rank is None) != (world_size is None):
         raise ArgumentError(f"rank is {rank}, world_size is {world_size}; give both or neither")
     if rank is None or world_size is None:
-        rank, world_size = _from_launcher(environment)
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise ArgumentError(f"rank {rank} of {world_size} cannot be; ranks are 0 to world_size - 1")
+        worker = find_worker()
+        if worker is not None and worker.num_workers > 1:
+            raise ArgumentError(
+                f"num_workers is {worker.num_workers}: a loader made in each of these processes would deliver "
+                "everything there. Use num_workers=0, for a loader reads ahead in threads of its own; or give it rank= "
+                "and world_size= that count the workers of all ranks"
+            )
+        names = next((names for names in _LAUNCHERS if environment.keys() >= set(names)), ())
+        given = [environment[name] for name in names] or ["0", "1"]
+        if not all(text.isdecimal() for text in given):
+            raise ArgumentError(f"the launcher set {' and '.join(names)} to {' and '.join(map(repr, given))}")
+        rank, world_size = map(int, given)
+    check_whole("world_size", world_size, least=1)
+    check_whole("rank", rank)
+    if rank >= world_size:
+        raise ArgumentError(f"rank is {rank} and world_size is {world_size}; ranks are 0 to {world_size - 1}")
     return rank, world_size
 
 
-def _from_launcher(environment: Mapping[str, str]) -> tuple[int, int]:
-    for rank, world_size in _LAUNCHERS:
-        if rank in environment and world_size in environment:
-            try:
-                return int(environment[rank]), int(environment[world_size])
-            except ValueError as error:
-                raise ArgumentError(
-                    f"{rank}={environment[rank]!r}, {world_size}={environment[world_size]!r}"
-                ) from error
-    return 0, 1
+def find_worker() -> Any:
+    """What torch knows of this process if it is a worker of a DataLoader: its id and num_workers. Else None."""
+    data = sys.modules.get("torch.utils.data")
+    return None if data is None else data.get_worker_info()
+
+
+def check_whole(name: str, number: Any, *, least: int = 0) -> None:
+    try:
+        if operator.index(number) >= least and not isinstance(number, bool):
+            return
+    except TypeError:
+        pass
+    raise ArgumentError(f"{name} is {number!r}; it must be a whole number of at least {least}")

@@ -5,20 +5,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.delivery import Delivery
+from tokenfeed.loader.delivery import AS_DATASET, Delivery
 from tokenfeed.loader.feed import Feed
-from tokenfeed.loader.launch import find_rank
-from tokenfeed.loader.masking import find_masks
+from tokenfeed.loader.launch import check_whole, find_rank
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.loader.reading import StepReader, announced, make_steps
+from tokenfeed.loader.reading import StepReader, Steps, announced, find_masks, make_steps
 from tokenfeed.plan.mixing import Mixture
 from tokenfeed.plan.permutation import Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.file import RunFile
-from tokenfeed.storage.remote import RemoteStats
 from tokenfeed.store.batch import HostBatch
+from tokenfeed.store.store import Store
 from tokenfeed.store.view import View
 
 __all__ = ["Loader"]
@@ -64,11 +63,13 @@ class Loader(Delivery):
         `collate` is called with every batch, in the background; its result is `batch.data`. `run` is a file in which
         rank 0 notes what was run from where, for `Run`.
         """
+        self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
-        if (prefetch is not None and prefetch < 0) or threads < 1:
-            raise ArgumentError(f"prefetch is {prefetch}, threads is {threads}; they must be at least 0 and 1")
-        if epochs is not None and epochs < 1:
-            raise ArgumentError(f"epochs is {epochs}; it must be at least 1, or None for a loader without end")
+        _check_view(view)
+        check_whole("prefetch", 0 if prefetch is None else prefetch)
+        check_whole("threads", threads, least=1)
+        if epochs is not None:
+            check_whole("epochs", epochs, least=1)
         self.rank, self.world_size = find_rank(rank, world_size)
         self.batch_sizes = BatchSizes(batch_size)
         mixture = Mixture.of(view)
@@ -78,7 +79,8 @@ class Loader(Delivery):
         joined = mixture.joined
         self._reader = joined.reader
         self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, joined.sample_bytes))
-        self._prefetch = self._choose_prefetch() if prefetch is None else prefetch
+        fitting = min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
+        self._prefetch = fitting if prefetch is None else prefetch
         self._threads = threads
         self._steps = StepReader(
             self.plan,
@@ -91,23 +93,6 @@ class Loader(Delivery):
         )
         self._run = None if run is None or self.rank != 0 else RunFile(run)
         self._next = 0
-        self._arguments = {
-            "view": view,
-            "batch_size": batch_size,
-            "seed": seed,
-            "shuffle": shuffle,
-            "epochs": epochs,
-            "skips": skips,
-            "prefetch": prefetch,
-            "threads": threads,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "collate": collate,
-            "run": run,
-        }
-
-    def _choose_prefetch(self) -> int:
-        return min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
 
     def __iter__(self) -> Self:
         if self._stop is not None and self._next >= self._stop:
@@ -115,9 +100,18 @@ class Loader(Delivery):
             self._next = 0
         return self
 
+    def __len__(self) -> int:
+        if self._stop is None:
+            raise TypeError(
+                "this loader has no end, and so no length: epochs=1 makes it finite, and `steps_per_epoch` is that of "
+                f"one epoch. {AS_DATASET}"
+            )
+        return self.batch_sizes.steps_between(0, self._stop, self.world_size)
+
     @property
-    def num_steps(self) -> int | None:
-        return None if self._stop is None else self.batch_sizes.steps_between(0, self._stop, self.world_size)
+    def steps_per_epoch(self) -> int:
+        """Number of steps in the first epoch, the last of which may take the first samples of the next one."""
+        return self.batch_sizes.steps_between(0, self.plan.count(1), self.world_size)
 
     @property
     def next_batch_size(self) -> int:
@@ -131,17 +125,8 @@ class Loader(Delivery):
     def _use_buffers(self, buffers: Buffers) -> None:
         self._steps.use_buffers(buffers)
 
-    @property
-    def _work_done(self) -> tuple[int, float]:
-        return self._steps.num_bytes, self._steps.seconds
-
-    @property
-    def _collate_seconds(self) -> float:
-        return self._steps.collate_seconds
-
-    @property
-    def _remote(self) -> RemoteStats | None:
-        return self._reader.stats()
+    def _work(self) -> dict[str, Any]:
+        return {**self._steps.work, "remote": self._reader.stats()}
 
     def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         if self._run is not None:
@@ -155,15 +140,12 @@ class Loader(Delivery):
         if self._prefetch == 0:
             read = self._steps
             return (batch for steps in coming for batch in read(steps)), coming.close
-        ahead = coming if self._reader.remote is None else announced(coming, self._steps.announce, self._announced)
+        ahead: Iterator[Steps] = coming
+        if self._reader.remote is not None:  # what a quarter of its memory holds is asked for in advance
+            most = self._reader.remote.memory_bytes // 4 // self._batch_bytes
+            ahead = announced(coming, self._steps.announce, max(1, min(self._prefetch, most)))
         feed = Feed(ahead, self._steps, depth=self._prefetch, per_job=together, threads=self._threads)
         return feed, feed.close
-
-    @property
-    def _announced(self) -> int:
-        """Number of steps that remote data is asked for in advance: what a quarter of its memory holds."""
-        assert self._reader.remote is not None
-        return max(1, min(self._prefetch, self._reader.remote.memory_bytes // 4 // self._batch_bytes))
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint after the last batch delivered; the same on every rank."""
@@ -185,13 +167,37 @@ class Loader(Delivery):
         self._next = num_delivered
 
     def __reduce__(self) -> Any:
-        return _open_again, (self._arguments, self.state_dict())
+        place = {"rank": self.rank, "world_size": self.world_size}
+        return _open_again, ({**self._arguments, **place}, self.state_dict())
 
     def __repr__(self) -> str:
-        return f"Loader({self.plan}, batch_size={self.batch_sizes}, rank {self.rank} of {self.world_size})"
+        end = "" if self._stop is None else f" of {self._stop:,}"
+        place = f"rank {self.rank} of {self.world_size}, {self._next:,}{end} samples delivered"
+        return f"Loader({self.plan}, batch_size={self.batch_sizes}, {place})"
 
 
 def _open_again(arguments: dict[str, Any], state: dict[str, Any]) -> Loader:
     loader = Loader(**arguments)
     loader.load_state_dict(state)
+    loader._home = -1
     return loader
+
+
+def _check_view(view: Any) -> None:
+    if isinstance(view, View | Mixture):
+        return
+    if isinstance(view, str | Path):
+        raise ArgumentError(
+            f"a Loader takes a view, not a path: Loader(tokenfeed.open({str(view)!r}).windows(2048), 32)"
+        )
+    if isinstance(view, Store):
+        raise ArgumentError(
+            "a Loader takes a view of a store, which says what one sample is: store.windows(2048), store.documents() "
+            "or store.packed(2048)"
+        )
+    if isinstance(view, Mapping | list | tuple):
+        raise ArgumentError(
+            "a Loader takes one view, or a mixture of several: "
+            'Loader(tokenfeed.mix({"web": (view, 0.7), "code": (other, 0.3)}), 32)'
+        )
+    raise ArgumentError(f"a Loader takes a view such as store.windows(2048), or tokenfeed.mix(…), not {view!r}")

@@ -12,12 +12,10 @@ __all__ = ["Buffers"]
 
 
 class _Memory:
-    """Memory that is given out again and again."""
-
     def __init__(self, array: Bytes) -> None:
         self.array = array
         self.size = array.size
-        self.address = array.ctypes.data
+        self.address = array.ctypes.data  # asking an array takes 0.5 µs
 
 
 class _Lease:
@@ -32,12 +30,8 @@ class _Lease:
     def __init__(self, memory: _Memory, num_bytes: int, free: deque[_Memory]) -> None:
         self._memory = memory
         self._free = free
-        self.__array_interface__ = {
-            "shape": (num_bytes,),
-            "typestr": "|u1",
-            "data": (memory.address, False),
-            "version": 3,
-        }
+        data = memory.address, False
+        self.__array_interface__ = {"shape": (num_bytes,), "typestr": "|u1", "data": data, "version": 3}
 
     def __del__(self) -> None:
         self._free.append(self._memory)

@@ -1,21 +1,28 @@
-"""From steps of a run to batches: several steps by one reading call."""
+"""From steps of a run to batches: several steps by one reading call.
+
+Documents that must not be learned from are masked: their samples are delivered, and `loss_mask` leaves them out.
+"""
 
 import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from tokenfeed.loader.masking import Masks
+import numpy as np
+
+from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import BatchSizes, rows_of
-from tokenfeed.store.batch import Draw, HostBatch
+from tokenfeed.store.batch import Draw, HostBatch, Rows
 from tokenfeed.store.view import View
-from tokenfeed.types import Ints
+from tokenfeed.types import Bools, Ints
 
-__all__ = ["StepReader", "Steps", "announced", "make_steps"]
+__all__ = ["StepReader", "Steps", "announced", "find_masks", "make_steps"]
 
 
 class Steps(NamedTuple):
@@ -58,6 +65,51 @@ def announced(coming: Iterator[Steps], announce: Callable[[Steps], None], ahead:
     yield from waiting
 
 
+class _Mask(NamedTuple):
+    at: int
+    """First sample of the run that the mask applies to."""
+    indices: Ints
+    """Samples that touch the documents, sorted; numbered through all sources."""
+    documents: Ints
+    """Documents, numbered through all sources."""
+
+
+Masks = Callable[[Rows, Ints, int, int], Bools]
+"""(rows, their samples, start, stop) → (rows, length): False where the target is in a masked document."""
+
+
+def find_masks(plan: Plan, views: Sequence[View]) -> Masks | None:
+    """The skips of a plan that mask; None where there is none. `views` are those of its sources."""
+    masks = [_find(views, plan.source_number(skip.source), skip) for skip in plan.skips if skip.mask]
+    return partial(_mask, masks, views[0].spec.table) if masks else None
+
+
+def _mask(masks: list[_Mask], table: str, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
+    """Spans of `table` are looked up only where a sample touches a masked document."""
+    length = rows.input_length(start, stop)
+    mask = np.ones((stop - start, length), np.bool_)
+    for at, indices, documents in masks:
+        touched = (samples[start:stop] >= at) & np.isin(rows.indices[start:stop], indices)
+        if touched.any():
+            spans = rows.spans(table).part(start, stop, length=length)
+            offsets = rows.offsets[start : stop + 1] - rows.offsets[start]
+            targets = spans.span_numbers(offsets).reshape(stop - start, -1)[:, 1 : length + 1]
+            mask[touched] &= ~np.isin(targets[touched], documents)
+    return mask
+
+
+def _find(views: Sequence[View], number: int, skip: Skip) -> _Mask:
+    view, earlier = views[number], views[:number]
+    if view.length is None:
+        raise ArgumentError(f"{skip}: samples of {view} are whole documents; skip them without mask=True")
+    touched = view.samples_touching(skip.documents)
+    if touched.size == 0:
+        raise ArgumentError(f"{skip}: no sample touches these documents")
+    first_index = sum(len(each) for each in earlier)
+    first_document = sum(len(each.data.spans[each.spec.table]) for each in earlier)
+    return _Mask(skip.at, first_index + touched, first_document + np.array(skip.documents))
+
+
 class StepReader:
     """Reads the batches of steps. Threads may share it."""
 
@@ -83,9 +135,7 @@ class StepReader:
         self._source_names = tuple(source.name for source in plan.sources)
         self._is_joined = len(plan.sources) > 1
         self.use_buffers(Buffers())
-        self.num_bytes = 0
-        self.seconds = 0.0
-        self.collate_seconds = 0.0
+        self.work = {"bytes": 0, "read_seconds": 0.0, "collate_seconds": 0.0}
 
     def use_buffers(self, buffers: Buffers) -> None:
         """Read into other memory. No thread may be reading; a lock that a fork left behind is replaced."""
@@ -120,17 +170,13 @@ class StepReader:
             end = delivered if self._stop is None else min(delivered, self._stop)
             batches.append(HostBatch(rows, first, last, draw=draw, num_delivered=end))
             first = last
-        collating = 0.0 if self._collate is None else _collate_all(batches, self._collate)
+        read = time.perf_counter()
+        if self._collate is not None:
+            for batch in batches:
+                batch.data = self._collate(batch)
+        now = time.perf_counter()
         with self._lock:
-            self.num_bytes += rows.num_bytes
-            self.seconds += time.perf_counter() - began
-            self.collate_seconds += collating
+            self.work["bytes"] += rows.num_bytes
+            self.work["read_seconds"] += now - began
+            self.work["collate_seconds"] += now - read
         return batches
-
-
-def _collate_all(batches: list[HostBatch], collate: Callable[[HostBatch], Any]) -> float:
-    """Give every batch its data. Returns the seconds that this took."""
-    began = time.perf_counter()
-    for batch in batches:
-        batch.data = collate(batch)
-    return time.perf_counter() - began

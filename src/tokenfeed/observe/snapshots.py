@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError
-from tokenfeed.loader.delivery import Delivery, Stats
-from tokenfeed.loader.placing import PlacedLoader
+from tokenfeed.loader.delivery import Delivery, PlacedLoader, Stats
 from tokenfeed.observe.diagnosis import NO_STATS
 from tokenfeed.observe.machine import measure_memory
 from tokenfeed.storage.local import reading, writing

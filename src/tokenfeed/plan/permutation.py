@@ -82,10 +82,10 @@ class Permutation:
 
     def _permute(self, numbers: Ints) -> int:
         """In place; −1, or the first row outside [0, n)."""
-        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, numbers))
+        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, False, numbers))
 
     def _invert(self, numbers: Ints) -> int:
-        return int(kernels.invert(numbers, self.n, self.seed, self.epoch, numbers))
+        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, True, numbers))
 
     def _apply(self, kernel: Callable[[Ints], int], what: str, numbers: int | Numbers) -> int | Ints:
         if isinstance(numbers, (int, np.integer)) and not isinstance(numbers, bool):
@@ -146,11 +146,11 @@ class LocalPermutation(Permutation):
 
     def _permute(self, numbers: Ints) -> int:
         block, tile = self.locality.block, self.locality.tile
-        return int(local_kernels.permute_local(numbers, self.n, block, tile, self.seed, self.epoch, numbers))
+        return int(local_kernels.permute_local(numbers, self.n, block, tile, self.seed, self.epoch, False, numbers))
 
     def _invert(self, numbers: Ints) -> int:
         block, tile = self.locality.block, self.locality.tile
-        return int(local_kernels.invert_local(numbers, self.n, block, tile, self.seed, self.epoch, numbers))
+        return int(local_kernels.permute_local(numbers, self.n, block, tile, self.seed, self.epoch, True, numbers))
 
 
 Shuffle = bool | Locality

@@ -6,7 +6,7 @@ A run over one view is a mixture of one source, whose name is empty: the schedul
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +23,9 @@ from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.skips import Ranges, Skip
 from tokenfeed.plan.state import VERSION, check_kind, check_parts
 from tokenfeed.storage.local import read_bytes, replace_bytes
-from tokenfeed.store.spec import ViewSpec
+from tokenfeed.store.spec import PackedSpec, ViewSpec
 from tokenfeed.store.view import View
-from tokenfeed.types import Floats, Ints
+from tokenfeed.types import Ints
 
 __all__ = ["Plan", "PlanSource", "Trace"]
 
@@ -42,39 +42,29 @@ class PlanSource:
     num_samples: int
     data: str
     """Checksum of its data."""
-    view: Mapping[str, Any]
-    """What one sample is: the JSON form of a `ViewSpec`, such as `{"kind": "windows", "length": 2048}`."""
+    spec: ViewSpec
+    """What one sample is."""
     max_epochs: int | None = None
     """Limit on how often its samples are seen; the run ends there."""
-
-    @classmethod
-    def of(cls, name: str, view: View, max_epochs: int | None = None) -> "PlanSource":
-        return cls(name, len(view), view.identity, view.spec.sample.to_json(), max_epochs)
-
-    @cached_property
-    def spec(self) -> ViewSpec:
-        """What one sample is. Raises StateError where a file that was read describes no view."""
-        return ViewSpec.from_json(self.view)
 
     @property
     def label(self) -> str:
         """What one sample is, as text that differs wherever samples do."""
-        algorithm = self.view.get("algorithm")
-        return str(self.spec) if algorithm is None else f"{self.spec} by algorithm {algorithm}"
+        return (
+            f"{self.spec} by algorithm {self.spec.algorithm}" if isinstance(self.spec, PackedSpec) else str(self.spec)
+        )
 
     def to_json(self) -> dict[str, Any]:
-        fields = {"name": self.name, "samples": self.num_samples, "data": self.data, "view": dict(self.view)}
+        fields = {"name": self.name, "samples": self.num_samples, "data": self.data, "view": self.spec.to_json()}
         return fields if self.max_epochs is None else {**fields, "max_epochs": self.max_epochs}
 
     @classmethod
     def from_json(cls, value: Any) -> "PlanSource":
         match value:
-            case {"name": str(name), "samples": count, "data": str(data), "view": view}:
+            case {"name": str(name), "samples": int(count), "data": str(data), "view": view}:
                 limit = value.get("max_epochs")
-                if _is_count(count) and (limit is None or _is_count(limit)):
-                    source = cls(name, count, data, view, limit)
-                    _ = source.spec  # checks the view
-                    return source
+                if all(type(each) is int and 0 < each < 1 << 62 for each in (count, 1 if limit is None else limit)):
+                    return cls(name, count, data, ViewSpec.from_json(view), limit)
         raise StateError(f"{str(value)[:200]} describes no source of a plan")
 
 
@@ -96,7 +86,7 @@ class Plan:
     """k → (source, epoch, index) for k = 0, 1, 2, …
 
     Every source is shuffled, and goes through its epochs, by itself. Over one view of n samples, sample k has epoch
-    k // n and index `Permutation(n, seed, epoch)[k % n]`, less the skips; `Order` tells the rule with groups and with
+    k // n and index `Permutation(n, seed, epoch)[k % n]`, less the skips; `Orders` tells the rule with groups and with
     locality. Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do later.
     """
 
@@ -154,7 +144,10 @@ class Plan:
     def of(cls, view: View | Mixture, *, seed: int = 0, shuffle: Shuffle = True, skips: Sequence[Skip] = ()) -> "Plan":
         """The plan over a view or a mixture."""
         mixture = Mixture.of(view)
-        sources = [PlanSource.of(name, each, mixture.max_epochs.get(name)) for name, each in mixture.views.items()]
+        sources = [
+            PlanSource(name, len(each), each.identity, each.spec.sample, mixture.max_epochs[name])
+            for name, each in mixture.views.items()
+        ]
         # A plan without skips tells the sources apart, so that what is wrong with a skip is told the same way.
         plain = cls(sources, mixture.schedule, seed=seed, shuffle=shuffle)
         views = list(mixture.views.values())
@@ -215,10 +208,10 @@ class Plan:
     @cached_property
     def end(self) -> int | None:
         """How many samples the run has: to the end of the last stage, or until a source would be seen too often."""
-        ends = [None if self.schedule.total is None else self._ranges.retreat(self.schedule.total)]
-        for number, source in enumerate(self.sources):
-            if source.max_epochs is not None:
-                ends.append(self._count(number, source.max_epochs))
+        limits = [(number, each.max_epochs) for number, each in enumerate(self.sources) if each.max_epochs is not None]
+        ends = [self._count(number, limit) for number, limit in limits]
+        if self.schedule.total is not None:
+            ends.append(self._ranges.retreat(self.schedule.total))
         return min((end for end in ends if end is not None), default=None)
 
     def count(self, epochs: int) -> int:
@@ -227,8 +220,7 @@ class Plan:
             raise ArgumentError(
                 "sources of a mixture have epochs of their own; give the last stage a length, or mix(…, max_epochs=…)"
             )
-        ends = [end for end in (self._count(0, epochs), self.end) if end is not None]
-        return min(ends)
+        return min(end for end in (self._count(0, epochs), self.end) if end is not None)
 
     def _count(self, number: int, epochs: int) -> int | None:
         """How many samples come before a source would begin its next epoch after so many; None if it never does."""
@@ -250,23 +242,16 @@ class Plan:
 
     def ledger(self, num_delivered: int) -> list[Ledger]:
         """What every source has given among the first `num_delivered` samples (those of skipped ranges not counted)."""
+        reached = self._reached(num_delivered)
+        jumps = [(start, stop) for start, stop in self._ranges if start < reached]
         counts, targets = (
-            self._without_skipped(num_delivered, count).tolist()
+            (count(reached) - sum(count(stop) - count(start) for start, stop in jumps)).tolist()
             for count in (self.schedule.counts, self.schedule.targets)
         )
         return [
             Ledger(source.name, count, target, source.num_samples, source.max_epochs)
             for source, count, target in zip(self.sources, counts, targets, strict=True)
         ]
-
-    def _without_skipped(self, num_delivered: int, count: Callable[[int], Ints | Floats]) -> Ints | Floats:
-        """Counts before sample `num_delivered` of the run, less those of the ranges that it jumped over."""
-        reached = self._reached(num_delivered)
-        total = count(reached)
-        for start, stop in self._ranges:
-            if start < reached:
-                total = total - (count(stop) - count(start))
-        return total
 
     def _reached(self, num_delivered: int) -> int:
         """Where the schedule is after the last sample: a range that is skipped from here on changes nothing yet."""
@@ -421,7 +406,3 @@ def _summary(entries: list[list[Any]], texts: set[str]) -> str:
 
 def _digest(value: Any) -> str:
     return checksum(json.dumps(value).encode())
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 < value < 1 << 62

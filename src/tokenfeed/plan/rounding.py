@@ -14,7 +14,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.types import Floats, Ints
 
-__all__ = ["LONGEST_PERIOD", "ONE", "apportion", "due", "normalise", "rationalise", "some"]
+__all__ = ["LONGEST_PERIOD", "ONE", "apportion", "due", "normalise", "rationalise", "scale", "some"]
 
 LONGEST_PERIOD = 1 << 20
 ONE = 1 << 32
@@ -23,21 +23,28 @@ ONE = 1 << 32
 
 def normalise(weights: Sequence[Any], names: Sequence[Any]) -> Floats:
     """Weights that add up to 1; `names` are what an error calls them."""
-    for name, weight in zip(names, weights, strict=True):
-        if isinstance(weight, (str, bool)) or not _is_weight(weight):
-            raise ArgumentError(f"the weight of {name!r} is {weight!r}; it must be a finite number, 0 or more")
-    given = np.array([float(weight) for weight in weights], np.float64)
+    given = np.array([_number(weight) for weight in weights], np.float64)
+    if not (given >= 0).all() or not given.max(initial=0) < math.inf:
+        wrong = int(np.flatnonzero(~((given >= 0) & (given < math.inf)))[0])
+        raise ArgumentError(
+            f"the weight of {names[wrong]!r} is {weights[wrong]!r}; it must be a finite number, 0 or more"
+        )
     if not given.any():
         raise ArgumentError(f"no source is drawn: the weights are {some(weights)}; one at least must be above 0")
-    given = np.where(given > 0, np.maximum(given / given.max(), 1e-300), 0.0)
+    return scale(given)
+
+
+def scale(weights: Floats) -> Floats:
+    """Weights of which one is positive, as shares that add up to 1."""
+    given = np.where(weights > 0, np.maximum(weights / weights.max(), 1e-300), 0.0)
     return np.asarray(given / math.fsum(given), np.float64)
 
 
-def _is_weight(weight: Any) -> bool:
+def _number(weight: Any) -> float:
     try:
-        return 0 <= float(weight) < math.inf
+        return math.nan if isinstance(weight, (str, bool)) else float(weight)
     except (TypeError, ValueError, OverflowError):
-        return False
+        return math.nan
 
 
 def rationalise(shares: Floats, longest: int = LONGEST_PERIOD) -> tuple[Ints, int]:

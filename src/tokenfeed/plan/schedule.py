@@ -26,8 +26,9 @@ Targets are by whole counts of a period of at most 2**20, which differ from the 
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError, quantity
 from tokenfeed.kernels import mixture as kernels
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, some
+from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, scale, some
 from tokenfeed.types import Bools, Floats, Ints
 
 __all__ = ["Change", "Schedule", "Stage"]
@@ -60,20 +61,12 @@ class Stage:
     def __post_init__(self) -> None:
         if not isinstance(self.weights, Mapping):
             raise ArgumentError(f"weights of a stage are a dict of source name to weight, not {self.weights!r}")
-        object.__setattr__(self, "weights", dict(self.weights))
         normalise(list(self.weights.values()), list(self.weights))
+        object.__setattr__(self, "weights", {name: float(weight) for name, weight in self.weights.items()})
         if self.samples is not None and (type(self.samples) is not int or not 0 < self.samples < END):
             raise ArgumentError(f"a stage lasts a positive whole number of samples, not {self.samples!r}")
         if self.ramp and self.samples is None:
             raise ArgumentError("a ramp needs to know over how many samples: Stage(weights, samples, ramp=True)")
-
-    def to_json(self, names: Sequence[str]) -> list[Any]:
-        return [[float(self.weights[name]) for name in names], self.samples, self.ramp]
-
-    @classmethod
-    def from_json(cls, value: Any, names: Sequence[str]) -> "Stage":
-        weights, samples, ramp = value
-        return cls(dict(zip(names, weights, strict=True)), samples, ramp)
 
 
 @dataclass(frozen=True)
@@ -115,9 +108,14 @@ class Segment:
         key = counts[active].tobytes(), rates[active].tobytes(), phases.tobytes()
         return cls(start, stop, period, rates, counts, *before, shares, active, key, int(counts.sum()))
 
+    @property
+    def table(self) -> "Table":
+        """Its table, as far as the segment reaches."""
+        return _find_table(self.key, min(self.size, self.stop - self.start))
+
     def locate(self, samples: Ints, sources: Ints, numbers: Ints) -> int:
         """Set the source, and the number in it, of those samples that lie in the segment. Returns how many do."""
-        table, active = _find_table(self.key), self.active
+        table, active = self.table, self.active
         args = active, self.bases[active], table.counts, table.sources, table.ranks, sources, numbers
         return int(kernels.locate(samples, self.start, self.stop, *args))
 
@@ -126,8 +124,8 @@ class Segment:
         periods, places = divmod(stop - self.start, self.size)
         counts = self.bases + self.counts * periods
         if places:
-            table, begun = _find_table(self.key), np.empty(self.active.size, np.int64)
-            kernels.count_before(places, self.size, table.offsets, table.positions, begun)
+            table, begun = self.table, np.empty(self.active.size, np.int64)
+            kernels.count_before(places, table.sources.size, table.offsets, table.positions, begun)
             counts[self.active] += begun
         return counts
 
@@ -141,19 +139,20 @@ class Segment:
 class Table:
     """The places of a table with their indexes: three int32 a place. `kernels/mixture.py` has an example."""
 
-    def __init__(self, counts: Ints, rates: Ints, phases: Ints) -> None:
+    def __init__(self, counts: Ints, rates: Ints, phases: Ints, places: int) -> None:
         self.counts = counts
-        self.offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        self.sources, self.ranks, self.positions = np.empty((3, int(self.offsets[-1])), np.int32)
+        self.sources, self.ranks, self.positions = np.empty((3, places), np.int32)
         kernels.build_table(counts, rates, phases, self.sources)
+        self.offsets = np.zeros(counts.size + 1, np.int64)
+        np.cumsum(np.bincount(self.sources, minlength=counts.size), out=self.offsets[1:])
         kernels.index_table(self.sources, self.offsets, self.ranks, self.positions)
 
 
 @lru_cache(5)  # at most 60 MiB of them; small ones are soon built again
-def _find_table(key: tuple[bytes, bytes, bytes]) -> Table:
+def _find_table(key: tuple[bytes, bytes, bytes], places: int) -> Table:
     """The table of a segment, which depends on nothing but its key: all schedules share those used last."""
     counts, rates, phases = (np.frombuffer(each, np.int64).copy() for each in key)  # Numba: read-only is another type
-    return Table(counts, rates, phases)
+    return Table(counts, rates, phases, places)
 
 
 class Schedule:
@@ -166,46 +165,57 @@ class Schedule:
 
     def __init__(self, stages: Sequence[Stage], names: Sequence[str], *, changes: Sequence[Change] = ()) -> None:
         """`changes` in the order in which they were made; see `then`."""
-        self.chapters = (Change(0, tuple(stages)), *changes)
         self._first_names = tuple(names)
+        self.chapters: tuple[Change, ...] = (Change(0, tuple(stages)), *changes)
         self.names = _collect_names(self._first_names, self.chapters)
-        self._segments: list[Segment] = []
         nothing = np.zeros(len(self.names), np.int64)
-        stop, state = 0, (nothing, nothing)
-        for chapter, cut in zip(self.chapters, [*(each.at for each in changes), END], strict=True):
-            stop, state = self._append(chapter, cut, state)
-            if stop < cut < END:
-                raise ArgumentError(f"a change at sample {cut:,} leaves a gap: the schedule before it ends at {stop:,}")
-        self.total = None if stop == END else stop
-        self._starts = [segment.start for segment in self._segments]
-        self._bases = np.stack([*(segment.bases for segment in self._segments), state[0]])
+        self._segments: list[Segment] = []
+        self._end: Before = nothing, nothing
         self._pasts: list[tuple[str, Bools]] = []
+        self.total: int | None = 0
+        for chapter in self.chapters:
+            self._append(chapter)
 
-    def _append(self, chapter: Change, cut: int, state: Before) -> tuple[int, Before]:
-        """Append the segments of a chapter that begin before `cut`. (where they end, samples had and owed there)."""
+    def _append(self, chapter: Change) -> None:
+        """Append the segments of a chapter, instead of what was planned from its start on."""
         start = chapter.at
-        before = self._segments[-1].shares if self._segments else None
+        if self.total is not None and self.total < start:
+            raise ArgumentError(f"a change at sample {start:,} leaves a gap: the stages before end at {self.total:,}")
+        while self._segments and self._segments[-1].stop > start:
+            last = self._segments.pop()
+            self._end = last.bases, last.carry
+            if last.start < start:
+                self._segments.append(last := replace(last, stop=start))
+                self._end = last.count(start), last.owed(start)
+        del self._pasts[len(self._segments) :]
+        before, state = self._segments[-1].shares if self._segments else None, self._end
         for stage in chapter.stages:
-            if start >= cut:
-                break
-            asked = normalise([stage.weights.get(name, 0.0) for name in self.names], self.names)
+            asked = scale(np.array([stage.weights.get(name, 0.0) for name in self.names]))
             for length, shares in _steps(stage, before, asked):
                 rates, period = rationalise(shares)
                 stop = min(END if length is None else start + length, END)
                 whole = END if length is None else start + length // period * period
-                while start < min(stop, cut):
+                while start < stop:
                     counts = rates
                     if start == whole:
                         counts, drawn, places = np.zeros_like(rates), np.flatnonzero(rates), stop - start
                         counts[drawn] = apportion((state[1] + due(rates, period, places))[drawn], places)
-                    end = min(whole if start < whole else stop, cut)
+                    end = whole if start < whole else stop
                     segment = Segment.of(start, end, rates, counts, state, shares)
                     self._segments.append(segment)
                     start = end
                     if end < END:
                         state = segment.count(end), segment.owed(end)
             before = asked
-        return start, state
+        self.total, self._end = None if start == END else start, state
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [segment.start for segment in self._segments]
+
+    @cached_property
+    def _bases(self) -> Ints:
+        return np.stack([*(segment.bases for segment in self._segments), self._end[0]])
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """(sources, numbers) of samples of the run: 10 ns each, and 5 µs for every segment that they lie in."""
@@ -234,7 +244,7 @@ class Schedule:
                 continue
             segment = self._segments[j]
             if segment.counts[source]:
-                table, i = _find_table(segment.key), int(np.searchsorted(segment.active, source))
+                table, i = segment.table, int(np.searchsorted(segment.active, source))
                 positions = table.positions[table.offsets[i] : table.offsets[i + 1]]
                 limit = int(limits[j + 1]) if j + 1 < limits.size else END
                 args = segment.start, segment.stop, int(limits[j]), limit, positions, segment.size
@@ -258,13 +268,22 @@ class Schedule:
     def then(self, at: int, *stages: Stage | Mapping[str, float]) -> "Schedule":
         """The same for all k < at, then other stages; weights alone are a stage without end. Every source goes on.
 
-        The stages name every source there was (weight 0 to stop drawing it), and may name new ones, which are numbered
-        after them. What a source was owed, it still is. `at` may not lie before an earlier change. A ramp begins at the
+        A source that a stage does not name weighs nothing; new ones are numbered after those there were. What a source
+        was owed, it still is. `at` may not lie before an earlier change. A ramp begins at the
         weights that k = at − 1 was drawn with.
         """
-        given = tuple(stage if isinstance(stage, Stage) else Stage(stage) for stage in stages)
+        change = Change(at, tuple(stage if isinstance(stage, Stage) else Stage(stage) for stage in stages))
         first, *changes = self.chapters
-        return Schedule(first.stages, self._first_names, changes=[*changes, Change(at, given)])
+        if any(name not in self.names for stage in change.stages for name in stage.weights):
+            return Schedule(first.stages, self._first_names, changes=[*changes, change])
+        again = copy(self)  # what is known of k < at need not be computed again
+        again.chapters = (*self.chapters, change)
+        _collect_names(self.names, again.chapters[-2:])
+        again._segments, again._pasts = list(self._segments), list(self._pasts)
+        for name in ("_starts", "_bases"):
+            vars(again).pop(name, None)
+        again._append(change)
+        return again
 
     def digest(self, num_samples: int) -> str:
         """A checksum of what determines the first `num_samples` samples, and of nothing else: 16 hex digits."""
@@ -309,28 +328,16 @@ class Schedule:
             end = "has no end" if self.total is None else f"ends after {self.total:,}; give its last stage no length"
             raise SampleIndexError(f"sample {sample} is outside the schedule, which begins with 0 and {end}")
 
-    def to_json(self) -> list[dict[str, Any]]:
-        """Stages and changes as they were given. Weights are lists, in the order of the names known by then."""
-        names: list[str] = []
-        chapters = []
-        for number, chapter in enumerate(self.chapters):
-            known = chapter.stages[0].weights if number else self._first_names
-            new = [name for name in known if name not in names]
-            names += new
-            stages = [stage.to_json(names) for stage in chapter.stages]
-            chapters.append({"at": chapter.at, "names": new, "stages": stages})
-        return chapters
+    def to_json(self) -> dict[str, Any]:
+        """Stages and changes as they were given."""
+        stages = [[each.at, [[dict(s.weights), s.samples, s.ramp] for s in each.stages]] for each in self.chapters]
+        return {"names": list(self._first_names), "chapters": stages}
 
     @classmethod
     def from_json(cls, value: Any) -> "Schedule":
         try:
-            names: list[str] = []
-            chapters = []
-            for chapter in value:
-                names = [*names, *chapter["names"]]
-                stages = tuple(Stage.from_json(each, names) for each in chapter["stages"])
-                chapters.append(Change(chapter["at"], stages))
-            return cls(chapters[0].stages, value[0]["names"], changes=chapters[1:])
+            first, *changes = [Change(at, tuple(Stage(*each) for each in stages)) for at, stages in value["chapters"]]
+            return cls(first.stages, value["names"], changes=changes)
         except (TypeError, KeyError, ValueError, IndexError) as error:
             raise StateError(f"{str(value)[:200]} describes no schedule ({error})") from error
 
@@ -362,9 +369,8 @@ def _steps(stage: Stage, before: Floats | None, asked: Floats) -> Iterator[tuple
 
 
 def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[str, ...]:
-    """The names of all sources, if every stage of every chapter gives each source there is by then a weight."""
-    names = list(first)
-    earliest = 0
+    """The names of all sources: the first ones, and those that changes add. Raises where stages cannot follow."""
+    names, earliest = dict.fromkeys(first), 0
     for number, chapter in enumerate(chapters):
         where = f"the change at sample {chapter.at}: " if number else ""
         if type(chapter.at) is not int or not earliest <= chapter.at < END:
@@ -372,25 +378,18 @@ def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[st
         earliest = chapter.at
         if not chapter.stages:
             raise ArgumentError(f"{where}there are no stages")
-        if number:
-            names += [name for name in chapter.stages[0].weights if name not in names]
-        if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
-            raise ArgumentError(f"{where}sources need names, each its own: {some(names)}")
-        known = set(names)
-        length = chapter.at
-        for place, stage in enumerate(chapter.stages):
-            missing = [name for name in names if name not in stage.weights]
-            unknown = [name for name in stage.weights if name not in known]
-            if missing or unknown:
-                raise ArgumentError(
-                    f"{where}stage {place} has no weight for {some(missing)} and one for {some(unknown)}, which "
-                    "is no source; give every source a weight, 0 where it is not drawn"
-                )
-            if stage.samples is None and place + 1 < len(chapter.stages):
+        new = {name: None for stage in chapter.stages for name in stage.weights if name not in names}
+        if new and not number:
+            raise ArgumentError(f"a stage draws from {some(list(new))}; the sources are {some(list(names))}")
+        names |= new
+        if not names or len(first) > len(names) or not all(isinstance(name, str) for name in names):
+            raise ArgumentError(f"{where}sources need names, each its own: {some(list(first))}")
+        for place, stage in enumerate(chapter.stages[:-1]):
+            if stage.samples is None:
                 raise ArgumentError(
                     f"{where}stage {place} has no end, so stage {place + 1} never begins; give it samples"
                 )
-            length += stage.samples or 0
+        length = chapter.at + sum(stage.samples or 0 for stage in chapter.stages)
         if length >= END:
             raise ArgumentError(f"{where}the stages have {length:,} samples; the most is 2**63 - 2")
     return tuple(names)

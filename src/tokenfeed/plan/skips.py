@@ -27,6 +27,7 @@ Range = tuple[int, int]
 Where = Callable[[Any], bool] | Mapping[str, Any]
 """Which documents: a function that their payloads must satisfy, or fields that they must have."""
 
+_FIELDS = {"samples": list, "documents": list, "indices": list, "at": int, "source": str, "mask": bool}
 _SLICE = 4096  # payloads that are read together: some MB, and Ctrl-C is heard between
 
 
@@ -94,27 +95,19 @@ class Skip:
         told = {name: _shorten(value) for name, value in given.items() if value not in ((), None, False, 0)}
         return f"Skip({', '.join(f'{name}={value}' for name, value in told.items())})"
 
-    def to_json(self) -> list[Any]:
-        if self.samples is not None:
-            return ["samples", *self.samples]
-        if self.mask:
-            return ["mask", self.at, list(self.documents), self.source]
-        return ["indices", self.at, list(self.indices), list(self.documents), self.source]
+    def to_json(self) -> dict[str, Any]:
+        given = {name: getattr(self, name) for name in _FIELDS}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items() if value}
 
     @classmethod
     def from_json(cls, value: Any) -> "Skip":
-        parts = value if isinstance(value, list) else []
-        numbers = [each for part in parts for each in (part if isinstance(part, list) else [part])]
-        if not all(isinstance(each, str | None) or (type(each) is int and 0 <= each < 1 << 62) for each in numbers):
-            raise ArgumentError(f"{str(value)[:80]} describes no skip: its numbers are whole, from 0 to 2**62")
-        match value:
-            case ["samples", start, stop]:
-                return cls(samples=(start, stop))
-            case ["mask", at, [*documents], str() | None as source]:
-                return cls(at=at, documents=tuple(documents), source=source, mask=True)
-            case ["indices", at, [*indices], [*documents], str() | None as source]:
-                return cls(at=at, indices=tuple(indices), documents=tuple(documents), source=source)
-        raise ArgumentError(f"{str(value)[:80]} describes no skip")
+        told = f"{str(value)[:80]} describes no skip"
+        if not isinstance(value, dict) or any(type(each) is not _FIELDS.get(name) for name, each in value.items()):
+            raise ArgumentError(told)
+        numbers = [each for part in value.values() for each in (part if isinstance(part, list) else [part])]
+        if not all(isinstance(each, str | bool) or (type(each) is int and 0 <= each < 1 << 62) for each in numbers):
+            raise ArgumentError(f"{told}: its numbers are whole, from 0 to 2**62")
+        return cls(**value)
 
 
 def _shorten(value: Any) -> str:
@@ -159,7 +152,7 @@ def explain_missing(view: View, where: Where) -> str:
         if unknown:
             return f"no payload has a field {unknown[0]!r}; there are {some(sorted(names, key=str))}"
     place = view.paths if len(view.paths) > 1 else view.paths[0]
-    for split in open_store(place).splits:
+    for split in filter(None, open_store(place, split="all").splits):
         part = open_store(place, split=split)
         if part.identity != view.identity and find_documents(part.documents(view.spec.table), where):
             return f"it is in split {split!r} of the store, which is not this one"

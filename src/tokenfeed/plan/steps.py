@@ -27,12 +27,14 @@ class BatchSizes:
 
     def __init__(self, sizes: int | Mapping[int, int]) -> None:
         stages = dict(sizes) if isinstance(sizes, Mapping) else {0: sizes}
-        for start, size in stages.items():
-            if not _is_whole(start) or not _is_whole(size) or start < 0 or size < 1:
-                raise ArgumentError(f"batch_size is {sizes!r}; it must be at least 1, and a ramp must begin at 0")
+        numbers = (*stages, *stages.values())
+        whole = all(isinstance(each, int | np.integer) and not isinstance(each, bool) for each in numbers)
+        if not whole or min(stages, default=1) != 0 or min(stages.values()) < 1:
+            raise ArgumentError(
+                f"batch_size is {sizes!r}; it must be a whole number of at least 1, or a ramp {{0: 16, 10**6: 32}}, "
+                "which begins at 0"
+            )
         self._stages = sorted((int(start), int(size)) for start, size in stages.items())
-        if not self._stages or self._stages[0][0] != 0:
-            raise ArgumentError(f"batch_size is {sizes!r}; a ramp must begin at 0")
 
     @property
     def largest(self) -> int:
@@ -97,7 +99,3 @@ def rows_of(start: int, batch_size: int, rank: int, world_size: int) -> Ints:
     """
     first = start + rank
     return np.arange(first, first + batch_size * world_size, world_size, dtype=np.int64)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -122,7 +122,7 @@ def prepare(
         return board.report(is_complete=board.is_done and workplace.is_sealed())
     workplace.make()
     with hold(workplace.lock, exclusive=part is None) as held:
-        workplace.agree_on_plan(plan, replace_changed=replace_changed)
+        workplace.agree_on_plan(plan, replace_changed=replace_changed, is_alone=part is None or held.is_alone())
         _find_done(workplace, board, tasks)
         setup.open_writer(None, None, function).close()  # makes the manifest
         mine = tasks if part is None else tasks[part[0] :: part[1]]

@@ -50,7 +50,7 @@ class TokenFile:
             elif ids is None:
                 tally.null(where)
             else:
-                tally.add("", kept)
+                tally.add(text="", kept=kept)
                 tokens.append(ids)
             if number % _ROWS == 0:
                 yield TokenPortion(**vars(tally.portion(0)), tokens=tokens)

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -64,16 +63,17 @@ class Workplace:
             return None
         return PreparePlan.from_json(self.folder.read(_PLAN), self.folder.path(_PLAN))
 
-    def check_plan(self, plan: PreparePlan, *, replace_changed: bool = False) -> list[int]:
+    def check_plan(self, plan: PreparePlan, *, replace_changed: bool = False, is_alone: bool = True) -> list[int]:
         """Check that a run can continue the store: the same recipe, the same inputs, perhaps more of them.
 
         Returns the numbers of the inputs that have changed since they were prepared; an error where that is not wanted.
+        A plan that a failed first run left, with no shards made, binds nobody, unless others may be at work on it.
         """
         before = self.load_plan()
         if before is None:
             self._check_is_new()
             return []
-        if before.to_json() != plan.to_json() and not self._is_binding():
+        if is_alone and not self._binds(before, plan):
             return []
         old, new = asdict(before.recipe), asdict(plan.recipe)
         differing = [f"{name} was {old[name]!r}, now {new[name]!r}" for name in new if old[name] != new[name]]
@@ -100,24 +100,26 @@ class Workplace:
             )
         return changed
 
-    def agree_on_plan(self, plan: PreparePlan, *, replace_changed: bool = False) -> None:
+    def agree_on_plan(self, plan: PreparePlan, *, replace_changed: bool = False, is_alone: bool = True) -> None:
         """Put the plan into the store, or check that it fits the one that is there. New inputs are added to it."""
         if self.folder.create(_PLAN, plan.to_json()):
             return
-        if self.folder.read(_PLAN) != plan.to_json() and not self._is_binding():
-            self._delete(MANIFEST)
-            for name in self._list_records():
-                self._delete(f"{_RECORDS}/{name}.json")
-        for number in self.check_plan(plan, replace_changed=replace_changed):
-            for name in self._list_records():
-                if name.startswith(f"{number:06d}-"):
-                    self._delete(f"{_RECORDS}/{name}.json")
+        before = self.load_plan()
+        stale = self.check_plan(plan, replace_changed=replace_changed, is_alone=is_alone)
+        if is_alone and before is not None and not self._binds(before, plan):
+            for shard in self.find_leftovers(()):
+                self.remove_shard(shard)
+            self.folder.remove(MANIFEST)
+            stale = list(range(len(before.inputs)))
+        for name in self._list_records():
+            if int(name.partition("-")[0]) in stale:
+                self.folder.remove(f"{_RECORDS}/{name}.json")
         if self.folder.read(_PLAN) != plan.to_json():
             self.folder.replace(_PLAN, plan.to_json())
 
-    def _is_binding(self) -> bool:
-        """Whether shards were made by the plan that is there. One that a failed first run left binds nobody."""
-        return any(record.shards for record in self.load_records().values())
+    def _binds(self, before: PreparePlan, plan: PreparePlan) -> bool:
+        """Whether shards were made by the plan that is there, or it is this one."""
+        return before.to_json() == plan.to_json() or any(record.shards for record in self.load_records().values())
 
     def _check_is_new(self) -> None:
         if self.folder.exists(MANIFEST):
@@ -171,27 +173,15 @@ class Workplace:
 
     def remove_shard(self, shard: str) -> None:
         """Remove one shard; for readers it is gone at once."""
-        self._delete(f"{shard}/{SHARD}")
-        if self._local is not None:
-            with writing(self._local / shard):
-                shutil.rmtree(self._local / shard)
-        else:
-            for name in objects.list_keys(self.folder.path(shard)):
-                self._delete(f"{shard}/{name}")
+        self.folder.remove(f"{shard}/{SHARD}")
+        self.folder.remove(shard)
 
     def sweep(self) -> None:
         """Remove temporary files that a killed process left. Only for a run that is alone, so on a local store."""
         for name in ("", ".prepare/", f"{_RECORDS}/"):
             for file in self._list(name):
                 if _TEMPORARY.fullmatch(file):
-                    self._delete(name + file)
-
-    def _delete(self, name: str) -> None:
-        if self._local is not None:
-            with writing(self._local / name):
-                (self._local / name).unlink(missing_ok=True)
-        else:
-            objects.delete(self.folder.path(name))
+                    self.folder.remove(name + file)
 
     def _list(self, name: str) -> list[str]:
         if self._local is None:

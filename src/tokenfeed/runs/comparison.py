@@ -209,7 +209,7 @@ def _layout(ones: _Progress, others: _Progress) -> Iterator[Difference]:
 def _tell(plan: Plan, name: str, num_delivered: int) -> Any:
     """A part of a plan, as one can read it."""
     if name == "skips":
-        return [skip.to_json() for skip in plan.early_skips(num_delivered)]
+        return [repr(skip) for skip in plan.early_skips(num_delivered)]
     by_source: dict[str, Any] = {
         "data": {source.name: source.data for source in plan.sources},
         "view": {source.name: str(source.spec) for source in plan.sources},

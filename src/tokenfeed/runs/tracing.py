@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tokenfeed.plan.plan import Trace
 from tokenfeed.plan.skips import Where, explain_missing, find_documents
 from tokenfeed.runs.file import Leg
 from tokenfeed.runs.origins import Origins
@@ -20,19 +21,11 @@ __all__ = ["RowTrace", "Seen", "Sightings", "find_rows", "trace_rows"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    sample: int
-    """k, its number in the run."""
+class _Row(Trace):
     step: int
     rank: int
     row: int
     """Row in the batch of that rank."""
-    epoch: int
-    """Epoch of its source."""
-    index: int
-    """Its number in the view of its source."""
-    source: str
-    """Name of its source; empty where the run is over one view."""
     planned: bool
     """Whether the run is not known to have got there: it would deliver the row if it goes on."""
 
@@ -99,7 +92,7 @@ def trace_rows(origins: Origins, leg: Leg, samples: Sequence[int]) -> list[RowTr
         rows = by_source.setdefault(source, _SourceRows(origins, source))
         rows.indices.append(index)
         place = len(rows.indices) - 1
-        traced.append(RowTrace(k, step, rank, row, epoch, index, source, k >= leg.reached, rows, place))
+        traced.append(RowTrace(k, epoch, index, source, step, rank, row, k >= leg.reached, rows, place))
     return traced
 
 
@@ -119,8 +112,8 @@ class Sightings(Sequence[Seen]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return Sightings(self._columns[:, place], self._names)
-        sample, step, rank, row, epoch, index, source, planned, document = self._columns[:, place].tolist()
-        return Seen(sample, step, rank, row, epoch, index, self._names[source], bool(planned), document)
+        sample, epoch, index, source, step, rank, row, planned, document = self._columns[:, place].tolist()
+        return Seen(sample, epoch, index, self._names[source], step, rank, row, bool(planned), document)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -160,7 +153,7 @@ def find_rows(
         why = f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"
         if where is not None and not count:
             why = "; ".join(dict.fromkeys(explain_missing(view, where) for view in views))
-    return Sightings(rows[:, np.lexsort((rows[8], rows[0], rows[1]))], names, why)
+    return Sightings(rows[:, np.lexsort((rows[8], rows[0], rows[4]))], names, why)
 
 
 def _rows_of(
@@ -178,4 +171,4 @@ def _rows_of(
             given = samples[held]
             epoch_, number_ = np.full_like(given, epoch), np.full_like(given, number)
             planned = (given >= leg.reached).astype(np.int64)
-            yield np.stack([given, *leg.place(given), epoch_, indices[held], number_, planned, documents[held]])
+            yield np.stack([given, epoch_, indices[held], number_, *leg.place(given), planned, documents[held]])

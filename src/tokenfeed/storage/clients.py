@@ -1,13 +1,16 @@
 """obstore clients: one for each bucket or server, kept while the environment stays the same."""
 
 import base64
+import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.storage import credentials
 from tokenfeed.storage.address import Address, Secret, parse, secret_of
+from tokenfeed.storage.local import read_bytes
 from tokenfeed.storage.patience import Patience
 from tokenfeed.storage.runtime import runtime
 
@@ -69,9 +72,12 @@ def _make_store(address: Address, secret: Secret, patience: Patience, retries: b
         if address.scheme in ("s3", "s3a"):
             config = credentials.s3_config()
             options["allow_http"] = str(config.get("endpoint", "")).startswith("http://")
+            if bundle := os.environ.get("AWS_CA_BUNDLE"):
+                options["root_certificate"] = read_bytes(Path(bundle).expanduser())
             return library.S3Store(address.host, config=config, **rest)
         options["allow_http"] = True  # a plain endpoint is used only if the environment names one
-        return library.AzureStore.from_url(f"{address.scheme}://{address.host}", **rest)
+        config = credentials.azure_config()
+        return library.AzureStore.from_url(f"{address.scheme}://{address.host}", config=config, **rest)
     except (ValueError, runtime().obstore.exceptions.BaseError) as error:
         if isinstance(error, ArgumentError):
             raise

@@ -7,13 +7,14 @@ from typing import Any
 
 from tokenfeed.errors import ArgumentError
 
-__all__ = ["AZURE_VARIABLES", "environment", "gcs_config", "s3_config"]
+__all__ = ["AZURE_VARIABLES", "azure_config", "environment", "gcs_config", "s3_config"]
 
 Config = dict[str, Any]
 
 _S3_VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
     *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_SKIP_SIGNATURE", "AWS_EC2_METADATA_DISABLED"),
+    "AWS_CA_BUNDLE",
 )
 _S3_ELSEWHERE = (
     *("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
@@ -83,6 +84,22 @@ def gcs_config() -> Config:
     default = Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
     given = any(map(get, _GCS_VARIABLES[:4])) or default.is_file() or _machine_is("Google")
     return {} if given and not get("GOOGLE_SKIP_SIGNATURE") else {"skip_signature": True}
+
+
+def azure_config() -> Config:
+    """Settings in AZURE_STORAGE_CONNECTION_STRING; obstore takes all other variables by itself."""
+    text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+    parts = dict(one.partition("=")[::2] for one in (text or "").split(";") if one)
+    if parts.get("UseDevelopmentStorage", "").lower() == "true":
+        return {"use_emulator": True}
+    names = {"AccountName": "account_name", "AccountKey": "account_key", "SharedAccessSignature": "sas_key"}
+    config = {ours: parts[theirs] for theirs, ours in names.items() if theirs in parts}
+    if text and ("account_name" not in config or len(config) < 2):
+        what = "AccountName and AccountKey or SharedAccessSignature"
+        raise ArgumentError(f"AZURE_STORAGE_CONNECTION_STRING must have {what}, with semicolons between them")
+    host = f"{config.get('account_name')}.blob.{parts.get('EndpointSuffix', '')}"
+    endpoint = parts.get("BlobEndpoint") or (f"https://{host}" if "EndpointSuffix" in parts else "")
+    return config | ({"endpoint": endpoint.rstrip("/")} if endpoint else {})
 
 
 def _aws_files() -> tuple[Path, Path]:

@@ -10,19 +10,23 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-from tokenfeed.errors import CorruptionError, DownloadError, ReadError, TokenfeedError, WriteError
+from tokenfeed.errors import CorruptionError, DownloadError, NotFoundError, ReadError, TokenfeedError, WriteError
 from tokenfeed.storage.patience import Patience
 from tokenfeed.storage.runtime import runtime
 
 __all__ = ["RETRIED", "Failed", "Failure", "Kind", "classify", "explain"]
 
-RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504))
-"""Statuses that are tried again, by everything that asks a server. 409 is how S3 answers when two write at once."""
+RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529))
+"""Statuses that are tried again, by everything that asks a server. 409 is how S3 answers when two write at once; those
+from 520 on come from networks that stand before a server."""
 
 _FEW = 4
 _EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
+_REGIONAL = ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_REGION = re.compile(r"<Region>([a-z0-9-]{1,64})</Region>")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w{1,64})")
 
 
 class Kind(Enum):
@@ -38,7 +42,7 @@ class Kind(Enum):
     EXISTS = "the object exists already"
     CHANGED = "the object is no longer the one that was opened"
     UNSUPPORTED = "the server does not know this kind of request"
-    REGION = "the bucket is in another region"
+    REFUSED = "something about the request is wrong, and has a name"
     OTHER = "anything else"
 
 
@@ -51,6 +55,8 @@ class Failure(NamedTuple):
     status: int | None = None
     code: str | None = None
     """One word by which S3 and similar servers name an error."""
+    advice: str = ""
+    """What to do about it."""
 
     def may_pass(self, tries: int, seconds: float, patience: Patience) -> bool:
         """Whether to try once more, after so many tries and seconds."""
@@ -78,13 +84,17 @@ class Failed(Exception):  # noqa: N818
         self.failure = failure
 
 
-_NO_RANGES = Failure(Kind.NO_RANGES, "the server answers with the whole object where a part was asked for")
+_NO_RANGES = Failure(
+    Kind.NO_RANGES,
+    "the server answers with the whole object where a part was asked for",
+    advice="A store cannot be read from there: download it, or serve it by another server",
+)
 _TEXTS = (
     ("NotPartial", _NO_RANGES),
     ("UnexpectedRange", Failure(Kind.WRONG_ANSWER, "the server sent another range than it was asked for")),
     ("ContentRange", Failure(Kind.WRONG_ANSWER, "the server sent another range than it was asked for")),
     ("StartTooLarge", Failure(Kind.STATUS, "it ends before the bytes that were asked for", 416)),
-    ("BareRedirect", Failure(Kind.REGION, "the bucket is in another region")),
+    ("BareRedirect", Failure(Kind.REFUSED, "the bucket is in another region", advice="Set AWS_REGION to its region")),
     ("kind: Redirect", Failure(Kind.OTHER, "the server redirects without end")),
     ("dns error", Failure(Kind.UNKNOWN_HOST, "the name of the server is not known")),
     ("kind: Connect,", Failure(Kind.UNREACHABLE, "the server cannot be reached")),
@@ -98,8 +108,11 @@ _TEXTS = (
 def classify(error: Exception) -> Failure:
     """What an error of obstore means."""
     known, found = runtime().obstore.exceptions, _read_text(str(error))
+    if found.kind in (Kind.REFUSED, Kind.TIMEOUT):
+        return found
+    missing = "bucket" if found.code == "NoSuchBucket" else "object"
     for kind, failure in (
-        (FileNotFoundError, Failure(Kind.STATUS, "there is no such object (404)", 404, found.code)),
+        (FileNotFoundError, Failure(Kind.STATUS, f"there is no such {missing} (404)", 404, found.code)),
         (known.UnauthenticatedError, Failure(Kind.STATUS, "the server asks for a login (401)", 401, found.code)),
         (known.PermissionDeniedError, Failure(Kind.STATUS, "the server does not allow it (403)", 403, found.code)),
         (known.AlreadyExistsError, Failure(Kind.EXISTS, "it exists, or another request changes it (409)", 409)),
@@ -114,9 +127,19 @@ def classify(error: Exception) -> Failure:
 
 def _read_text(text: str) -> Failure:
     """What the text of obstore's errors says: a status, a word of S3, or what became of the connection."""
+    if certificate := _CERTIFICATE.search(text):
+        advice = "Set SSL_CERT_FILE (for s3:// also AWS_CA_BUNDLE) to a file with the certificate of its authority"
+        return Failure(Kind.REFUSED, f"its certificate is not trusted ({certificate[1]})", advice=advice)
     if status := _STATUS.search(text):
         code, number = _CODE.search(text), int(status[1])
         word = code[1] if code else None
+        if word == "RequestTimeout":
+            return Failure(Kind.TIMEOUT, "the request came too slowly (RequestTimeout)", number, word)
+        if word == "RequestTimeTooSkewed":
+            what = "the clock of this machine is not that of the server"
+            return Failure(Kind.REFUSED, f"{what} ({word})", number, word, "Set the clock")
+        if word in _REGIONAL and (region := _REGION.search(text)):
+            return Failure(Kind.REFUSED, "the bucket is in another region", number, word, f"Set AWS_REGION={region[1]}")
         kind = Kind.UNSUPPORTED if number == 501 else Kind.STATUS
         return Failure(kind, f"the server answered {number}{f' ({word})' if word else ''}", number, word)
     return next((failure for part, failure in _TEXTS if part in text), Failure(Kind.OTHER, "an error within obstore"))
@@ -130,23 +153,20 @@ def explain(failure: Failure, uri: str, *, doing: str, tries: int, patience: Pat
         return CorruptionError(
             f"{uri} was replaced while it was being read: it is no longer the object that was opened. Open it again."
         )
-    if failure.status == 404:
+    if failure.advice:
+        number = errno.ENOTSUP if failure.kind is Kind.NO_RANGES else errno.EACCES
+        message += f". {failure.advice}"
+    elif failure.status == 404:
         number = errno.ENOENT
-        message += ". There is no such bucket" if failure.code == "NoSuchBucket" else ""
     elif failure.status in (401, 403) or failure.code in ("UnsupportedAlgorithm", "InvalidToken", *_EXPIRED):
         number = errno.EACCES
         message += f". {_credentials_advice(uri, failure.code)}"
     elif failure.status == 416:
         message += ". It is shorter than when it was opened, or than its manifest says"
-    elif failure.kind is Kind.NO_RANGES:
-        number = errno.ENOTSUP
-        message += ". A store cannot be read from there: download it, or serve it by another server"
     elif failure.kind in (Kind.UNREACHABLE, Kind.UNKNOWN_HOST):
         number = errno.EHOSTUNREACH
         seconds = patience.stall if failure.kind is Kind.UNREACHABLE else patience.connect
         message += f", tried {times} within {seconds:g} s. Check the address and the endpoint"
-    elif failure.kind is Kind.REGION:
-        message += ". Set AWS_REGION to its region"
     elif failure.may_pass(0, 0.0, patience):
         number = errno.ETIMEDOUT if failure.kind is Kind.TIMEOUT else number
         limit = f"{patience.stall:g} s without a byte and {patience.total:g} s in all"
@@ -154,8 +174,12 @@ def explain(failure: Failure, uri: str, *, doing: str, tries: int, patience: Pat
     if doing == "download":
         may_pass = failure.may_pass(0, 0.0, patience)
         return DownloadError(message + (". Run the same download again to continue" if may_pass else ""))
-    kind = ReadError if doing in ("read", "list", "look up") else WriteError
-    return kind(message, filename=uri, errno=number)
+    is_reading = doing in ("read", "list", "look up")
+    if is_reading and number == errno.ENOENT:
+        missing = NotFoundError(message)
+        missing.filename, missing.errno = uri, number
+        return missing
+    return (ReadError if is_reading else WriteError)(message, filename=uri, errno=number)
 
 
 def _credentials_advice(uri: str, code: str | None) -> str:

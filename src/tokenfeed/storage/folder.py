@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenfeed.errors import ReadError
 from tokenfeed.storage import objects
 from tokenfeed.storage.address import clean, is_remote, join, local_path, parse, refer, resolve
 from tokenfeed.storage.local import create_bytes, read_bytes, reading, replace_bytes, writing
@@ -30,7 +29,7 @@ def display(path: PathLike) -> str:
 
 def is_missing(error: Exception) -> bool:
     """Whether an error says that there is no such file."""
-    return isinstance(error, ReadError) and error.errno in (errno.ENOENT, errno.ENOTDIR)
+    return isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTDIR)
 
 
 class LocalFolder:

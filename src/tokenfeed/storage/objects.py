@@ -1,8 +1,8 @@
 """Objects in S3, Google Cloud Storage, Azure, memory, and on HTTP servers: whole ones here, ranges by the fetcher.
 
 Every function takes an address such as `s3://bucket/key`, waits for its answer, and tries again as `retries.py` says.
-Errors are a ReadError or WriteError. Its `errno` is ENOENT if there is no such object, EACCES if the credentials do not
-suffice, ETIMEDOUT if the server was too slow.
+Errors are a NotFoundError, ReadError or WriteError. Its `errno` is ENOENT if there is no such object, EACCES if the
+credentials do not suffice, ETIMEDOUT if the server was too slow.
 """
 
 import errno
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokenfeed.errors import ArgumentError, ReadError, TokenfeedError
+from tokenfeed.errors import ArgumentError, NotFoundError, TokenfeedError
 from tokenfeed.storage.address import clean, parse
 from tokenfeed.storage.clients import client_for
 from tokenfeed.storage.failures import Failed, Failure, Kind
@@ -56,15 +56,13 @@ def head(uri: str) -> ObjectInfo:
 def exists(uri: str) -> bool:
     try:
         head(uri)
-    except ReadError as error:
-        if error.errno != errno.ENOENT:
-            raise
+    except NotFoundError:
         return False
     return True
 
 
 def open_file(uri: str) -> RemoteFile:
-    """A seekable file that reads an object. One request; a ReadError if there is none."""
+    """A seekable file that reads an object. One request; a NotFoundError if there is none."""
     return RemoteFile(clean(uri), head(uri))
 
 

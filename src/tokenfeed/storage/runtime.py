@@ -9,6 +9,7 @@ import importlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Coroutine
 from concurrent.futures import Future, wait
 from typing import Any, Self, TypeVar
@@ -20,6 +21,7 @@ __all__ = ["LoopThread", "Runtime", "check_not_forked", "result_of", "runtime"]
 Result = TypeVar("Result")
 
 _PIECE_SECONDS = 0.25
+_LAST_SECONDS = 30.0
 
 
 def result_of(future: Future[Result]) -> Result:
@@ -33,11 +35,25 @@ def result_of(future: Future[Result]) -> Result:
     return future.result()
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """Knows which of its futures are in use. One of obstore's threads holds the future of every request until it will
+    not call Python again; if the interpreter ended before that, the process would abort."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.futures: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        future = super().create_future()
+        self.futures.add(future)
+        return future
+
+
 class LoopThread:
-    """An event loop that runs in a daemon thread."""
+    """An event loop that runs in a daemon thread, for requests by obstore."""
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = _Loop()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -50,10 +66,10 @@ class LoopThread:
             future.cancel()
 
     def stop(self) -> None:
-        """Cancel everything that runs, and wait up to a second for it to end."""
+        """Cancel everything that runs, and wait until it has ended, in obstore's threads too."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(1.0)
+            self._thread.join(_LAST_SECONDS + 5)
 
     def __enter__(self) -> Self:
         return self
@@ -64,10 +80,19 @@ class LoopThread:
     def _work(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        for task in (tasks := asyncio.all_tasks(self.loop)):
-            task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.run_until_complete(_cancel_others())
+        last = time.monotonic() + _LAST_SECONDS
+        while self.loop.futures and time.monotonic() < last:
+            importlib.import_module("obstore").store.MemoryStore()  # any call frees what its threads let go of
+            self.loop.run_until_complete(asyncio.sleep(0.002))
         self.loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Runtime(LoopThread):
@@ -83,10 +108,6 @@ class Runtime(LoopThread):
         """Everything else a process has once: clients, the fetcher."""
         super().__init__("tokenfeed-storage")
         atexit.register(self.stop)
-
-    def stop(self) -> None:
-        super().stop()
-        time.sleep(0.05)  # obstore's threads let go of what they hold: one that finds no interpreter aborts
 
 
 _runtime: Runtime | None = None

@@ -277,6 +277,11 @@ class Batch(ABC):
         yield self.inputs
         yield self.targets
 
+    def __repr__(self) -> str:
+        samples = f"{self.samples[:3].tolist()}{'…' if len(self) > 3 else ''}"
+        columns = ", ".join(self.rows.layout.columns)
+        return f"{type(self).__name__}({quantity(len(self), 'row')} of {columns}; samples {samples})"
+
 
 class HostBatch(Batch):
     """A batch in host memory. It never changes while it is held.
@@ -349,10 +354,6 @@ class HostBatch(Batch):
         """Payload of each row's document, decoded now. For batches of documents."""
         return [self[row].payload for row in range(len(self))]
 
-    def __repr__(self) -> str:
-        samples = f"{self.samples[:3].tolist()}{'…' if len(self) > 3 else ''}"
-        return f"Batch({quantity(len(self), 'row')} of {', '.join(self.rows.layout.columns)}; samples {samples})"
-
 
 class Sample:
     """One row of a batch."""
@@ -392,7 +393,9 @@ class Sample:
         return spans[0].payload
 
     def __repr__(self) -> str:
-        return f"Sample({self.index})"
+        batch = self._batch
+        items = quantity(int(batch.lengths[self._row]), "item")
+        return f"Sample({self.index}: {items} of {', '.join(batch.rows.layout.columns) or 'no column'})"
 
 
 class _SpansByTable(Mapping[str, Any]):
@@ -411,3 +414,6 @@ class _SpansByTable(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._batch.rows.layout.tables)
+
+    def __repr__(self) -> str:
+        return repr({table: self[table] for table in self})

@@ -1,13 +1,13 @@
 """What views and batches need of a store: its columns, its span tables, and the reader."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, MissingError
+from tokenfeed.errors import ArgumentError, FitError, MissingError
 from tokenfeed.format.codecs import Codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
@@ -34,7 +34,7 @@ class Data:
         options: ReadOptions,
         *,
         paths: Sequence[str] = (),
-        opening: Callable[[], Any] | None = None,
+        opening: partial[Any] | None = None,
     ) -> None:
         """Of the contents, only these columns and span tables. `opening` opens a store again in another process."""
         self.contents = contents
@@ -90,6 +90,12 @@ class ColumnSet:
         self._columns = dict(stored)
         if dtype is not None and data.primary in stored:
             self._columns[data.primary] = _widened(data.primary, stored[data.primary], np.dtype(dtype))
+        self._signed = {
+            name
+            for name, column in self._columns.items()
+            if column.item_bytes == stored[name].item_bytes and stored[name].dtype.kind + column.dtype.kind == "ui"
+        }
+        """Columns of unsigned numbers that are delivered as signed ones of the same width."""
         sizes = {name: _sizes(stored[name], self._columns[name]) for name in self.names}
         self.request = data.reader.request(sizes, **windows)
         """What the reading kernel must know of them."""
@@ -118,7 +124,14 @@ class ColumnSet:
         """One column of a buffer whose rows have that shape. A view, not a copy."""
         start, _ = self._places(math.prod(shape))[self.names.index(name)]
         column = self._columns[name]
-        return np.ndarray((*shape, *column.shape), column.dtype, buffer.data, start)
+        return self.fitting(name, np.ndarray((*shape, *column.shape), column.dtype, buffer.data, start))
+
+    def fitting(self, name: str, array: Array) -> Array:
+        """The array; a FitError where a stored value does not fit, and became a negative one of the same width."""
+        if name in self._signed and array.size and array.min() < 0:
+            value = int(array.min()) + (1 << 8 * array.dtype.itemsize)
+            raise FitError(f"column {name!r} holds {value:,}, which {array.dtype} cannot: read it in a wider dtype")
+        return array
 
     def outputs(self, out: Any, shape: tuple[int, ...]) -> dict[str, Bytes]:
         """The bytes of the caller's arrays by column, if they can take rows of that shape.
@@ -150,9 +163,8 @@ class ColumnSet:
 
 
 def _widened(name: str, stored: Column, dtype: np.dtype[Any]) -> Column:
-    wide = [
-        np.dtype(each) for each in ("int32", "int64") if stored.dtype.kind in "iu" and np.can_cast(stored.dtype, each)
-    ]
+    kinds = (np.dtype(each) for each in ("int32", "int64"))
+    wide = [each for each in kinds if stored.dtype.kind in "iu" and stored.dtype.itemsize <= each.itemsize]
     if dtype not in (stored.dtype, *wide):
         others = "".join(f" or {each}" for each in wide)
         raise ArgumentError(f"{name!r} is a column of {stored}; dtype may be {stored.dtype}{others}, not {dtype}")

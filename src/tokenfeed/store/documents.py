@@ -25,6 +25,7 @@ class Documents(View):
         super().__init__(data, spec, None)
         self.length = None
         self._table = data.spans[spec.table]
+        self.width = -(-data.num_items // max(1, len(self)))
 
     def __len__(self) -> int:
         return len(self._table)
@@ -46,10 +47,6 @@ class Documents(View):
 
     def _join(self, others: Sequence["Documents"], data: Data) -> "Documents":
         return Documents(data, self.spec)
-
-    @property
-    def sample_bytes(self) -> int:
-        return self.column_set.buffer_bytes(self.data.num_items) // max(1, len(self))
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         if table not in (None, self.spec.table):

@@ -1,6 +1,7 @@
 """`store.packed(length)`: whole documents packed into rows of equal width, by a plan that `pack` made before."""
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -49,12 +50,6 @@ class PackKey(NamedTuple):
     @classmethod
     def of(cls, data: Data, table: str, length: int) -> "PackKey":
         return cls(PACKING_ALGORITHM, data.identity, data.spans[table].name, length, data.num_items)
-
-    @property
-    def command(self) -> str:
-        """The command that makes such a plan."""
-        table = "" if self.table == "documents" else f" --table {self.table}"
-        return f"tokenfeed pack STORE --length {self.length}{table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +152,18 @@ def plan_folders(data: Data, wanted: PackKey, cache: str | Path | None) -> list[
     return [*folders, root / "packed" / f"{wanted.identity}-{wanted.table}-{wanted.length}"]
 
 
+def _advice(data: Data, spec: PackedSpec) -> str:
+    """The call and the command that make the plan of a spec."""
+    given = {} if spec.table == "documents" else {"table": spec.table}
+    given |= {} if spec.cache is None else {"cache": spec.cache}
+    call = ", ".join([str(spec.length), *(f"{name}={value!r}" for name, value in given.items())])
+    if data.opening is None or len(data.paths) != 1:
+        return f"store.pack({call})"
+    given |= {name: data.opening.keywords[name] for name in ("split", "dtype", "eos")}
+    options = "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
+    return f"store.pack({call}) or `tokenfeed pack {shlex.quote(data.paths[0])} --length {spec.length}{options}`"
+
+
 def _find_plan(data: Data, spec: PackedSpec) -> PackingPlan:
     """The plan that a spec describes. O(1): reads `pack.json`. If no plan matches, raises the problem of the first."""
     if spec.algorithm != PACKING_ALGORITHM:
@@ -172,16 +179,17 @@ def _find_plan(data: Data, spec: PackedSpec) -> PackingPlan:
             with reading(str(folder / RECORD)):
                 is_there = (folder / RECORD).is_file()
             if is_there:
-                return PackingPlan(folder, _load_record(folder, wanted), data.reader.is_verified)
+                record = _load_record(folder, wanted, _advice(data, spec))
+                return PackingPlan(folder, record, data.reader.is_verified)
         except (StateError, CorruptionError) as error:
             problem = problem or error
     raise problem or MissingError(
         f"there is no plan that packs {wanted.table!r} into rows of {wanted.length} + 1 items; make one with "
-        f"`{wanted.command}` or store.pack({wanted.length}). Looked in {', '.join(map(str, folders))}"
+        f"{_advice(data, spec)}. Looked in {', '.join(map(str, folders))}"
     )
 
 
-def _load_record(folder: Path, wanted: PackKey) -> PackRecord:
+def _load_record(folder: Path, wanted: PackKey, advice: str) -> PackRecord:
     record = PackRecord.load(folder)
     found = PackKey(record.algorithm, record.identity, record.table, record.length, record.items)
     names = "algorithm", "data", "table", "length", "number of items"
@@ -189,7 +197,7 @@ def _load_record(folder: Path, wanted: PackKey) -> PackRecord:
         if ours != theirs:
             raise StateError(
                 f"{folder} is a plan of other samples: its {what} is {theirs!r}, expected {ours!r}. Pack again with "
-                f"`{wanted.command}`, or open the store that was packed"
+                f"{advice}, or open the store that was packed"
             )
     return record
 

@@ -18,6 +18,7 @@ from tokenfeed.errors import ArgumentError, CorruptionError, WriteError
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels import bestfit, posix
 from tokenfeed.kernels.packing import NONE, num_bit_words
+from tokenfeed.kernels.spans import locate_spans
 from tokenfeed.storage.files import FileTable
 from tokenfeed.storage.local import replace_bytes, sync_folder, writing
 from tokenfeed.store.data import Data
@@ -122,24 +123,24 @@ def _length_reader(data: Data, table: str) -> ReadLengths:
     """A function that reads the lengths of spans of a table."""
     shards, starts, remote = data.shards, (data.reader.starts, data.reader.span_starts(table)), data.reader.remote
     files = FileTable(len(shards), lambda number: shards[number].span_parts(table)[0], max_open_files=0, remote=remote)
-    values = np.empty(_SLICE + 1, np.int64)
 
     def read(first: int, out: npt.NDArray[np.uint32]) -> None:
+        numbers, located = np.arange(first, first + out.size), np.empty((2, out.size), np.int64)
         status = posix.UNOPENED
         while status != posix.OK:
-            status, file, span = files.call(bestfit.read_lengths, first, out, *starts, files.rows, values)
+            status, file, _ = files.call(locate_spans, numbers, *starts, files.rows, 1, 0, located)
             if status == posix.UNOPENED:
                 files.open(file)
             elif status == posix.BAD_SPANS:
                 raise CorruptionError(
                     f"{files.name(file)} contradicts its table or itself. `tokenfeed verify` says where"
                 )
-            elif status == bestfit.TOO_LONG:
-                raise ArgumentError(
-                    f"span {span:,} of {table!r} has more than {bestfit.LONGEST:,} items; pack takes no more"
-                )
             elif status != posix.OK:
                 raise files.failure(status, file)
+        out[:] = lengths = located[1]
+        if out.size and lengths.max() > bestfit.LONGEST:
+            span, longest = first + int(lengths.argmax()), bestfit.LONGEST
+            raise ArgumentError(f"span {span:,} of {table!r} has more than {longest:,} items; pack takes no more")
 
     return read
 

@@ -19,7 +19,7 @@ from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
 from tokenfeed.store.sealing import differences, list_shards, load_entries, load_manifest, record_file
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
 
-__all__ = ["Content", "SplitSize", "combine", "resolve"]
+__all__ = ["Content", "SplitSize", "as_paths", "combine", "resolve"]
 
 _FOREIGN = (".idx", ".bin", ".ds", ".npy")
 _DEEPEST = 16
@@ -71,6 +71,20 @@ class Content:
         return replace(self, shards=shards)
 
 
+def as_paths(given: Any) -> list[PathLike]:
+    """A path or address, or a list of them, as a list."""
+    paths = list(given) if isinstance(given, list | tuple) else [given]
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise ArgumentError(
+                f"{path!r:.100} cannot be opened: expected the path or address of a store, or a list of them, and got "
+                f"an object of type {type(path).__name__}"
+            )
+    if not paths:
+        raise ArgumentError("the list of stores to open is empty; expected at least one")
+    return paths
+
+
 def resolve(
     path: PathLike | Sequence[PathLike],
     *,
@@ -85,10 +99,8 @@ def resolve(
     holds the identities of the combined stores that this one is part of.
     """
     if not isinstance(path, str | os.PathLike):
-        if len(path) == 0:
-            raise ArgumentError("the list of stores to open is empty; expected at least one")
         how: dict[str, Any] = {"dtype": dtype, "eos": eos, "verify": verify, "within": within}
-        return _concatenate([(display(one), resolve(one, **how)) for one in path])
+        return _concatenate([(display(one), resolve(one, **how)) for one in as_paths(path)])
     folder = open_folder(path)
     if folder.local is not None and not folder.exists(MANIFEST):
         content = _resolve_foreign(folder.local, dtype, eos)
@@ -176,7 +188,7 @@ def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos
     if isinstance(stores, str | os.PathLike) or not stores:
         raise ArgumentError("combine expects a list of at least one store")
     folder = open_folder(out)
-    contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in stores]
+    contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in as_paths(stores)]
     together = _concatenate(contents).manifest
     dtype_name = None if dtype is None else np.dtype(dtype).str
     references = tuple(Reference(folder.refer(name), content.identity, dtype_name, eos) for name, content in contents)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, ReadError
+from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, NotFoundError, ReadError
 from tokenfeed.format.layout import MANIFEST, SHARD, SHARD_SUMS, check_name, shard_files
 from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord
 from tokenfeed.format.records import check_signature
@@ -30,7 +30,7 @@ def load_manifest(path: PathLike | Folder, *, verify: bool = False) -> Manifest:
     folder = open_folder(path)
     try:
         data = folder.read(MANIFEST)
-    except ReadError as error:
+    except (ReadError, NotFoundError) as error:
         if not is_missing(error):
             raise
         raise NotAStoreError(f"{folder} is not a store: it has no {MANIFEST}") from None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError
+from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, quantity
 from tokenfeed.format.codecs import Codec
 from tokenfeed.store.reader import Payloads, Reader
 from tokenfeed.types import Ints
@@ -60,7 +60,8 @@ class SpanTable:
         return int(self._reader.span_starts(self.name)[-1])
 
     def __repr__(self) -> str:
-        return f"SpanTable({self.name!r}, {len(self):,} spans, codec {self.codec_name!r})"
+        size = "of a batch alone" if self._given_reader is None else quantity(len(self), "span")
+        return f"SpanTable({self.name!r}, {size}, codec {self.codec_name!r})"
 
     def __getitem__(self, number: int) -> Span:
         """Span `number`, with where it lies in the store. Two or three small reads."""
@@ -132,6 +133,10 @@ class BatchSpans(Sequence[list[Span]]):
             Span(int(self.numbers[entry]), int(self.starts[entry]), int(self.stops[entry]), self, entry)
             for entry in range(self.offsets[row], self.offsets[row + 1])
         ]
+
+    def __repr__(self) -> str:
+        found = quantity(self.numbers.size, "span")
+        return f"BatchSpans({found} of {self.table.name!r} in {quantity(len(self), 'row')})"
 
     def part(self, start: int, stop: int, *, length: int) -> "BatchSpans":
         """Spans of rows [start, stop), which have `length` inputs each. Without a copy."""

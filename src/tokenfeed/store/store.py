@@ -1,6 +1,5 @@
 """`Store`: shards seen as one long array; and `open`, which makes one of whatever is at a path."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from tokenfeed.store.documents import Documents
 from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
 from tokenfeed.store.reader import ReadOptions
-from tokenfeed.store.resolve import SplitSize, resolve
+from tokenfeed.store.resolve import SplitSize, as_paths, resolve
 from tokenfeed.store.spec import DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
@@ -81,14 +80,16 @@ class Store(Data):
         """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
 
         Windows of one `group` of items stay together when shuffled, so that a run may change to another length that
-        divides the group, in mid-epoch, and still see every item of the epoch once.
+        divides the group, in mid-epoch, and still see every item of the epoch once. The last items, which fill no whole
+        group, are in no epoch: `repr` of the view says how many.
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
         mark items that must not be learned.
 
         `dtype` is the dtype of the primary column in batches: int32 or int64, for a model that takes them from host
-        memory. By default it is the stored one, which is best for a device: `tokenfeed.torch.to_device` widens there.
+        memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
+        best for a device: `tokenfeed.torch.to_device` widens there.
         """
         return Windows(self, WindowsSpec(length, extra, group, **_delivery(columns, spans, loss_mask, dtype)))
 
@@ -184,9 +185,11 @@ def open_store(
     written is never delivered, but raises a CorruptionError. It reads the `shard.json` of every shard first. Files of
     other systems have no such checksums, and are refused.
     """
+    if isinstance(path, Store):
+        raise ArgumentError(f"{path} is open already: use it as it is; tokenfeed.open(store.paths) opens it once more")
+    paths = [display(one) for one in as_paths(path)]
     whole = resolve(path, dtype=dtype, eos=eos, verify=verify)
     content = whole.select(split)
-    paths = [display(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
     options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
     how = {"split": split, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify, **options._asdict()}
     opening = partial(open_store, paths[0] if len(paths) == 1 else paths, **how)

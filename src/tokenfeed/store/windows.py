@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import SampleIndexError
+from tokenfeed.errors import SampleIndexError, quantity
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
 from tokenfeed.store.spec import WindowsSpec
@@ -21,8 +21,9 @@ class Windows(View):
 
     Eight items, length 3, extra 1:  0 1 2 3 4 5 6 7  →  sample 0 = 0 1 2 3,  sample 1 = 3 4 5 6; len = 2
 
-    With `group`, there are as many windows as fit whole groups of that many items, and the windows of a group stay
-    together in every shuffle. A run over `windows(2048, group=8192)` can go on with `windows(8192, group=8192)`.
+    With `group`, there are as many windows as fit whole groups of that many items; `repr` says how many are left out.
+    The windows of a group stay together in every shuffle: a run over `windows(2048, group=8192)` can go on with
+    `windows(8192, group=8192)`.
 
     Several stores may be joined; no window crosses from one to the next. Stores of 10 and 9 items, length 4: samples 0,
     1 begin at items 0, 4;  samples 2, 3 at items 10, 14.
@@ -41,6 +42,8 @@ class Windows(View):
         self._shifts = self._part_items[:-1] - self._first_samples[:-1] * spec.length
         """Item of sample i minus i·length, in every part."""
         self._num_samples = int(self._first_samples[-1])
+        self.left_out = int((counts - samples * spec.length - spec.extra * (samples > 0)).sum())
+        """Items that are in no window: of each store, those at its end that fill no window, or no group of windows."""
         self.is_joined = counts.size > 1
         self.length = spec.length
         self.width = spec.length + spec.extra
@@ -53,6 +56,10 @@ class Windows(View):
     @property
     def mean_length(self) -> Fraction:
         return Fraction(self.length)
+
+    def __repr__(self) -> str:
+        rest = f"; {quantity(self.left_out, 'item')} at the end in no {'group' if self.spec.group else 'window'}"
+        return super().__repr__()[:-1] + (rest if self.left_out else "") + ")"
 
     def rows(self, numbers: Ints) -> "_WindowRows":
         return _WindowRows(self, numbers)
@@ -136,3 +143,4 @@ class _WindowRows(StoreRows):
         for name, flat in outputs.items():
             self._arrays[name] = out if type(out) is np.ndarray else out[name]
             self.read_into(columns if len(outputs) == 1 else self.view.choose([name]), flat)
+            columns.fitting(name, self._arrays[name])

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
-from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.delivery import Delivery
+from tokenfeed.loader.delivery import Delivery, check_loader
 from tokenfeed.torch.device import to_device
 
 __all__ = ["as_dataset", "as_node", "data_parallel"]
@@ -18,10 +17,9 @@ def as_dataset(loader: Delivery) -> "IterableDataset[Tensors]":
     """Batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)` or torchdata's `StatefulDataLoader`.
 
     The dicts are those of `Batch.as_dict`: `loss_mask` is among them, and None where every target counts. The state is
-    the loader's. A loader reads ahead by itself, so worker processes only add copies; one worker works,
-    several would each deliver everything, and are refused.
+    the loader's. Worker processes are refused: a loader reads ahead by itself, and its state would be theirs alone.
     """
-    return _Dataset(loader)
+    return _Dataset(check_loader(loader, "as_dataset"))
 
 
 class _Dataset(IterableDataset[Tensors]):
@@ -29,11 +27,6 @@ class _Dataset(IterableDataset[Tensors]):
         self._loader = loader
 
     def __iter__(self) -> Iterator[Tensors]:
-        worker = get_worker_info()
-        if worker is not None and worker.num_workers > 1:
-            raise ArgumentError(
-                f"num_workers is {worker.num_workers}; a tokenfeed loader reads in the background by itself, use 0"
-            )
         return (batch.as_dict() for batch in to_device(self._loader, "cpu"))
 
     def state_dict(self) -> dict[str, Any]:
@@ -42,10 +35,15 @@ class _Dataset(IterableDataset[Tensors]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._loader.load_state_dict(state)
 
+    def __repr__(self) -> str:
+        return f"as_dataset({self._loader})"
+
 
 def as_node(loader: Delivery) -> Any:
     """Batches as dicts of tensors (`Batch.as_dict`), as a `torchdata.nodes.BaseNode`. Needs torchdata."""
     from torchdata.nodes import BaseNode
+
+    check_loader(loader, "as_node")
 
     class Node(BaseNode[Tensors]):
         def reset(self, initial_state: dict[str, Any] | None = None) -> None:
@@ -59,6 +57,9 @@ def as_node(loader: Delivery) -> Any:
 
         def get_state(self) -> dict[str, Any]:
             return loader.state_dict()
+
+        def __repr__(self) -> str:
+            return f"as_node({loader})"
 
     return Node()
 

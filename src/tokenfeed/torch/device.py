@@ -12,14 +12,12 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from tokenfeed.loader.delivery import Delivery
-from tokenfeed.loader.placing import PlacedBatch, PlacedLoader
+from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.loader.delivery import Delivery, PlacedBatch, PlacedLoader, check_loader
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.types import Ints
 
 __all__ = ["DeviceBatch", "DeviceLoader", "to_device"]
-
-Move = Callable[[Any], torch.Tensor]
 
 _WIDENED = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 _SAME_WIDTH = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -33,13 +31,20 @@ def to_device(
     `dtypes` gives the dtype of "inputs" (int32 unless given), "targets" (int64) and columns by name (the stored one;
     unsigned numbers, with which torch can do little, become signed ones of twice the width).
     """
-    return DeviceLoader(loader, torch.device(device), {"inputs": torch.int32, "targets": torch.int64, **(dtypes or {})})
+    where, count = torch.device(device), torch.cuda.device_count()
+    if where.type == "cuda" and (where.index or 0) >= count:
+        raise ArgumentError(
+            f'there is no device {where}: torch {torch.__version__} finds {quantity(count, "CUDA device")}. Use "cpu", '
+            "or check the driver, CUDA_VISIBLE_DEVICES, and that this torch was built for CUDA"
+        )
+    check_loader(loader, "to_device")
+    return DeviceLoader(loader, where, {"inputs": torch.int32, "targets": torch.int64, **(dtypes or {})})
 
 
 class DeviceBatch(PlacedBatch):
     """A batch on a device: contiguous tensors, inputs of int32 and targets of int64 unless `dtypes` says otherwise."""
 
-    def __init__(self, host: HostBatch, move: Move, dtypes: Mapping[str, torch.dtype]) -> None:
+    def __init__(self, host: HostBatch, move: Callable[[Any], torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> None:
         """Everything is moved now, on the stream that is current."""
         super().__init__(host)
         self._dtypes = dtypes
@@ -75,6 +80,10 @@ class DeviceBatch(PlacedBatch):
 
     def _as_array(self, numbers: Ints) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers))
+
+    def __repr__(self) -> str:
+        where = {str(tensor.device) for tensor in self._narrow.values()}
+        return f"DeviceBatch({self._host}, on {', '.join(where)})"
 
     def record_stream(self, stream: Any) -> None:
         """Tell the allocator that the tensors, made on another stream, are used on this one."""
@@ -118,6 +127,9 @@ class DeviceLoader(PlacedLoader[DeviceBatch]):
             batch.record_stream(current)
         self.loader.deliver(batch.host)
         return batch
+
+    def __repr__(self) -> str:
+        return f"to_device({self.loader}, {str(self._device)!r})"
 
     def _send(self) -> None:
         """Begin to copy the next batch."""

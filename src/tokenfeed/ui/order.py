@@ -52,7 +52,8 @@ def walk(order: Permutation, position: int) -> Walk:
     while not passes or place >= order.n:
         rounds = []
         for left_key, right_key in keys.reshape(-1, 2):
-            moved = int(kernels.two_rounds(np.uint64(place), np.uint64(a), np.uint64(bits), left_key, right_key))
+            words = np.uint64(place), np.uint64(a), np.uint64(bits), left_key, right_key
+            moved = int(kernels.two_rounds(*words, False))
             rounds += [(int(left_key), moved & ~mask | place & mask), (int(right_key), moved)]
             place = moved
         passes.append(rounds)
@@ -93,7 +94,7 @@ def show_rounds(subject: Subject, query: Query) -> Json:
 
 def show_steps(subject: Subject, query: Query) -> Json:
     """The samples each rank gets in the steps after `resume` samples, computed by the plan itself."""
-    source = PlanSource("", query.whole("n", 1000, least=1, most=_LARGEST), "", WindowsSpec(1).to_json())
+    source = PlanSource("", query.whole("n", 1000, least=1, most=_LARGEST), "", WindowsSpec(1))
     plan = Plan([source], seed=query.whole("seed", 0))
     world_size = query.whole("world_size", 4, least=1, most=64)
     batch_size = query.whole("batch_size", 2, least=1, most=64)

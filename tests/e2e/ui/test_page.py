@@ -151,7 +151,7 @@ def test_a_view_that_is_not_there_is_explained(visit, store_server):
     section = page.open("Samples")
     section.get_by_label("sample is").select_option("packed")
     page.settle()
-    assert "tokenfeed pack STORE --length 256" in section.get_by_role("alert").inner_text()
+    assert "--length 256`" in section.get_by_role("alert").inner_text()
     assert page.problems.pop().endswith("(Bad Request)")
 
 

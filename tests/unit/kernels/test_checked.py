@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tokenfeed.kernels import posix
 from tokenfeed.kernels.checked import CHECKED_BYTES, BlockSums, read_whole
-from tokenfeed.kernels.fetch import fetch
 from tokenfeed.kernels.jit import kernel
+from tokenfeed.kernels.posix import fetch
 from tokenfeed.storage.files import FileTable, Part
 
 

@@ -18,7 +18,7 @@ from tokenfeed.kernels import checksum, permutation
 before = set(sys.modules)
 assert checksum.checksum(b"abc") == "78af5f94892f3950"
 out = np.empty(4, np.int64)
-permutation.permute(np.arange(4), 4, 0, 0, out)
+permutation.permute(np.arange(4), 4, 0, 0, False, out)
 assert sorted(out) == [0, 1, 2, 3]
 """
 
@@ -77,3 +77,24 @@ def test_numba_code_of_others_finds_its_extensions(run):
     pytest.importorskip("scipy")
     run(READ)
     assert run(OWN_CODE) == "well"
+
+
+def test_a_numba_that_moved_its_parts_is_used_as_it_is(run):
+    moved = "import numba.core.registry\ndel numba.core.registry.CPUDispatcher\n" + FIRST
+    assert run(moved) == "0"
+    assert run(moved) == "1"
+
+
+def test_long_compiling_is_said_once(run):
+    said = "import logging, sys\nlogging.basicConfig(stream=sys.stdout, format='%(message)s')\n"
+    impatient = "from tokenfeed.kernels import jit\njit._Watch.patience_seconds = 0.0\n"
+    assert run(said + "from tokenfeed.kernels import jit\njit._Watch.patience_seconds = 1000.0\n" + READ) == ""
+    assert run(said + impatient + READ) == "", "all is in the cache"
+    lines = run(
+        said
+        + impatient
+        + READ
+        + "from tokenfeed.kernels import blocks\nblocks.checksum_blocks(np.zeros(8, np.uint8), 8)"
+    )
+    assert len(lines.splitlines()) == 1
+    assert lines.startswith("tokenfeed is compiling its kernels")

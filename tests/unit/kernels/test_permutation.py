@@ -8,14 +8,12 @@ import pytest
 
 from tokenfeed.errors import ArgumentError, SampleIndexError
 from tokenfeed.kernels.permutation import (
-    invert,
-    invert_one,
     num_rounds,
     permute,
-    permute_one,
     permute_run,
     round_keys,
     split,
+    walk,
 )
 from tokenfeed.plan.permutation import Permutation
 
@@ -70,10 +68,10 @@ def test_equals_its_twin(n):
     for key in KEYS:
         positions = some_positions(n)
         values, back = np.empty_like(positions), np.empty_like(positions)
-        assert permute(positions, n, *key, values) == -1
+        assert permute(positions, n, *key, False, values) == -1
         twin = Twin(n, *key)
         assert values.tolist() == [twin[position] for position in positions.tolist()]
-        assert invert(values, n, *key, back) == -1
+        assert permute(values, n, *key, True, back) == -1
         assert back.tolist() == positions.tolist()
 
 
@@ -84,9 +82,9 @@ def test_batches_of_any_size_in_place(n, count):
     positions = some_positions(n, 2500)[:count]
     permutation = Permutation(n, 3, 4)
     values = positions.copy()
-    assert permute(values, n, 3, 4, values) == -1
+    assert permute(values, n, 3, 4, False, values) == -1
     assert values.tolist() == [permutation[position] for position in positions.tolist()]
-    assert invert(values, n, 3, 4, values) == -1
+    assert permute(values, n, 3, 4, True, values) == -1
     assert np.array_equal(values, positions)
 
 
@@ -99,12 +97,9 @@ def test_the_parts_that_other_kernels_are_made_of(n):
     a, bits = (np.uint64(half) for half in split(n))
     assert (int(a), int(bits)) == (twin.a, twin.bits)
     for position in some_positions(n, 5).tolist():
-        value = permute_one(position, n, a, bits, keys)
+        value = walk(np.uint64(position), np.uint64(n), a, bits, keys, np.uint64(0), False)
         assert value == twin[position]
-        assert invert_one(value, n, a, bits, keys) == position
-    for outside in {-1, -(2**63), n if n < LARGEST else -2}:
-        assert permute_one(outside, n, a, bits, keys) == -1
-        assert invert_one(outside, n, a, bits, keys) == -1
+        assert walk(np.uint64(value), np.uint64(n), a, bits, keys, np.uint64(0), True) == position
 
 
 def test_the_order_is_for_ever():
@@ -117,16 +112,16 @@ def test_the_order_is_for_ever():
 def test_run_positions():
     samples = np.array([0, 6, 7, 13, 14, 3, -5, 700, 2**62, LARGEST, -1])
     epochs, indices = np.empty_like(samples), np.empty_like(samples)
-    assert permute_run(samples, 7, 9, epochs, indices) == 6, "the first bad row"
+    permute_run(samples, 7, 9, epochs, indices)
     good = samples >= 0
     assert epochs[good].tolist() == (samples[good] // 7).tolist()
     assert indices[good].tolist() == [Twin(7, 9, k // 7)[k % 7] for k in samples[good].tolist()]
     assert epochs[~good].tolist() == indices[~good].tolist() == [-1, -1]
-    assert permute_run(np.array([LARGEST, 0]), LARGEST, 9, epochs[:2], indices[:2]) == -1
+    permute_run(np.array([LARGEST, 0]), LARGEST, 9, epochs[:2], indices[:2])
     assert epochs[:2].tolist() == [1, 0]
     assert indices[:2].tolist() == [Twin(LARGEST, 9, 1)[0], Twin(LARGEST, 9, 0)[0]]
     in_place = samples[good]
-    assert permute_run(in_place, 7, 9, epochs[: in_place.size], in_place) == -1
+    permute_run(in_place, 7, 9, epochs[: in_place.size], in_place)
     assert in_place.tolist() == [Twin(7, 9, k // 7)[k % 7] for k in samples[good].tolist()]
 
 
@@ -135,11 +130,11 @@ def test_positions_outside_end_at_once(n):
     """Between n and a·2**bits lie cycles that never come back below n."""
     out = np.empty(3, np.int64)
     for outside in range(n, n + 2 * n.bit_length() ** 2):
-        assert permute(np.array([0, 0, outside]), n, 0, 0, out) == 2
-        assert invert(np.array([0, outside, outside]), n, 0, 0, out) == 1
-    assert permute(np.array([0, -1, n]), n, 0, 0, out) == 1
+        assert permute(np.array([0, 0, outside]), n, 0, 0, False, out) == 2
+        assert permute(np.array([0, outside, outside]), n, 0, 0, True, out) == 1
+    assert permute(np.array([0, -1, n]), n, 0, 0, False, out) == 1
     with pytest.raises(ValueError, match="as many entries"):
-        permute(np.array([0, 0]), n, 0, 0, out)
+        permute(np.array([0, 0]), n, 0, 0, False, out)
     with pytest.raises(ValueError, match="as many entries"):
         permute_run(np.array([0, 0]), n, 0, out, out[:2])
     with pytest.raises(ValueError, match="nothing"):

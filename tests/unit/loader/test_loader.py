@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -349,6 +350,63 @@ def test_launchers(environment, expected):
 def test_a_launcher_that_talks_nonsense():
     with pytest.raises(ArgumentError, match="WORLD_SIZE"):
         find_rank(None, None, {"RANK": "x", "WORLD_SIZE": "1"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1, or a ramp {0: 16, 10**6: 32}"),
+        ({"batch_size": "32"}, "batch_size is '32'; it must be a whole number"),
+        ({"batch_size": 2.5}, "batch_size is 2.5; it must be a whole number"),
+        ({"batch_size": {1: 4}}, "batch_size is {1: 4}; a ramp must begin at 0"),
+        ({"prefetch": -1}, "prefetch is -1; it must be a whole number of at least 0"),
+        ({"prefetch": 1.5}, "prefetch is 1.5; it must be a whole number of at least 0"),
+        ({"threads": 0}, "threads is 0; it must be a whole number of at least 1"),
+        ({"epochs": 0}, "epochs is 0; it must be a whole number of at least 1"),
+        ({"epochs": 0.5}, "epochs is 0.5; it must be a whole number of at least 1"),
+        ({"seed": "0"}, "seed"),
+        ({"rank": 2, "world_size": 2}, "rank is 2 and world_size is 2; ranks are 0 to 1"),
+        ({"rank": -1, "world_size": 2}, "rank is -1; it must be a whole number of at least 0"),
+        ({"rank": "0", "world_size": 2}, "rank is '0'; it must be a whole number of at least 0"),
+        ({"rank": 0, "world_size": 0}, "world_size is 0; it must be a whole number of at least 1"),
+        ({"rank": 0}, "rank is 0, world_size is None; give both or neither"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(windows, arguments, message):
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        tokenfeed.Loader(windows, **{"batch_size": 4, **arguments})
+
+
+def test_what_is_no_view_is_refused(store, store_path, windows):
+    for given, message in (
+        (str(store_path), f"not a path: Loader(tokenfeed.open({str(store_path)!r}).windows(2048), 32)"),
+        (store_path, "not a path: Loader(tokenfeed.open("),
+        (store, "a view of a store, which says what one sample is: store.windows(2048), store.documents()"),
+        ([windows, windows], "or a mixture of several: Loader(tokenfeed.mix({"),
+        ({"web": windows}, "or a mixture of several: Loader(tokenfeed.mix({"),
+        (None, "a Loader takes a view such as store.windows(2048), or tokenfeed.mix(…), not None"),
+    ):
+        with pytest.raises(ArgumentError, match=re.escape(message)):
+            tokenfeed.Loader(given, 4)
+
+
+def test_steps_per_epoch(windows):
+    endless = tokenfeed.Loader(windows, 7)
+    assert endless.steps_per_epoch == len(tokenfeed.Loader(windows, 7, epochs=1)) == -(-len(windows) // 7)
+    halves = [tokenfeed.Loader(windows, 7, epochs=2, rank=rank, world_size=2) for rank in range(2)]
+    assert {loader.steps_per_epoch for loader in halves} == {-(-len(windows) // 14)}
+    assert {len(loader) for loader in halves} == {sum(1 for _ in halves[0])} == {-(-2 * len(windows) // 14)}
+    with pytest.raises(TypeError, match="no end, and so no length: epochs=1 makes it finite"):
+        len(endless)
+    with pytest.raises(ArgumentError, match="epochs of their own"):
+        assert tokenfeed.Loader(tokenfeed.mix({"a": (windows, 1), "b": (windows, 1)}), 4).steps_per_epoch
+
+
+def test_a_loader_says_how_far_it_is(windows):
+    loader = tokenfeed.Loader(windows, 4, epochs=1)
+    next(loader)
+    assert repr(loader).endswith(f"batch_size=4, rank 0 of 1, 4 of {len(windows):,} samples delivered)")
+    assert repr(tokenfeed.Loader(windows, 4)).endswith("rank 0 of 1, 0 samples delivered)")
 
 
 def test_missing_columns(windows):

@@ -14,7 +14,12 @@ from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError
 def store(tmp_path):
     for split in ("train", "val"):
         with tokenfeed.Writer(
-            tmp_path / "store", columns={"tokens": "uint16"}, spans={"documents": "json"}, split=split, sync=False
+            tmp_path / "store",
+            columns={"tokens": "uint16"},
+            spans={"documents": "json"},
+            split=split,
+            sync=False,
+            mode="append",
         ) as writer:
             for number in range(12):
                 payload = {"id": f"{split}-{number}", "kind": "odd" if number % 2 else "even"} if number else None

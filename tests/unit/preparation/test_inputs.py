@@ -55,7 +55,7 @@ def test_a_digest_is_of_the_content_alone(tmp_path):
         ([], ArgumentError, "empty list"),
         ("{}/none.jsonl", NotFoundError, "no file or folder"),
         ("{}/*.parquet", NotFoundError, "matches no file ending in .parquet"),
-        ("{}/a.csv", ArgumentError, "must end in .parquet"),
+        ("{}/a.csv", ArgumentError, "a.csv is not read: write it as Parquet"),
         (["{}/a.jsonl", "{}/../{}/a.jsonl"], ArgumentError, "twice"),
         (["{}/a.jsonl", "s3://b/a.jsonl"], ArgumentError, "together"),
         (
@@ -63,7 +63,7 @@ def test_a_digest_is_of_the_content_alone(tmp_path):
             ArgumentError,
             "https://h/a.jsonl is there twice",
         ),
-        ("https://user:SECRET@h/a.csv?sig=SECRET", ArgumentError, "https://h/a.csv cannot be read as text"),
+        ("https://user:SECRET@h/a.csv?sig=SECRET", ArgumentError, "https://h/a.csv is not read"),
         ("ftp://h/a.jsonl", ArgumentError, "known are s3://"),
     ],
 )

@@ -9,7 +9,7 @@ import tiktoken
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, make_documents, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, FormatError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = golden_tokenizer("tiktoken")
@@ -44,6 +44,16 @@ def test_documents_do_not_run_into_each_other(inputs, tmp_path):
         prepare(folder, tmp_path / str(number), tokenizer=tokenizer, val=None, **options)
         made = [tokens for tokens, _ in contents(tmp_path / str(number))]
         assert made == [[*before, *tokens, *after] for tokens in plain]
+
+
+def test_a_stream_keeps_documents_apart_by_the_same_tokens(inputs):
+    folder, _ = inputs
+    options = {"batch_size": 2, "length": 32, "prefetch": 0}
+    neither = replace(TOKENIZER.vocabulary, bos=None)
+    with pytest.raises(MissingError, match=r"which token begins a document; open it with Tokenizer.load\(…, bos=…\)"):
+        tokenfeed.stream(folder, Tokenizer(neither), **options)
+    ending = Tokenizer(replace(neither, eos="<|assistant_end|>"))
+    assert (next(tokenfeed.stream(folder, ending, **options)).tokens[:, 0] == ending.bos_id).all()
 
 
 def test_files_that_say_their_split_are_respected(tmp_path):

@@ -17,7 +17,6 @@ from tokenfeed.errors import (
     StateError,
 )
 from tokenfeed.runs.comparison import compare
-from tokenfeed.store.spec import ViewSpec
 
 
 def deliver(view, path, steps=3, batch_size=4, *, state=None, **options):
@@ -61,7 +60,7 @@ def test_views_are_opened_again_from_the_run_file(store, path, make):
     batches = deliver(view, path)
     run = tokenfeed.Run(path)
     (source,) = run.starts[0].plan.sources
-    again = store.view(ViewSpec.from_json(source.view))
+    again = store.view(source.spec)
     assert again.spec.sample == view.spec.sample
     assert len(again) == len(view)
     np.testing.assert_array_equal(again[3].tokens, view[3].tokens)

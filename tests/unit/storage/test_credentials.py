@@ -4,7 +4,7 @@ import pytest
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.storage import credentials
-from tokenfeed.storage.credentials import environment, gcs_config, s3_config
+from tokenfeed.storage.credentials import azure_config, environment, gcs_config, s3_config
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +76,26 @@ def test_a_broken_shared_file_is_not_quoted(tmp_path):
 def test_an_emulator_of_google_storage(monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "localhost:4443")
     assert gcs_config() == {"base_url": "http://localhost:4443", "skip_signature": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("AccountName=me;AccountKey=a==;EndpointSuffix=core.windows.net", "https://me.blob.core.windows.net"),
+        ("AccountName=me;AccountKey=a==;BlobEndpoint=http://here:1/me/", "http://here:1/me"),
+    ],
+)
+def test_connection_strings_of_azure(monkeypatch, text, expected):
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text)
+    assert azure_config() == {"account_name": "me", "account_key": "a==", "endpoint": expected}
+
+
+def test_connection_strings_that_are_none(monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
+    assert azure_config() == {"use_emulator": True}
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountKey=hidden")
+    with pytest.raises(ArgumentError, match="AccountName") as caught:
+        azure_config()
+    assert "hidden" not in str(caught.value)
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING")
+    assert azure_config() == {}

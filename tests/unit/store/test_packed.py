@@ -3,11 +3,15 @@
 import itertools
 import json
 import os
+import re
+import shlex
+import shutil
 import struct
 
 import numpy as np
 import pytest
 
+import command_line
 import tokenfeed
 from oracle import Leg, check_exactly_once, run
 from plain import PlainDocument, PlainStore, make_documents, spans_of
@@ -153,9 +157,9 @@ def test_an_index_outside_is_an_error(store_path, index):
 
 def test_no_plan(store_path):
     store = tokenfeed.open(store_path)
-    with pytest.raises(MissingError, match=r"tokenfeed pack STORE --length 64` or store.pack\(64\)"):
+    with pytest.raises(MissingError, match=r"make one with store\.pack\(64\) or `tokenfeed pack /.* --length 64`"):
         store.packed(64)
-    with pytest.raises(MissingError, match="--length 64 --table concepts"):
+    with pytest.raises(MissingError, match=r"pack\(64, table='concepts'\) or .* --length 64 --table concepts`"):
         store.packed(64, table="concepts")
     with pytest.raises(MissingError, match="no span table"):
         store.pack(64, table="nothing")
@@ -195,6 +199,30 @@ def test_splits_have_plans_of_their_own(tmp_path):
     for store, report in zip(opened, reports, strict=True):
         assert len(store.packed(10)) == report.rows
         assert report.items == store.num_items
+
+
+@pytest.mark.parametrize("split", [None, "train", "val", "all"])
+@pytest.mark.parametrize("options", [{}, {"cache": "my plans"}])
+def test_the_advice_can_be_followed(tmp_path, monkeypatch, split, options):
+    """The command and the call that the error names make the plan that was missing, whatever the split."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "val"):
+        with tokenfeed.Writer(
+            "the store", mode="append", columns={"tokens": "u2"}, spans={"documents": None}, split=name
+        ) as writer:
+            writer.append({"tokens": range(30)}, lengths=[10, 20])
+    store = tokenfeed.open("the store", split=split)
+    for follow in (
+        lambda call, command: eval(call, {"store": store}),
+        lambda call, command: command_line.run(*shlex.split(command)[1:]),
+    ):
+        with pytest.raises(MissingError) as raised:
+            store.packed(10, **options)
+        follow(*re.search(r"make one with (store\.pack\(.*?\)) or `(.*?)`", str(raised.value)).groups())
+        shutil.rmtree(store.packed(10, **options).plans[0].folder)
+    joined = tokenfeed.open([store.paths[0], store.paths[0]], split=split)
+    with pytest.raises(MissingError, match=r"make one with store\.pack\(10\)\. Looked"):
+        joined.packed(10)
 
 
 def test_another_table_and_a_folder_of_ones_own(store_path, tmp_path):

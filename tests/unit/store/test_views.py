@@ -1,11 +1,21 @@
 """Views and batches: shapes, arguments, lazily read columns, codecs, locations."""
 
+import re
+
 import numpy as np
 import pytest
 
 import tokenfeed
 from plain import spans_of
-from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, SampleIndexError
+from tokenfeed.errors import (
+    ArgumentError,
+    CorruptionError,
+    MissingError,
+    NotAStoreError,
+    SampleIndexError,
+    TokenfeedError,
+)
+from tokenfeed.store.verify import verify
 
 
 def test_inputs_and_targets_are_views_of_one_buffer(store_path, plain):
@@ -244,3 +254,74 @@ def test_nothing_to_open(tmp_path):
         assert isinstance(caught.value, tokenfeed.errors.TokenfeedError)
     with pytest.raises(ArgumentError):
         tokenfeed.open([])
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (None, "None cannot be opened: expected the path or address of a store, or a list of them"),
+        (5, "5 cannot be opened"),
+        ([None], "None cannot be opened"),
+        (b"store", "type bytes"),
+        ({"web": "store"}, "type dict"),
+        ([], "the list of stores to open is empty"),
+        ("data/*.bin", "data/.*.bin is a pattern: open a list of paths"),
+    ],
+)
+def test_what_is_no_path(path, message):
+    with pytest.raises(TokenfeedError, match=message):
+        tokenfeed.open(path)
+
+
+def test_a_store_that_is_open_already(store_path):
+    store = tokenfeed.open(store_path)
+    with pytest.raises(ArgumentError, match=r"Store\(.* is open already: use it as it is"):
+        tokenfeed.open(store)
+    for action in (lambda: tokenfeed.open([store]), lambda: tokenfeed.combine([store], store_path / "all")):
+        with pytest.raises(ArgumentError, match="got an object of type Store"):
+            action()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("part.ds", "holds datatrove token files .*open the files themselves"),
+        ("shard.00000.mds", "holds data of MosaicML Streaming .*copy its samples"),
+        ("data-00000.arrow", "holds data of Hugging Face datasets .*prepare it first"),
+        ("text.parquet", "holds Parquet .*prepare it first"),
+    ],
+)
+def test_folders_of_other_files_say_what_to_do(tmp_path, name, message):
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(NotAStoreError, match=message):
+        tokenfeed.open(tmp_path)
+
+
+def test_windows_in_groups_say_what_is_left_out(tmp_path):
+    with tokenfeed.Writer(tmp_path, columns={"tokens": "u2"}) as writer:
+        writer.append({"tokens": range(415)})
+    store = tokenfeed.open(tmp_path)
+    groups = store.windows(4, group=16)
+    assert (len(groups), groups.left_out) == (100, 14)
+    assert repr(groups) == "View(100 samples of windows(4, group=16): tokens; 14 items at the end in no group)"
+    assert groups.join([groups]).left_out == 28
+    assert repr(store.windows(4)) == "View(103 samples of windows(4): tokens; 2 items at the end in no window)"
+    assert repr(store.windows(6)) == "View(69 samples of windows(6): tokens)"
+    assert store.windows(500).left_out == 415
+
+
+def test_everything_public_says_what_it_is(store_path, tmp_path):
+    store = tokenfeed.open(store_path)
+    batch = store.documents().read([3, 5])
+    writer = tokenfeed.Writer(tmp_path, columns={"tokens": "u2"}, spans={"documents": "json"})
+    writer.append({"tokens": [1, 2]}, documents="a")
+    shown = [store, store.windows(4), store.documents(), store.spans, store.spans["documents"], batch, batch[1]]
+    shown += [batch.spans, batch.spans["documents"], batch.spans["documents"][0], store.columns, store.splits, writer]
+    shown += [store.pack(9), store.packed(9), store.documents().locate(3), verify(store_path)]
+    for value in shown:
+        assert " object at 0x" not in repr(value), type(value)
+    assert re.fullmatch(r"Sample\(5: \d+ items of tokens\)", repr(batch[1]))
+    assert repr(batch.spans["documents"]) == "BatchSpans(2 spans of 'documents' in 2 rows)"
+    assert "0 shards committed, 2 items in the shard being written; tokens: uint16;" in repr(writer)
+    writer.abort()
+    assert "closed" in repr(writer)

@@ -29,7 +29,7 @@ from tokenfeed.errors import (
 from tokenfeed.text import TextFeed, Tokenizer, render, stream_chat
 from tokenfeed.text.sources.finding import Listing, write_listing
 from tokenfeed.text.streaming.chat import Conversations
-from tokenfeed.text.streaming.state import SavedStream
+from tokenfeed.text.streaming.lanes import SavedStream
 
 SMALL = {"batch_size": 2, "length": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1, "val": "last"}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_tokenizer, golden_tokens, golden_vocabulary
 from tiers import slow
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
-from tokenfeed.kernels.ragged import NOTHING, surround
+from tokenfeed.kernels.packing import NONE, surround
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
@@ -37,14 +37,14 @@ def surround_plainly(ids, offsets, before, after):
 
 @given(
     lengths=st.lists(st.integers(0, 70), max_size=20),
-    first=st.sampled_from([NOTHING, 0, 65_535]),
-    last=st.sampled_from([NOTHING, 0, 7]),
+    first=st.sampled_from([NONE, 0, 65_535]),
+    last=st.sampled_from([NONE, 0, 7]),
     dtype=st.sampled_from([np.uint16, np.uint32, np.int64]),
 )
 def test_surround_equals_its_plain_twin(lengths, first, last, dtype):
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     ids = np.arange(offsets[-1], dtype=np.uint32)
-    before, after = ([] if token == NOTHING else [token] for token in (first, last))
+    before, after = ([] if token == NONE else [token] for token in (first, last))
     expected, expected_offsets = surround_plainly(ids.tolist(), offsets.tolist(), before, after)
     for array in (ids, offsets):
         array.flags.writeable = False

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.stateful import Stateful
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tokenfeed
@@ -32,10 +32,9 @@ def expected(make):
     return [next(loader).samples.tolist() for _ in range(20)]
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_stateful_data_loader_resumes_exactly(make, expected, num_workers):
+def test_stateful_data_loader_resumes_exactly(make, expected):
     def load():
-        return StatefulDataLoader(tokenfeed.torch.as_dataset(make()), batch_size=None, num_workers=num_workers)
+        return StatefulDataLoader(tokenfeed.torch.as_dataset(make()), batch_size=None)
 
     batches = iter(load())
     for samples in expected[:7]:
@@ -53,10 +52,83 @@ def test_stateful_data_loader_resumes_exactly(make, expected, num_workers):
     assert [batch["samples"].tolist() for batch, _ in zip(resumed, range(13), strict=False)] == expected[7:]
 
 
-def test_several_workers_are_refused(make):
-    batches = DataLoader(tokenfeed.torch.as_dataset(make()), batch_size=None, num_workers=2)
-    with pytest.raises(ArgumentError, match="num_workers is 2"):
+class Own(IterableDataset):
+    """What a user writes around a loader, or around a function that makes one."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        loader = self.loader() if callable(self.loader) else self.loader
+        return (batch.samples for batch in loader)
+
+
+def spawned(dataset, num_workers):
+    return DataLoader(dataset, batch_size=None, num_workers=num_workers, multiprocessing_context="spawn")
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("wrap", [tokenfeed.torch.as_dataset, Own])
+def test_workers_are_refused(make, wrap, num_workers):
+    """Each would deliver everything, and the parent's state would say 0 samples."""
+    batches = DataLoader(wrap(make()), batch_size=None, num_workers=num_workers)
+    with pytest.raises(ArgumentError, match=rf"(?s)num_workers is {num_workers}.*Use num_workers=0"):
         next(iter(batches))
+
+
+@pytest.mark.slow
+def test_spawned_workers_are_refused(make):
+    with pytest.raises(ArgumentError, match="num_workers is 1"):
+        next(iter(spawned(tokenfeed.torch.as_dataset(make()), 1)))
+
+
+def test_loaders_made_in_workers_must_say_their_share(make):
+    with pytest.raises(ArgumentError, match=r"(?s)num_workers is 2.*rank= and world_size="):
+        next(iter(DataLoader(Own(make), batch_size=None, num_workers=2)))
+    alone = DataLoader(Own(lambda: make(epochs=1)), batch_size=None, num_workers=1)
+    everything = sorted(sample for samples in alone for sample in samples.tolist())
+    assert everything == list(range(len(everything)))
+
+    def share():
+        worker = get_worker_info()
+        return make(epochs=1, rank=worker.id, world_size=worker.num_workers)
+
+    shares = DataLoader(Own(share), batch_size=None, num_workers=2)
+    assert sorted(sample for samples in shares for sample in samples.tolist()) == everything
+
+
+@pytest.mark.parametrize("options", [{}, {"epochs": 1}])
+def test_a_loader_is_no_dataset_of_samples(make, options):
+    """What a Trainer of transformers makes of its train_dataset: a sampler, and items by their number."""
+    loader = make(**options)
+    with pytest.raises(
+        (ArgumentError, TypeError), match=r"as_dataset\(loader\), batch_size=None\).*get_train_dataloader"
+    ):
+        next(iter(DataLoader(loader, batch_size=8)))
+
+
+def test_what_is_no_loader_is_refused(store_path, make):
+    view = tokenfeed.open(store_path).windows(64)
+    for take in (
+        lambda loader: tokenfeed.torch.to_device(loader, "cpu"),
+        tokenfeed.torch.as_dataset,
+        tokenfeed.torch.as_node,
+    ):
+        with pytest.raises(ArgumentError, match=r"takes a Loader or a stream, not Windows; make one: Loader\(view"):
+            take(view)
+        with pytest.raises(ArgumentError, match=r"not DeviceLoader; give it `.loader` of this"):
+            take(tokenfeed.torch.to_device(make(), "cpu"))
+
+
+def test_each_says_what_it_is(make):
+    loader = make(epochs=1)
+    assert repr(tokenfeed.torch.as_dataset(loader)) == f"as_dataset({loader})"
+    assert repr(tokenfeed.torch.as_node(loader)) == f"as_node({loader})"
+    placed = tokenfeed.torch.to_device(loader, "cpu")
+    assert repr(placed) == f"to_device({loader}, 'cpu')"
+    batch = next(placed)
+    assert repr(batch) == f"DeviceBatch({batch.host}, on cpu)"
+    assert f"4 of {len(loader.plan.sources) and loader.plan.count(1):,} samples delivered" in repr(loader)
 
 
 def test_a_plain_data_loader(make, expected):

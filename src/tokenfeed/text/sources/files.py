@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -64,8 +63,8 @@ class TextFiles:
         self._stored = tuple(StoredFile(file.path) for file in mine)
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
-        self._texts: dict[int, TextFile] = {}
-        self._recent: OrderedDict[int, None] = OrderedDict()
+        self._texts = [open_text(stored, text_column) for stored in self._stored]
+        self._recent: dict[int, None] = {}
         self._stamps: dict[int, tuple[int, int]] = {}
         self._closed = threading.Event()
 
@@ -103,7 +102,8 @@ class TextFiles:
         told = [quantity(len(self), "file") + ("" if self.split == "all" else f" of split {self.split!r}")]
         told.append(first if first == last else f"{first} to {last}")
         if self.val_fraction:
-            told.append(f"{'without' if self.split == 'train' else 'only'} the {self.val_fraction:.3%} that are val")
+            which = "without" if self.split == "train" else "only"
+            told.append(f"{which} the {100 * self.val_fraction:g}% that are val")
         others = [file.name for file in self._all_found if file.name not in self.names]
         if others:
             told.append(f"not {others[0]}" + (f" and {len(others) - 1} more" if others[1:] else ""))
@@ -171,9 +171,7 @@ class TextFiles:
     def close(self) -> None:
         """Close all files for good. A thread that waits for a file to arrive gets a ReadError."""
         self._closed.set()
-        with self._lock:
-            texts = list(self._texts.values())
-        for text in texts:
+        for text in self._texts:
             text.close()
 
     def _ask(self, file: int, question: Callable[[TextFile], Answer]) -> Answer:
@@ -184,14 +182,13 @@ class TextFiles:
             self._await(file)
         self._check_unchanged(file)
         with self._lock:
-            text = self._texts.get(file)
-            if text is None:
-                text = self._texts[file] = open_text(self._stored[file], self.text_column)
+            self._recent.pop(file, None)
             self._recent[file] = None
-            self._recent.move_to_end(file)
-            oldest = self._recent.popitem(last=False)[0] if len(self._recent) > _MAX_OPEN else None
-        if oldest is not None:
-            self._texts[oldest].close()
+            oldest = next(iter(self._recent))
+            if len(self._recent) > _MAX_OPEN:
+                del self._recent[oldest]
+                self._texts[oldest].close()
+            text = self._texts[file]
         answer = question(text)
         self._check_unchanged(file)
         return answer

@@ -65,8 +65,8 @@ class Splits:
                 "out a share of the documents (val=0.001), the last file (val='last'), or files by name (val='part-9*')"
             )
         raise NotFoundError(
-            f"no file is left for split 'train': {shown(found[0].path)} is {self.files[0] or 'left out'}, by its name, "
-            "its files.json or val=. To hold out a share of the documents, give val=0.001; split='all' reads every file"
+            f"no file is left for split 'train': {shown(found[0].path)} is {self.files[0] or 'left out'}, by its name "
+            "or folder, a files.json or val=. val=0.001 holds out a share of the documents; split='all' reads all files"
         )
 
 

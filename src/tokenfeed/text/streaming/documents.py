@@ -24,9 +24,8 @@ from tokenfeed.errors import (
 )
 from tokenfeed.plan.state import check_parts
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.streaming.cursors import GroupedTexts, LaneCursor, Restart, Stride, check_whole, deal
+from tokenfeed.text.streaming.lanes import GroupedTexts, LaneCursor, LaneState, Restart, Stride, check_whole, deal
 from tokenfeed.text.streaming.rows import StreamRows
-from tokenfeed.text.streaming.state import LaneState
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Ints
 
@@ -124,9 +123,7 @@ class Documents(ABC):
 
     def deal(self, lanes: Mapping[int, LaneState], num_lanes: int) -> list[LaneCursor]:
         """Deal the remaining documents of all lanes out to another number of lanes: every document once."""
-        states = [lanes[number] for number in range(len(lanes))]
-        cursors, waiting = [lane.cursor for lane in states], [lane.documents for lane in states]
-        return deal(cursors, waiting, self.stride(len(lanes)), self.stride(num_lanes))
+        return deal(lanes, self.stride(len(lanes)), self.stride(num_lanes))
 
     def fetch(self, references: Ints) -> Encoded:
         """Documents that were read before, as tokens."""

@@ -16,12 +16,11 @@ from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.splitting import Val
-from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor
 from tokenfeed.text.streaming.documents import Documents, FileDocuments
+from tokenfeed.text.streaming.lanes import NO_DOCUMENTS, LaneCursor, LaneState, Position, SavedStream, is_nanochats
 from tokenfeed.text.streaming.making import BatchMaker, StreamOptions, plan_of, save
 from tokenfeed.text.streaming.packer import Packing, PackingCounts
 from tokenfeed.text.streaming.rows import StreamBatch
-from tokenfeed.text.streaming.state import LaneState, Position, SavedStream, is_nanochats
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["TextFeed", "stream"]
@@ -166,10 +165,6 @@ class TextFeed(Delivery):
         return feed, end
 
     @property
-    def num_steps(self) -> int | None:
-        return None
-
-    @property
     def next_batch_size(self) -> int:
         return self._options.batch_sizes.at(self._position.num_rows)
 
@@ -180,17 +175,14 @@ class TextFeed(Delivery):
     def _use_buffers(self, buffers: Buffers) -> None:
         self._buffers = buffers
 
-    @property
-    def _work_done(self) -> tuple[int, float]:
-        return (self._maker.num_bytes, self._maker.seconds) if self._maker else (0, 0.0)
-
-    @property
-    def _collate_seconds(self) -> float:
-        return self._maker.collate_seconds if self._maker else 0.0
-
-    @property
-    def _encode_seconds(self) -> float:
-        return self._maker.encode_seconds if self._maker else 0.0
+    def _work(self) -> dict[str, Any]:
+        maker = self._maker
+        return {
+            "bytes": maker.num_bytes if maker else 0,
+            "read_seconds": maker.seconds if maker else 0.0,
+            "collate_seconds": maker.collate_seconds if maker else 0.0,
+            "encode_seconds": maker.encode_seconds if maker else 0.0,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint of this rank after the last batch delivered: about 16 bytes a waiting document, as JSON.

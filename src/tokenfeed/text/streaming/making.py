@@ -14,11 +14,10 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.steps import BatchSizes, rows_of
 from tokenfeed.store.batch import Draw, HostBatch
-from tokenfeed.text.streaming.cursors import NO_DOCUMENTS, LaneCursor, check_whole
 from tokenfeed.text.streaming.documents import Documents, Encoded, TokenChunk, encode_ahead
+from tokenfeed.text.streaming.lanes import NO_DOCUMENTS, LaneCursor, LaneState, Position, SavedStream, check_whole
 from tokenfeed.text.streaming.packer import Packer, Packing, PackingCounts
 from tokenfeed.text.streaming.rows import StreamBatch
-from tokenfeed.text.streaming.state import LaneState, Position, SavedStream
 from tokenfeed.types import Array, Ints
 
 __all__ = ["BatchMaker", "StreamOptions", "plan_of", "save"]

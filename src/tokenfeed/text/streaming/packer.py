@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError
 from tokenfeed.kernels import packing
 from tokenfeed.kernels.posix import record
-from tokenfeed.text.streaming.cursors import check_whole
+from tokenfeed.text.streaming.lanes import check_whole
 from tokenfeed.types import Array, Ints
 
 __all__ = ["Packer", "Packing", "PackingCounts"]

@@ -7,7 +7,7 @@ import numpy as np
 from tokenfeed.errors import MissingError
 from tokenfeed.store.batch import Draw, HostBatch, Layout, Rows
 from tokenfeed.store.spans import BatchSpans, SpanTable
-from tokenfeed.text.streaming.state import Position
+from tokenfeed.text.streaming.lanes import Position
 from tokenfeed.types import Array, Bools, Ints
 
 __all__ = ["StreamBatch", "StreamRows"]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
-from tokenfeed.kernels.ragged import NOTHING, surround
+from tokenfeed.kernels.packing import NONE, surround
 from tokenfeed.text.tokenizer.engines import choose_engine, make_engine
 from tokenfeed.text.tokenizer.pieces import encode_texts
 from tokenfeed.text.tokenizer.training import train_vocabulary
@@ -84,7 +84,7 @@ class Tokenizer:
         if isinstance(given, str | os.PathLike):
             return cls.load(given)
         kind = f"{type(given).__module__}.{type(given).__qualname__}"
-        advice = "pass a tokenfeed.Tokenizer, or the path of one"
+        advice = "pass a tokenfeed.Tokenizer, or a path for Tokenizer.load"
         if kind.startswith("tiktoken."):
             advice = "wrap it: tokenfeed.Tokenizer.from_tiktoken(encoding, bos='<|endoftext|>')"
         elif kind.startswith(("transformers.", "tokenizers.")):
@@ -151,9 +151,9 @@ class Tokenizer:
         if not isinstance(texts, (list, tuple)):
             texts = list(texts)
         ids, offsets = encode_texts(self._engine, texts, threads)
-        if first == last == NOTHING:
+        if first == last == NONE:
             return ids.astype(out_dtype), offsets.copy()
-        extra = (first != NOTHING) + (last != NOTHING)
+        extra = (first != NONE) + (last != NONE)
         out = np.empty(len(ids) + extra * len(texts), out_dtype)
         out_offsets = np.empty(len(offsets), np.int64)
         for array in (ids, offsets):
@@ -200,13 +200,14 @@ class Tokenizer:
 
     @property
     def bos_id(self) -> int:
-        """Id of the token that begins a document."""
-        if self.vocabulary.bos is None:
+        """Id of the token that begins a document: the BOS, or the EOS where there is only that, as in GPT-2."""
+        name = self.vocabulary.bos or self.vocabulary.eos
+        if name is None:
             raise MissingError(
                 "this tokenizer does not say which token begins a document; open it with Tokenizer.load(…, bos=…), one "
                 f"of {list(self.vocabulary.special_tokens)}"
             )
-        return self.vocabulary.special_tokens[self.vocabulary.bos]
+        return self.vocabulary.special_tokens[name]
 
     def separators(
         self, bos: str | None = None, eos: str | None = None, separator: str | None = "auto"
@@ -256,7 +257,7 @@ class Tokenizer:
 
     def _resolve(self, token: str | int | None, what: str) -> int:
         if token is None:
-            return NOTHING
+            return NONE
         if isinstance(token, str):
             return self.special_id(token)
         number = int(token)

@@ -118,7 +118,6 @@ def _reporting(progress: bool) -> Iterator[Callable[[str, bool], object]]:
         yield lambda stage, is_new: None
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console, told = Console(stderr=True), time.monotonic()
     if not console.is_terminal:
@@ -131,7 +130,5 @@ def _reporting(progress: bool) -> Iterator[Callable[[str, bool], object]]:
 
         yield tell
         return
-    columns = (SpinnerColumn(), TextColumn("learning tokens  {task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("0 documents")
-        yield lambda stage, is_new: bar.update(task, description=stage)
+    with console.status("reading  0 documents") as status:
+        yield lambda stage, is_new: status.update(stage)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from servers import nginx_server, s3_server
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotFoundError, ReadError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotFoundError
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.portions import TextRules
@@ -70,7 +70,7 @@ def test_s3_gives_what_local_files_give(tmp_path, s3):
         find_inputs("s3://bucket/data/*.zst")
     with pytest.raises(ArgumentError, match="holds Parquet or JSONL files and also plain text"):
         find_inputs("s3://bucket/data")
-    with pytest.raises(ReadError, match=r"s3://bucket/data/none\.jsonl"):
+    with pytest.raises(NotFoundError, match=r"s3://bucket/data/none\.jsonl"):
         find_inputs("s3://bucket/data/none.jsonl")
 
 

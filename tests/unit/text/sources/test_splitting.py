@@ -98,7 +98,7 @@ def test_files_named_val_or_test_are_never_train(tmp_path):
     assert "2 files of split 'train', more.jsonl to train.jsonl, not test.jsonl and 1 more" in shown
     assert len(documents(tmp_path)) == 80
     for alone in ("validation", "test"):
-        with pytest.raises(NotFoundError, match=r"no file is left for split 'train'.*split='all' reads every file"):
+        with pytest.raises(NotFoundError, match=r"no file is left for split 'train'.*split='all' reads all files"):
             TextFiles.find(tmp_path / f"{alone}.jsonl", split="train")
     nested = write(tmp_path / "nested", train__a=["a"], validation__a=["b"])
     assert documents(f"{nested}/*/*.jsonl", split="train") == ["a"]
@@ -134,3 +134,18 @@ def test_a_state_is_refused_by_a_stream_with_another_rule(tmp_path):
     for other in ({"val": 0.1}, {"val": None}, {"split": "val", "val": 0.2}, {"split": "all"}):
         with pytest.raises(PlanMismatchError, match="split"):
             make(**other).load_state_dict(state)
+
+
+def test_a_stream_delivers_its_split_alone_and_all_of_it_across_a_resume(tmp_path):
+    write(tmp_path, a=TEXTS[:120], b=TEXTS[120:200])
+    seen = {}
+    for split in ("train", "val"):
+        options = {**SMALL, "split": split, "val": 0.3, "epochs": 1}
+        feed = tokenfeed.stream(tmp_path, golden_tokenizer(), **options)
+        batches = [next(feed) for _ in range(8)]
+        resumed = tokenfeed.stream(tmp_path, golden_tokenizer(), **options)
+        resumed.load_state_dict(batches[-1].state)
+        starts = [place for batch in [*batches, *resumed] for *place, before in batch.documents.tolist() if not before]
+        seen[split] = sorted(TEXTS[120 * file + row] for file, _, row in starts)
+        assert seen[split] == sorted(text for text in TEXTS[:200] if is_val(text, 0.3) == (split == "val"))
+    assert len(seen["train"]) + len(seen["val"]) == 200

@@ -1,0 +1,139 @@
+"""Failures that have a name: missing buckets and objects, clocks, regions, certificates; and those that pass."""
+
+import contextlib
+import http.server
+import shutil
+import ssl
+import subprocess
+import threading
+
+import pytest
+
+import tokenfeed
+from flaky_server import FlakyServer, Status
+from tokenfeed.errors import NotAStoreError, NotFoundError, ReadError
+from tokenfeed.storage import objects
+from tokenfeed.storage.fetcher import Range, fetcher
+
+
+def error(code: str, more: str = "") -> bytes:
+    return f"<Error><Code>{code}</Code><Message>secret=hidden</Message>{more}</Error>".encode()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    for name, value in (("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret"), ("REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("TOKENFEED_TIMEOUT", "8")
+    with FlakyServer() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url("").rstrip("/"))
+        yield server
+
+
+def test_what_is_missing_is_not_found(server):
+    """By every road: whole, a range, its size, a file, a store."""
+    for uri in ("s3://bucket/no", server.url("/no")):
+        for act in (
+            objects.read,
+            objects.head,
+            objects.open_file,
+            lambda uri: fetcher().submit(Range(uri, 0, 9)).result(10),
+        ):
+            with pytest.raises(NotFoundError, match="there is no such object") as caught:
+                act(uri)
+            assert isinstance(caught.value, FileNotFoundError)
+            assert (caught.value.filename, caught.value.errno) == (uri, 2)
+        assert not objects.exists(uri)
+        with pytest.raises(NotAStoreError):
+            tokenfeed.open(uri)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "message"),
+    [
+        (404, error("NoSuchBucket"), NotFoundError, "there is no such bucket"),
+        (403, error("RequestTimeTooSkewed"), ReadError, r"clock of this machine.*\. Set the clock"),
+        (
+            400,
+            error("AuthorizationHeaderMalformed", "<Region>eu-west-1</Region>"),
+            ReadError,
+            "Set AWS_REGION=eu-west-1",
+        ),
+        (403, error("AccessDenied", "<Region>eu-west-1</Region>"), ReadError, "Credentials are missing"),
+    ],
+)
+def test_what_it_is_told_as(server, status, body, kind, message):
+    server.put("/bucket/a", b"data", Status(status, body=body), ...)
+    with pytest.raises(kind, match=message) as caught:
+        objects.read("s3://bucket/a")
+    assert "hidden" not in str(caught.value)
+    assert len(server.asked("/bucket/a")) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Status(400, body=error("RequestTimeout")), Status(522), Status(524), Status(529)],
+    ids=lambda one: str(one.status),
+)
+def test_what_passes_is_tried_again(server, fault):
+    server.put("/bucket/a", b"data", fault, fault)
+    assert objects.read("s3://bucket/a") == b"data"
+    assert len(server.asked("/bucket/a")) == 3
+
+
+@contextlib.contextmanager
+def tls_server(folder):
+    """A server whose certificate comes from an authority that nobody knows."""
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new = ("-newkey", "rsa:2048", "-nodes")
+    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=authority")
+    openssl("req", *new, "-keyout", "key.pem", "-out", "request", "-subj", "/CN=localhost")
+    (folder / "names").write_text("subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n")
+    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", "2")
+    openssl("x509", "-req", "-in", "request", "-out", "cert.pem", *signing)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            for name, value in (("Content-Length", "4"), ("ETag", '"a"')):
+                self.send_header(name, value)
+            self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+            self.end_headers()
+            self.wfile.write(b"data")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    with http.server.ThreadingHTTPServer(("localhost", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://localhost:{server.server_port}"
+        server.shutdown()
+
+
+def test_certificates(server, tmp_path, monkeypatch):
+    with tls_server(tmp_path) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        for uri in ("s3://bucket/a", f"{url}/a"):
+            with pytest.raises(ReadError, match=r"certificate is not trusted \(UnknownIssuer\)\. Set SSL_CERT_FILE"):
+                objects.read(uri)
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+        assert objects.read("s3://bucket/a") == b"data"
+
+
+def test_a_connection_string_of_azure(server, monkeypatch):
+    for name in ("ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
+        monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
+    endpoint = server.url("").rstrip("/")
+    text = f"DefaultEndpointsProtocol=http;AccountName=me;AccountKey=c2VjcmV0;BlobEndpoint={endpoint}/me"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text)
+    server.put("/me/box/a", b"data", headers={"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"})
+    assert objects.read("az://box/a") == b"data"
+    assert server.asked("/me/box/a")[0].headers["Authorization"].startswith("SharedKey me:")
