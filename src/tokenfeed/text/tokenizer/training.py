@@ -106,7 +106,7 @@ def _learn(pieces: Iterable[str], num_ranks: int, pattern: str) -> dict[bytes, i
                 process.stdin.close()
             raise
     if process.returncode:
-        message = errors.decode(errors="replace").strip()
+        message = errors.decode(errors="replace").strip().rpartition("\n")[2]  # of a traceback, the error
         if "regex" in message:
             raise ArgumentError(f"the pattern {pattern!r} is not a regular expression: {message}")
         ended = f"the process that learns tokens ended with status {process.returncode}"
