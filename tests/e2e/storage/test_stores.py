@@ -118,6 +118,18 @@ def test_writers_go_on_where_others_stopped(remote, tmp_path, temporary):
     assert list(temporary.iterdir()) == []
 
 
+def test_a_store_is_replaced(remote, temporary):
+    for name in "ab":
+        write(remote, [1, 2, 3], name=name)
+    options = {"columns": {"tokens": "uint16"}, "spans": {"documents": "json"}}
+    with pytest.raises(ArgumentError, match="complete store of 6 items"):
+        tokenfeed.Writer(remote, **options)
+    with tokenfeed.Writer(remote, mode="w", name="c", **options) as writer:
+        writer.append({"tokens": [9]}, documents=0)
+    assert tokenfeed.open(remote).num_items == 1
+    assert {key.partition("/")[0] for key in objects.list_keys(remote)} == {"manifest.json", "c-00000"}
+
+
 def test_nothing_is_left_by_a_writer_that_aborts(remote, temporary):
     with pytest.raises(KeyboardInterrupt), tokenfeed.Writer(remote, columns={"tokens": "u1"}) as writer:
         writer.append({"tokens": [1]})
