@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, and each would compile the package again
 
-.PHONY: help setup demo test test-all faults simulate fuzz bounds audit lint types check docs bench bench-peers clean
+.PHONY: help setup demo test test-all faults simulate fuzz bounds mistakes audit lint types check docs bench bench-peers clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -47,6 +47,9 @@ fuzz: setup      ## damaged inputs of every kind for FUZZ_SECONDS; what is found
 BOUNDS_TESTS ?= tests
 bounds: setup    ## all tests with every index of every array checked in the kernels
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/bounds $(PYTEST) -m "" --timeout 1200 $(BOUNDS_TESTS)
+
+mistakes: setup  ## write down again what likely mistakes are told, in tests/mistakes/messages.md: read it aloud
+	$(BIN)/python -m pytest -n 0 tests/mistakes --record
 
 audit: setup     ## dependencies, licences, imports and what a wheel would hold; asks no network
 	$(BIN)/python tests/fuzz/audit.py

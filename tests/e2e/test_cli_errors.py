@@ -1,5 +1,6 @@
 """What all commands have in common: help with an example, errors in one block, completion."""
 
+import os
 from importlib.metadata import version
 
 import pytest
@@ -72,16 +73,21 @@ raise RuntimeError("it broke at https://me:pass-word@host/a?X-Amz-Signature=abcd
 """
 
 
-def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path):
+@pytest.mark.parametrize(("package", "status"), [("pyarrow", 3), ("rustbpe", 2)])
+def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path, package, status):
+    """Of a worker process it is a WorkerError, with status 2."""
     (tmp_path / "ways").mkdir()
-    (tmp_path / "ways" / "rustbpe.py").write_text(BROKEN)
+    (tmp_path / "ways" / f"{package}.py").write_text(BROKEN)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
-    arguments = ("train-tokenizer", tmp_path / "a.jsonl", "-o", tmp_path / "out")
-    done = run_process(*arguments, PYTHONPATH=str(tmp_path / "ways"))
-    assert done.returncode == 3, done.stderr
-    assert "Unexpected RuntimeError" in done.stderr
+    data = tmp_path / "a.jsonl"
+    if package == "pyarrow":
+        data = tmp_path / "a.parquet"
+        data.write_bytes(b"PAR1PAR1PAR1")
+    arguments = ("train-tokenizer", data, "-o", tmp_path / "out")
+    done = run_process(*arguments, PYTHONPATH=f"{tmp_path / 'ways'}:{os.environ.get('PYTHONPATH', '')}")
+    assert done.returncode == status, done.stderr
+    assert "Unexpected RuntimeError" in done.stderr or "WorkerError" in done.stderr
     assert "it broke at https://…host/a?… today" in done.stderr
-    assert "--debug" in done.stderr
     assert "Traceback" not in done.stderr
     for secret in ("pass-word", "abcdef"):
         assert secret not in done.stderr + done.stdout

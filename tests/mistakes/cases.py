@@ -182,7 +182,7 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ("a file that is no stats file", 'observe.read_snapshots("text/0.jsonl")'),
         ("a label that is none", 'observe.serve_metrics(loader, labels={"my rank": "0"})'),
         ("a view instead of a loader", 'to_device(view, "cpu")'),
-        ("a GPU that is not there", 'next(to_device(loader, "cuda"))'),
+        ("a GPU that is not there", 'next(to_device(loader, "cuda:99"))'),
         ("a device that does not exist", 'next(to_device(loader, "gpu"))'),
     ],
     "Packages that are not installed": [

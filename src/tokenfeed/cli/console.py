@@ -44,8 +44,10 @@ def show_error(error: Exception, flags: Mapping[str, str]) -> None:
     `flags` are the options of the command line by their names in Python, in which messages speak.
     """
     message, title = _in_flags(str(error), flags), type(error).__name__
-    if not isinstance(error, errors.TokenfeedError):
-        message, title = _SECRET.sub("…", message[:_LONGEST_MESSAGE]).strip() or "(no message)", f"Unexpected {title}"
+    is_expected = isinstance(error, errors.TokenfeedError)
+    if not is_expected or isinstance(error, errors.WorkerError):
+        message = _SECRET.sub("…", message[:_LONGEST_MESSAGE]).strip() or "(no message)"
+    title = title if is_expected else f"Unexpected {title}"
     suggestion = next(told for kind, told in _SUGGESTIONS if isinstance(error, kind))
     if isinstance(error, OSError):
         suggestion = _SYSTEM_SUGGESTIONS.get(error.errno or 0, suggestion)

@@ -90,7 +90,7 @@ class ColumnSet:
         self._columns = dict(stored)
         if dtype is not None and data.primary in stored:
             self._columns[data.primary] = _widened(data.primary, stored[data.primary], np.dtype(dtype))
-        self._signed = {
+        self.signed = {
             name
             for name, column in self._columns.items()
             if column.item_bytes == stored[name].item_bytes and stored[name].dtype.kind + column.dtype.kind == "ui"
@@ -128,7 +128,7 @@ class ColumnSet:
 
     def fitting(self, name: str, array: Array) -> Array:
         """The array; a FitError where a stored value does not fit, and became a negative one of the same width."""
-        if name in self._signed and array.size and array.min() < 0:
+        if name in self.signed and array.size and array.min() < 0:
             value = int(array.min()) + (1 << 8 * array.dtype.itemsize)
             raise FitError(f"column {name!r} holds {value:,}, which {array.dtype} cannot: read it in a wider dtype")
         return array

@@ -143,4 +143,5 @@ class _WindowRows(StoreRows):
         for name, flat in outputs.items():
             self._arrays[name] = out if type(out) is np.ndarray else out[name]
             self.read_into(columns if len(outputs) == 1 else self.view.choose([name]), flat)
-            columns.fitting(name, self._arrays[name])
+            if columns.signed:
+                columns.fitting(name, self._arrays[name])

@@ -31,7 +31,12 @@ def to_device(
     `dtypes` gives the dtype of "inputs" (int32 unless given), "targets" (int64) and columns by name (the stored one;
     unsigned numbers, with which torch can do little, become signed ones of twice the width).
     """
-    where, count = torch.device(device), torch.cuda.device_count()
+    try:
+        where, count = torch.device(device), torch.cuda.device_count()
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError(
+            f'device is {device!r}; expected one of torch, such as "cuda", "cuda:1" or "cpu"'
+        ) from error
     if where.type == "cuda" and (where.index or 0) >= count:
         raise ArgumentError(
             f'there is no device {where}: torch {torch.__version__} finds {quantity(count, "CUDA device")}. Use "cpu", '

@@ -73,6 +73,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128
     block_on_close = False
 
     def __init__(self, subject: Subject, *, port: int = 0) -> None:

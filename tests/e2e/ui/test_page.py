@@ -203,7 +203,7 @@ def test_a_run_by_hand(visit, run_server, made):
     section.get_by_label("step", exact=True).fill("33")
     page.settle()
     seen = tokenfeed.Run(made.run).find(11, epochs=range(3))
-    assert f"Seen in {len(seen)} rows." in section.inner_text()
+    assert f"In {len(seen)} rows." in section.inner_text()
     rows = section.get_by_role("region", name="Step 33").locator("tbody tr")
     assert rows.count() == 16
     first = tokenfeed.Run(made.run).trace(33)[0]
@@ -228,7 +228,7 @@ def test_a_document_is_looked_for(visit, run_server, mixture_server, store_serve
     page.settle()
     assert section.get_by_label("document", exact=True).input_value() == "392"
     seen = tokenfeed.Run(made.run).find(392)
-    assert f"Seen in {len(seen)} row" in section.inner_text()
+    assert f"In {len(seen)} row" in section.inner_text()
     section.get_by_label("search for").fill("nothing of the kind")
     section.get_by_text("Not found.").wait_for()
 
