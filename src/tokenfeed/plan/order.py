@@ -47,6 +47,8 @@ class Orders:
         self._first = sizes[0], groups[0], seeds[0], sizes[0] // groups[0]
         self._are_grouped = max(groups) > 1
         self._removals: dict[int, Removals] = {}
+        self._is_plain = shuffle is True and not self._are_grouped
+        """Whether samples are shuffled one by one, and none is removed."""
 
     def remove(self, source: int, indices: Sequence[int], start: int) -> None:
         """Leave these samples of a source out from its number `start` on."""
@@ -55,6 +57,7 @@ class Orders:
             raise ArgumentError(f"a skip names samples {min(indices)} to {max(indices)}; the view has {size:,}")
         if source not in self._removals:
             self._removals[source] = Removals(size, partial(self._places, source))
+            self._is_plain = False
         self._removals[source].add(start, np.array(indices))
 
     def locate(self, sources: Ints | None, numbers: Ints) -> tuple[Ints, Ints]:
@@ -62,13 +65,16 @@ class Orders:
 
         O(1) each, O(log s) where s samples are removed.
         """
+        epochs, indices = np.empty(numbers.size, INT64), np.empty(numbers.size, INT64)
+        if self._is_plain and sources is None:  # nearly every run: nothing else costs time
+            permute_run(numbers, self._first[3], self._first[2], epochs, indices)
+            return epochs, indices
         for source, removals in self._removals.items():
             if sources is None:
                 numbers = removals.to_positions(numbers)
             else:
                 chosen = sources == source
                 numbers[chosen] = removals.to_positions(numbers[chosen])
-        epochs, indices = np.empty(numbers.size, INT64), np.empty(numbers.size, INT64)
         if not self._shuffle:
             np.divmod(numbers, self._first[0] if sources is None else self._sizes[sources], out=(epochs, indices))
         elif self._are_grouped:

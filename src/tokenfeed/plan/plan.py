@@ -203,7 +203,8 @@ class Plan:
         if given.size and not (given.min() >= 0 and given.max() < size):
             raise ArgumentError(f"samples {given.min()} to {given.max()} are asked for; the view has {size:,}")
         own = self._orders.find(number, given, epoch)
-        return self._ranges.jump_back(own if self._is_alone else self.schedule.find(number, own))
+        found = own if self._is_alone else self.schedule.find(number, own)
+        return self._ranges.jump_back(found) if self._ranges else found
 
     @cached_property
     def end(self) -> int | None:
