@@ -74,7 +74,7 @@ raise RuntimeError("it broke at https://me:pass-word@host/a?X-Amz-Signature=abcd
 
 def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path):
     (tmp_path / "ways").mkdir()
-    (tmp_path / "ways" / "rustbpe.py").write_text(BROKEN)
+    (tmp_path / "ways" / "fastokens.py").write_text(BROKEN)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     arguments = ("train-tokenizer", tmp_path / "a.jsonl", "-o", tmp_path / "out")
     done = run_process(*arguments, PYTHONPATH=str(tmp_path / "ways"))

@@ -116,6 +116,18 @@ def test_combined_stores_do_not_multiply_without_end(tmp_path):
         tokenfeed.open(tmp_path / "17")
 
 
+def test_combined_stores_of_empty_stores_do_not_multiply_either(tmp_path, monkeypatch):
+    """They have no shards to count, but every one is opened: 20 of 20 of 20 would be 8,000."""
+    with tokenfeed.Writer(tmp_path / "0", columns={"tokens": "u1"}):
+        pass
+    tokenfeed.combine([tmp_path / "0"] * 20, tmp_path / "1")
+    monkeypatch.setattr("tokenfeed.store.resolve._MOST_MANIFESTS", 100)
+    assert tokenfeed.open(tmp_path / "1").num_items == 0
+    with pytest.raises(CorruptionError, match=r"combines more than .* 100 stores"):
+        tokenfeed.combine([tmp_path / "1"] * 20, tmp_path / "2")
+        tokenfeed.open(tmp_path / "2")
+
+
 def test_links_in_a_store_are_followed(store_path, tmp_path):
     """A shard on another disk; a column that leads to a file of another kind is refused, unread."""
     expected = tokenfeed.open(store_path).windows(50).read([0]).tokens.copy()

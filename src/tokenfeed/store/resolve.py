@@ -25,6 +25,8 @@ _FOREIGN = (".idx", ".bin", ".ds", ".npy")
 _DEEPEST = 16
 _MOST_SHARDS = 1 << 22
 """Most shards of a combined store: nested ones multiply, and this many take some GB of memory."""
+_MOST_MANIFESTS = 1 << 16
+"""Most manifests opened for a combined store: those of empty stores multiply as well."""
 
 
 class SplitSize(NamedTuple):
@@ -41,6 +43,8 @@ class Content:
     manifest: Manifest
     """Columns, span tables, tokenizer and provenance; those of the first of several."""
     shards: Sequence[Shard]
+    num_manifests: int = 0
+    """Number of manifests that were opened for it."""
 
     @property
     def identity(self) -> str:
@@ -145,13 +149,13 @@ def _resolve_shards(folder: Folder, manifest: Manifest, verify: bool) -> Content
                     "write it again"
                 )
     shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
-    return Content(manifest, shards)
+    return Content(manifest, shards, num_manifests=1)
 
 
 def _resolve_stores(
     folder: Folder, manifest: Manifest, stores: Sequence[Reference], verify: bool, within: frozenset[str]
 ) -> Content:
-    parts, num_shards = [], 0
+    parts, num_shards, num_manifests = [], 0, 1
     for store in stores:
         content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, verify=verify, within=within)
         if content.identity != store.identity:
@@ -161,10 +165,13 @@ def _resolve_stores(
             )
         parts.append((store.uri, content))
         num_shards += len(content.shards)
-        if num_shards > _MOST_SHARDS:
-            raise CorruptionError(f"{folder} combines more than {_MOST_SHARDS:,} shards")
+        num_manifests += content.num_manifests
+        if num_shards > _MOST_SHARDS or num_manifests > _MOST_MANIFESTS:
+            most = f"{_MOST_SHARDS:,} shards or {_MOST_MANIFESTS:,} stores"
+            raise CorruptionError(f"{folder} combines more than {most}, which nested combined stores multiply")
     content = _concatenate(parts) if parts else Content(manifest, [])
-    return replace(content, manifest=replace(content.manifest, provenance=manifest.provenance))
+    manifest = replace(content.manifest, provenance=manifest.provenance)
+    return replace(content, manifest=manifest, num_manifests=num_manifests)
 
 
 def _concatenate(parts: Sequence[tuple[str, Content]]) -> Content:

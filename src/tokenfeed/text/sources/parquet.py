@@ -38,6 +38,7 @@ class ParquetText:
         self.column = column
         self._file = file
         self._metadata: Any = None
+        self._stamp = 0, 0
 
     def num_groups(self) -> int:
         """How many row groups the footer lists."""
@@ -142,6 +143,11 @@ class ParquetText:
             is_local = not self._file.is_remote
             source = pa.OSFile(os.fsencode(self._file.path)) if is_local else pa.PythonFile(self._file.open(), "r")
         with contextlib.closing(source):
+            stamp = self._file.stamp()  # once it is open, so that what is read is the file whose footer is known
+            if self._metadata is not None and stamp != self._stamp:
+                raise CorruptionError(
+                    f"{self.name} has changed since it was first read. Start again with files that do not change."
+                )
             try:
                 file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False, buffer_size=_BUFFER_BYTES)
             except (pa.ArrowException, OSError, ValueError, LookupError) as error:
@@ -150,7 +156,7 @@ class ParquetText:
                 raise self._not_parquet(str(error)) from error
             for name in (self.column, *keep):
                 self._check_column(file, name)
-            self._metadata = file.metadata
+            self._metadata, self._stamp = file.metadata, stamp
             yield file
 
     def _check_column(self, file: Any, name: str) -> None:

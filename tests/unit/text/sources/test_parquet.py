@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenfeed.errors import FormatError, MissingError
+from tokenfeed.errors import CorruptionError, FormatError, MissingError
 from tokenfeed.text.sources.parquet import ParquetText
 from tokenfeed.text.sources.stored import StoredFile
 
@@ -94,6 +94,16 @@ def test_a_file_without_row_groups_and_one_with_an_empty_one(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_file_replaced_before_a_group_is_iterated_is_noticed(tmp_path):
+    write(tmp_path / "a.parquet", [["a", "b"]])
+    group = parquet_text(tmp_path / "a.parquet", "text").read(0)
+    assert list(group.batches(2)) == [(0, ["a", "b"])]
+    write(tmp_path / "b.parquet", [["c", "d", "e"]])
+    (tmp_path / "b.parquet").rename(tmp_path / "a.parquet")
+    with pytest.raises(CorruptionError, match=r"a\.parquet has changed since it was first read"):
+        next(group.batches(2))
+
+
 def test_no_descriptor_stays_open(tmp_path):
     write(tmp_path / "a.parquet", [["a", "b"], ["c"]])
     text = parquet_text(tmp_path / "a.parquet", "text")
