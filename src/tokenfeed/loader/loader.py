@@ -103,8 +103,8 @@ class Loader(Delivery):
     def __len__(self) -> int:
         if self._stop is None:
             raise TypeError(
-                "this loader has no end, and so no length: epochs=1 makes it finite, and steps_per_epoch is the length "
-                f"of an epoch. {AS_DATASET}"
+                "this loader has no end, and so no length: epochs=1 makes it finite, and steps_per_epoch is that of an "
+                f"epoch. {AS_DATASET}"
             )
         return self.batch_sizes.steps_between(0, self._stop, self.world_size)
 
