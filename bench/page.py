@@ -97,11 +97,11 @@ def tables(report: Report, folder: Path, repetitions: int) -> None:
     rng = np.random.default_rng(0)
     counts = 1 + rng.multinomial((1 << 20) - 1000, rng.dirichlet(np.full(1000, 0.3)))
     table = np.empty(1 << 20, np.int32)
-    build_table(counts, table)  # compiles it
+    build_table(counts, counts, np.zeros_like(counts), table)  # compiles it
     times = []
     for _ in range(repetitions):
         began = time.perf_counter()
-        build_table(counts, table)
+        build_table(counts, counts, np.zeros_like(counts), table)
         times.append(time.perf_counter() - began)
     report.limit("turns of 1,000 sources, 2**20 of them", times, "s", bar=MOST_TABLE)
 

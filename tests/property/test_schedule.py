@@ -190,13 +190,12 @@ def deviations(schedule, count):
 
 @given(schedules())
 def test_counts_and_targets_are_those_of_the_whole_run(schedule):
-    """Within one of the cumulative target at every prefix, unless weights became 0: then less than two."""
+    """Within one of the cumulative target at every prefix, but for what no rule can avoid that does not look ahead."""
     count = reach(schedule, 250)
     sources, _ = schedule.locate(np.arange(count))
     realised = np.zeros(len(schedule.names), np.int64)
     largest = max(deviations(schedule, count), default=0)
-    always_drawn = all((segment.rates > 0).all() for segment in schedule._segments)
-    assert largest <= (1 + 1e-5 if always_drawn and len(schedule.chapters) == 1 else 1.6)
+    assert largest <= (1 if len(schedule._segments) == 1 else 2)
     for k in range(count + 1):
         np.testing.assert_array_equal(schedule.counts(k), realised)
         assert (np.abs(schedule.targets(k) - realised) <= largest + 1e-5).all()
@@ -215,7 +214,7 @@ def test_counts_stay_near_the_weights_asked_for(given_):
         for step in range(1, samples + 1):
             wanted = [before + weight * step for before, weight in zip(due, weights, strict=True)]
             off = max(abs(w - x) for w, x in zip(wanted, drawn[start + step - 1], strict=True))
-            assert off < 1.6
+            assert off < 2
         due, start = wanted, start + samples
 
 
@@ -229,7 +228,7 @@ def test_many_stages_do_not_drift(num_sources, seed, evenness, length):
     draws = rng.dirichlet(np.full(num_sources, evenness), 60) + 1e-4
     stages = [Stage(dict(zip(names, draw.tolist(), strict=True)), length) for draw in draws]
     schedule = Schedule(stages, names)
-    assert max(deviations(schedule, schedule.total)) <= 1.1
+    assert max(deviations(schedule, schedule.total)) <= 1.5
     asked = sum(length * draw / draw.sum() for draw in draws)
     assert np.abs(schedule.counts(schedule.total) - asked).max() < 1
     changed = Schedule(stages[:1], names)
@@ -237,6 +236,13 @@ def test_many_stages_do_not_drift(num_sources, seed, evenness, length):
         changed = changed.then(number * length, stage)
     np.testing.assert_array_equal(changed.locate(np.arange(schedule.total)), schedule.locate(np.arange(schedule.total)))
     assert changed.digest(schedule.total) == schedule.digest(schedule.total)
+
+
+def test_two_hundred_stages_stay_within_one_sample():
+    rng = np.random.default_rng(0)
+    names = [str(i) for i in range(10)]
+    stages = [Stage(dict(zip(names, draw.tolist(), strict=True)), 10) for draw in rng.dirichlet(np.ones(10), 200)]
+    assert max(deviations(Schedule(stages, names), 2000)) <= 1
 
 
 def test_small_weights_are_not_lifted_by_every_stage():
@@ -264,7 +270,7 @@ def test_a_change_leaves_what_was_before_and_every_source_goes_on(schedule, data
     for source, weight in enumerate(weights[name] for name in changed.names):
         own = numbers[sources == source]
         np.testing.assert_array_equal(own, base[source] + np.arange(own.size))
-        assert abs(own.size - Fraction(100 * weight, total) - (owed[source] if weight else 0)) < 1.6
+        assert abs(own.size - Fraction(100 * weight, total) - (owed[source] if weight else 0)) < 2
 
 
 @given(schedules(), schedules(), st.integers(0, 300))

@@ -58,19 +58,15 @@ def _drop_first(heap, size):
 
 
 @inlined
-def _release(x, rate, phase, period, slack, share):
-    """The first place that the draw after x earlier ones may have; e is share / slack."""
-    whole = x * period // rate
-    rest = (x * period - whole * rate) * slack * _UNIT + period * (share * _UNIT - slack * phase)
-    return whole - (-rest // (slack * _UNIT * rate))
+def _release(x, rate, phase, period, slack, share, unit):
+    """The first place that the draw after x earlier ones may have; e is share / slack. Nothing exceeds 2**62."""
+    return -(period * (slack * (phase - x * unit) - share * unit) // (slack * unit * rate))
 
 
 @inlined
-def _deadline(x, rate, phase, period, slack, share):
+def _deadline(x, rate, phase, period, slack, share, unit):
     """The last place at which the draw after x earlier ones need not have come."""
-    whole = (x + 1) * period // rate
-    rest = ((x + 1) * period - whole * rate) * slack * _UNIT - period * (share * _UNIT + slack * phase)
-    return whole + rest // (slack * _UNIT * rate)
+    return period * (slack * ((x + 1) * unit - phase) - share * unit) // (slack * unit * rate)
 
 
 @kernel
@@ -89,9 +85,9 @@ def build_table(counts, rates, phases, table):
     if n == 1:
         table[:] = 0
         return
-    slack, share = 2 * n - 2, 1
+    slack, share, unit = 2 * n - 2, 1, 1
     if phases.any():
-        slack, share = 1, 0
+        slack, share, unit = 1, 0, _UNIT
     drawn = np.zeros(n, np.int64)
     heap = np.empty(n, np.int64)  # of the sources that may be drawn: when they must be, and which
     num_open = 0
@@ -99,13 +95,13 @@ def build_table(counts, rates, phases, table):
     before = np.empty(n, np.int32)  # … and the one put there before it; those after the table are in one place
     for i in range(n):
         if counts[i] > 0:
-            release = max(min(_release(0, rates[i], phases[i], period, slack, share), size, places + 1), 1)
+            release = max(min(_release(0, rates[i], phases[i], period, slack, share, unit), size, places + 1), 1)
             before[i] = waiting[release]
             waiting[release] = i
     for t in range(1, places + 1):
         i = waiting[t]
         while i >= 0:
-            _push(heap, num_open, (_deadline(drawn[i], rates[i], phases[i], period, slack, share) << _BITS) + i)
+            _push(heap, num_open, (_deadline(drawn[i], rates[i], phases[i], period, slack, share, unit) << _BITS) + i)
             num_open += 1
             i = before[i]
         if num_open > 0:
@@ -120,7 +116,7 @@ def build_table(counts, rates, phases, table):
             if later > places:
                 first, j = size + 1, i
                 while j >= 0:
-                    release = min(_release(drawn[j], rates[j], phases[j], period, slack, share), size)
+                    release = min(_release(drawn[j], rates[j], phases[j], period, slack, share, unit), size)
                     if release < first:
                         first, i = release, j
                     j = before[j]
@@ -134,9 +130,11 @@ def build_table(counts, rates, phases, table):
         table[t - 1] = i
         drawn[i] += 1
         if drawn[i] < counts[i]:
-            release = _release(drawn[i], rates[i], phases[i], period, slack, share)
+            release = _release(drawn[i], rates[i], phases[i], period, slack, share, unit)
             if release <= t:
-                _push(heap, num_open, (_deadline(drawn[i], rates[i], phases[i], period, slack, share) << _BITS) + i)
+                _push(
+                    heap, num_open, (_deadline(drawn[i], rates[i], phases[i], period, slack, share, unit) << _BITS) + i
+                )
                 num_open += 1
             else:
                 release = min(release, size, places + 1)

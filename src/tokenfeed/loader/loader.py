@@ -103,7 +103,7 @@ class Loader(Delivery):
     def __len__(self) -> int:
         if self._stop is None:
             raise TypeError(
-                "this loader has no end, and so no length: epochs=1 makes it finite, and `steps_per_epoch` is that of "
+                "this loader has no end, and so no length: epochs=1 makes it finite, and steps_per_epoch is that of "
                 f"one epoch. {AS_DATASET}"
             )
         return self.batch_sizes.steps_between(0, self._stop, self.world_size)

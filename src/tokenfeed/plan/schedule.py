@@ -14,11 +14,10 @@ next stage begin with that, so errors do not add up, however many stages there a
 
 k = 17 is place 7 of period 1: a `w` with rank 5, web's own number 0 + 1·7 + 5 = 12.
 
-How close a run stays to its weights, at every k and over any number of stages, is `targets`: within one sample, and
-within 1 − 1/(2n − 2) of n sources in the first stage. A table may depend on stages before it and never on what comes
-later, so that stages can be appended. The price: where weights become 0 and other sources get their share while several
-of those are owed at once, no rule can keep all within one sample. Then they are further away for a moment (1.5 samples
-in the worst of 10,000 random schedules with half of the weights 0), and it does not add up.
+A run stays within one sample of `targets` at every k, over any number of stages (1 − 1/(2n − 2) of n sources in the
+first). A table depends on stages before it and never on what comes later, so that stages can be appended. The price:
+where weights jump while several sources are owed at once, no rule can keep all within one sample; then they are further
+away for a moment (1.5 samples in the worst of 10,000 random schedules), and it does not add up.
 
 Targets are by whole counts of a period of at most 2**20, which differ from the weights asked for by `rounding`.
 """

@@ -35,12 +35,12 @@ def to_device(
         where, count = torch.device(device), torch.cuda.device_count()
     except (RuntimeError, TypeError) as error:
         raise ArgumentError(
-            f'device is {device!r}; expected one of torch, such as "cuda", "cuda:1" or "cpu"'
+            f'device is {device!r}; it must be one that torch knows, such as "cuda" or "cpu"'
         ) from error
     if where.type == "cuda" and (where.index or 0) >= count:
         raise ArgumentError(
-            f'there is no device {where}: torch {torch.__version__} finds {quantity(count, "CUDA device")}. Use "cpu", '
-            "or check the driver, CUDA_VISIBLE_DEVICES, and that this torch was built for CUDA"
+            f'there is no device "{where}": torch finds {quantity(count, "CUDA device")} here. Use "cpu", or check the '
+            "driver, CUDA_VISIBLE_DEVICES, and that this torch was built for CUDA"
         )
     check_loader(loader, "to_device")
     return DeviceLoader(loader, where, {"inputs": torch.int32, "targets": torch.int64, **(dtypes or {})})

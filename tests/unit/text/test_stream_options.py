@@ -50,7 +50,7 @@ def number_of(reference):
         ({"epochs": 1, "lanes": 2}, "one lane, which every rank packs"),
         ({"epochs": 1, "packing": "concat_pop"}, "drops a token"),
         ({"batch_size": {0: 2, 8: 4}, "packing": "concat_pop"}, "drops a token"),
-        ({"batch_size": {4: 2}}, "a ramp must begin at 0"),
+        ({"batch_size": {4: 2}}, "which begins at 0"),
     ],
 )
 def test_options_that_do_not_go_together(folder, options, message):

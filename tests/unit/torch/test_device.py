@@ -15,12 +15,14 @@ def windows(store_path):
     return tokenfeed.open(store_path).windows(64, columns=["frame"])
 
 
-def test_a_device_that_is_not_there(store_path):
-    loader = tokenfeed.Loader(tokenfeed.open(store_path).windows(64), 4)
+def test_a_device_that_is_not_there(windows):
+    loader = tokenfeed.Loader(windows, 4)
     with pytest.raises(
-        ArgumentError, match=r"there is no device cuda:99: torch .* finds \d+ CUDA devices?. Use \"cpu\""
+        ArgumentError, match=r'there is no device "cuda:99": torch finds \d+ CUDA devices? here. Use "cpu"'
     ):
         tokenfeed.torch.to_device(loader, "cuda:99")
+    with pytest.raises(ArgumentError, match="device is 'gpu'; it must be one that torch knows"):
+        tokenfeed.torch.to_device(loader, "gpu")
 
 
 def test_tensors_are_contiguous_and_wide(windows):

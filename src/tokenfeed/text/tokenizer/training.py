@@ -93,8 +93,8 @@ def _learn(pieces: Iterable[str], num_ranks: int, pattern: str) -> dict[bytes, i
     command = [sys.executable, "-c", _CODE, json.dumps(sys.path), pattern, str(num_ranks)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0) as process:
+        assert process.stdin is not None
         try:
-            assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended, and says why
                 for piece in pieces:
                     data = piece.encode()
@@ -102,12 +102,15 @@ def _learn(pieces: Iterable[str], num_ranks: int, pattern: str) -> dict[bytes, i
             output, errors = process.communicate()
         except BaseException:
             process.kill()
+            with contextlib.suppress(BrokenPipeError):  # of what was buffered for it
+                process.stdin.close()
             raise
     if process.returncode:
         message = errors.decode(errors="replace").strip().rpartition("\n")[2]  # of a traceback, the error
         if "regex" in message:
             raise ArgumentError(f"the pattern {pattern!r} is not a regular expression: {message}")
-        raise WorkerError(f"the process that learns tokens ended with status {process.returncode}: {message}")
+        ended = f"the process that learns tokens ended with status {process.returncode}"
+        raise WorkerError(f"{ended}: {message.rpartition(chr(10))[2] or 'if memory ran out, give it less text'}")
     return {base64.b64decode(token): rank for rank, token in enumerate(output.splitlines())}
 
 
