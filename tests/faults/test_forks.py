@@ -130,17 +130,6 @@ for _ in range(3):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("before", [0, 3])
-def test_a_worker_of_a_data_loader_by_fork(store_path, expected, before):
-    loader = make(store_path, prefetch=4)
-    for _ in range(before):
-        next(loader)
-    dataset = tokenfeed.torch.as_dataset(loader)
-    batches = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
-    seen = [batch["samples"].tolist() for batch, _ in zip(batches, range(STEPS - before), strict=False)]
-    assert seen == [samples for samples, _ in expected[before:]]
-
-
 @pytest.mark.parametrize("method", ["fork", *slow("spawn")])
 def test_the_views_of_a_map_style_dataset(store_path, method):
     """Any worker may read a view: it has no state."""
