@@ -136,7 +136,7 @@ def test_tokenfeed_reads_what_the_stranger_wrote(codec, sealed, tmp_path):
     assert report.num_shards == len(LENGTHS)
     store = tokenfeed.open(tmp_path / "store", split="all")
     assert store.identity == stranger.Store(tmp_path / "store").identity
-    assert (store.num_items, store.tokenizer, list(store.splits)) == (len(tokens), "none", ["train", "val"])
+    assert (store.num_items, store.tokenizer, list(store.splits)) == (len(tokens), "none", ["", "train", "val"])
     documents = store.documents(columns=["frame"])
     assert len(documents) == len(spans)
     for number, (start, stop, payload) in enumerate(spans):

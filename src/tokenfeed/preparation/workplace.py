@@ -128,7 +128,8 @@ class Workplace:
             )
         if self._local is not None and self._local.exists() and not self._local.is_dir():
             raise ArgumentError(f"{self.folder} is a file; the store needs a folder of its own")
-        names = [name for name, _ in objects.list_names(str(self.folder))] if self._local is None else self._list("")
+        # Some servers list folders that are empty; objects are what counts.
+        names = objects.list_keys(str(self.folder), enough=1) if self._local is None else self._list("")
         if visible := [name for name in names if not name.startswith(".")]:
             raise ArgumentError(
                 f"{self.folder} is not empty and not a store: it holds {_name_some(visible, ', ')}. Prepare into a "

@@ -93,13 +93,17 @@ def list_names(uri: str) -> list[tuple[str, bool]]:
     return _run(ask, _check_can_list(uri), doing="list")
 
 
-def list_keys(uri: str) -> list[str]:
-    """All objects in a folder and below, by their paths from it. One request for every thousand."""
+def list_keys(uri: str, *, enough: int | None = None) -> list[str]:
+    """All objects in a folder and below, by their paths from it; `enough` stops early. One request a thousand."""
 
     async def ask(library: Any, store: Any, key: str) -> list[str]:
         start = len(key) + 1 if key else 0
-        stream = library.list(store, key or None, chunk_size=1000)
-        return sorted([one["path"][start:] async for chunk in stream for one in chunk])
+        keys: list[str] = []
+        async for chunk in library.list(store, key or None, chunk_size=1000):
+            keys.extend(one["path"][start:] for one in chunk)
+            if enough is not None and len(keys) >= enough:
+                break
+        return sorted(keys)
 
     return _run(ask, _check_can_list(uri), doing="list")
 

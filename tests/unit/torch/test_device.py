@@ -17,11 +17,9 @@ def windows(store_path):
 
 def test_a_device_that_is_not_there(windows):
     loader = tokenfeed.Loader(windows, 4)
-    with pytest.raises(
-        ArgumentError, match=r'there is no device "cuda:99": torch finds \d+ CUDA devices? here. Use "cpu"'
-    ):
+    with pytest.raises(ArgumentError, match=r'there is no device cuda:99: torch \S+ finds \d+ CUDA device.* Use "cpu"'):
         tokenfeed.torch.to_device(loader, "cuda:99")
-    with pytest.raises(ArgumentError, match="device is 'gpu'; it must be one that torch knows"):
+    with pytest.raises(ArgumentError, match="device is 'gpu'; expected one of torch"):
         tokenfeed.torch.to_device(loader, "gpu")
 
 
