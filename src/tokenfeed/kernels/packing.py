@@ -52,8 +52,8 @@ SEGMENT = words("place", "start", "length", "file", "group", "row", "done", "tot
 # The rule: documents one after the other (CONCAT), or by best fit; and then what happens when none fits.
 CONCAT, SPLIT, CROP, CROP_OLDEST, PAD = range(5)
 
-# What a filling kernel returns: all rows are full, or what it needs to go on.
-FULL, NEEDS_DOCUMENTS, NEEDS_SEGMENTS = range(3)
+# What a filling kernel returns: all rows are full, or what it needs to go on, or that it can never go on.
+FULL, NEEDS_DOCUMENTS, NEEDS_SEGMENTS, STUCK = range(4)
 
 NONE = -1
 
@@ -338,6 +338,8 @@ def fill_best_fit(tokens, documents, lines, bits, heap, states, rows, row_number
                 line = last_line(bits, num_lines, remaining)
             if line == NONE:
                 if rule == PAD:
+                    if position == 0:
+                        return STUCK
                     for j in range(position, width):
                         rows[row, j] = bos
                     state.padded += remaining

@@ -426,7 +426,7 @@ def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():
 
 
 def test_conversations_longer_than_a_row():
-    """They are cut to the length of a row, left out, or refused."""
+    """They are cut to the length of a row, left out, refused, or wait until they fill the buffer."""
     tokenizer = golden_tokenizer()
     long = {"messages": [{"role": "user", "content": "why " * 99}, {"role": "assistant", "content": "because"}]}
     mixed = [long if number % 3 == 2 else CHAT[5] for number in range(30)]
@@ -449,7 +449,12 @@ def test_conversations_longer_than_a_row():
         next(stream_chat(mixed, tokenizer, too_long="error", **options))
     exact = {**options, "length": int(offsets[1]) - 1}
     next(stream_chat(mixed, tokenizer, too_long="error", **exact))
-    with pytest.raises(ArgumentError, match="too_long is 'keep'; it must be 'truncate', 'drop' or 'error'"):
+    feed = stream_chat(mixed, tokenizer, too_long="wait", **options)
+    assert {number % 3 for number in next(feed).documents[:, 1].tolist()} <= {0, 1}
+    with pytest.raises(FitError, match="the 6 documents that wait are all longer than a row of 49 tokens"):
+        for _ in range(40):
+            next(feed)
+    with pytest.raises(ArgumentError, match="too_long is 'keep'; it must be 'truncate', 'drop', 'error' or 'wait'"):
         stream_chat(mixed, tokenizer, too_long="keep", **options)
     for no_list in ("chat.jsonl", 7, iter(mixed)):
         with pytest.raises(ArgumentError, match=r"conversations is .*; expected a list of dicts"):

@@ -68,8 +68,9 @@ def stream_chat(
 
     Rows hold whole conversations by best fit, and are padded where none fits. `batch.loss_mask` is False wherever there
     is nothing to learn. `too_long` says what happens to a conversation of more tokens than fit: "truncate" keeps the
-    first `length` of them, as nanochat does with its rows of 2,048; "drop" leaves it out; "error" raises. Lane l has
-    the conversations l, l + lanes, …, epoch after epoch. The other options are those of `stream`.
+    first `length` of them, as nanochat does with its rows of 2,048; "drop" leaves it out; "error" raises; "wait" keeps
+    it in the buffer for ever, as nanochat does with shorter rows. Lane l has the conversations l, l + lanes, …, epoch
+    after epoch. The other options are those of `stream`.
     """
     rank, world_size = find_rank(rank, world_size)
     sizes = BatchSizes(batch_size)
@@ -189,8 +190,8 @@ class Conversations(Documents):
                 f"conversations is {type(conversations).__name__}; expected a list of dicts with messages, or a "
                 "dataset with a length and an index. Read the lines of a JSONL file with json.loads"
             )
-        if too_long not in ("truncate", "drop", "error"):
-            raise ArgumentError(f"too_long is {too_long!r}; it must be 'truncate', 'drop' or 'error'")
+        if too_long not in ("truncate", "drop", "error", "wait"):
+            raise ArgumentError(f"too_long is {too_long!r}; it must be 'truncate', 'drop', 'error' or 'wait'")
         texts = _ConversationFile(conversations)
         super().__init__(texts, tokenizer, dtype=np.dtype(np.uint32), restart="never")
         self._conversations = conversations
@@ -214,6 +215,8 @@ class Conversations(Documents):
                 f"conversation {number} has {lengths.max():,} tokens, and a row holds {width:,}. Choose a greater "
                 "length, or too_long='truncate' or 'drop'"
             )
+        if self._too_long == "wait":
+            return tokens, offsets
         if self._too_long == "truncate":
             kept = np.minimum(lengths, self._length)
         else:  # one that is left out becomes a document without tokens, which never waits

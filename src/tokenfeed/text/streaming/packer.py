@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, FitError
 from tokenfeed.kernels import packing
 from tokenfeed.kernels.posix import record
 from tokenfeed.text.streaming.lanes import check_whole
@@ -56,7 +56,7 @@ class Packing:
 
     @classmethod
     def padding(cls, *, length: int, buffer_size: int) -> "Packing":
-        """Whole documents by best fit, with padding where none fits; none may be longer than a row."""
+        """Whole documents by best fit, with padding where none fits; one that is longer than a row waits for ever."""
         return replace(cls.choose("best_fit", "crop", length=length, buffer_size=buffer_size), rule=packing.PAD)
 
 
@@ -175,6 +175,12 @@ class Packer:
             if status == packing.NEEDS_SEGMENTS:
                 more = np.empty(self._segments.size + self._width, packing.SEGMENT)
                 self._segments = np.concatenate([self._segments, more])
+            elif status == packing.STUCK:
+                raise FitError(
+                    f"the {len(self):,} documents that wait are all longer than a row of {self._width:,} tokens. Such "
+                    "documents are never placed, and have filled the buffer: leave them out (too_long='drop'), or "
+                    "choose a greater length"
+                )
         num_filled = int(state["row_number"][0])
         self._num_rows += num_filled
         pieces = self._segments[: state["segments"][0]].view(np.int64).reshape(-1, packing.SEGMENT.itemsize // 8)
