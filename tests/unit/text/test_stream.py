@@ -4,6 +4,7 @@ import gc
 import json
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import torch
 
 import tokenfeed
 import tokenfeed.torch
-from golden import GOLDEN, golden_tokenizer
+from golden import GOLDEN, golden_tokenizer, golden_vocabulary
 from tokenfeed.errors import (
     ArgumentError,
     CorruptionError,
@@ -199,6 +200,9 @@ def test_a_state_of_other_files_tokenizers_or_columns(folder, tmp_path_factory):
     )
     with pytest.raises(PlanMismatchError, match="tokenizer"):
         make(folder, renamed).load_state_dict(state)
+    other_bos = Tokenizer(replace(golden_vocabulary(), bos="<|user_start|>"))
+    with pytest.raises(PlanMismatchError, match="bos"):
+        make(folder, other_bos).load_state_dict(state)
 
     moved = folder.parent / "moved"
     folder.rename(moved)

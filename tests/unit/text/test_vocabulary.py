@@ -226,6 +226,7 @@ def test_an_encoding_of_tiktoken():
         ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}}, "splits text by"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "splits text by"),
         ({"added_tokens": [{"id": 0, "content": "   ", "special": False}]}, "white space"),
+        ({"added_tokens": [{"id": 0, "content": "<|end|>", "special": False}]}, "'<|end|>' is not special"),
         ({"added_tokens": []}, "'<|end|>' is not|no merge makes token 0"),
         ({"added_tokens": 5}, "not a tokenizer"),
     ],

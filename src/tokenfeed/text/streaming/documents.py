@@ -237,6 +237,7 @@ class FileDocuments(Documents):
             "column": files.text_column,
             "split": f"{files.split} (val={files.val_fraction:g})" if files.val_fraction else files.split,
             "tokenizer": self._tokenizer.digest,
+            "bos": self.bos,
             "sharding": self._sharding,
             "seed": self._seed,
         }

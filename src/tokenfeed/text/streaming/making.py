@@ -48,7 +48,10 @@ class StreamOptions:
         check_whole(0, prefetch=self.prefetch)
         lanes, world_size = self.lanes, self.world_size
         if lanes is not None and lanes % world_size:
-            raise ArgumentError(f"{lanes} lanes cannot be shared by {world_size} ranks: it must be a multiple of them")
+            raise ArgumentError(
+                f"{lanes} lanes cannot be shared by {world_size} ranks: it must be a multiple of them. Leave lanes out "
+                "to resume on any number of ranks"
+            )
         if lanes is not None and self.epochs is not None:
             raise ArgumentError(f"lanes is {lanes}, but a stream with epochs= has one lane, which every rank packs")
 

@@ -140,9 +140,15 @@ def _from_hugging_face(fields: dict[str, Any], config: dict[str, Any]) -> Vocabu
     if normalizer is not None:
         kind = normalizer.get("type") if isinstance(normalizer, dict) else normalizer
         raise _refused(f"it changes the text first (normalizer {kind!r})")
-    special_tokens = {token["content"]: token["id"] for token in fields.get("added_tokens") or []}
+    added = fields.get("added_tokens") or []
+    special_tokens = {token["content"]: token["id"] for token in added}
     if blank := [token for token in special_tokens if not token.strip()]:  # GPT-NeoX has runs of spaces
         raise _refused(f"added token {blank[0]!r} is white space, which occurs in ordinary text")
+    if plain := [token["content"] for token in added if token.get("special") is False]:
+        raise _refused(
+            f"added token {plain[0]!r} is not special, so it would be one token wherever a text has these characters. "
+            'If it should be ordinary text there, mark it "special": true in the file'
+        )
     byte_of = {character: byte for byte, character in enumerate(_byte_characters())}
     ranks: dict[bytes, int] = {}
     for text, number in model["vocab"].items():
