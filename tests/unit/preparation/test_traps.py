@@ -7,9 +7,11 @@ import pytest
 import tiktoken
 
 import tokenfeed
+from command_line import run
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, make_documents, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, FormatError, MissingError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError, StateError
+from tokenfeed.store.verify import verify
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = golden_tokenizer("tiktoken")
@@ -130,3 +132,45 @@ def test_a_tokenizer_of_another_library_gets_advice(inputs, tmp_path):
         tokenfeed.stream(folder, encoding, batch_size=1, length=8)
     with pytest.raises(ArgumentError, match=r"tokenizer is a builtins.int; pass a tokenfeed.Tokenizer"):
         prepare(folder, tmp_path / "store", tokenizer=5)
+
+
+def test_an_unfinished_store_is_refused(inputs, tmp_path):
+    """After one of two parts, a failed run or a failed replacement; `seal` takes what is there."""
+    folder, documents = inputs
+    store, options = tmp_path / "store", {"slice_bytes": 15_000, "val": None}
+    assert not prepare(folder, store, part=(0, 2), **options).is_complete
+
+    def check_refused():
+        with pytest.raises(StateError, match=r"not finished.*tokenfeed prepare.*again.*tokenfeed\.seal\(path\)"):
+            tokenfeed.open(store)
+        with pytest.raises(StateError, match="not finished"):
+            tokenfeed.open([store, store])
+        with pytest.raises(StateError, match="not finished"):
+            tokenfeed.combine([store], tmp_path / "combined")
+        assert any("not finished" in problem for problem in verify(store).problems)
+        done = run("verify", store)
+        assert done.returncode == 1
+        assert "not finished" in done.stdout
+        shown = run("inspect", store)
+        assert shown.returncode == 0
+        assert "not finished" in shown.stdout
+
+    check_refused()
+    prepare(folder, store, part=(1, 2), **options)
+    assert [tokens for tokens, _ in contents(store)] == expected_tokens(documents)
+    assert verify(store).ok
+    assert "not finished" not in run("inspect", store).stdout
+
+    write_jsonl(folder / "a.jsonl", make_documents(4))
+    with (folder / "a.jsonl").open("a") as file:
+        file.write("no JSON\n")
+    with pytest.raises(FormatError, match=r"a\.jsonl"):
+        prepare(folder, store, replace_changed=True, **options)
+    check_refused()
+    tokenfeed.seal(store)
+    assert verify(store).ok
+    assert len(contents(store)) < len(documents)
+    with pytest.raises(FormatError, match=r"a\.jsonl"):
+        prepare(folder, tmp_path / "new", **options)
+    with pytest.raises(StateError, match="not finished"):
+        tokenfeed.open(tmp_path / "new")
