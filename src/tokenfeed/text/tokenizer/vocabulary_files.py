@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
-from tokenfeed.storage.local import read_bytes, replace_bytes, writing
+from tokenfeed.storage.local import read_bytes, reading, replace_bytes, writing
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
-__all__ = ["read_ranks", "read_vocabulary", "write_vocabulary"]
+__all__ = ["check_place", "read_ranks", "read_vocabulary", "write_vocabulary"]
 
 PathLike = str | os.PathLike[str]
 _NAME = "tokenizer.json"
 _FORMAT = "tokenfeed-tokenizer"
+_OF_TOKENIZERS = ("tokenizer", "special_tokens_map.", "added_tokens.", "vocab.", "merges.", ".")
+"""How names of files begin that a folder of a tokenizer may hold."""
 # The default pattern of the ByteLevel pre-tokenizer.
 _BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -64,11 +66,28 @@ def _read_object(file: Path, advice: str = "") -> dict[str, Any]:
     return fields
 
 
+def check_place(path: PathLike, *, overwrite: bool) -> None:
+    """Refuse to write a tokenizer over another one, or into a folder of other things, such as a store or text."""
+    file = _file_at(path)
+    if file != Path(path) and file.parent.is_dir():
+        with reading(file.parent):
+            others = sorted(one.name for one in file.parent.iterdir() if not one.name.startswith(_OF_TOKENIZERS))
+        if others:
+            raise ArgumentError(
+                f"{path} is a folder that holds other things than a tokenizer, such as {others[0]}. Choose a folder of "
+                f"its own, or name the file to write: {file}"
+            )
+    if file.exists() and not overwrite:
+        raise ArgumentError(f"{file} exists already. Choose another place, or replace it with overwrite=True")
+
+
+def _file_at(path: PathLike) -> Path:
+    return Path(path) if Path(path).suffix == ".json" else Path(path) / _NAME
+
+
 def write_vocabulary(vocabulary: Vocabulary, path: PathLike) -> Path:
     """Write our own format atomically: to `path` if it ends in `.json`, else into that folder. Returns the file."""
-    file = Path(path)
-    if file.suffix != ".json":
-        file /= _NAME
+    file = _file_at(path)
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     ranks: list[str | None] = [None] * (max(vocabulary.ranks.values()) + 1)
