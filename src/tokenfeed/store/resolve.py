@@ -77,7 +77,11 @@ class Content:
         shards = [shard for shard in self.shards if shard.split in wanted]
         if not shards and (split is not None or self.shards):
             there = ", ".join(repr(name) for name in self.splits if name)
-            remedy = f'{there}: open one by split="…", or all of them by split="all"' if there else "no splits"
+            remedy = (
+                f'{there}: open one by split="…", or all of them by split="all"'
+                if there
+                else "no splits: leave split out"
+            )
             raise MissingError(f"there is no split {split or 'train'!r}; the store has {remedy}")
         return replace(self, shards=shards)
 

@@ -10,7 +10,7 @@ import tokenfeed
 from command_line import run
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, make_documents, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, FormatError, MissingError, StateError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError, StateError
 from tokenfeed.store.verify import verify
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
@@ -119,6 +119,31 @@ def test_a_report_in_four_lines(inputs, tmp_path):
     assert re.fullmatch(r"  read: 3 files, [\d.]+ MB; left out: nothing", lines[2])
     assert re.fullmatch(r"  this run: 3 of 3 slices in [\d.]+ s: [\d.]+ M tokens/s, [\d.]+ MB/s", lines[3])
     assert "no splits" in str(prepare(folder / "a.jsonl", tmp_path / "one", val=None))
+
+
+def test_a_val_that_is_empty_is_told(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", make_documents(3))
+    report = prepare(tmp_path / "a.jsonl", tmp_path / "store")
+    assert "val: nothing held out, val=0.001 of so few documents" in str(report).splitlines()[1]
+    assert "nothing held out" not in str(prepare(tmp_path / "a.jsonl", tmp_path / "none", val=None))
+    with pytest.raises(MissingError, match="no split 'train'; the store has no splits: leave split out"):
+        tokenfeed.open(tmp_path / "none", split="train")
+
+
+def test_to_hold_out_everything_is_refused_with_advice_that_helps(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", make_documents(3))
+    write_jsonl(tmp_path / "val-0.jsonl", make_documents(3))
+    TOKENIZER.save(tmp_path / "tokenizer")
+    for val in ("last", "a.jsonl", tmp_path / "a.jsonl", ["a.*"]):
+        with pytest.raises(NotFoundError, match=r"val holds out .*a\.jsonl") as refused:
+            prepare(tmp_path / "a.jsonl", tmp_path / "store", val=val)
+        assert "split=" not in str(refused.value)
+    options = ("-o", tmp_path / "store", "--tokenizer", tmp_path / "tokenizer", "-w", 0)
+    told = run("prepare", tmp_path / "a.jsonl", "--val", "a.jsonl", *options).stderr
+    words = " ".join(told.replace("│", " ").split())
+    assert "a share of the documents (--val 0.001), fewer files, or nothing (--val none)" in words
+    with pytest.raises(NotFoundError, match=r"whatever val is. Leave val out"):
+        prepare(tmp_path / "val-0.jsonl", tmp_path / "store", val="last")
 
 
 def test_a_tokenizer_of_another_library_gets_advice(inputs, tmp_path):
