@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 import tokenfeed
 from golden import golden_texts, golden_tokenizer
+from tokenfeed.store.verify import verify
 
 WORDS = ["the", "a", "of", "cat's", "12", "naïve", "語。", "\n\n", "\t", "...", "I'll", "run(x)", "{y}", "straße", "🙂"]
 
@@ -63,6 +64,11 @@ def picture(store):
         for path in sorted(store.rglob("*"))
         if path.is_file() and path.name != "lock"
     }
+
+
+def damage(store):
+    """What `verify` finds wrong with a store that may be unfinished, but for that."""
+    return [problem for problem in verify(store).problems if " is not finished: " not in problem]
 
 
 def contents(store, *, split=None):

@@ -15,7 +15,7 @@ TokenfeedError
 │   └── TruncatedError               a file that ended early, while it was being read
 ├── WriteError         OSError       the operating system would not write
 ├── DownloadError      OSError       a server that would not give what was asked
-├── StateError         ValueError    a checkpoint, plan or run file that cannot be understood
+├── StateError         ValueError    a checkpoint, plan or run file that cannot be understood; an unfinished store
 ├── PlanMismatchError  ValueError    a checkpoint of another run
 ├── WorkerError        RuntimeError  a worker process or task that failed repeatedly
 ├── ForkError          RuntimeError  remote data in a forked process whose parent had opened some

@@ -16,8 +16,8 @@ import numpy as np
 import tokenfeed
 from golden import golden_tokenizer
 from plain import PlainStore, frames_of, make_documents
+from preparing import damage, picture, write_jsonl
 from preparing import make_documents as make_texts
-from preparing import picture, write_jsonl
 from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError
 from tokenfeed.observe.snapshots import publish, read_snapshots
 from tokenfeed.runs.run import Run
@@ -241,8 +241,7 @@ def prepare(path: Path) -> None:
 
 def prepared_or_not(path: Path) -> None:
     if (path / "store" / "manifest.json").exists():
-        report = verify(path / "store")
-        assert report.ok, report.problems
+        assert damage(path / "store") == []
 
 
 def prepared(path: Path) -> None:

@@ -6,7 +6,7 @@ from tokenfeed.cli.console import console, make_table, print_json, show_bytes, t
 from tokenfeed.cli.options import Dtype, Eos, Json, Split, StorePath, TokenizerPath, load_decoder
 from tokenfeed.errors import quantity
 from tokenfeed.store.describe import describe
-from tokenfeed.store.store import open_store
+from tokenfeed.store.store import open_unfinished
 
 _LONGEST = 400
 
@@ -21,9 +21,11 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Show the contents of a store: shards, columns, spans, sizes, and a decoded sample."""
-    description = describe(
-        open_store(path, split=split, dtype=dtype, eos=eos), sample=sample, decode=load_decoder(tokenizer)
-    )
+    store, unfinished = open_unfinished(path, split=split, dtype=dtype, eos=eos)
+    description = {
+        **describe(store, sample=sample, decode=load_decoder(tokenizer)),
+        "unfinished": unfinished,
+    }
     if as_json:
         print_json({"path": path, **description})
     else:
@@ -31,6 +33,8 @@ def command(
 
 
 def _show(path: str, described: dict[str, Any]) -> None:
+    if described["unfinished"]:
+        tell(("✗ ", "red"), described["unfinished"])
     splits = [
         f"{name or 'no split'}: {quantity(size['items'], 'item')}, {quantity(size['shards'], 'shard')}"
         for name, size in described["splits"].items()

@@ -20,13 +20,16 @@ def command(
     doc_cap: Annotated[int | None, typer.Option(help="Characters taken of each document.", min=1)] = 10_000,
     text_column: TextOption = "text",
     val: Val = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a tokenizer that is there already.")] = False,
     as_json: Json = False,
 ) -> None:
     """Learn a byte-pair vocabulary with nanochat's special tokens. Documents held out for validation are not read."""
     # Imported here: Arrow takes a quarter of a second, and other commands do not need it.
     from tokenfeed.text.sources.files import TextFiles
     from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+    from tokenfeed.text.tokenizer.vocabulary_files import check_place
 
+    check_place(out, overwrite=overwrite)  # before hours of work
     files = TextFiles.find(inputs, text_column=text_column, split="train", val=parse_val(val))
     begin = time.perf_counter()
     show = not as_json

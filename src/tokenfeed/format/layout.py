@@ -11,6 +11,7 @@ from tokenfeed.kernels.checked import CHECKED_BYTES
 
 __all__ = [
     "MANIFEST",
+    "PREPARE_PLAN",
     "SHARD",
     "SHARD_SUMS",
     "SPAN_DTYPE",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
+PREPARE_PLAN = ".prepare/plan.json"
+"""Plan of a store that `prepare` made or is making. Such a store is complete once it is sealed."""
 SHARD = "shard.json"
 SHARD_SUMS = "shard.blocks.npy"
 

@@ -62,8 +62,8 @@ def split_inputs(
     """
     found = find_files(sources, endings)
     splits = choose_splits(found, val)
-    if isinstance(val, str | Sequence):
-        splits.pick(found, "train")  # refuses to hold out everything
+    if val is not None and not isinstance(val, int | float):
+        splits.pick(found, "train", to_prepare=True)  # refuses to hold out everything
     names = [None] * len(found) if val is None and {*splits.files} == {"train"} else splits.files
     taken = [(file, name) for file, name, split in zip(found, names, splits.files, strict=True) if split is not None]
     return [replace(_describe(StoredFile(file.path), file.name), split=name) for file, name in taken], splits.fraction

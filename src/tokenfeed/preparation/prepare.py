@@ -114,7 +114,7 @@ def prepare(
     provenance = {"made_by": "tokenfeed prepare", "tokenfeed": __version__, "recipe": asdict(recipe)}
     setup = WorkerSetup(store, recipe, loaded, provenance, on_error, origin)
     tasks = _cut_all(recipe, files)
-    board = Board(str(workplace.folder), files, tasks, progress)
+    board = Board(str(workplace.folder), files, tasks, progress, share)
     plan = PreparePlan(recipe, files)
     changed = workplace.check_plan(plan, replace_changed=replace_changed)  # before anything is made
     if dry_run:

@@ -39,6 +39,8 @@ class Report:
     num_slices: int
     splits: dict[str, int]
     """Splits by name, and the files in each; a `val` chosen by text has none. Empty without splits."""
+    val_share: float = 0.0
+    """Share of the documents that `val` was to be, chosen by their text; 0 where files decide, or without `val`."""
     is_complete: bool = False
     """Whether all slices are done, and the store is sealed: True once the last part is done."""
     total: Counts = field(default_factory=Counts)
@@ -83,6 +85,11 @@ class Report:
             for name, counts in total.by_split().items()
             if counts[0]
         ]
+        if self.is_complete and self.val_share and not total.val_documents:
+            splits.append(
+                f"val: nothing held out, val={self.val_share:g} of so few documents chose none (a larger share holds "
+                "out some, val='last' the last file)"
+            )
         left_out = f"{total.malformed:,} malformed, {total.null:,} null, {total.dropped:,} by the map function"
         rates = f"{self.tokens_per_second / 1e6:,.2f} M tokens/s, {self.bytes_per_second / 1e6:,.1f} MB/s"
         read = f"read: {quantity(self.num_files, 'file')}, {self.num_bytes / 1e6:,.1f} MB"
@@ -108,11 +115,16 @@ class Board:
     """Adds up records and the counts of slices under way, and reports them about ten times a second."""
 
     def __init__(
-        self, path: str, files: Sequence[InputFile], tasks: Sequence[Task], progress: Callable[[Report], object] | None
+        self,
+        path: str,
+        files: Sequence[InputFile],
+        tasks: Sequence[Task],
+        progress: Callable[[Report], object] | None,
+        val_share: float = 0.0,
     ) -> None:
         self.records: dict[Task, Record] = {}
         splits = dict(Counter(file.split for file in files if file.split is not None))
-        self._report = Report(path, sum(file.size for file in files), len(files), len(tasks), splits)
+        self._report = Report(path, sum(file.size for file in files), len(files), len(tasks), splits, val_share)
         self._files, self._progress = files, progress
         self._tasks = {task.slice: task for task in tasks}
         self._left_of_file = Counter(task.slice.file for task in tasks)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from tokenfeed.errors import ArgumentError, StateError
-from tokenfeed.format.layout import MANIFEST, SHARD
+from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, SHARD
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.preparation.inputs import InputFile
 from tokenfeed.preparation.records import PreparePlan, Record, slice_name
@@ -30,7 +30,6 @@ from tokenfeed.store.sealing import list_shards, load_manifest
 
 __all__ = ["Workplace", "hold"]
 
-_PLAN = ".prepare/plan.json"
 _RECORDS = ".prepare/slices"
 _TEMPORARY = re.compile(r"\.(manifest|plan|\d{6}-\d{6})\.json\.[0-9a-f]{16}")  # as storage/local.py names them
 _OUR_SHARD = re.compile(r"\d{6}-\d{6}(-train|-val|-test)?-\d{5}")
@@ -59,9 +58,9 @@ class Workplace:
 
     def load_plan(self) -> PreparePlan | None:
         """The plan that is there; None where nothing was prepared before."""
-        if not self.folder.exists(_PLAN):
+        if not self.folder.exists(PREPARE_PLAN):
             return None
-        return PreparePlan.from_json(self.folder.read(_PLAN), self.folder.path(_PLAN))
+        return PreparePlan.from_json(self.folder.read(PREPARE_PLAN), self.folder.path(PREPARE_PLAN))
 
     def check_plan(self, plan: PreparePlan, *, replace_changed: bool = False, is_alone: bool = True) -> list[int]:
         """Check that a run can continue the store: the same recipe, the same inputs, perhaps more of them.
@@ -102,7 +101,7 @@ class Workplace:
 
     def agree_on_plan(self, plan: PreparePlan, *, replace_changed: bool = False, is_alone: bool = True) -> None:
         """Put the plan into the store, or check that it fits the one that is there. New inputs are added to it."""
-        if self.folder.create(_PLAN, plan.to_json()):
+        if self.folder.create(PREPARE_PLAN, plan.to_json()):
             return
         before = self.load_plan()
         stale = self.check_plan(plan, replace_changed=replace_changed, is_alone=is_alone)
@@ -114,8 +113,8 @@ class Workplace:
         for name in self._list_records():
             if int(name.partition("-")[0]) in stale:
                 self.folder.remove(f"{_RECORDS}/{name}.json")
-        if self.folder.read(_PLAN) != plan.to_json():
-            self.folder.replace(_PLAN, plan.to_json())
+        if self.folder.read(PREPARE_PLAN) != plan.to_json():
+            self.folder.replace(PREPARE_PLAN, plan.to_json())
 
     def _binds(self, before: PreparePlan, plan: PreparePlan) -> bool:
         """Whether shards were made by the plan that is there, or it is this one."""

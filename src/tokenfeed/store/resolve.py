@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError, MissingError
+from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, StateError
 from tokenfeed.format.foreign import open_all
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import Manifest, Reference
 from tokenfeed.format.npy import descr_to_json
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
-from tokenfeed.store.sealing import differences, list_shards, load_entries, load_manifest, record_file
+from tokenfeed.store.sealing import differences, find_unfinished, list_shards, load_entries, load_manifest, record_file
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
 
 __all__ = ["Content", "SplitSize", "as_paths", "combine", "resolve"]
@@ -45,6 +45,8 @@ class Content:
     shards: Sequence[Shard]
     num_manifests: int = 0
     """Number of manifests that were opened for it."""
+    unfinished: tuple[str, ...] = ()
+    """Messages about the stores in it that `prepare` began and has not completed."""
 
     @property
     def identity(self) -> str:
@@ -62,6 +64,11 @@ class Content:
             sizes[shard.split or ""] = SplitSize(shards + 1, items + shard.num_items)
         return dict(sorted(sizes.items())) if sizes.keys() - {""} else {}
 
+    def check_finished(self) -> None:
+        """Refuse a store that `prepare` has not completed: a run would train on a part of the data, unnoticed."""
+        for message in self.unfinished:
+            raise StateError(message)
+
     def select(self, split: str | None) -> "Content":
         """The shards of one split, or of "all". Without a name, those of "train" and those that are of none."""
         if split == "all":
@@ -70,7 +77,11 @@ class Content:
         shards = [shard for shard in self.shards if shard.split in wanted]
         if not shards and (split is not None or self.shards):
             there = ", ".join(repr(name) for name in self.splits if name)
-            remedy = f'{there}: open one by split="…", or all of them by split="all"' if there else "no splits"
+            remedy = (
+                f'{there}: open one by split="…", or all of them by split="all"'
+                if there
+                else "no splits: leave split out"
+            )
             raise MissingError(f"there is no split {split or 'train'!r}; the store has {remedy}")
         return replace(self, shards=shards)
 
@@ -100,7 +111,8 @@ def resolve(
     """The content at a path. Reads only manifests, and the headers of foreign files.
 
     `verify` compares everything read later with its checksums, and the manifests and every `shard.json` now. `within`
-    holds the identities of the combined stores that this one is part of.
+    holds the identities of the combined stores that this one is part of. The caller decides whether an unfinished store
+    will do.
     """
     if not isinstance(path, str | os.PathLike):
         how: dict[str, Any] = {"dtype": dtype, "eos": eos, "verify": verify, "within": within}
@@ -149,7 +161,8 @@ def _resolve_shards(folder: Folder, manifest: Manifest, verify: bool) -> Content
                     "write it again"
                 )
     shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
-    return Content(manifest, shards, num_manifests=1)
+    unfinished = find_unfinished(folder, manifest)
+    return Content(manifest, shards, num_manifests=1, unfinished=() if unfinished is None else (unfinished,))
 
 
 def _resolve_stores(
@@ -183,7 +196,8 @@ def _concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
                 f"{first_name} and {name} cannot be one store: the first has {what} {here}, the second {there}"
             )
     shards = [shard for _, content in parts for shard in content.shards]
-    return Content(replace(first.manifest, provenance={}), shards)
+    unfinished = tuple(message for _, content in parts for message in content.unfinished)
+    return Content(replace(first.manifest, provenance={}), shards, unfinished=unfinished)
 
 
 def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos: int | None = None) -> None:
@@ -196,7 +210,9 @@ def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos
         raise ArgumentError("combine expects a list of at least one store")
     folder = open_folder(out)
     contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in as_paths(stores)]
-    together = _concatenate(contents).manifest
+    whole = _concatenate(contents)
+    whole.check_finished()
+    together = whole.manifest
     dtype_name = None if dtype is None else np.dtype(dtype).str
     references = tuple(Reference(folder.refer(name), content.identity, dtype_name, eos) for name, content in contents)
     manifest = replace(together, shards=None, stores=references)

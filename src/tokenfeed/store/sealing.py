@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, NotFoundError, ReadError
-from tokenfeed.format.layout import MANIFEST, SHARD, SHARD_SUMS, check_name, shard_files
+from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, SHARD, SHARD_SUMS, check_name, shard_files
 from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord
 from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 
 __all__ = [
-    *("ShardList", "differences", "discard", "list_shards", "load_entries", "load_manifest"),
+    *("ShardList", "differences", "discard", "find_unfinished", "list_shards", "load_entries", "load_manifest"),
     *("parse_record", "record_file", "seal", "unseal"),
 ]
 
@@ -54,6 +54,17 @@ def list_shards(path: PathLike | Folder) -> ShardList:
     for name, is_committed in open_folder(path).folders(SHARD).items():
         (shards.committed if is_committed else shards.unfinished).append(name)
     return shards
+
+
+def find_unfinished(folder: Folder, manifest: Manifest) -> str | None:
+    """Why the store is not complete, in words; None unless `prepare` began it and has not sealed it."""
+    if manifest.shards is not None or manifest.stores is not None or not folder.exists(PREPARE_PLAN):
+        return None
+    return (
+        f"{folder} is not finished: `tokenfeed prepare` began it, and some of its inputs may be missing. Run the same "
+        "`tokenfeed prepare` again, and every other part if it ran with part=…: it makes what is missing. To take only "
+        "what is there, call tokenfeed.seal(path)"
+    )
 
 
 def record_file(folder: Folder, name: str) -> str:

@@ -18,12 +18,12 @@ from tokenfeed.store.documents import Documents
 from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
 from tokenfeed.store.reader import ReadOptions
-from tokenfeed.store.resolve import SplitSize, as_paths, resolve
+from tokenfeed.store.resolve import Content, SplitSize, as_paths, resolve
 from tokenfeed.store.spec import DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
 
-__all__ = ["Store", "open_store"]
+__all__ = ["Store", "open_store", "open_unfinished"]
 
 
 class Store(Data):
@@ -184,17 +184,40 @@ def open_store(
     `verify=True` compares whatever is read with the checksums of its blocks: a byte that is not the one that was
     written is never delivered, but raises a CorruptionError. It reads the `shard.json` of every shard first. Files of
     other systems have no such checksums, and are refused.
+
+    A store that `prepare` has not finished is refused with a StateError; `tokenfeed.seal(path)` takes what is there.
     """
     if isinstance(path, Store):
         raise ArgumentError(f"{path} is open already: use it as it is; tokenfeed.open(store.paths) opens it once more")
     paths = [display(one) for one in as_paths(path)]
     whole = resolve(path, dtype=dtype, eos=eos, verify=verify)
-    content = whole.select(split)
+    whole.check_finished()
     options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
     how = {"split": split, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify, **options._asdict()}
     opening = partial(open_store, paths[0] if len(paths) == 1 else paths, **how)
+    return _make_store(whole, split, options, known, paths, opening)
+
+
+def open_unfinished(
+    path: PathLike, *, split: str | None = None, dtype: Any = None, eos: int | None = None
+) -> tuple[Store, str | None]:
+    """A store to look at, even if `prepare` has not finished it; and then a message that says so."""
+    whole = resolve(path, dtype=dtype, eos=eos)
+    opening = partial(open_store, path, split=split, dtype=dtype, eos=eos)
+    return _make_store(whole, split, ReadOptions(), (), [display(path)], opening), next(iter(whole.unfinished), None)
+
+
+def _make_store(
+    whole: Content,
+    split: str | None,
+    options: ReadOptions,
+    codecs: tuple[Codec, ...],
+    paths: Sequence[str],
+    opening: partial[Any],
+) -> Store:
+    content = whole.select(split)
     spans = content.manifest.spans.items()
-    tables = {name: None if codec is None else find_codec(codec, known) for name, codec in spans}
+    tables = {name: None if codec is None else find_codec(codec, codecs) for name, codec in spans}
     store = Store([content], content.manifest.columns, tables, options, paths=paths, opening=opening)
     store.splits = whole.splits
     store.split = (split or "train") if store.splits else None

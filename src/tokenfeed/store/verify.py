@@ -24,7 +24,7 @@ from tokenfeed.storage.local import reading
 from tokenfeed.storage.objects import open_file
 from tokenfeed.store.packed import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
 from tokenfeed.store.resolve import resolve
-from tokenfeed.store.sealing import ShardList, list_shards, load_manifest, parse_record, record_file
+from tokenfeed.store.sealing import ShardList, find_unfinished, list_shards, load_manifest, parse_record, record_file
 from tokenfeed.store.shards import NativeShard
 from tokenfeed.types import Ints
 
@@ -120,6 +120,8 @@ class _Verification:
         if not folder.can_list:
             resolve(str(folder))  # raises if it is not sealed: then only a listing could find its shards
         shards = list_shards(folder) if folder.can_list else ShardList([], [])
+        if unfinished := find_unfinished(folder, manifest):
+            self.report.problems.append(unfinished)
         names = shards.committed
         listed: dict[str, ShardEntry] = {}
         if manifest.shards is not None:

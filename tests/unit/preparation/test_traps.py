@@ -7,9 +7,11 @@ import pytest
 import tiktoken
 
 import tokenfeed
+from command_line import run
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, make_documents, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, FormatError, MissingError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError, StateError
+from tokenfeed.store.verify import verify
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 TOKENIZER = golden_tokenizer("tiktoken")
@@ -119,6 +121,31 @@ def test_a_report_in_four_lines(inputs, tmp_path):
     assert "no splits" in str(prepare(folder / "a.jsonl", tmp_path / "one", val=None))
 
 
+def test_a_val_that_is_empty_is_told(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", make_documents(3))
+    report = prepare(tmp_path / "a.jsonl", tmp_path / "store")
+    assert "val: nothing held out, val=0.001 of so few documents" in str(report).splitlines()[1]
+    assert "nothing held out" not in str(prepare(tmp_path / "a.jsonl", tmp_path / "none", val=None))
+    with pytest.raises(MissingError, match="no split 'train'; the store has no splits: leave split out"):
+        tokenfeed.open(tmp_path / "none", split="train")
+
+
+def test_to_hold_out_everything_is_refused_with_advice_that_helps(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", make_documents(3))
+    write_jsonl(tmp_path / "val-0.jsonl", make_documents(3))
+    TOKENIZER.save(tmp_path / "tokenizer")
+    for val in ("last", "a.jsonl", tmp_path / "a.jsonl", ["a.*"]):
+        with pytest.raises(NotFoundError, match=r"val holds out .*a\.jsonl") as refused:
+            prepare(tmp_path / "a.jsonl", tmp_path / "store", val=val)
+        assert "split=" not in str(refused.value)
+    options = ("-o", tmp_path / "store", "--tokenizer", tmp_path / "tokenizer", "-w", 0)
+    told = run("prepare", tmp_path / "a.jsonl", "--val", "a.jsonl", *options).stderr
+    words = " ".join(told.replace("│", " ").split())
+    assert "a share of the documents (--val 0.001), fewer files, or nothing (--val none)" in words
+    with pytest.raises(NotFoundError, match=r"whatever val is. Leave val out"):
+        prepare(tmp_path / "val-0.jsonl", tmp_path / "store", val="last")
+
+
 def test_a_tokenizer_of_another_library_gets_advice(inputs, tmp_path):
     folder, _ = inputs
     encoding = tiktoken.Encoding(
@@ -130,3 +157,45 @@ def test_a_tokenizer_of_another_library_gets_advice(inputs, tmp_path):
         tokenfeed.stream(folder, encoding, batch_size=1, length=8)
     with pytest.raises(ArgumentError, match=r"tokenizer is a builtins.int; pass a tokenfeed.Tokenizer"):
         prepare(folder, tmp_path / "store", tokenizer=5)
+
+
+def test_an_unfinished_store_is_refused(inputs, tmp_path):
+    """After one of two parts, a failed run or a failed replacement; `seal` takes what is there."""
+    folder, documents = inputs
+    store, options = tmp_path / "store", {"slice_bytes": 15_000, "val": None}
+    assert not prepare(folder, store, part=(0, 2), **options).is_complete
+
+    def check_refused():
+        with pytest.raises(StateError, match=r"not finished.*tokenfeed prepare.*again.*tokenfeed\.seal\(path\)"):
+            tokenfeed.open(store)
+        with pytest.raises(StateError, match="not finished"):
+            tokenfeed.open([store, store])
+        with pytest.raises(StateError, match="not finished"):
+            tokenfeed.combine([store], tmp_path / "combined")
+        assert any("not finished" in problem for problem in verify(store).problems)
+        done = run("verify", store)
+        assert done.returncode == 1
+        assert "not finished" in done.stdout
+        shown = run("inspect", store)
+        assert shown.returncode == 0
+        assert "not finished" in shown.stdout
+
+    check_refused()
+    prepare(folder, store, part=(1, 2), **options)
+    assert [tokens for tokens, _ in contents(store)] == expected_tokens(documents)
+    assert verify(store).ok
+    assert "not finished" not in run("inspect", store).stdout
+
+    write_jsonl(folder / "a.jsonl", make_documents(4))
+    with (folder / "a.jsonl").open("a") as file:
+        file.write("no JSON\n")
+    with pytest.raises(FormatError, match=r"a\.jsonl"):
+        prepare(folder, store, replace_changed=True, **options)
+    check_refused()
+    tokenfeed.seal(store)
+    assert verify(store).ok
+    assert len(contents(store)) < len(documents)
+    with pytest.raises(FormatError, match=r"a\.jsonl"):
+        prepare(folder, tmp_path / "new", **options)
+    with pytest.raises(StateError, match="not finished"):
+        tokenfeed.open(tmp_path / "new")

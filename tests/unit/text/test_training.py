@@ -11,6 +11,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from command_line import run
 from golden import GOLDEN, golden_texts, golden_vocabulary
 from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, DependencyError, TokenfeedError
@@ -40,9 +41,34 @@ def test_by_command(tmp_path):
     assert printed["digest"] == golden_vocabulary().digest
     assert printed["vocab_size"] == 4096
     assert 4 < printed["bytes_per_token"] < 6
-    shown = CliRunner().invoke(app, arguments)
+    shown = CliRunner().invoke(app, [*arguments, "--overwrite"])
     assert "4,096" in shown.output
-    assert isinstance(CliRunner().invoke(app, [*arguments, "--text-column", "body"]).exception, TokenfeedError)
+    assert isinstance(
+        CliRunner().invoke(app, [*arguments, "--overwrite", "--text-column", "body"]).exception, TokenfeedError
+    )
+
+
+def test_nothing_is_overwritten_by_the_command(tmp_path):
+    """Neither a tokenizer, nor is one put among files of text; both are refused before any work."""
+    text, saved = tmp_path / "text", tmp_path / "saved"
+    text.mkdir()
+    (text / "a.txt").write_text("abab " * 99)
+    arguments = ("train-tokenizer", text / "a.txt", "--vocab-size", "300", "--val", "none", "-o")
+    assert run(*arguments, saved).returncode == 0
+    before = (saved / "tokenizer.json").read_bytes()
+    (text / "a.txt").write_text("xyxy " * 99)
+    for out in (saved, saved / "tokenizer.json"):
+        refused = run(*arguments, out)
+        assert refused.returncode == 2
+        assert "exists already" in refused.stderr
+        assert "replace it with --overwrite" in refused.stderr
+    refused = run(*arguments, text, "--overwrite")
+    assert refused.returncode == 2
+    assert "other things than a tokenizer, such as a.txt" in refused.stderr
+    assert [path.name for path in text.iterdir()] == ["a.txt"]
+    assert (saved / "tokenizer.json").read_bytes() == before
+    assert run(*arguments, saved, "--overwrite").returncode == 0
+    assert (saved / "tokenizer.json").read_bytes() != before
 
 
 def test_a_document_counts_up_to_its_cap():

@@ -10,7 +10,7 @@ import tiktoken
 import tokenizers as library
 
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_vocabulary
-from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary, find_pattern
 from tokenfeed.text.tokenizer.vocabulary_files import _byte_characters, read_ranks, read_vocabulary, write_vocabulary
@@ -172,7 +172,6 @@ def test_hugging_face(tmp_path):
         ({"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}}, "<s>", "</s>"),
         ({"bos_token": None, "eos_token": "</s>"}, None, "</s>"),
         ({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": False, "add_eos_token": True}, None, "</s>"),
-        ({"bos_token": "<none of these>"}, None, None),
         ({}, None, None),
     ],
 )
@@ -189,6 +188,30 @@ def test_the_configuration_beside_a_hugging_face_tokenizer_names_bos_and_eos(con
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(FormatError, match=r"tokenizer_config\.json is not JSON"):
         read_vocabulary(tmp_path)
+
+
+def test_a_configuration_that_names_unknown_tokens_is_refused(tmp_path):
+    added = [{"content": "<|end|>", "id": 0}, {"content": "<s>", "id": 300}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(hugging_face(added_tokens=added)))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<b>", "eos_token": {"content": "<e>"}}))
+    words = r"config\.json names bos_token '<b>' and eos_token '<e>', not among .*: '<\|end\|>', '<s>'\. Correct"
+    with pytest.raises(FormatError, match=words):
+        Tokenizer.load(tmp_path)
+    with pytest.raises(FormatError, match="names eos_token '<e>', not among"):
+        Tokenizer.load(tmp_path, bos="<s>")
+    with pytest.raises(ArgumentError, match="bos '<typo>' is not a special token"):
+        Tokenizer.load(tmp_path, bos="<typo>", eos="<s>")
+    assert Tokenizer.load(tmp_path, bos="<s>", eos="<s>").bos_id == 300
+
+
+def test_a_tokenizer_without_special_tokens_says_what_to_do():
+    plain = Tokenizer(Vocabulary(BYTES, PATTERNS["gpt2"], {}))
+    with pytest.raises(MissingError, match=r"has no special tokens, .*Tokenizer\.train\(…, special_tokens="):
+        assert plain.bos_id
+    with pytest.raises(ArgumentError, match=r"run into each other.*special_tokens=.*load another; or .*separator=None"):
+        plain.separators()
+    with pytest.raises(MissingError, match="no special token '<s>'; the vocabulary has none"):
+        plain.special_id("<s>")
 
 
 def test_a_folder_without_a_tokenizer_json_says_how_to_make_one(tmp_path):

@@ -50,9 +50,14 @@ class Splits:
     """"train", "val" or "test" for each file; None for one that is in no split."""
     fraction: float
     """Share of the documents of `train` files that are val, by `is_val`."""
+    takes_train: bool = False
+    """Whether `val` names files that would be train without it."""
 
-    def pick(self, found: Sequence[Found], split: str) -> list[Found]:
-        """The files that hold documents of a split: "train", "val" or "all". There must be some."""
+    def pick(self, found: Sequence[Found], split: str, *, to_prepare: bool = False) -> list[Found]:
+        """The files that hold documents of a split: "train", "val" or "all". There must be some.
+
+        `to_prepare` is for advice: `prepare` has no `split`, and takes files of all splits.
+        """
         if split not in ("train", "val", "all"):
             raise ArgumentError(f"split is {split!r}; it must be 'train', 'val' or 'all'")
         wanted = {"train" if self.fraction else split, split}
@@ -64,9 +69,19 @@ class Splits:
                 f"nothing is held out for split 'val': no name of the {quantity(len(found), 'file')} says val. Hold "
                 "out a share of the documents (val=0.001), the last file (val='last'), or files by name (val='part-9*')"
             )
+        if self.takes_train:
+            raise NotFoundError(
+                f"no file is left for split 'train': val holds out {shown(found[self.files.index('val')].path)}, and "
+                "leaves no other. Hold out a share of the documents (val=0.001), fewer files, or nothing (val=None)"
+            )
+        way_out = (
+            "Leave val out: files are then in the splits that their names say"
+            if to_prepare
+            else "Rename the files, or give others; for a stream, split='all' reads all files"
+        )
         raise NotFoundError(
-            f"no file is left for split 'train': {shown(found[0].path)} is {self.files[0] or 'left out'}, by its name "
-            "or folder, a files.json or val=. val=0.001 holds out a share of the documents; split='all' reads all files"
+            f"no file is left for split 'train': {shown(found[0].path)} is not train, by its name, its folder or a "
+            f"files.json, whatever val is. {way_out}"
         )
 
 
@@ -79,7 +94,7 @@ def choose_splits(found: Sequence[Found], val: Val) -> Splits:
     chosen = _matching(found, val)
     others = ("train" if split in (None, "train") else "test" if split == "test" else None for split in said)
     files = tuple("val" if number in chosen else split for number, split in enumerate(others))
-    return Splits(files, 0.0)
+    return Splits(files, 0.0, any(said[number] in (None, "train") for number in chosen))
 
 
 def named_split(file: Found) -> str | None:

@@ -20,6 +20,9 @@ from tokenfeed.types import Array, Ints
 
 __all__ = ["Tokenizer"]
 
+_NO_SPECIAL_TOKENS = "this tokenizer has no special tokens"
+_GET_SPECIAL_TOKENS = "Train one that has some (Tokenizer.train(…, special_tokens=['<|bos|>'])), or load another"
+
 
 class Tokenizer:
     """A vocabulary and an engine that encodes with it.
@@ -73,7 +76,7 @@ class Tokenizer:
         `bos` and `eos` name the special tokens that begin and end a document, where the file does not (Hugging Face's
         `tokenizer_config.json` beside it counts), or where others are wanted.
         """
-        vocabulary = read_vocabulary(path)
+        vocabulary = read_vocabulary(path, bos=bos, eos=eos)
         return cls(replace(vocabulary, bos=bos or vocabulary.bos, eos=eos or vocabulary.eos), engine=engine)
 
     @classmethod
@@ -202,6 +205,8 @@ class Tokenizer:
     def bos_id(self) -> int:
         """Id of the token that begins a document: the BOS, or the EOS where there is only that, as in GPT-2."""
         name = self.vocabulary.bos or self.vocabulary.eos
+        if name is None and not self.vocabulary.special_tokens:
+            raise MissingError(f"{_NO_SPECIAL_TOKENS}, so none can begin a document. {_GET_SPECIAL_TOKENS}")
         if name is None:
             raise MissingError(
                 "this tokenizer does not say which token begins a document; open it with Tokenizer.load(…, bos=…), one "
@@ -226,6 +231,11 @@ class Tokenizer:
             return self.bos_id, None
         if self.vocabulary.eos is not None:
             return None, self.special_id(self.vocabulary.eos)
+        if not self.vocabulary.special_tokens:
+            raise ArgumentError(
+                f"{_NO_SPECIAL_TOKENS}, so documents would run into each other. {_GET_SPECIAL_TOKENS}; or put nothing "
+                "between documents: separator=None (--no-separator)"
+            )
         raise ArgumentError(
             "this tokenizer does not say which token begins or ends a document, so documents would run into each "
             f"other. Name one of {list(self.vocabulary.special_tokens)}: bos=… (--bos) puts it before every document, "
@@ -236,7 +246,7 @@ class Tokenizer:
         """Id of a special token."""
         known = self.vocabulary.special_tokens
         if name not in known:
-            raise MissingError(f"there is no special token {name!r}; the vocabulary has {list(known)}")
+            raise MissingError(f"there is no special token {name!r}; the vocabulary has {list(known) or 'none'}")
         return known[name]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -12,26 +12,32 @@ Our format is JSON, one token per line:
 import base64
 import json
 import os
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
-from tokenfeed.storage.local import read_bytes, replace_bytes, writing
+from tokenfeed.storage.local import read_bytes, reading, replace_bytes, writing
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
-__all__ = ["read_ranks", "read_vocabulary", "write_vocabulary"]
+__all__ = ["check_place", "read_ranks", "read_vocabulary", "write_vocabulary"]
 
 PathLike = str | os.PathLike[str]
 _NAME = "tokenizer.json"
+_LISTED = 20
 _FORMAT = "tokenfeed-tokenizer"
+_OF_TOKENIZERS = ("tokenizer", "special_tokens_map.", "added_tokens.", "vocab.", "merges.", ".")
+"""How names of files begin that a folder of a tokenizer may hold."""
 # The default pattern of the ByteLevel pre-tokenizer.
 _BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
-def read_vocabulary(path: PathLike) -> Vocabulary:
+def read_vocabulary(path: PathLike, *, bos: str | None = None, eos: str | None = None) -> Vocabulary:
     """Read our own format or Hugging Face's, from a file or from the `tokenizer.json` in a folder.
 
-    Hugging Face says in a `tokenizer_config.json` beside it which tokens are BOS and EOS.
+    Hugging Face says in a `tokenizer_config.json` beside it which tokens are BOS and EOS; that is not asked where
+    the caller has a `bos` or `eos` of its own.
     """
     file = Path(path)
     if file.is_dir():
@@ -45,8 +51,10 @@ def read_vocabulary(path: PathLike) -> Vocabulary:
         if fields.get("format") == _FORMAT:
             return _from_fields(fields)
         if "model" in fields:
-            config = file.with_name("tokenizer_config.json")
-            return _from_hugging_face(fields, _read_object(config) if config.exists() else {})
+            beside = file.with_name("tokenizer_config.json")
+            config = _read_object(beside) if beside.exists() else {}
+            replaced = {key for key, name in (("bos_token", bos), ("eos_token", eos)) if name is not None}
+            return _from_hugging_face(fields, {key: config[key] for key in config.keys() - replaced})
     except (ArgumentError, FormatError) as error:
         raise FormatError(f"{file}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -64,11 +72,28 @@ def _read_object(file: Path, advice: str = "") -> dict[str, Any]:
     return fields
 
 
+def check_place(path: PathLike, *, overwrite: bool) -> None:
+    """Refuse to write a tokenizer over another one, or into a folder of other things, such as a store or text."""
+    file = _file_at(path)
+    if file != Path(path) and file.parent.is_dir():
+        with reading(file.parent):
+            others = sorted(one.name for one in file.parent.iterdir() if not one.name.startswith(_OF_TOKENIZERS))
+        if others:
+            raise ArgumentError(
+                f"{path} is a folder that holds other things than a tokenizer, such as {others[0]}. Choose a folder of "
+                f"its own, or name the file to write: {file}"
+            )
+    if file.exists() and not overwrite:
+        raise ArgumentError(f"{file} exists already. Choose another place, or replace it with overwrite=True")
+
+
+def _file_at(path: PathLike) -> Path:
+    return Path(path) if Path(path).suffix == ".json" else Path(path) / _NAME
+
+
 def write_vocabulary(vocabulary: Vocabulary, path: PathLike) -> Path:
     """Write our own format atomically: to `path` if it ends in `.json`, else into that folder. Returns the file."""
-    file = Path(path)
-    if file.suffix != ".json":
-        file /= _NAME
+    file = _file_at(path)
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
     ranks: list[str | None] = [None] * (max(vocabulary.ranks.values()) + 1)
@@ -163,8 +188,22 @@ def _from_hugging_face(fields: dict[str, Any], config: dict[str, Any]) -> Vocabu
     bos, eos = (name.get("content") if isinstance(name, dict) else name for name in named)
     if config.get("add_eos_token") and not config.get("add_bos_token", True):
         bos = None  # it would end documents, and not begin them
-    bos, eos = (name if name in special_tokens else None for name in (bos, eos))
+    unknown = [
+        f"{key} {name!r}"
+        for key, name in (("bos_token", bos), ("eos_token", eos))
+        if name is not None and name not in special_tokens
+    ]
+    if unknown:
+        raise FormatError(
+            f"tokenizer_config.json names {' and '.join(unknown)}, not among the added tokens of tokenizer.json: "
+            f"{_list_some(special_tokens)}. Correct either file, or name others: Tokenizer.load(…, bos=…, eos=…)"
+        )
     return Vocabulary(ranks, _pattern(fields.get("pre_tokenizer")), special_tokens, bos, eos)
+
+
+def _list_some(names: Iterable[str]) -> str:
+    first = list(islice(names, _LISTED + 1))
+    return ", ".join(map(repr, first[:_LISTED])) + (", …" if first[_LISTED:] else "") if first else "there are none"
 
 
 def _pattern(pre_tokenizer: Any) -> str:
