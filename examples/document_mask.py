@@ -75,7 +75,7 @@ def main() -> None:
         batch = next(tokenfeed.Loader(store.packed(LENGTH, spans=["documents"], dtype="int64"), 16))
     spans = batch.spans["documents"]
     inputs, targets = map(torch.from_numpy, batch)
-    positions, document_ids = (torch.from_numpy(f(LENGTH)) for f in (spans.position_ids, spans.document_ids))
+    positions, document_ids = (torch.from_numpy(f()) for f in (spans.position_ids, spans.document_ids))
     mask = torch.from_numpy(batch.loss_mask)
 
     alone = torch.zeros(*inputs.shape, VOCABULARY)

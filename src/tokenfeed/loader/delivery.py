@@ -217,10 +217,10 @@ class Delivery(_Closing):
         """Go on after a checkpoint."""
 
     def close(self) -> None:
-        if self._finalizer is not None:
-            self._finalizer()
-        self._finalizer = self._batches = None
+        finalizer, self._finalizer, self._batches = self._finalizer, None, None
         self._generation += 1
+        if finalizer is not None:
+            finalizer()
 
     def stats(self) -> Stats:
         """Counters since this was made."""

@@ -31,6 +31,13 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
                 "and world_size= that count the workers of all ranks"
             )
         names = next((names for names in _LAUNCHERS if environment.keys() >= set(names)), ())
+        alone = [name for name in _LAUNCHERS[0] if name in environment]
+        if not names and alone:
+            (missing,) = set(_LAUNCHERS[0]) - set(alone)
+            raise ArgumentError(
+                f"the environment has {alone[0]}={environment[alone[0]]} and no {missing}, so this process cannot tell "
+                f"which rank it is. Set both, or give rank= and world_size=; for a single process, unset {alone[0]}"
+            )
         given = [environment[name] for name in names] or ["0", "1"]
         if not all(text.isdecimal() for text in given):
             raise ArgumentError(f"the launcher set {' and '.join(names)} to {' and '.join(map(repr, given))}")

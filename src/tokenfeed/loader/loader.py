@@ -1,6 +1,7 @@
 """`Loader`: batches of a run over stored data."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -120,7 +121,7 @@ class Loader(Delivery):
     def _note(self, batch: HostBatch) -> None:
         self._next = batch.num_delivered
         if self._run is not None:
-            self._run.reach(self._next, pause=60)
+            self._run.deliver(self._next)
 
     def _use_buffers(self, buffers: Buffers) -> None:
         self._steps.use_buffers(buffers)
@@ -133,6 +134,10 @@ class Loader(Delivery):
             what = {"plan": self.plan.to_json(), "stores": self._paths}
             sizes, stop = self.batch_sizes, self._stop
             self._run.begin(what, self._next, self.world_size, sizes, stop=stop, plan=self.plan)
+        batches, end = self._read()
+        return batches, end if self._run is None else partial(_note_and_end, self._run, end)
+
+    def _read(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         # Several steps are read by one call: handing over batches one by one would cost more than reading them. Not so
         # for remote data, where the first must not wait for those after it.
         together = max(1, self._prefetch // 2) if self._reader.remote is None else 1
@@ -149,16 +154,9 @@ class Loader(Delivery):
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint after the last batch delivered; the same on every rank."""
-        self._note_progress()
-        return self.plan.state(self._next)
-
-    def _note_progress(self) -> None:
         if self._run is not None:
-            self._run.reach(self._next)
-
-    def close(self) -> None:
-        self._note_progress()
-        super().close()
+            self._run.note()
+        return self.plan.state(self._next)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on after a checkpoint, made on any number of ranks with any batch size."""
@@ -174,6 +172,14 @@ class Loader(Delivery):
         end = "" if self._stop is None else f" of {self._stop:,}"
         place = f"rank {self.rank} of {self.world_size}, {self._next:,}{end} samples delivered"
         return f"Loader({self.plan}, batch_size={self.batch_sizes}, {place})"
+
+
+def _note_and_end(run: RunFile, end: Callable[[], object]) -> None:
+    """At the end of a loader or of the process; refers to no loader, which could not be collected otherwise."""
+    try:
+        run.note()
+    finally:
+        end()
 
 
 def _open_again(arguments: dict[str, Any], state: dict[str, Any]) -> Loader:

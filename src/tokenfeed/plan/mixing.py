@@ -62,7 +62,12 @@ def mix(
     `max_epochs`, for all sources or by name, ends the run where a source would be seen more often; `Mixture.budget`
     tells beforehand. Sources must have been made with one tokenizer, unless `allow_different_tokenizers` is set.
     """
-    if not isinstance(sources, Mapping) or not sources:
+    if not isinstance(sources, Mapping):
+        raise ArgumentError(
+            f"sources is a {type(sources).__name__}; a mixture needs a name and a weight for each source: "
+            'mix({"web": (view, 0.7), "code": (other, 0.3)})'
+        )
+    if not sources:
         raise ArgumentError("a mixture needs at least one source: mix({name: (view, weight), …})")
     if by not in ("samples", "tokens"):
         raise ArgumentError(f"by is {by!r}; it must be 'samples' or 'tokens'")

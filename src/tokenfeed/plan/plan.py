@@ -6,7 +6,7 @@ A run over one view is a mixture of one source, whose name is empty: the schedul
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from tokenfeed.plan.mixing import Ledger, Mixture
 from tokenfeed.plan.order import INT64, Orders
 from tokenfeed.plan.permutation import Locality, Shuffle, shuffle_from_json, shuffle_to_json
 from tokenfeed.plan.schedule import Schedule, Stage
-from tokenfeed.plan.skips import Ranges, Skip
+from tokenfeed.plan.skips import Ranges, Skip, check_skips
 from tokenfeed.plan.state import VERSION, check_kind, check_parts
 from tokenfeed.storage.local import read_bytes, replace_bytes
 from tokenfeed.store.spec import PackedSpec, ViewSpec
@@ -116,7 +116,7 @@ class Plan:
         if not isinstance(shuffle, bool | Locality):
             raise ArgumentError(f"shuffle is {shuffle!r}; it must be True, False or a Locality")
         self.shuffle = shuffle
-        self.skips = tuple(skips)
+        self.skips = skips = check_skips(skips)
         self.starts: Ints = np.cumsum([0, *(source.num_samples for source in sources)])
         """Joined number of the first sample of each source, where all are numbered one after the other; and the end."""
         self._orders = Orders(
@@ -153,7 +153,7 @@ class Plan:
         views = list(mixture.views.values())
         found = [
             skip if skip.samples is not None else skip.resolve(views[plain.source_number(skip.source)])
-            for skip in skips
+            for skip in check_skips(skips)
         ]
         return cls(sources, mixture.schedule, seed=seed, shuffle=shuffle, skips=found) if found else plain
 
@@ -189,6 +189,7 @@ class Plan:
 
     def find(self, index: int, *, epochs: Sequence[int], source: str | None = None) -> Ints:
         """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped."""
+        check_epochs(epochs)
         found = [self.find_all([index], epoch, source=source) for epoch in epochs]
         samples = np.concatenate([np.empty(0, np.int64), *found])
         return samples[samples >= 0]
@@ -392,6 +393,15 @@ class Plan:
         order = f"seed {self.seed}" if self.shuffle else "in order"
         local = "" if isinstance(self.shuffle, bool) else f", {self.shuffle}"
         return f"Plan({what}; {order}{local}, {quantity(len(self.skips), 'skip')})"
+
+
+def check_epochs(epochs: Any) -> None:
+    """Refuse a number where epochs to look at are asked for: it may be one epoch, or how many."""
+    if isinstance(epochs, str) or not isinstance(epochs, Iterable):
+        raise ArgumentError(
+            f"epochs is {epochs!r}; expected the epochs to look at: epochs=[2] for that one, epochs=range(2) for the "
+            "first two"
+        )
 
 
 def _seed_of(name: str, seed: int) -> int:

@@ -9,6 +9,7 @@ Both change only what comes after the point at which they begin, in whatever ord
 to a checkpoint before a loss spike, skip the samples that caused it, and repeat nothing.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -21,7 +22,17 @@ from tokenfeed.store.store import open_store
 from tokenfeed.store.view import View
 from tokenfeed.types import Ints
 
-__all__ = ["Range", "Ranges", "Removals", "Skip", "Where", "explain_missing", "find_documents"]
+__all__ = [
+    "Range",
+    "Ranges",
+    "Removals",
+    "Skip",
+    "Where",
+    "check_skips",
+    "check_where",
+    "explain_missing",
+    "find_documents",
+]
 
 Range = tuple[int, int]
 Where = Callable[[Any], bool] | Mapping[str, Any]
@@ -59,10 +70,16 @@ class Skip:
 
     def __post_init__(self) -> None:
         for name in ("documents", "indices"):
-            object.__setattr__(self, name, tuple(sorted({int(number) for number in getattr(self, name)})))
+            numbers = _whole(name, getattr(self, name), "a list of whole numbers", f"{name}=[17, 42]")
+            object.__setattr__(self, name, tuple(sorted(set(numbers))))
+        (at,) = _whole("at", [self.at], "the number of a sample", "documents=[17], at=80_000")
+        object.__setattr__(self, "at", at)
+        if self.where is not None:
+            check_where(self.where)
         if self.samples is not None:
-            start, stop = (int(number) for number in self.samples)
-            object.__setattr__(self, "samples", (start, stop))
+            given = _whole("samples", self.samples, "a range (start, stop) of the run", "samples=(450, 470)")
+            start, stop = given if len(given) == 2 else (0, 0)
+            object.__setattr__(self, "samples", tuple(given))
             others = self.documents or self.indices or self.at or self.source is not None or self.where is not None
             if not 0 <= start < stop or others:
                 raise ArgumentError(
@@ -108,6 +125,31 @@ class Skip:
         if not all(isinstance(each, str | bool) or (type(each) is int and 0 <= each < 1 << 62) for each in numbers):
             raise ArgumentError(f"{told}: its numbers are whole, from 0 to 2**62")
         return cls(**value)
+
+
+def _whole(name: str, given: Any, expected: str, example: str) -> list[int]:
+    try:
+        return [operator.index(number) for number in given]
+    except TypeError:
+        told = given[0] if name == "at" else given
+        raise ArgumentError(f"{name} is {told!r}; expected {expected}: Skip({example})") from None
+
+
+def check_skips(skips: Any) -> tuple[Skip, ...]:
+    """The skips of a plan, if they are some."""
+    if isinstance(skips, Skip):
+        raise ArgumentError(f"skips is one {skips}; expected a list: skips=[{skips}]")
+    given = tuple(skips) if isinstance(skips, Iterable) else (skips,)
+    if not all(isinstance(skip, Skip) for skip in given):
+        raise ArgumentError(f"skips is {skips!r}; expected a list of Skip: skips=[Skip(documents=[17])]")
+    return given
+
+
+def check_where(where: Any) -> None:
+    if not callable(where) and not isinstance(where, Mapping):
+        raise ArgumentError(
+            f'where is {where!r}; expected fields of the payload, where={{"id": "a-17"}}, or a function of it'
+        )
 
 
 def _shorten(value: Any) -> str:

@@ -14,6 +14,11 @@ _MAKERS = {"run": "a Loader", "stream": "tokenfeed.stream"}
 
 def check_kind(state: Any, kind: str) -> Mapping[str, Any]:
     """The state, if it is one of this kind ("run" or "stream") and of this version."""
+    if kind == "run" and isinstance(state, list | tuple):
+        raise StateError(
+            f"a Loader takes one state, not a list of {len(state)}: all ranks of a Loader have the same, so give it "
+            "any of them. Lists of states are for streams, where every rank has its own"
+        )
     if not isinstance(state, Mapping):
         raise StateError(f"a state is a dict with kind, version, samples and plan, not {type(state).__name__}")
     given = state.get("kind")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, quantity
-from tokenfeed.plan.skips import Where
+from tokenfeed.plan.plan import check_epochs
+from tokenfeed.plan.skips import Where, check_where
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.runs.file import Leg, Start, StepRow, find_legs, read_starts
 from tokenfeed.runs.origins import Origins, Stores
@@ -114,6 +115,9 @@ class Run:
         """
         if (document is None) == (where is None):
             raise ArgumentError("which document? Give its number, or where=… to find it by its payload")
+        if where is not None:
+            check_where(where)
+        check_epochs(epochs)
         by_plan: dict[int, list[Leg]] = {}
         for leg in self.legs:
             by_plan.setdefault(id(leg.start.plan), []).append(leg)

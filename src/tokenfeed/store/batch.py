@@ -345,6 +345,11 @@ class HostBatch(Batch):
         return HostBatch(self.rows, first + start, first + stop, draw=self._draw, num_delivered=self.num_delivered)
 
     def __getitem__(self, row: int) -> "Sample":
+        if not isinstance(row, int | np.integer):
+            raise ArgumentError(
+                f"the row of a batch is {row!r}; expected one whole number. For several rows, slice its arrays: "
+                "batch.inputs[:2]; or batch.part(0, 2) is a batch of them"
+            )
         if not -len(self) <= row < len(self):
             raise SampleIndexError(f"row {row} is outside the batch, which has {len(self)} rows")
         return Sample(self, row % len(self))

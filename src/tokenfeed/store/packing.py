@@ -64,6 +64,8 @@ def pack(data: Data, length: int, table: str, cache: str | Path | None, progress
     The same data gives the same bytes. An existing plan is replaced; a killed `pack` leaves no plan.
     """
     began = time.perf_counter()
+    if not isinstance(length, int | np.integer) or isinstance(length, bool):
+        raise ArgumentError(f"length is {length!r}; expected a whole number of inputs in a row: length=2048")
     if not 1 <= length < LONGEST_ROW:
         raise ArgumentError(f"length is {length}; packed rows may have 1 to {LONGEST_ROW - 1:,} inputs")
     wanted = PackKey.of(data, table, length)

@@ -347,6 +347,15 @@ def test_launchers(environment, expected):
     assert find_rank(5, 9, environment) == (5, 9)
 
 
+@pytest.mark.parametrize(("name", "missing"), [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")])
+def test_half_of_what_a_launcher_sets(name, missing):
+    """Every process took itself for the only one."""
+    with pytest.raises(ArgumentError, match=f"{name}=1 and no {missing}.*Set both, or give rank= and world_size="):
+        find_rank(None, None, {name: "1"})
+    assert find_rank(1, 2, {name: "1"}) == (1, 2)
+    assert find_rank(None, None, {name: "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}) == (1, 2)
+
+
 def test_a_launcher_that_talks_nonsense():
     with pytest.raises(ArgumentError, match="WORLD_SIZE"):
         find_rank(None, None, {"RANK": "x", "WORLD_SIZE": "1"})

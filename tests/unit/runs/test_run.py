@@ -1,10 +1,17 @@
 """Run files: what any step delivered, after resumes, resizes, returns to earlier checkpoints, crashes in mid-line."""
 
+import gc
 import json
+import signal
+import subprocess
+import sys
+import weakref
 
+import numpy as np
 import pytest
 
 import tokenfeed
+from clock import Clock
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError
 
 
@@ -43,7 +50,7 @@ def test_any_step_can_be_traced(windows, tmp_path):
     run = tokenfeed.Run(path)
     assert [start.step for start in run.starts] == [0, 5, 5, 8]
     assert [start.world_size for start in run.starts] == [2, 3, 1, 2]
-    assert len(path.read_text().splitlines()) == 6
+    assert sum("reached" not in line for line in path.read_text().splitlines()) == 6
     with pytest.raises(ArgumentError, match="no rank 5"):
         run.trace(3, rank=5)
     with pytest.raises(ArgumentError, match="no step -1"):
@@ -98,10 +105,119 @@ def test_what_was_seen_is_told_from_what_is_planned(windows, tmp_path):
     assert repr(tokenfeed.Run(path)).startswith(f"Run('{path}': 3 starts, 6 samples delivered, Plan(")
 
 
+BREAK = """
+import os, sys
+import tokenfeed
+
+path, run, how = sys.argv[1:]
+loader = tokenfeed.Loader(tokenfeed.open(path).windows(64), 2, run=run, rank=0, world_size=1, prefetch=4)
+for batch in loader:
+    if batch.num_delivered == 6:
+        break
+if how == "fork":
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        assert "reached" not in open(run).read()
+        os._exit(0)
+elif how == "error":
+    raise SystemExit(7)
+"""
+
+
+@pytest.mark.parametrize(("how", "status", "reached"), [("end", 0, 6), ("error", 7, 6), ("fork", 0, 0)])
+def test_a_script_that_ends_without_close(how, status, reached, store_path, tmp_path):
+    """Its steps were told to be planned. A forked child that ends says nothing."""
+    path = tmp_path / "run.jsonl"
+    command = [sys.executable, "-c", BREAK, str(store_path), str(path), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert tokenfeed.Run(path).reached == reached
+
+
+KILLED = """
+import sys, time
+from types import SimpleNamespace
+import tokenfeed, tokenfeed.runs.file
+
+path, run = sys.argv[1:]
+now = 0.0
+tokenfeed.runs.file.time = SimpleNamespace(time=time.time, monotonic=lambda: now)
+loader = tokenfeed.Loader(tokenfeed.open(path).windows(64), 2, run=run, rank=0, world_size=1)
+for batch in loader:
+    saved = batch.state
+    if batch.num_delivered == 8:
+        print("killed here", flush=True)
+        time.sleep(600)
+    now += 0.4
+"""
+
+
+def test_a_killed_script_that_saves_the_states_of_batches(store_path, tmp_path):
+    path = tmp_path / "run.jsonl"
+    command = [sys.executable, "-c", KILLED, str(store_path), str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
+        assert script.stdout.readline() == "killed here\n"
+        script.kill()
+    assert script.returncode == -signal.SIGKILL
+    assert tokenfeed.Run(path).reached == 8  # the fourth batch came after 1.2 seconds
+
+
+def test_progress_is_noted_more_rarely_as_a_run_grows(windows, tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("tokenfeed.runs.file.time", clock.module("monotonic"))
+    path = tmp_path / "run.jsonl"
+    loader = tokenfeed.Loader(windows, 1, run=path, rank=0, world_size=1)
+    noted = []
+    for _ in range(1500):
+        clock.advance(0.5)
+        size = path.stat().st_size if path.exists() else 0
+        next(loader)
+        if path.stat().st_size > size:
+            noted.append(clock.now)
+    pauses = np.diff(noted)
+    assert set(pauses[:80]) == {1.0}
+    assert pauses[-1] == 7.5
+    assert all(pause <= max(1, 0.01 * now) + 0.5 for pause, now in zip(pauses, noted, strict=False))
+    assert len(noted) < 350
+
+
+def test_a_loader_that_is_collected_notes_its_progress(windows, tmp_path):
+    path = tmp_path / "run.jsonl"
+    loader = tokenfeed.Loader(windows, 2, run=path, rank=0, world_size=1)
+    next(loader)
+    there = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert there() is None
+    assert tokenfeed.Run(path).reached == 2
+
+
+def test_an_earlier_loader_says_nothing_about_a_later_start(windows, tmp_path):
+    path = tmp_path / "run.jsonl"
+    earlier, later = (tokenfeed.Loader(windows, 2, run=path, rank=0, world_size=1) for _ in range(2))
+    for _ in range(5):
+        next(earlier)
+    next(later)
+    earlier.close()
+    later.close()
+    assert tokenfeed.Run(path).reached == 2
+
+
+def test_a_run_file_that_was_removed_stays_away(windows, tmp_path):
+    path = tmp_path / "logs" / "run.jsonl"
+    loader = tokenfeed.Loader(windows, 2, run=path, rank=0, world_size=1)
+    next(loader)
+    path.unlink()
+    path.parent.rmdir()
+    loader.close()
+    assert not path.parent.exists()
+
+
 def test_progress_of_a_damaged_file(windows, tmp_path):
     path = tmp_path / "run.jsonl"
     leg(windows, path, None, 1, 1, 2)
-    lines = path.read_text().splitlines()
+    lines = path.read_text().splitlines()[:2]
     for damage in ('{"reached": -1}', '{"reached": "4"}', '{"reached": true}'):
         path.write_text("\n".join([*lines, damage, lines[-1]]) + "\n")
         with pytest.raises(StateError, match="line 3: reached is"):
