@@ -17,6 +17,7 @@ from tokenfeed.types import Ints
 __all__ = ["Comparison", "Difference", "compare"]
 
 _FOREVER = 1 << 60  # samples: no run gets there
+_PLANNED = " Neither run is known to have got there: this is planned."
 _LOOKED_AT = 1 << 20  # samples compared one by one, where plans are written differently and may still be the same
 
 
@@ -48,6 +49,10 @@ class Comparison:
     """First step, before that, that delivers the same samples in another division among ranks."""
     division: tuple[Difference, ...] = ()
     note: str | None = None
+    planned: bool = False
+    """Whether neither run is known to have got to `step`."""
+    division_planned: bool = False
+    """Whether neither run is known to have got to `division_step`."""
 
     @property
     def same(self) -> bool:
@@ -58,7 +63,7 @@ class Comparison:
         if self.division_step is not None:
             told.append(
                 f"From step {self.division_step:,} on the runs deliver the same samples, divided differently among "
-                f"ranks: {', and '.join(map(str, self.division))}."
+                f"ranks: {', and '.join(map(str, self.division))}." + _PLANNED * self.division_planned
             )
         if self.step is not None and self.samples is not None:
             first, second = self.samples
@@ -67,7 +72,10 @@ class Comparison:
                 what = "the same rows of the data in another epoch, {} in the first run and {} in the second".format(
                     *self.epochs
                 )
-            told.append(f"From step {self.step:,} on the runs deliver {what}: {', and '.join(map(str, self.why))}.")
+            told.append(
+                f"From step {self.step:,} on the runs deliver {what}: {', and '.join(map(str, self.why))}."
+                + _PLANNED * self.planned
+            )
         return "\n".join([*told, *([] if self.note is None else [self.note])])
 
 
@@ -109,12 +117,18 @@ def compare(first: Run, second: Run) -> Comparison:
         divided = ones.leg.start.world_size != others.leg.start.world_size and min(counts) > 0
         if divided and not division and differing_step != step:
             division = {"division_step": step, "division": tuple(_layout(ones, others))}
+            division["division_planned"] = _are_planned(ones, others, (ones.samples, others.samples))
         if offset is not None:
             samples = ones.samples + offset, others.samples + offset
             epochs = None if ends else _epochs(ones, others, samples)
             why = tuple(_reasons(ones, others, samples))
-            return Comparison(differing_step, samples, epochs, why, note=_join(notes), **division)
+            planned = _are_planned(ones, others, samples)
+            return Comparison(differing_step, samples, epochs, why, note=_join(notes), planned=planned, **division)
     return Comparison(note=_join(notes), **division)
+
+
+def _are_planned(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> bool:
+    return all(sample >= each.leg.reached for sample, each in zip(samples, (ones, others), strict=True))
 
 
 def _join(notes: list[str]) -> str | None:

@@ -122,4 +122,4 @@ class Run:
         for leg in self.legs:
             by_plan.setdefault(id(leg.start.plan), []).append(leg)
         parts = [(self._origins(legs[0].start, stores), legs) for legs in by_plan.values()]
-        return find_rows(parts, document, where, source, epochs)
+        return find_rows(parts, document, where, source, tuple(epochs))

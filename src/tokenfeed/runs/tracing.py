@@ -1,7 +1,7 @@
 """Rows of a run, traced to the shards and documents in them; documents, and the rows that deliver them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -135,6 +135,7 @@ def find_rows(
     touching: dict[Any, list[tuple[int, Ints]]] = {}
     names: list[str] = []
     views: list[View] = []
+    asked: list[tuple[Sequence[Leg], str, list[tuple[int, Ints]]]] = []
     found = [np.empty((9, 0), np.int64)]
     for origins, legs in parts:
         for name in origins.choose(source, one=document is not None):
@@ -144,16 +145,48 @@ def find_rows(
                 documents = [document] if where is None else find_documents(view, where)
                 touching[identity] = [(each, view.samples_touching([each])) for each in documents if each is not None]
             found += _rows_of(legs, name, touching[identity], epochs, len(names))
+            asked.append((legs, name, touching[identity]))
             names.append(name)
             views.append(view)
     rows = np.concatenate(found, axis=1)
     why = ""
     if not rows.size:
+        first = min((leg.first_step for legs, *_ in asked for leg in legs), default=0)
+        reasons = [each for legs, name, held in asked for each in _explain(legs, name, held, epochs, first)]
         count = sum(map(len, touching.values()))
-        why = f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"
+        why = "; ".join(dict.fromkeys(reasons))
+        if not why:
+            why = f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"
         if where is not None and not count:
             why = "; ".join(dict.fromkeys(explain_missing(view, where) for view in views))
     return Sightings(rows[:, np.lexsort((rows[8], rows[0], rows[4]))], names, why)
+
+
+def _explain(
+    legs: Sequence[Leg], source: str, touching: Sequence[tuple[int, Ints]], epochs: Sequence[int], first_step: int
+) -> Iterator[str]:
+    """Why legs with one plan deliver none of the samples of documents; `first_step` is that of the run file."""
+    if not touching or not epochs:
+        return
+    what = "it" if len(touching) == 1 else "them"
+    start, plan, stop = legs[0].start, legs[0].start.plan, legs[-1].stop
+    indices = np.concatenate([samples for _, samples in touching])
+    if not indices.size:
+        yield f"no sample of the view holds {what}"
+        return
+    samples = np.concatenate([plan.find_all(indices, epoch, source=source) for epoch in epochs])
+    if (samples < 0).any():
+        skips = [each for each in plan.skips if each.source in (None, source) and not each.mask]
+        named = [each for each in skips if not set(indices.tolist()).isdisjoint(each.indices)]
+        for skip in named or [each for each in skips if each.samples is not None]:
+            yield f"{replace(skip, indices=()) if skip.documents else skip} leaves {what} out"
+    if legs[0].first_step == first_step and ((samples >= 0) & (samples < start.samples)).any():
+        yield (
+            f"this run file starts after {start.samples:,} samples, and {what} would come before. Look in the run file "
+            "of the run that this one continues"
+        )
+    if stop is not None and (samples >= stop).any():
+        yield f"the run ends after {stop:,} samples, before {what}"
 
 
 def _rows_of(

@@ -78,7 +78,14 @@ def test_a_search_that_finds_nothing_says_why(store, tmp_path):
     )
     next(skipping)
     skipping.close()
-    assert tokenfeed.Run(tmp_path / "other.jsonl").find(3).why == "no row of these epochs delivers it"
+    assert tokenfeed.Run(tmp_path / "other.jsonl").find(3).why == "Skip(documents=(3,)) leaves it out"
+    state = loader.plan.state(len(store.windows(4)))
+    later = tokenfeed.Loader(store.windows(4), 4, run=tmp_path / "later.jsonl", rank=0, world_size=1)
+    later.load_state_dict(state)
+    next(later)
+    why = tokenfeed.Run(tmp_path / "later.jsonl").find(3).why  # it said: no row delivers it
+    assert f"this run file starts after {state['samples']} samples, and it would come before" in why
+    assert tokenfeed.Run(tmp_path / "later.jsonl").find(3, epochs=[]) == []
 
 
 @pytest.mark.parametrize(

@@ -321,6 +321,10 @@ def test_comparing(store, tmp_path):
     skipped = compare(one, run((1, 6, 1), skips=[tokenfeed.Skip(samples=(6 * 10**8 + 1, 6 * 10**8 + 2))]))
     assert (skipped.step, skipped.samples) == (10**8, (6 * 10**8 + 1, 6 * 10**8 + 1))
     assert [each.part for each in skipped.why] == ["skips"]
+    assert skipped.planned
+    assert str(skipped).endswith("in the second. Neither run is known to have got there: this is planned.")
+    assert not wider.planned
+    assert not divided.division_planned
     finite = compare(one, run((1, 6, 1), epochs=2))
     assert finite.step == 2 * len(view) // 6
     assert [each.part for each in finite.why] == ["end"]
