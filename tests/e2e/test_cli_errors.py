@@ -108,7 +108,7 @@ def test_errors_speak_in_flags(tmp_path):
     assert "--text-column …" in words
     assert "text_column" not in words
     words = told(
-        "train-tokenizer", tmp_path / "a.jsonl", "-o", tmp_path / "out", "--text-column", "body", "--val", "2.5"
+        "train-tokenizer", tmp_path / "a.jsonl", "-o", tmp_path / "new", "--text-column", "body", "--val", "2.5"
     )
     assert words.startswith("╭─ ArgumentError")
     assert "--val" in words
