@@ -19,6 +19,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import NotFoundError, StateError
+from tokenfeed.errors import NotFoundError, StateError, TokenfeedError
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.state import VERSION, check_kind
 from tokenfeed.plan.steps import BatchSizes, Stretch
@@ -117,7 +118,8 @@ class RunFile:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + max(_SHORTEST_PAUSE, _GROWTH * (now - self._began))
-            self.note()
+            with suppress(TokenfeedError):  # a full disk must not cost a batch; checkpoints raise it
+                self.note()
 
     def note(self) -> None:
         """Note how many samples were delivered, unless it is known."""
