@@ -12,6 +12,7 @@ import pytest
 
 import tokenfeed
 from flaky_server import FlakyServer
+from tiers import slow
 
 JOB = """
 import os, random, signal, sys, threading, time
@@ -59,7 +60,7 @@ def end(url: str, how: str) -> None:
     assert not any(word in done.stderr for word in (b"closed", b"Fatal", b"ignored", b"Exception in thread"))
 
 
-@pytest.mark.parametrize("how", STATUS)
+@pytest.mark.parametrize("how", ["with", "interrupt", *slow("without", "exception")])
 def test_an_exit_under_load(url, how):
     end(url, how)
 

@@ -69,7 +69,7 @@ def test_every_view(stored, wide, shape, lengths, length, reading, data):
             indices = data.draw(st.lists(st.integers(0, len(view) - 1), max_size=12)) if len(view) else []
             batch, expected = view.read(indices), narrow.read(indices)
             if expected.tokens.max(initial=0) > np.iinfo(wide).max:
-                with pytest.raises(FitError, match=f"{expected.tokens.max():,}, which {wide} cannot"):
+                with pytest.raises(FitError, match=rf"holds [\d,]+, which {wide} cannot"):
                     _ = batch.tokens
                 continue
             assert batch.tokens.dtype == wide

@@ -202,7 +202,7 @@ def test_forward_and_back(views):
         (lambda views: Loader(mixture(views, [1, 1]), 1, epochs=1), "epochs of their own"),
         (lambda views: tokenfeed.mix({"": (views["web"], 1)}), "need names"),
         (lambda views: tokenfeed.mix({"a": (views["web"], 1), "b": (views["web"].data, 1)}), "give a view"),
-        (lambda views: tokenfeed.mix([views["web"]]), "at least one source: mix"),
+        (lambda views: tokenfeed.mix([views["web"]]), "sources is a list; a mixture needs a name"),
     ],
 )
 def test_mixtures_that_cannot_be(views, make, message):

@@ -248,7 +248,7 @@ def test_states_of_other_kinds_and_versions():
     for damage in ({"version": 1}, {"kind": None}, {"samples": "3"}, {"samples": -1}, {"plan": None}):
         with pytest.raises(StateError, match=r"version|kind|damaged"):
             plan.accept({**plan.state(3), **damage})
-    with pytest.raises(StateError, match="not list"):
+    with pytest.raises(StateError, match="takes one state, not a list of"):
         plan.accept([])
 
 

@@ -166,7 +166,7 @@ def test_longer_than_promised(server, tmp_path):
     assert contents(tmp_path) == data
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(10))
 @given(cuts=st.lists(st.integers(0, 5000), max_size=8), size=st.integers(12, 30_000), seed=st.integers(0, 99))
 def test_any_interruptions(cuts, size, seed):
     """However the server breaks the connection: the bytes are right, and not one is sent twice."""
