@@ -32,6 +32,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 def test_planted_faults_are_found(tmp_path):
     """Input 3 of each does what no input may do: it is found, named and kept, and those after it are tried."""
     figures = fuzz(list(PLANTED), inputs=6, keep=tmp_path, module="fuzz.planted")

@@ -73,12 +73,14 @@ def test_loading_a_kernel_imports_nothing_but_numba(run):
     assert set(run(IMPORTED).split()) <= {"numba", "numpy"}
 
 
+@pytest.mark.slow
 def test_numba_code_of_others_finds_its_extensions(run):
     pytest.importorskip("scipy")
     run(READ)
     assert run(OWN_CODE) == "well"
 
 
+@pytest.mark.slow
 def test_a_numba_that_moved_its_parts_is_used_as_it_is(run):
     moved = "import numba.core.registry\ndel numba.core.registry.CPUDispatcher\n" + FIRST
     assert run(moved) == "0"

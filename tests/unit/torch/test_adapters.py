@@ -82,6 +82,7 @@ def test_spawned_workers_are_refused(make):
         next(iter(spawned(tokenfeed.torch.as_dataset(make()), 1)))
 
 
+@pytest.mark.slow
 def test_loaders_made_in_workers_must_say_their_share(make):
     with pytest.raises(ArgumentError, match=r"(?s)num_workers is 2.*rank= and world_size="):
         next(iter(DataLoader(Own(make), batch_size=None, num_workers=2)))
