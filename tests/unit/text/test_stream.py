@@ -19,7 +19,6 @@ from golden import GOLDEN, golden_tokenizer, golden_vocabulary
 from tokenfeed.errors import (
     ArgumentError,
     CorruptionError,
-    FitError,
     MissingError,
     NotFoundError,
     PlanMismatchError,
@@ -27,10 +26,8 @@ from tokenfeed.errors import (
     StateError,
     TokenfeedError,
 )
-from tokenfeed.text import TextFeed, Tokenizer, render, stream_chat
+from tokenfeed.text import TextFeed, Tokenizer, stream_chat
 from tokenfeed.text.sources.finding import Listing, write_listing
-from tokenfeed.text.streaming.chat import Conversations
-from tokenfeed.text.streaming.lanes import SavedStream
 
 SMALL = {"batch_size": 2, "length": 16, "buffer_size": 5, "refill_size": 3, "rank": 0, "world_size": 1, "val": "last"}
 
@@ -373,138 +370,22 @@ def test_threads_end_with_the_feed(folder):
         assert not thread.is_alive()
 
 
-def conversation_of(number):
-    question = {"role": "user", "content": f"question {number} " * (number % 4)}
-    return {"messages": [question, {"role": "assistant", "content": "yes " * (number % 7)}]}
-
-
-CHAT = [conversation_of(number) for number in range(23)]
-
-
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_a_chat_resumes_after_every_batch(lanes):
-    options = {
-        "batch_size": 2,
-        "length": 48,
-        "buffer_size": 5,
-        "lanes": lanes,
-        "rank": 0,
-        "world_size": 1,
-    }
-    whole = stream_chat(CHAT, golden_tokenizer(), **options)
-    batches = [next(whole) for _ in range(20)]
-    for step in range(17):
-        resumed = stream_chat(CHAT, golden_tokenizer(), prefetch=step % 2, **options)
-        resumed.load_state_dict(json.loads(json.dumps(batches[step].state)))
-        for expected in batches[step + 1 : step + 3]:
-            batch = next(resumed)
-            np.testing.assert_array_equal(batch.inputs, expected.inputs)
-            np.testing.assert_array_equal(batch.targets, expected.targets)
-        resumed.close()
-    whole.close()
-
-
-def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():
-    """From two ranks to three: what was delivered and what comes is every conversation once an epoch."""
-    options = {"batch_size": 1, "length": 48, "buffer_size": 4}
-    ranks = [stream_chat(CHAT, golden_tokenizer(), rank=rank, world_size=2, **options) for rank in range(2)]
-    seen = []
-    for _ in range(4):
-        batches = [next(rank) for rank in ranks]
-        seen += [row for batch in batches for row in batch.documents[:, 1].tolist()]
-    states = [batch.state for batch in batches]
-    ranks = [stream_chat(CHAT, golden_tokenizer(), rank=rank, world_size=3, **options) for rank in range(3)]
-    for rank in ranks:
-        rank.load_state_dict(states)
-    for _ in range(10):
-        batches = [next(rank) for rank in ranks]
-        seen += [row for batch in batches for row in batch.documents[:, 1].tolist()]
-    saved = SavedStream.from_json([batch.state for batch in batches])
-    (cursor,) = Conversations(CHAT, golden_tokenizer(), 48).deal(saved.position.lanes, 1)
-    left = [*cursor.pending[:, 1].tolist(), *(group for _, group, _ in cursor.rest)]
-    counts = np.bincount([*seen, *left], minlength=len(CHAT))
-    read = np.arange(cursor.epoch * len(CHAT) + cursor.group)
-    np.testing.assert_array_equal(counts, np.bincount(read % len(CHAT), minlength=len(CHAT)))
-    for rank in ranks:
-        rank.close()
-
-
-def test_conversations_longer_than_a_row():
-    """They are cut to the length of a row, left out, refused, or wait until they fill the buffer."""
-    tokenizer = golden_tokenizer()
-    long = {"messages": [{"role": "user", "content": "why " * 99}, {"role": "assistant", "content": "because"}]}
-    mixed = [long if number % 3 == 2 else CHAT[5] for number in range(30)]
-    options = {"batch_size": 2, "length": 48, "buffer_size": 6, "rank": 0, "world_size": 1, "prefetch": 0}
-    whole, _, offsets = render([long, CHAT[5]], tokenizer)
-    feed = stream_chat(mixed, tokenizer, **options)
-    for _ in range(40):
-        batch = next(feed)
-        spans = batch.spans["documents"]
-        for number, row, start, stop in zip(batch.documents[:, 1], *places(batch), spans.stops, strict=True):
-            kept = whole[: min(48, offsets[1])] if number % 3 == 2 else whole[offsets[1] :]
-            np.testing.assert_array_equal(batch.tokens[row, start:stop], kept)
-    feed = stream_chat(mixed, tokenizer, too_long="drop", **options)
-    assert {number % 3 for _ in range(40) for number in next(feed).documents[:, 1].tolist()} == {0, 1}
-    with pytest.raises(PlanMismatchError, match="too_long"):
-        stream_chat(mixed, tokenizer, **options).load_state_dict(feed.state_dict())
-    with pytest.raises(FitError, match="no conversation fits a row of 49 tokens"):
-        next(stream_chat([long], tokenizer, too_long="drop", **options))
-    with pytest.raises(FitError, match=r"conversation 2 has \d+ tokens, and a row holds 49\. .*'truncate' or 'drop'"):
-        next(stream_chat(mixed, tokenizer, too_long="error", **options))
-    exact = {**options, "length": int(offsets[1]) - 1}
-    next(stream_chat(mixed, tokenizer, too_long="error", **exact))
-    feed = stream_chat(mixed, tokenizer, too_long="wait", **options)
-    assert {number % 3 for number in next(feed).documents[:, 1].tolist()} <= {0, 1}
-    with pytest.raises(FitError, match="the 6 documents that wait are all longer than a row of 49 tokens"):
-        for _ in range(40):
-            next(feed)
-    with pytest.raises(ArgumentError, match="too_long is 'keep'; it must be 'truncate', 'drop', 'error' or 'wait'"):
-        stream_chat(mixed, tokenizer, too_long="keep", **options)
-    for no_list in ("chat.jsonl", 7, iter(mixed)):
-        with pytest.raises(ArgumentError, match=r"conversations is .*; expected a list of dicts"):
-            stream_chat(no_list, tokenizer, **options)
-
-
-def places(batch):
-    """(rows, starts) of all pieces."""
-    spans = batch.spans["documents"]
-    return np.repeat(np.arange(len(batch)), np.diff(spans.offsets)), spans.starts
-
-
 def test_a_tokenizer_may_be_a_path_and_others_are_told_how_to_become_one(folder, tmp_path):
     golden_tokenizer().save(tmp_path / "tokenizer")
     chat = {"batch_size": 1, "length": 64, "rank": 0, "world_size": 1, "prefetch": 0}
-    expected = next(stream_chat(CHAT, golden_tokenizer(), **chat)).tokens
-    np.testing.assert_array_equal(next(stream_chat(CHAT, str(tmp_path / "tokenizer"), **chat)).tokens, expected)
+    talks = [{"messages": [{"role": "user", "content": "why"}, {"role": "assistant", "content": "so"}]}]
+    expected = next(stream_chat(talks, golden_tokenizer(), **chat)).tokens
+    np.testing.assert_array_equal(
+        next(stream_chat(talks, str(tmp_path / "tokenizer"), **chat)).tokens, expected
+    )
     assert next(make(folder, tmp_path / "tokenizer", prefetch=0)).tokens.shape == (2, 17)
     vocabulary = golden_tokenizer().vocabulary
     ranks = {token: rank for rank, token in enumerate(vocabulary.tokens) if token and rank < 256}
     encoding = tiktoken.Encoding("mine", pat_str=vocabulary.pattern, mergeable_ranks=ranks, special_tokens={})
-    for call in (lambda one: make(folder, one), lambda one: stream_chat(CHAT, one, **chat)):
+    for call in (lambda one: make(folder, one), lambda one: stream_chat(talks, one, **chat)):
         with pytest.raises(ArgumentError, match=r"tokenizer is a tiktoken.*Encoding; .*Tokenizer\.from_tiktoken\("):
             call(encoding)
         with pytest.raises(ArgumentError, match=r"tokenizer is a builtins\.int; pass a tokenfeed\.Tokenizer"):
             call(5)
         with pytest.raises(TokenfeedError, match="tok"):
             call("tok")
-
-
-@pytest.mark.parametrize(
-    ("conversation", "message"),
-    [
-        ({}, "a list of messages"),
-        ({"messages": []}, "a list of messages"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "take turns"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "followed by a user's"),
-        ({"messages": [{"role": "user", "content": 5}]}, "not text"),
-        (
-            {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [{"type": "image"}]}]},
-            "text, python or python_output",
-        ),
-    ],
-)
-def test_conversations_that_are_none(conversation, message):
-    feed = stream_chat([conversation], golden_tokenizer(), batch_size=2, length=16, rank=0, world_size=1)
-    with pytest.raises(TokenfeedError, match=message):
-        next(feed)
-    feed.close()
