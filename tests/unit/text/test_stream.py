@@ -375,9 +375,7 @@ def test_a_tokenizer_may_be_a_path_and_others_are_told_how_to_become_one(folder,
     chat = {"batch_size": 1, "length": 64, "rank": 0, "world_size": 1, "prefetch": 0}
     talks = [{"messages": [{"role": "user", "content": "why"}, {"role": "assistant", "content": "so"}]}]
     expected = next(stream_chat(talks, golden_tokenizer(), **chat)).tokens
-    np.testing.assert_array_equal(
-        next(stream_chat(talks, str(tmp_path / "tokenizer"), **chat)).tokens, expected
-    )
+    np.testing.assert_array_equal(next(stream_chat(talks, str(tmp_path / "tokenizer"), **chat)).tokens, expected)
     assert next(make(folder, tmp_path / "tokenizer", prefetch=0)).tokens.shape == (2, 17)
     vocabulary = golden_tokenizer().vocabulary
     ranks = {token: rank for rank, token in enumerate(vocabulary.tokens) if token and rank < 256}
