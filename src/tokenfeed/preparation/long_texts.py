@@ -13,10 +13,12 @@ A text may be cut in two places without any token changing:
   and none of which, at the last match before such a place, looks at what follows it. Each of these places is between
   white space and something else, so that runs are not cut either.
 
-With another pattern, and in a text that has none of these places, all is kept until the text ends.
+With another pattern, and in a text that has none of these places, all is kept until the text ends. So it is with a
+tokenizer that is more than a pattern and merges, whose runs are not cut either.
 """
 
 import re
+import sys
 
 from tokenfeed.text.tokenizer.pieces import LONGEST_RUN, join_surrogates
 
@@ -48,8 +50,9 @@ _SPACE, _NOT_SPACE = re.compile(r"\s"), re.compile(r"\S")
 class LongText:
     """One text, given piece by piece. Time is linear in its length; memory that of what cannot be encoded yet."""
 
-    def __init__(self, pattern: str) -> None:
-        self._has_cuts = has_known_cuts(pattern)
+    def __init__(self, pattern: str | None) -> None:
+        self._has_cuts = pattern is not None and has_known_cuts(pattern)
+        self._longest_run = sys.maxsize if pattern is None else LONGEST_RUN
         self._kept: list[str] = []
         """Text that cannot be encoded yet: it has no place to cut."""
         self._half = ""
@@ -67,8 +70,8 @@ class LongText:
         cut = self._find_cut(piece)
         self._extend_run(piece)
         self._kept.append(piece)
-        if self._run > LONGEST_RUN:  # in which there is no other place
-            self._run -= (self._run - 1) // LONGEST_RUN * LONGEST_RUN
+        if self._run > self._longest_run:  # in which there is no other place
+            self._run -= (self._run - 1) // self._longest_run * self._longest_run
             cut = len(piece) - self._run
         if cut is None:
             return ""

@@ -25,7 +25,7 @@ from tokenfeed.errors import ArgumentError, DependencyError, FormatError
 from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 from tokenfeed.types import Ints
 
-__all__ = ["ENGINES", "Encoded", "TokenizerEngine", "available_cores", "choose_engine", "make_engine"]
+__all__ = ["ENGINES", "Encoded", "TokenIds", "TokenizerEngine", "available_cores", "choose_engine", "make_engine"]
 
 ENGINES = ("fastokens", "tiktoken", "gigatoken")
 
@@ -73,9 +73,10 @@ class TokenizerEngine(ABC):
 
     is_parallel = False
     """Whether it divides work among threads itself, better than several calls at once would."""
+    longest_run = 65_536
+    """Characters after which `pieces.py` cuts a run, so that the engine takes no more than linear time and memory."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None  # kept between calls; a forked process starts its own
         self._pool_size, self._pool_process = 0, -1
 
@@ -116,7 +117,8 @@ class _Tiktoken(TokenizerEngine):
     def __init__(self, vocabulary: Vocabulary) -> None:
         import tiktoken
 
-        super().__init__(vocabulary)
+        super().__init__()
+        self._vocabulary = vocabulary
         try:
             self._encoding = tiktoken.Encoding(
                 "tokenfeed",
@@ -150,7 +152,8 @@ class _RankFileEngine(TokenizerEngine):
     def __init__(self, vocabulary: Vocabulary) -> None:
         # The file holds ordinary tokens only, numbered from 0 without holes: engines then find no special token in a
         # text. `_table` gives the ids of those numbers, if they differ.
-        super().__init__(vocabulary)
+        super().__init__()
+        self._vocabulary = vocabulary
         tokens = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
         lines = [b"%b %d\n" % (base64.b64encode(token), rank) for rank, token in enumerate(tokens)]
         with tempfile.TemporaryDirectory(prefix="tokenfeed-") as folder:

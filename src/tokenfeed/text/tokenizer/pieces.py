@@ -4,7 +4,8 @@ Splitting a million spaces overflows the stack of tiktoken's regular expressions
 letters takes some versions hours. So **a run of more than 65,536 characters that are all white space, or all not, is
 cut every 65,536 characters from its start, and the tokens of such a text are those of its pieces**. Texts with shorter
 runs are not cut, and their tokens equal those of tiktoken's `encode_ordinary`. The rule depends on the text alone, so
-all engines agree. At this length every engine takes less than 70 ms for any run that we tried.
+all engines agree. At this length every engine takes less than 70 ms for any run that we tried. Only the libraries of
+`general_engines.py`, which have no rivals to agree with, get texts whole.
 
 Lone surrogates, which UTF-8 cannot hold, are replaced by U+FFFD, and pairs of them are joined, as in tiktoken.
 """
@@ -31,7 +32,7 @@ def encode_texts(engine: TokenizerEngine, texts: Sequence[str], threads: int) ->
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(f"texts[{number}] is a {type(text).__name__}; expected a str")
-        if len(text) > LONGEST_RUN and _may_have_long_run(text):
+        if len(text) > engine.longest_run and _may_have_long_run(text):
             long.append(number)
     try:
         if long:

@@ -1,0 +1,46 @@
+"""Tokenizers of models on the Hugging Face hub, fetched by huggingface_hub into its own cache."""
+
+import importlib
+import re
+
+from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, NotFoundError
+
+__all__ = ["find_on_hub"]
+
+_ADDRESS = re.compile(r"hf://(?:models/)?([\w.-]+(?:/[\w.-]+)?)(?:@([^/]+))?/?")
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tekken.json", "*.model")
+
+
+def find_on_hub(address: str) -> str:
+    """The local folder with the files of a tokenizer, from `hf://owner/name[@revision]`. Fetches what is not there yet.
+
+    The token of HF_TOKEN or `hf auth login` is used. Without a network, what was fetched before is found again.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if not match:
+        name = address.removeprefix("hf://")
+        raise NotFoundError(
+            f"there is no tokenizer at {name}: it is neither a path nor the name of a model, owner/name"
+        )
+    try:
+        library, errors = map(importlib.import_module, ("huggingface_hub", "huggingface_hub.errors"))
+    except ImportError as error:
+        raise DependencyError(
+            f"there is no folder {match[1]}; tokenizers of the Hugging Face hub need the package huggingface_hub: pip "
+            f"install 'tokenfeed[hub]' ({error})"
+        ) from error
+    try:
+        folder: str = library.snapshot_download(match[1], revision=match[2], allow_patterns=list(_FILES))
+    except errors.HFValidationError as error:
+        raise ArgumentError(f"{match[1]} is neither a folder nor the name of a model on the hub: {error}") from None
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        hint = ". Log in (hf auth login), or put a token into HF_TOKEN, if it is private or gated"
+        raise DownloadError(
+            f"cannot fetch the tokenizer of {match[1]}: the hub answered {status}{hint if status < 500 else ''}"
+        ) from None
+    except (errors.LocalEntryNotFoundError, errors.HTTPError, OSError):
+        raise DownloadError(
+            f"there is no folder {match[1]}, and the hub, which may have a tokenizer of that name, cannot be reached"
+        ) from None
+    return folder
