@@ -1,6 +1,7 @@
 """Tokenizers of models on the Hugging Face hub, fetched by huggingface_hub into its own cache."""
 
 import importlib
+import os
 import re
 
 from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, NotFoundError
@@ -19,9 +20,7 @@ def find_on_hub(address: str) -> str:
     match = _ADDRESS.fullmatch(address)
     if not match:
         name = address.removeprefix("hf://")
-        raise NotFoundError(
-            f"there is no tokenizer at {name}: it is neither a path nor the name of a model, owner/name"
-        )
+        raise NotFoundError(f"there is no tokenizer at {name}: no such path, and not the name of a model, owner/name")
     try:
         library, errors = map(importlib.import_module, ("huggingface_hub", "huggingface_hub.errors"))
     except ImportError as error:
@@ -30,17 +29,16 @@ def find_on_hub(address: str) -> str:
             f"install 'tokenfeed[hub]' ({error})"
         ) from error
     try:
-        folder: str = library.snapshot_download(match[1], revision=match[2], allow_patterns=list(_FILES))
+        endpoint = os.environ.get("HF_ENDPOINT") or None
+        options = {"revision": match[2], "endpoint": endpoint, "allow_patterns": list(_FILES)}
+        folder: str = library.snapshot_download(match[1], **options)
     except errors.HFValidationError as error:
         raise ArgumentError(f"{match[1]} is neither a folder nor the name of a model on the hub: {error}") from None
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        hint = ". Log in (hf auth login), or put a token into HF_TOKEN, if it is private or gated"
-        raise DownloadError(
-            f"cannot fetch the tokenizer of {match[1]}: the hub answered {status}{hint if status < 500 else ''}"
-        ) from None
-    except (errors.LocalEntryNotFoundError, errors.HTTPError, OSError):
-        raise DownloadError(
-            f"there is no folder {match[1]}, and the hub, which may have a tokenizer of that name, cannot be reached"
-        ) from None
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, errors.HTTPError, OSError) as error:
+        answer = next((one for one in (error, error.__cause__) if isinstance(one, errors.HfHubHTTPError)), None)
+        if answer is None:
+            what = "the hub cannot be reached"
+        else:
+            what = f"the hub answered {answer.response.status_code}. If it is private or gated, log in (hf auth login)"
+        raise DownloadError(f"there is no folder {match[1]}, and no tokenizer of that name was found: {what}") from None
     return folder
