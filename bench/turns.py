@@ -1,7 +1,7 @@
 """Measures two versions of the code by turns: `python bench/turns.py OLD [--rounds N] [--full] SCRIPT …`.
 
 OLD is another checkout (`git worktree add OLD COMMIT`); SCRIPT is one of bench/, with its arguments in one string, such
-as `"store.py warm spans"`. Each version runs its own script over its own package, and figures of the same name are compared.
+as `"store.py warm spans"`. Each version runs its own script over its own package; figures of one name are compared.
 A gain above 1 means that this checkout is better. Exit status 1 if a figure is below 0.97.
 """
 
