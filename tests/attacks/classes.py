@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attacks import lies
+from attacks import lies, page
 from fuzz import targets
 from fuzz.harness import Target
 
@@ -23,6 +23,7 @@ CLASSES: Mapping[str, AttackClass] = {
     "span-lies": AttackClass(lies.span_lies, 540),
     "plan-lies": AttackClass(lies.plan_lies, 330),
     "vast-documents": AttackClass(lies.vast_documents, 40),
+    "page": AttackClass(page.page, 10_000),
     **{name: AttackClass(target, 150) for name, target in targets.TARGETS.items()},
 }
 

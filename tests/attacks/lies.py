@@ -398,7 +398,7 @@ def plan_lies(folder: Path) -> Attempt:
         name, lie = named[case.number] if case.number < len(named) else ("", _random_plan(case))
         case.note("lie", name)
         lie(arrays)
-        _write_plan(plan, record, arrays)
+        write_plan(plan, record, arrays)
         said = _rows_of(arrays, tokens)
         if case.rng.random() < 0.5:
             covered = _covers(said, arrays, tokens.size)
@@ -426,7 +426,7 @@ def _random_plan(case: Case) -> Lie:
     return lie
 
 
-def _write_plan(plan: Path, record: PackRecord, arrays: Arrays) -> None:
+def write_plan(plan: Path, record: PackRecord, arrays: Arrays) -> None:
     """Marks, checksums and the record fit what is written."""
     rows, pieces = arrays["R"], arrays["Q"]
     for row, (start, stop) in enumerate(zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True)):
@@ -490,7 +490,7 @@ def vast_documents(folder: Path) -> Attempt:
         number, count = case.rng.choice((0, 3, 3, 3)), case.rng.choice((1, 2, 1 << 10, 1 << 20, 1 << 21))
         count = count if number == 3 else min(count, 1 << 10)
         case.note("size", (bits, number, count))
-        _make_vast(path, shard, 1 << bits)
+        make_vast(path, shard, 1 << bits)
         store = tokenfeed.open(path, backend=case.rng.choice(("pread", "mmap")))
         check(store.num_items == 1 << bits, "items")
         view = store.documents()
@@ -500,16 +500,20 @@ def vast_documents(folder: Path) -> Attempt:
     return attempt
 
 
-def _make_vast(path: Path, shard: Path, items: int) -> None:
-    """Documents of 16, 16 and 16 items, then one of all the rest; the last three-quarters of its file are a hole."""
+def make_vast(path: Path, shard: Path, items: int) -> None:
+    """Documents of 16, 16 and 16 items, then one of all the rest. Items, and anchors of more than 2**32, are a hole."""
     from tokenfeed.format.npy import build_header
 
     header = build_header(np.dtype("u1"), (), items)
     (shard / "tokens.npy").write_bytes(header)
     os.truncate(shard / "tokens.npy", len(header) + items)
-    anchors = build_header(np.dtype("<i8"), (), items // 4096)
-    (shard / "documents.anchors.npy").write_bytes(anchors)
-    os.truncate(shard / "documents.anchors.npy", len(anchors) + items // 4096 * 8)
+    num_anchors = -(-items // 4096)
+    anchors = build_header(np.dtype("<i8"), (), num_anchors)
+    with (shard / "documents.anchors.npy").open("wb") as file:
+        file.write(anchors)
+        if items < 1 << 32:
+            file.write(np.append(0, np.full(num_anchors - 1, 3)).tobytes())
+        file.truncate(len(anchors) + 8 * num_anchors)
     (shard / "documents.starts.npy").write_bytes(npy(np.array([0, 16, 32, 48])))
     manifest = Manifest.from_json((path / MANIFEST).read_bytes(), MANIFEST)
     (entry,) = manifest.shards or ()

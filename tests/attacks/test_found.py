@@ -24,7 +24,7 @@ def test_lengths_that_wrap_around_are_too_large(tmp_path, bits):
         for _ in range(4):
             writer.append({"tokens": np.zeros(64, np.uint8)}, documents=None)
     (shard,) = path.glob("part-*")
-    lies._make_vast(path, shard, 1 << 42)
+    lies.make_vast(path, shard, 1 << 42)
     with pytest.raises(TooLargeError, match="read fewer"):
         tokenfeed.open(path).documents().read(np.full(1 << bits, 3))
 
@@ -46,6 +46,6 @@ def test_verify_finds_plans_that_repeat_or_leave_out_items(store_path, lie):
     assert verify(store_path).ok
     arrays = {"R": np.load(plan / "rows.npy"), "Q": np.load(plan / "pieces.npy")}
     lies.PLAN_LIES[lie](arrays)
-    lies._write_plan(plan, PackRecord.load(plan), arrays)
+    lies.write_plan(plan, PackRecord.load(plan), arrays)
     (problem,) = verify(store_path).problems
     assert "repeat items" in problem or "pieces that cannot be" in problem
