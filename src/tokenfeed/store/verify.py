@@ -156,10 +156,14 @@ class _Verification:
     def _check_plan(self, folder: Path) -> None:
         """Check a packing plan. A damaged one can be made again."""
         record = PackRecord.load(folder)
-        parts = PackingPlan(folder, record).parts()
+        plan = PackingPlan(folder, record)
+        parts = plan.parts()
         checksums = {ROWS: record.rows_checksum, PIECES: record.pieces_checksum, SUMS: record.blocks_checksum}
         self.total += sum(part.file_bytes for part in parts.values())
-        self._check_files(parts, {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()})
+        files = {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()}
+        whole = self._check_files(parts, files)
+        if len(whole) == len(parts) and (problem := plan.check_rows()):
+            self._problem(folder, problem)
 
     def _check_files(self, parts: Mapping[str, Part], files: Mapping[str, FileRecord]) -> set[str]:
         """Check files and the checksums of their blocks. Returns the paths whose content can be checked further."""
