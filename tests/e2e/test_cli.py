@@ -9,7 +9,9 @@ import pytest
 
 import tokenfeed
 from command_line import run, run_process
-from golden import golden_texts, golden_tokenizer
+from golden import golden_texts, golden_tokenizer, golden_vocabulary
+from tokenfeed.errors import ArgumentError
+from tokenfeed.ui.subject import open_subject
 
 
 def test_inspect(store_path, plain):
@@ -144,6 +146,27 @@ def test_tokens_are_shown_as_text_and_nothing_is_cut_at_80_columns(tmp_path):
     assert "https://example.org/part-0/part-1" in flowing
     first = tokenizer.decode(view[int(tokenfeed.Run(tmp_path / "run.jsonl").trace(0)[0].index)].tokens)
     assert "".join(repr(first).split())[:40] in flowing
+
+
+def test_another_tokenizer_than_that_of_the_data_is_refused(tmp_path):
+    """It showed nonsense, without a word."""
+    tokenizer = golden_tokenizer()
+    other = tokenfeed.Tokenizer(golden_vocabulary("gpt2"))
+    tokenizer.save(tmp_path / "right")
+    other.save(tmp_path / "wrong")
+    with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, tokenizer=tokenizer.identity()) as writer:
+        writer.append({"tokens": tokenizer.encode(golden_texts()[0])})
+    with tokenfeed.Loader(tokenfeed.open(tmp_path / "store").windows(16), 2, run=tmp_path / "run.jsonl") as loader:
+        next(loader)
+    for arguments in (("inspect", tmp_path / "store"), ("trace", tmp_path / "run.jsonl", "--step", 0)):
+        assert run(*arguments, "--tokenizer", tmp_path / "right").returncode == 0
+        refused = run(*arguments, "--tokenizer", tmp_path / "wrong")
+        assert refused.returncode != 0
+        assert "was made with another tokenizer" in " ".join(refused.stderr.split())
+    for path in ("store", "run.jsonl"):
+        open_subject(str(tmp_path / path), tokenizer=str(tmp_path / "right"))
+        with pytest.raises(ArgumentError, match=rf"another tokenizer.* {tokenizer.digest}, .*{other.digest}"):
+            open_subject(str(tmp_path / path), tokenizer=str(tmp_path / "wrong"))
 
 
 def test_one_of_a_thing_is_said_in_the_singular(tmp_path):

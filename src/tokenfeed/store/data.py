@@ -48,7 +48,8 @@ class Data:
         self.spans = SpanTables({name: SpanTable(name, codec, self.reader) for name, codec in codecs.items()})
         """The span tables by name."""
         self.tokenizer = contents[0].manifest.tokenizer
-        """A name for what made the tokens; the digest of the tokenizer where `prepare` wrote the store."""
+        """A name for what made the tokens; where `prepare` wrote the store, `Tokenizer.identity`: the digest of the
+        tokenizer, and the tokens around every document."""
         self.provenance = contents[0].manifest.provenance
         """What its first writer had to say about where it comes from."""
         self.paths = list(paths)
