@@ -109,7 +109,8 @@ def _pack_into(folder: Path, data: Data, wanted: PackKey, progress: Progress | N
             covered = f"{items:,} of {wanted.items:,} items"
             raise CorruptionError(f"the spans of {wanted.table!r} cover {covered}. `tokenfeed verify` says where")
         rows.write(np.array([num_pieces]))
-        files = rows.finish(sync=True), pieces.finish(sync=True), write_sums(attempt / SUMS, (rows, pieces), sync=True)
+        with CheckedFile(attempt / SUMS, Column(DTYPES[SUMS])) as sums:
+            files = rows.finish(sync=True), pieces.finish(sync=True), write_sums(sums, (rows, pieces), sync=True)
         with writing(folder):
             (folder / RECORD).unlink(missing_ok=True)  # so that a mix of old and new files is never taken for a plan
             for name in (ROWS, PIECES, SUMS):
