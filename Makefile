@@ -25,7 +25,7 @@ demo: setup      ## text to a trained model in a minute; then by way of a store,
 	rm -rf demo-store
 	$(BIN)/tokenfeed demo --keep demo-store
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 test: setup      ## run the tests that every change waits for: at most six minutes on two cores
 	$(PYTEST)

@@ -48,7 +48,7 @@ class Documents(View):
     def lengths(self, indices: Ints) -> Ints:
         return self._table.locate(as_indices(indices))[1]
 
-    def announce(self, indices: Ints) -> None:
+    def announce(self, indices: Ints, *, block_bytes: int = 0) -> None:
         """Nothing is known ahead of reading: where documents lie must be read first."""
 
     def _join(self, others: Sequence["Documents"], data: Data) -> "Documents":
