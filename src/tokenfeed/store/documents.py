@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenfeed.store.data import Data, new_bytes
+from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.store.data import Data, new_bytes, offsets_of
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import DocumentsSpec
 from tokenfeed.store.view import StoreRows, View, as_indices
@@ -12,6 +13,7 @@ from tokenfeed.types import Array, Bools, Ints
 
 __all__ = ["Documents"]
 
+_MOST_BYTES = 1 << 48
 _MANY_ITEMS = 1 << 24
 """Above this size, the last item of each document is read before memory is allocated: span tables are untrusted."""
 
@@ -34,6 +36,9 @@ class Documents(View):
         first_items, lengths = self._table.locate(numbers)
         rows = _DocumentRows(self, numbers, first_items, lengths)
         if rows.offsets[-1] > _MANY_ITEMS:
+            if self.column_set.buffer_bytes(int(rows.offsets[-1])) > _MOST_BYTES:
+                many = f"{quantity(numbers.size, 'document')} of {int(rows.offsets[-1]):,} items"
+                raise ArgumentError(f"{many} do not fit into memory; read fewer at once")
             items = (first_items + lengths - 1)[lengths > 0]
             buffer = new_bytes(self.column_set.buffer_bytes(items.size))
             self.reader.read_ragged(items, np.arange(items.size + 1), self.column_set.request, buffer)
@@ -51,7 +56,7 @@ class Documents(View):
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         if table not in (None, self.spec.table):
             first_items, lengths = self._locate_spans(documents, table)
-            return np.unique(self._table.find(first_items, np.concatenate(([0], np.cumsum(lengths)))).numbers)
+            return np.unique(self._table.find(first_items, offsets_of(lengths)).numbers)
         numbers = as_indices(documents)
         self._table.locate(numbers)  # raises where there is no such document
         return np.unique(numbers)
@@ -65,7 +70,7 @@ class _DocumentRows(StoreRows):
 
     def __init__(self, view: Documents, indices: Ints, first_items: Ints, lengths: Ints) -> None:
         super().__init__(view, indices)
-        self._offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        self._offsets = offsets_of(lengths)
         self._extents = first_items, self._offsets
 
     @property

@@ -2,14 +2,16 @@
 
 import contextlib
 import io
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
-from tokenfeed.errors import TokenfeedError, quantity
+from tokenfeed.errors import MissingError, TokenfeedError, quantity
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
 from tokenfeed.format.records import check_signature
@@ -20,7 +22,7 @@ from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STA
 from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
-from tokenfeed.storage.local import reading
+from tokenfeed.storage.local import open_binary, reading
 from tokenfeed.storage.objects import open_file
 from tokenfeed.store.packed import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
 from tokenfeed.store.resolve import resolve
@@ -34,6 +36,7 @@ from tokenfeed.store.sealing import (
     record_file,
 )
 from tokenfeed.store.shards import NativeShard
+from tokenfeed.store.store import open_unfinished
 from tokenfeed.types import Ints
 
 __all__ = ["VerifyReport", "verify"]
@@ -41,6 +44,7 @@ __all__ = ["VerifyReport", "verify"]
 _SLICE_BYTES = 1 << 24
 _SLICE_ITEMS = _SLICE_BYTES // 8
 _SLICE_ANCHORS = 1 << 16
+_SLICE_ROWS = 1 << 16
 _SHOWN = 8
 
 
@@ -166,15 +170,44 @@ class _Verification:
         if folder.local is not None:
             for path in sorted(folder.local.glob(f".packed-*/{RECORD}")):
                 with self._noting():
-                    self._check_plan(path.parent)
+                    self._check_plan(folder, path.parent)
 
-    def _check_plan(self, folder: Path) -> None:
+    def _check_plan(self, store: Folder, folder: Path) -> None:
         """Check a packing plan. A damaged one can be made again."""
         record = PackRecord.load(folder)
         parts = PackingPlan(folder, record).parts()
         checksums = {ROWS: record.rows_checksum, PIECES: record.pieces_checksum, SUMS: record.blocks_checksum}
         self.total += sum(part.file_bytes for part in parts.values())
-        self._check_files(parts, {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()})
+        files = {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()}
+        if len(self._check_files(parts, files)) == len(parts):
+            self._check_coverage(store, folder, record)
+
+    def _check_coverage(self, store: Folder, folder: Path, record: PackRecord) -> None:
+        """Check that every item is in one row. In constant memory, whatever the number of documents.
+
+        Pieces [a, b) cover [0, n) once if and only if all a, and n, are the same numbers as 0, and all b, in whatever
+        order; which sums of a hash tell that nobody can foresee.
+        """
+        split = folder.name.removeprefix(f".packed-{record.table}-{record.length}").removeprefix(".")
+        packed = None
+        for name in (split,) if split else ("all", None):
+            with contextlib.suppress(MissingError):
+                opened = open_unfinished(str(store), split=name)[0]
+                if opened.identity == record.identity:
+                    packed = opened.packed(record.length, table=record.table, cache=folder)
+                    break
+        if packed is None:
+            self.report.notes.append(f"{folder} is a plan of other data than the store holds now; pack again")
+            return
+        key = np.frombuffer(secrets.token_bytes(16), np.uint64)
+        balance = _hash(np.array([0]), key) - _hash(np.array([record.items]), key)
+        for first in range(0, len(packed), _SLICE_ROWS):
+            first_items, offsets = packed.rows(np.arange(first, min(first + _SLICE_ROWS, len(packed)))).extents
+            is_piece = first_items >= 0
+            begins = first_items[is_piece]
+            balance += _hash(begins + np.diff(offsets)[is_piece], key) - _hash(begins, key)
+        if balance % (1 << 64):
+            self._problem(folder, "its rows repeat some items or leave some out. Pack again; the result is right")
 
     def _check_files(self, parts: Mapping[str, Part], files: Mapping[str, FileRecord]) -> set[str]:
         """Check files and the checksums of their blocks. Returns the paths whose content can be checked further."""
@@ -236,7 +269,7 @@ class _Verification:
     def _check_table(self, shard: NativeShard, table: str) -> None:
         num_spans, num_items, parts = shard.num_spans(table), shard.num_items, shard.span_parts(table)
         starts = parts[STARTS]
-        previous = 0
+        previous, num_problems = 0, len(self.report.problems)
         for first, values in _slices(starts):
             if first == 0 and values[0] != 0:
                 self._problem(starts.path, f"the first span starts at item {values[0]}, expected 0")
@@ -246,23 +279,28 @@ class _Verification:
         if previous > num_items or (num_items > 0 and num_spans == 0):
             spans, items = quantity(num_spans, "span"), quantity(num_items, "item")
             self._problem(starts.path, f"has {spans}, the last from item {previous}, but the shard has {items}")
-        elif num_items > 0:
-            self._check_anchors(starts, num_spans, parts[ANCHORS])
+        elif num_items > 0 and len(self.report.problems) == num_problems:
+            self._check_anchors(starts, num_items, parts[ANCHORS])
         if len(parts) > OFFSETS:
             self._check_offsets(parts[OFFSETS], parts[PAYLOAD].file_bytes)
 
-    def _check_anchors(self, starts: Part, num_spans: int, anchors: Part) -> None:
-        for first, values in _slices(anchors, _SLICE_ANCHORS):
-            if values.min() < 0 or values.max() >= num_spans or _falls(values):
-                self._problem(anchors.path, f"anchors {first} to {first + len(values)} are not sorted span numbers")
-                continue
-            low, high = int(values[0]), int(values[-1])
-            nearby = _numbers(starts, low, min(high + 2, num_spans))
-            positions = (first + np.arange(len(values))) * ANCHOR_ITEMS
-            wrong = np.flatnonzero(low + np.searchsorted(nearby, positions, side="right") - 1 != values)
-            if wrong.size:
-                at = int(wrong[0])
-                self._problem(anchors.path, f"anchor {first + at} is span {values[at]}, which does not cover its item")
+    def _check_anchors(self, starts: Part, num_items: int, anchors: Part) -> None:
+        """Compare anchors with starts that are in order. Both are read in slices, however many spans are empty."""
+        count = (starts.file_bytes - starts.byte_start) // 8
+        for first, values in _slices(starts):
+            stop = first + len(values)
+            next_start = num_items if stop == count else int(_numbers(starts, stop, stop + 1)[0])
+            begin, end = -(-int(values[0]) // ANCHOR_ITEMS), -(-next_start // ANCHOR_ITEMS)
+            for low in range(begin, end, _SLICE_ANCHORS):  # those of items from this slice's first to the next one's
+                high = min(end, low + _SLICE_ANCHORS)
+                found = _numbers(anchors, low, high)
+                expected = first + np.searchsorted(values, np.arange(low, high) * ANCHOR_ITEMS, side="right") - 1
+                wrong = np.flatnonzero(found != expected)
+                if wrong.size:
+                    at = int(wrong[0])
+                    self._problem(
+                        anchors.path, f"anchor {low + at} is span {found[at]}; span {expected[at]} covers its item"
+                    )
 
     def _check_offsets(self, offsets: Part, payload_bytes: int) -> None:
         previous, gap = 0, False
@@ -278,6 +316,13 @@ class _Verification:
         if gap or previous != payload_bytes:
             last = ~previous if gap else previous
             self._problem(offsets.path, f"the last offset is {last:,}, but there are {payload_bytes:,} payload bytes")
+
+
+def _hash(numbers: Ints, key: npt.NDArray[np.uint64]) -> int:
+    """The sum of the numbers' hashes by a secret key, modulo 2**64."""
+    words = (numbers.astype(np.uint64) ^ key[0]) * np.uint64(0xD6E8FEB86659FD93)
+    words = (words ^ (words >> np.uint64(32)) ^ key[1]) * np.uint64(0x9E3779B185EBCA87)
+    return int((words ^ (words >> np.uint64(29))).sum(dtype=np.uint64))
 
 
 def _list_blocks(blocks: Ints) -> str:
@@ -313,7 +358,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         with io.BufferedReader(open_file(path)) as file:
             yield file
     else:
-        with reading(path), Path(path).open("rb") as file:
+        with reading(path), open_binary(path) as file:
             yield file
 
 
