@@ -149,7 +149,7 @@ class _DocumentWriter:
             return
         if portion.begins:
             assert self._tokenizer is not None
-            self._long = _LongDocument(self._tokenizer.vocabulary.pattern, portion.kept[0])
+            self._long = _LongDocument(self._tokenizer, portion.kept[0])
         assert self._long is not None, "the first piece of a document begins it"
         self._add_piece(self._long, portion.texts[0], ends=portion.ends)
 
@@ -209,7 +209,7 @@ class _DocumentWriter:
                 payload = {"documents": spans}
             elif isinstance(spans, Characters):
                 assert self._tokenizer is not None
-                tables[table] = spans.to_tokens(text, tokens, self._tokenizer.token_bytes)
+                tables[table] = spans.to_tokens(text, self._tokenizer.count_bytes(tokens))
             else:
                 tables[table] = spans
         writer = self._writer_of(split)
@@ -259,13 +259,13 @@ class _DocumentWriter:
 class _LongDocument:
     """A document that has not been read to its end."""
 
-    def __init__(self, pattern: str, kept: Kept) -> None:
+    def __init__(self, tokenizer: Tokenizer, kept: Kept) -> None:
         self.kept = kept
         self.head = ""
         """Its first characters, which decide its split."""
         self.is_begun = False
         """Whether some of it is written."""
-        self._text = LongText(pattern)
+        self._text = LongText(tokenizer)
         self._ready: list[str] = []
 
     def add(self, piece: str, ends: bool) -> str:

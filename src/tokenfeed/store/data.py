@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, MissingError, quantity
+from tokenfeed.errors import ArgumentError, FitError, MissingError, TooLargeError, quantity
 from tokenfeed.format.codecs import Codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
@@ -186,12 +186,12 @@ def offsets_of(lengths: Ints) -> Ints:
     Lengths come from files. A sum that wrapped around would be small, and the memory for it too.
     """
     if lengths.size and int(lengths.max()) >= _MOST_ITEMS // lengths.size and sum(lengths.tolist()) >= _MOST_ITEMS:
-        raise ArgumentError(
-            f"{quantity(lengths.size, 'row')} hold 2**62 items or more together, the longest {int(lengths.max()):,}; "
-            "read fewer at once"
-        )
+        raise TooLargeError(f"{quantity(lengths.size, 'row')} of up to {int(lengths.max()):,} items: read fewer")
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
 
 
 def new_bytes(num_bytes: int) -> Bytes:
-    return np.empty(num_bytes, np.uint8)
+    try:
+        return np.empty(num_bytes, np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: beyond 2**63
+        raise TooLargeError(f"the samples have {num_bytes:,} bytes, which do not fit memory: read fewer") from error

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.store.data import Data, new_bytes, offsets_of
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import DocumentsSpec
@@ -13,7 +12,6 @@ from tokenfeed.types import Array, Bools, Ints
 
 __all__ = ["Documents"]
 
-_MOST_BYTES = 1 << 48
 _MANY_ITEMS = 1 << 24
 """Above this size, the last item of each document is read before memory is allocated: span tables are untrusted."""
 
@@ -36,9 +34,6 @@ class Documents(View):
         first_items, lengths = self._table.locate(numbers)
         rows = _DocumentRows(self, numbers, first_items, lengths)
         if rows.offsets[-1] > _MANY_ITEMS:
-            if self.column_set.buffer_bytes(int(rows.offsets[-1])) > _MOST_BYTES:
-                many = f"{quantity(numbers.size, 'document')} of {int(rows.offsets[-1]):,} items"
-                raise ArgumentError(f"{many} do not fit into memory; read fewer at once")
             items = (first_items + lengths - 1)[lengths > 0]
             buffer = new_bytes(self.column_set.buffer_bytes(items.size))
             self.reader.read_ragged(items, np.arange(items.size + 1), self.column_set.request, buffer)
@@ -47,7 +42,7 @@ class Documents(View):
     def lengths(self, indices: Ints) -> Ints:
         return self._table.locate(as_indices(indices))[1]
 
-    def announce(self, indices: Ints) -> None:
+    def announce(self, indices: Ints, *, block_bytes: int = 0) -> None:
         """Nothing is known ahead of reading: where documents lie must be read first."""
 
     def _join(self, others: Sequence["Documents"], data: Data) -> "Documents":

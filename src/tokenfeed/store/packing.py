@@ -24,6 +24,7 @@ from tokenfeed.storage.local import replace_bytes, sync_folder, writing
 from tokenfeed.store.data import Data
 from tokenfeed.store.packed import DTYPES, PIECES, RECORD, ROWS, SUMS, PackKey, PackRecord, plan_folders
 from tokenfeed.store.shard_writer import CheckedFile, write_sums
+from tokenfeed.store.shards import check_records
 from tokenfeed.types import Ints
 
 __all__ = ["PackReport", "Progress", "pack", "pack_block"]
@@ -124,6 +125,7 @@ def _pack_into(folder: Path, data: Data, wanted: PackKey, progress: Progress | N
 
 def _length_reader(data: Data, table: str) -> ReadLengths:
     """A function that reads the lengths of spans of a table."""
+    check_records(data.shards)
     shards, starts, remote = data.shards, (data.reader.starts, data.reader.span_starts(table)), data.reader.remote
     files = FileTable(len(shards), lambda number: shards[number].span_parts(table)[0], max_open_files=0, remote=remote)
 

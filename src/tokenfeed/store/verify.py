@@ -2,16 +2,14 @@
 
 import contextlib
 import io
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
-from tokenfeed.errors import MissingError, TokenfeedError, quantity
+from tokenfeed.errors import TokenfeedError, quantity
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
 from tokenfeed.format.records import check_signature
@@ -36,7 +34,6 @@ from tokenfeed.store.sealing import (
     record_file,
 )
 from tokenfeed.store.shards import NativeShard
-from tokenfeed.store.store import open_unfinished
 from tokenfeed.types import Ints
 
 __all__ = ["VerifyReport", "verify"]
@@ -44,7 +41,6 @@ __all__ = ["VerifyReport", "verify"]
 _SLICE_BYTES = 1 << 24
 _SLICE_ITEMS = _SLICE_BYTES // 8
 _SLICE_ANCHORS = 1 << 16
-_SLICE_ROWS = 1 << 16
 _SHOWN = 8
 
 
@@ -170,44 +166,19 @@ class _Verification:
         if folder.local is not None:
             for path in sorted(folder.local.glob(f".packed-*/{RECORD}")):
                 with self._noting():
-                    self._check_plan(folder, path.parent)
+                    self._check_plan(path.parent)
 
-    def _check_plan(self, store: Folder, folder: Path) -> None:
+    def _check_plan(self, folder: Path) -> None:
         """Check a packing plan. A damaged one can be made again."""
         record = PackRecord.load(folder)
-        parts = PackingPlan(folder, record).parts()
+        plan = PackingPlan(folder, record)
+        parts = plan.parts()
         checksums = {ROWS: record.rows_checksum, PIECES: record.pieces_checksum, SUMS: record.blocks_checksum}
         self.total += sum(part.file_bytes for part in parts.values())
         files = {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()}
-        if len(self._check_files(parts, files)) == len(parts):
-            self._check_coverage(store, folder, record)
-
-    def _check_coverage(self, store: Folder, folder: Path, record: PackRecord) -> None:
-        """Check that every item is in one row. In constant memory, whatever the number of documents.
-
-        Pieces [a, b) cover [0, n) once if and only if all a, and n, are the same numbers as 0, and all b, in whatever
-        order; which sums of a hash tell that nobody can foresee.
-        """
-        split = folder.name.removeprefix(f".packed-{record.table}-{record.length}").removeprefix(".")
-        packed = None
-        for name in (split,) if split else ("all", None):
-            with contextlib.suppress(MissingError):
-                opened = open_unfinished(str(store), split=name)[0]
-                if opened.identity == record.identity:
-                    packed = opened.packed(record.length, table=record.table, cache=folder)
-                    break
-        if packed is None:
-            self.report.notes.append(f"{folder} is a plan of other data than the store holds now; pack again")
-            return
-        key = np.frombuffer(secrets.token_bytes(16), np.uint64)
-        balance = _hash(np.array([0]), key) - _hash(np.array([record.items]), key)
-        for first in range(0, len(packed), _SLICE_ROWS):
-            first_items, offsets = packed.rows(np.arange(first, min(first + _SLICE_ROWS, len(packed)))).extents
-            is_piece = first_items >= 0
-            begins = first_items[is_piece]
-            balance += _hash(begins + np.diff(offsets)[is_piece], key) - _hash(begins, key)
-        if balance % (1 << 64):
-            self._problem(folder, "its rows repeat some items or leave some out. Pack again; the result is right")
+        whole = self._check_files(parts, files)
+        if len(whole) == len(parts) and (problem := plan.check_rows()):
+            self._problem(folder, problem)
 
     def _check_files(self, parts: Mapping[str, Part], files: Mapping[str, FileRecord]) -> set[str]:
         """Check files and the checksums of their blocks. Returns the paths whose content can be checked further."""
@@ -316,13 +287,6 @@ class _Verification:
         if gap or previous != payload_bytes:
             last = ~previous if gap else previous
             self._problem(offsets.path, f"the last offset is {last:,}, but there are {payload_bytes:,} payload bytes")
-
-
-def _hash(numbers: Ints, key: npt.NDArray[np.uint64]) -> int:
-    """The sum of the numbers' hashes by a secret key, modulo 2**64."""
-    words = (numbers.astype(np.uint64) ^ key[0]) * np.uint64(0xD6E8FEB86659FD93)
-    words = (words ^ (words >> np.uint64(32)) ^ key[1]) * np.uint64(0x9E3779B185EBCA87)
-    return int((words ^ (words >> np.uint64(29))).sum(dtype=np.uint64))
 
 
 def _list_blocks(blocks: Ints) -> str:

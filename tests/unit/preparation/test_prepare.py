@@ -80,7 +80,7 @@ def test_the_bytes_are_the_same_for_any_workers_and_engine_of_the_tokenizer(inpu
     options = {"slice_bytes": 15_000, "shard_bytes": 20_000, "val": 0.2, "keep": ["url"]}
     prepare(folder, tmp_path / "one", **options)
     prepare(folder, tmp_path / "two", workers=2, **options)
-    prepare(folder, tmp_path / "three", workers=3, **options, tokenizer=golden_tokenizer("fastokens"))
+    prepare(folder, tmp_path / "three", workers=3, **options, tokenizer=golden_tokenizer("tiktoken"))
     expected = picture(tmp_path / "one")
     assert len([name for name in expected if name.endswith("shard.json")]) > 8
     assert picture(tmp_path / "two") == expected
@@ -275,7 +275,7 @@ def test_long_documents_come_in_pieces(tmp_path, workers, monkeypatch):
     text = "".join(words[number] for number in rng.integers(0, len(words), 1_100_000))
     document = {"text": text, "url": "long"}
     write_jsonl(tmp_path / "text.jsonl", [*make_documents(3), document, {"text": "end", "url": "end"}])
-    tokenizer = golden_tokenizer("fastokens")
+    tokenizer = golden_tokenizer()
     options = {"keep": ["url"], "bos": "<|bos|>", "eos": "<|bos|>"}
     prepare(tmp_path / "text.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=workers, **options)
     made = {payload["url"]: tokens for tokens, payload in contents(tmp_path / "store")}
