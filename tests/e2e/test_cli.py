@@ -12,6 +12,7 @@ from command_line import run, run_process
 from golden import golden_texts, golden_tokenizer, golden_vocabulary
 from tokenfeed.errors import ArgumentError
 from tokenfeed.ui.subject import open_subject
+from tokenfeed.store.sealing import load_manifest
 
 
 def test_inspect(store_path, plain):
@@ -176,3 +177,20 @@ def test_one_of_a_thing_is_said_in_the_singular(tmp_path):
     assert "1 shard," in told
     assert "1 row of" in told
     assert not re.search(r"\b1 (shards|rows|spans|files|documents|problems)\b", told)
+
+
+def test_seal_and_combine(tmp_path):
+    for name in ("a", "b"):
+        with tokenfeed.Writer(tmp_path / name, columns={"tokens": "u2"}, seal=False) as writer:
+            writer.append({"tokens": [1, 2, 3]})
+        assert load_manifest(tmp_path / name).shards is None
+        done = run("seal", tmp_path / name)
+        assert (done.returncode, "is sealed: 1 shard, 3 items" in done.stdout) == (0, True), done
+        assert len(load_manifest(tmp_path / name).shards) == 1
+    done = run("combine", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "both")
+    assert (done.returncode, "combines 2 stores: 2 shards, 6 items" in done.stdout) == (0, True), done
+    assert tokenfeed.open(tmp_path / "both").num_items == 6
+    assert json.loads(run("seal", tmp_path / "a", "--json").stdout)["items"] == 3
+    again = run("combine", tmp_path / "a", "-o", tmp_path / "both")
+    assert (again.returncode, "already holds a store" in again.stderr) == (2, True)
+    assert "combined store, which has no shards to seal" in run("seal", tmp_path / "both").stderr
