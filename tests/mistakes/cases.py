@@ -100,7 +100,10 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ("weights that name no source", 'loader.amend(weights={"wbe": 1.0})'),
         ("a new source without weights", 'loader.amend(sources={"code": view})'),
         ("a new source that weights forget", 'loader.amend(sources={"code": view}, weights={"web": 1.0})'),
-        ("a new source of another tokenizer", 'loader.amend(sources={"b": other.windows(8)}, weights={"a": 1, "b": 1})'),
+        (
+            "a new source of another tokenizer",
+            'loader.amend(sources={"b": other.windows(8)}, weights={"a": 1, "b": 1})',
+        ),
         ("a store that has not grown", "loader.amend(grown=store)"),
         ("a store that grew, and is another", "loader.amend(grown=other)"),
         ("a path instead of the grown store", 'loader.amend(grown="store")'),

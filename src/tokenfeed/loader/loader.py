@@ -13,7 +13,7 @@ from tokenfeed.loader.memory import Buffers
 from tokenfeed.loader.reading import StepReader, Steps, announced, check_changes, find_eras, make_steps
 from tokenfeed.plan.amending import Grown, NewSource, Weights
 from tokenfeed.plan.mixing import Limits, Mixture
-from tokenfeed.plan.permutation import Shuffle
+from tokenfeed.plan.permutation import Locality, Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import BatchSizes
@@ -104,17 +104,41 @@ class Loader(Delivery):
         """Read what this plan says from the next batch on."""
         eras = find_eras(plan)
         stop = plan.end if self._epochs is None else plan.count(self._epochs)
-        rank, world_size = self.rank, self.world_size
-        steps = StepReader(plan, eras, rank=rank, world_size=world_size, stop=stop, collate=self._collate)
         self.close()
-        self.plan, self._stop, self._steps = plan, stop, steps
-        steps.use_buffers(self._buffers)
+        self.plan, self._stop = plan, stop
         self._changes = [era.start for era in eras[1:]]
         view = eras[-1].view
         self._reader = view.reader
         self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, view.sample_bytes))
         fitting = min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
         self._prefetch = fitting if self._asked_prefetch is None else self._asked_prefetch
+        self._steps = StepReader(
+            plan,
+            eras,
+            rank=self.rank,
+            world_size=self.world_size,
+            stop=stop,
+            collate=self._collate,
+            block_bytes=self._prepare_blocks(plan.shuffle, eras[-1].views),
+        )
+        self._steps.use_buffers(self._buffers)
+
+    def _prepare_blocks(self, shuffle: Shuffle, views: Sequence[View]) -> int:
+        """Bytes of remote data that are fetched at once because the order has need of neighbours; 0 where it has none.
+
+        An eighth of a block of the order: the two do not begin at the same places. What is fetched is kept in memory
+        until it was used, for 3 · `tile` blocks, and those of the samples that are read ahead. Where several ranks take
+        the samples of a block, and no cache keeps what one of them fetches for another, each fetches its own samples.
+        """
+        remote = self._reader.remote
+        if remote is None or not isinstance(shuffle, Locality) or (self.world_size > 1 and remote.cache is None):
+            return 0
+        ahead = (self._prefetch + 2) * self.batch_sizes.at(0)
+        blocks = [shuffle.block * view.spec.samples_per_group * view.stored_bytes for view in views]
+        kept = (3 * shuffle.tile * block + ahead * view.stored_bytes for block, view in zip(blocks, views, strict=True))
+        whole = (len(view) * view.stored_bytes for view in views)
+        self._reader.keep(sum(map(min, kept, whole)) * 9 // 8)
+        return min(remote.request_bytes, 1 << max(0, min(blocks).bit_length() - 4))
 
     def amend(
         self,
@@ -232,7 +256,7 @@ class Loader(Delivery):
             return (batch for steps in coming for batch in read(steps)), coming.close
         ahead: Iterator[Steps] = coming
         if self._reader.remote is not None:  # what a quarter of its memory holds is asked for in advance
-            most = self._reader.remote.memory_bytes // 4 // self._batch_bytes
+            most = self._reader.memory_bytes // 4 // self._batch_bytes
             ahead = announced(coming, self._steps.announce, max(1, min(self._prefetch, most)))
         feed = Feed(ahead, self._steps, depth=self._prefetch, per_job=together, threads=self._threads)
         return feed, feed.close

@@ -132,6 +132,7 @@ class Era(NamedTuple):
     """First sample of the run."""
     view: View
     """Samples of all sources, one source after the other."""
+    views: Sequence[View]
     first_samples: Ints
     """Number in that view of the first sample of each source."""
     masks: Masks | None
@@ -143,7 +144,7 @@ def find_eras(plan: Plan) -> list[Era]:
     for start, views in plan.open_eras():
         firsts = np.cumsum([0, *(len(view) for view in views)])[:-1]
         joined = views[0].join(views[1:]) if len(views) > 1 else views[0]
-        eras.append(Era(start, joined, firsts, find_masks(plan, views)))
+        eras.append(Era(start, joined, views, firsts, find_masks(plan, views)))
     return eras
 
 
@@ -159,13 +160,16 @@ class StepReader:
         world_size: int,
         stop: int | None,
         collate: Callable[[HostBatch], Any] | None,
+        block_bytes: int = 0,
     ) -> None:
+        """`block_bytes` is that of `announce`."""
         self._plan = plan
         self._eras = eras
         self._rank = rank
         self._world_size = world_size
         self._stop = stop
         self._collate = collate
+        self._block_bytes = block_bytes
         self._source_names = tuple(source.name for source in plan.sources)
         self._is_joined = len(plan.sources) > 1
         self.use_buffers(Buffers())
@@ -181,7 +185,7 @@ class StepReader:
         with contextlib.suppress(Exception):  # an error is raised when the steps have their turn
             sources, _, indices = self._plan.locate(self._samples_of(steps))
             era = self._era(steps)
-            era.view.announce(self._joined(era, sources, indices))
+            era.view.announce(self._joined(era, sources, indices), block_bytes=self._block_bytes)
 
     def _samples_of(self, steps: Steps) -> Ints:
         samples = rows_of(steps.start, sum(steps.sizes), self._rank, self._world_size)
