@@ -11,8 +11,8 @@ import tokenfeed
 from command_line import run, run_process
 from golden import golden_texts, golden_tokenizer, golden_vocabulary
 from tokenfeed.errors import ArgumentError
-from tokenfeed.ui.subject import open_subject
 from tokenfeed.store.sealing import load_manifest
+from tokenfeed.ui.subject import open_subject
 
 
 def test_inspect(store_path, plain):
