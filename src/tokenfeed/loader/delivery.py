@@ -24,8 +24,8 @@ __all__ = ["AS_DATASET", "Delivery", "PlacedBatch", "PlacedLoader", "Stats", "ch
 Placed = TypeVar("Placed", bound="PlacedBatch")
 
 AS_DATASET = (
-    "Where torch wants a dataset: DataLoader(tokenfeed.torch.as_dataset(loader), batch_size=None); a Trainer of "
-    "transformers takes that from its get_train_dataloader"
+    "Where torch wants a dataset: DataLoader(tokenfeed.torch.as_dataset(loader), batch_size=None); for a Trainer of "
+    "transformers or TRL, take the one in tokenfeed.integrations"
 )
 """What to do instead of giving a loader to torch as a dataset."""
 
@@ -63,6 +63,11 @@ class Stats:
     @property
     def wait_fraction(self) -> float:
         return self.wait_seconds / self.wall_seconds if self.wall_seconds else 0.0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the settings, and what to change."""
+        return (self.remote.warning,) if self.remote is not None and self.remote.warning else ()
 
     @property
     def headroom(self) -> float:

@@ -15,7 +15,7 @@ from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters, MapFunction, MapOrigin, Span, tile
 from tokenfeed.preparation.records import Counts, Recipe, Record, slice_name
 from tokenfeed.preparation.tokens import TokenPortion
-from tokenfeed.preparation.workplace import Workplace, hold
+from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.writer import Writer
 from tokenfeed.text.sources.portions import Portion, TextRules
 from tokenfeed.text.sources.splitting import HASHED_CHARACTERS, is_val
@@ -54,7 +54,7 @@ class WorkerSetup:
     map: MapOrigin | None = None
 
     def open_writer(self, name: str | None, split: str | None, function: MapFunction | None) -> Writer:
-        """A writer of shards of one split, which leaves the manifest alone."""
+        """A writer of shards of one split, which leaves the manifest alone and makes again what may be there."""
         documents = "json" if self.recipe.keep else None
         return Writer(
             self.out,
@@ -64,9 +64,10 @@ class WorkerSetup:
             split=split,
             name=name,
             shard_bytes=self.recipe.shard_bytes,
-            tokenizer=self.recipe.tokenizer,
+            tokenizer=self.recipe.identity,
             provenance=self.provenance,
             seal=False,
+            redo=name is not None,
         )
 
 
@@ -80,10 +81,11 @@ class SliceMaker:
         self._workplace = Workplace(setup.out)
 
     def make(self, task: Task, tell: Tell) -> Record:
-        """Shards and record of one slice. What a killed worker left of it is removed first."""
+        """Shards and record of one slice, unless another run has made them meanwhile."""
         try:
-            with hold(self._workplace.lock, exclusive=False):
-                return self._make(task, tell)
+            with self._workplace.lock as lock:
+                lock.take(exclusive=False)
+                return self._workplace.find_record(task.slice, task.file.digest) or self._make(task, tell)
         except Exception as error:
             error.add_note(f"while {task.name} was being made")
             raise
@@ -94,10 +96,9 @@ class SliceMaker:
         splits = ("train", "val") if task.file.split == "train" and recipe.val else (task.file.split,)
         names = {split: name if split is None else f"{name}-{split}" for split in splits}
         rules = TextRules(recipe.text_column, recipe.keep, setup.on_error, whole=self._function is not None)
-        self._workplace.remove_shards(names.values())
         record = Record(task.slice, task.file.digest)
+        writers: dict[str | None, Writer] = {}
         with ExitStack() as stack:
-            writers: dict[str | None, Writer] = {}
 
             def writer_of(split: str | None) -> Writer:
                 if split not in writers:
@@ -110,7 +111,8 @@ class SliceMaker:
                 documents.add(portion)
                 record.problems += portion.problems
                 tell(record.counts)
-        record.shards = dict(self._workplace.made_shards(names.values()))
+        made = [shard for writer in writers.values() for shard in writer.shards.items()]
+        record.shards = dict(sorted(made))
         self._workplace.put_record(record)
         return record
 
@@ -217,7 +219,7 @@ class _DocumentWriter:
                 payload = {"documents": spans}
             elif isinstance(spans, Characters):
                 assert self._tokenizer is not None
-                tables[table] = spans.to_tokens(text, tokens, self._tokenizer.token_bytes)
+                tables[table] = spans.to_tokens(text, self._tokenizer.count_bytes(tokens))
             else:
                 tables[table] = spans
         writer = self._writer_of(split)

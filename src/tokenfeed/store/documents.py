@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenfeed.store.data import Data, new_bytes
+from tokenfeed.store.data import Data, new_bytes, offsets_of
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import DocumentsSpec
 from tokenfeed.store.view import StoreRows, View, as_indices
@@ -42,7 +42,7 @@ class Documents(View):
     def lengths(self, indices: Ints) -> Ints:
         return self._table.locate(as_indices(indices))[1]
 
-    def announce(self, indices: Ints) -> None:
+    def announce(self, indices: Ints, *, block_bytes: int = 0) -> None:
         """Nothing is known ahead of reading: where documents lie must be read first."""
 
     def _join(self, others: Sequence["Documents"], data: Data) -> "Documents":
@@ -51,7 +51,7 @@ class Documents(View):
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         if table not in (None, self.spec.table):
             first_items, lengths = self._locate_spans(documents, table)
-            return np.unique(self._table.find(first_items, np.concatenate(([0], np.cumsum(lengths)))).numbers)
+            return np.unique(self._table.find(first_items, offsets_of(lengths)).numbers)
         numbers = as_indices(documents)
         self._table.locate(numbers)  # raises where there is no such document
         return np.unique(numbers)
@@ -65,7 +65,7 @@ class _DocumentRows(StoreRows):
 
     def __init__(self, view: Documents, indices: Ints, first_items: Ints, lengths: Ints) -> None:
         super().__init__(view, indices)
-        self._offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        self._offsets = offsets_of(lengths)
         self._extents = first_items, self._offsets
 
     @property

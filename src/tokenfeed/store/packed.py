@@ -17,8 +17,8 @@ from tokenfeed.format.records import Digest, check_signature, parse, sign
 from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.storage.files import FileTable, Part
-from tokenfeed.storage.local import read_bytes, reading
-from tokenfeed.store.data import Data
+from tokenfeed.storage.local import open_binary, read_bytes, reading
+from tokenfeed.store.data import Data, offsets_of
 from tokenfeed.store.shards import NativeShard, npy_part, with_sums
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import PACKING_ALGORITHM, PackedSpec
@@ -36,6 +36,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 _LARGEST_RECORD = 1 << 16
 _SLICE = 1 << 20
+_CHECKED_ROWS = 1 << 16
 
 
 class PackKey(NamedTuple):
@@ -115,7 +116,7 @@ class PackingPlan(NamedTuple):
         """
         part, computed = self.parts()[name], Checksum()
         expected = self.record.rows_checksum if name == ROWS else self.record.pieces_checksum
-        with reading(part.path), Path(part.path).open("rb") as file:
+        with reading(part.path), open_binary(part.path) as file:
             file.seek(part.byte_start)  # the header was checked when the file was opened
             while (entries := np.fromfile(file, DTYPES[name], _SLICE)).size:
                 computed.update(entries)
@@ -125,6 +126,47 @@ class PackingPlan(NamedTuple):
                 f"{part.path} is damaged: its checksum is {computed.hexdigest()}, expected {expected}. Pack again; the "
                 "result is the same"
             )
+
+    def check_rows(self) -> str | None:
+        """What is wrong with its rows, in words: each item of the store must be in one, and in one alone.
+
+        One pass in slices, O(1) memory. Pieces are steps from their first item to their end. They lead from item 0 to
+        the end, and each item is passed once, if and only if every place but these two is left as often as it is
+        reached. Sums of hashes tell; their key is drawn here, so that nobody can have made a plan for it.
+        """
+        table = np.zeros(2, pieces.PLAN)
+        record = self.record
+        table["first_row"][1], table["num_pieces"][0], table["num_items"][0] = record.rows, record.pieces, record.items
+        files = FileTable(pieces.PLAN_FILES, partial(_describe_file, [self]))
+        for number in range(pieces.PLAN_FILES):
+            files.open(number)
+        key = np.frombuffer(os.urandom(16), np.uint64) | np.uint64(1)
+        left, reached = _hash_places(np.array([record.items]), key), _hash_places(np.array([0]), key)
+        num_pieces = 0
+        for first in range(0, record.rows, _CHECKED_ROWS):
+            numbers = np.arange(first, min(first + _CHECKED_ROWS, record.rows))
+            status, file, row, _, first_items, offsets = pieces.find_pieces(
+                numbers, files.rows, table, record.length + 1
+            )
+            if status == posix.BAD_SPANS:
+                return f"row {first + row:,} has pieces that cannot be, or that do not bear its mark"
+            if status != posix.OK:
+                raise files.failure(status, file)
+            filled = first_items >= 0
+            num_pieces += int(filled.sum())
+            left += _hash_places(first_items[filled], key)
+            reached += _hash_places((first_items + np.diff(offsets))[filled], key)
+        if num_pieces != record.pieces or (left - reached) % (1 << 64):
+            return "its rows leave out or repeat items. Pack again"
+        return None
+
+
+def _hash_places(places: Ints, key: Array) -> int:
+    """Sum of a hash of each, modulo 2**64."""
+    words = (places.astype(np.uint64) ^ key[0]) * key[1]
+    for shift in (29, 32, 31):
+        words = (words ^ words >> np.uint64(shift)) * np.uint64(0x9E3779B97F4A7C15)
+    return int(words.sum(dtype=np.uint64))
 
 
 def _describe_file(plans: Sequence[PackingPlan], number: int) -> Part:
@@ -223,8 +265,8 @@ class Packed(View):
         self.plans = list(plans) or [_find_plan(data, spec)]
         records = [plan.record for plan in self.plans]
         self._table = np.zeros(len(records) + 1, pieces.PLAN)
-        self._table["first_row"][1:] = np.cumsum([record.rows for record in records])
-        self._table["first_item"][1:] = np.cumsum([record.items for record in records])
+        self._table["first_row"] = offsets_of(np.array([record.rows for record in records]))
+        self._table["first_item"] = offsets_of(np.array([record.items for record in records]))
         self._table["num_pieces"][:-1] = [record.pieces for record in records]
         self._table["num_items"][:-1] = [record.items for record in records]
         num_files = pieces.PLAN_FILES * len(records)
@@ -287,14 +329,14 @@ class _PackedRows(StoreRows):
     def lengths(self) -> Ints:
         first_items, offsets = self.extents
         sizes = np.where(first_items >= 0, np.diff(offsets), 0)
-        return np.diff(np.concatenate(([0], np.cumsum(sizes)))[self._entries])
+        return np.diff(offsets_of(sizes)[self._entries])
 
     def _find_spans(self, table: SpanTable) -> BatchSpans:
         """Spans are found piece by piece, so one that reaches from a piece into the next is listed for both."""
         first_items, offsets = self.extents
         filled = first_items >= 0
         counts = np.diff(offsets)[filled]
-        found = table.find(first_items[filled], np.concatenate(([0], np.cumsum(counts))))
+        found = table.find(first_items[filled], offsets_of(counts))
         shifts = np.repeat(offsets[:-1][filled] % self.view.width, np.diff(found.offsets))
         pieces_before = np.concatenate(([0], np.cumsum(filled)))[self._entries]
         return BatchSpans(

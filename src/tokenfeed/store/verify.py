@@ -20,11 +20,19 @@ from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STA
 from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
-from tokenfeed.storage.local import reading
+from tokenfeed.storage.local import open_binary, reading
 from tokenfeed.storage.objects import open_file
 from tokenfeed.store.packed import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
 from tokenfeed.store.resolve import resolve
-from tokenfeed.store.sealing import ShardList, find_unfinished, list_shards, load_manifest, parse_record, record_file
+from tokenfeed.store.sealing import (
+    ShardList,
+    find_lacking,
+    find_unfinished,
+    list_shards,
+    load_manifest,
+    parse_record,
+    record_file,
+)
 from tokenfeed.store.shards import NativeShard
 from tokenfeed.types import Ints
 
@@ -33,7 +41,7 @@ __all__ = ["VerifyReport", "verify"]
 _SLICE_BYTES = 1 << 24
 _SLICE_ITEMS = _SLICE_BYTES // 8
 _SLICE_ANCHORS = 1 << 16
-_SHOWN_BLOCKS = 8
+_SHOWN = 8
 
 
 @dataclass
@@ -122,6 +130,13 @@ class _Verification:
         shards = list_shards(folder) if folder.can_list else ShardList([], [])
         if unfinished := find_unfinished(folder, manifest):
             self.report.problems.append(unfinished)
+        if lacking := find_lacking(folder, manifest):
+            more = f" and {len(lacking) - _SHOWN:,} more" if len(lacking) > _SHOWN else ""
+            self._problem(
+                folder,
+                f"lacks {quantity(len(lacking), 'shard')} that `tokenfeed prepare` made: {', '.join(lacking[:_SHOWN])}"
+                f"{more}. Run the same `tokenfeed prepare` again: it repairs the store",
+            )
         names = shards.committed
         listed: dict[str, ShardEntry] = {}
         if manifest.shards is not None:
@@ -156,10 +171,14 @@ class _Verification:
     def _check_plan(self, folder: Path) -> None:
         """Check a packing plan. A damaged one can be made again."""
         record = PackRecord.load(folder)
-        parts = PackingPlan(folder, record).parts()
+        plan = PackingPlan(folder, record)
+        parts = plan.parts()
         checksums = {ROWS: record.rows_checksum, PIECES: record.pieces_checksum, SUMS: record.blocks_checksum}
         self.total += sum(part.file_bytes for part in parts.values())
-        self._check_files(parts, {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()})
+        files = {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()}
+        whole = self._check_files(parts, files)
+        if len(whole) == len(parts) and (problem := plan.check_rows()):
+            self._problem(folder, problem)
 
     def _check_files(self, parts: Mapping[str, Part], files: Mapping[str, FileRecord]) -> set[str]:
         """Check files and the checksums of their blocks. Returns the paths whose content can be checked further."""
@@ -221,7 +240,7 @@ class _Verification:
     def _check_table(self, shard: NativeShard, table: str) -> None:
         num_spans, num_items, parts = shard.num_spans(table), shard.num_items, shard.span_parts(table)
         starts = parts[STARTS]
-        previous = 0
+        previous, num_problems = 0, len(self.report.problems)
         for first, values in _slices(starts):
             if first == 0 and values[0] != 0:
                 self._problem(starts.path, f"the first span starts at item {values[0]}, expected 0")
@@ -231,23 +250,28 @@ class _Verification:
         if previous > num_items or (num_items > 0 and num_spans == 0):
             spans, items = quantity(num_spans, "span"), quantity(num_items, "item")
             self._problem(starts.path, f"has {spans}, the last from item {previous}, but the shard has {items}")
-        elif num_items > 0:
-            self._check_anchors(starts, num_spans, parts[ANCHORS])
+        elif num_items > 0 and len(self.report.problems) == num_problems:
+            self._check_anchors(starts, num_items, parts[ANCHORS])
         if len(parts) > OFFSETS:
             self._check_offsets(parts[OFFSETS], parts[PAYLOAD].file_bytes)
 
-    def _check_anchors(self, starts: Part, num_spans: int, anchors: Part) -> None:
-        for first, values in _slices(anchors, _SLICE_ANCHORS):
-            if values.min() < 0 or values.max() >= num_spans or _falls(values):
-                self._problem(anchors.path, f"anchors {first} to {first + len(values)} are not sorted span numbers")
-                continue
-            low, high = int(values[0]), int(values[-1])
-            nearby = _numbers(starts, low, min(high + 2, num_spans))
-            positions = (first + np.arange(len(values))) * ANCHOR_ITEMS
-            wrong = np.flatnonzero(low + np.searchsorted(nearby, positions, side="right") - 1 != values)
-            if wrong.size:
-                at = int(wrong[0])
-                self._problem(anchors.path, f"anchor {first + at} is span {values[at]}, which does not cover its item")
+    def _check_anchors(self, starts: Part, num_items: int, anchors: Part) -> None:
+        """Compare anchors with starts that are in order. Both are read in slices, however many spans are empty."""
+        count = (starts.file_bytes - starts.byte_start) // 8
+        for first, values in _slices(starts):
+            stop = first + len(values)
+            next_start = num_items if stop == count else int(_numbers(starts, stop, stop + 1)[0])
+            begin, end = -(-int(values[0]) // ANCHOR_ITEMS), -(-next_start // ANCHOR_ITEMS)
+            for low in range(begin, end, _SLICE_ANCHORS):  # those of items from this slice's first to the next one's
+                high = min(end, low + _SLICE_ANCHORS)
+                found = _numbers(anchors, low, high)
+                expected = first + np.searchsorted(values, np.arange(low, high) * ANCHOR_ITEMS, side="right") - 1
+                wrong = np.flatnonzero(found != expected)
+                if wrong.size:
+                    at = int(wrong[0])
+                    self._problem(
+                        anchors.path, f"anchor {low + at} is span {found[at]}; span {expected[at]} covers its item"
+                    )
 
     def _check_offsets(self, offsets: Part, payload_bytes: int) -> None:
         previous, gap = 0, False
@@ -269,8 +293,8 @@ def _list_blocks(blocks: Ints) -> str:
     """The numbers of the first few damaged blocks, in words."""
     if blocks.size == 0:
         return "no block differs from its own checksum"
-    shown = ", ".join(f"{block:,}" for block in blocks[:_SHOWN_BLOCKS].tolist())
-    more = f" and {blocks.size - _SHOWN_BLOCKS:,} more" if blocks.size > _SHOWN_BLOCKS else ""
+    shown = ", ".join(f"{block:,}" for block in blocks[:_SHOWN].tolist())
+    more = f" and {blocks.size - _SHOWN:,} more" if blocks.size > _SHOWN else ""
     found = f"{quantity(blocks.size, 'block')} of {CHECKED_BYTES:,} bytes"
     return f"{found} {'differs' if blocks.size == 1 else 'differ'} from the recorded checksum: {shown}{more}"
 
@@ -298,7 +322,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         with io.BufferedReader(open_file(path)) as file:
             yield file
     else:
-        with reading(path), Path(path).open("rb") as file:
+        with reading(path), open_binary(path) as file:
             yield file
 
 

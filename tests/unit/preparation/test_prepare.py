@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError, StateError
 from tokenfeed.preparation.records import choose_slice_bytes
+from tokenfeed.store.sealing import load_manifest
 from tokenfeed.store.verify import verify
 from tokenfeed.text.sources.splitting import is_val
 
@@ -50,7 +52,7 @@ def test_what_the_manifest_says(inputs, tmp_path):
     folder, _ = inputs
     prepare(folder, tmp_path / "store")
     store = tokenfeed.open(tmp_path / "store")
-    assert store.tokenizer == TOKENIZER.digest
+    assert store.tokenizer == TOKENIZER.identity() == f"{TOKENIZER.digest} bos={TOKENIZER.bos_id}"
     assert store.columns["tokens"].dtype == np.uint16
     assert list(store.splits) in (["train", "val"], ["train"])
     assert store.provenance["made_by"] == "tokenfeed prepare"
@@ -329,7 +331,7 @@ def test_a_tokenizer_by_its_path(inputs, tmp_path):
     folder, _ = inputs
     TOKENIZER.save(tmp_path / "tokenizer")
     prepare(folder, tmp_path / "store", tokenizer=tmp_path / "tokenizer")
-    assert tokenfeed.open(tmp_path / "store").tokenizer == TOKENIZER.digest
+    assert tokenfeed.open(tmp_path / "store").tokenizer == TOKENIZER.identity()
     with pytest.raises((FormatError, NotFoundError)):
         prepare(folder, tmp_path / "other", tokenizer=tmp_path / "nothing")
 
@@ -348,3 +350,65 @@ def test_progress_adds_up(inputs, tmp_path):
     assert seen[-1].total.documents == len(documents)
     assert (seen[-1].files, seen[-1].slices, seen[-1].total.input_bytes) == (3, report.num_slices, report.num_bytes)
     assert all(before.total.documents <= after.total.documents for before, after in itertools.pairwise(seen))
+
+
+def test_a_sealed_store_that_lacks_shards(inputs, tmp_path):
+    """`verify` compares the list with the records; a rerun repairs it."""
+    folder, _ = inputs
+    store = tmp_path / "store"
+    prepare(folder, store, slice_bytes=20_000)
+    expected, manifest = picture(store), load_manifest(store)
+    for wrong in (manifest.shards[1:], [*manifest.shards[1:], replace(manifest.shards[0], checksum="0" * 16)]):
+        (store / "manifest.json").write_text(replace(manifest, shards=tuple(wrong)).to_json())
+        problem = next(problem for problem in verify(store).problems if " lacks " in problem)
+        assert f"lacks 1 shard that `tokenfeed prepare` made: {manifest.shards[0].name}. Run the same" in problem
+        assert not prepare(folder, store, dry_run=True).is_complete
+        assert prepare(folder, store).is_complete
+        assert picture(store) == expected
+
+
+def test_a_run_whose_plan_was_changed_meanwhile_does_not_seal(inputs, tmp_path):
+    """Another run adds an input while this one works, where no lock keeps them apart."""
+    folder, _ = inputs
+    store = f"memory://bucket/{tmp_path.name}"
+    begun = []
+
+    @tokenfeed.preparation.annotates()
+    def annotate(text, kept, tokens):
+        if not begun:
+            begun.append(True)
+            write_jsonl(folder / "d.jsonl", make_documents(5, seed=7))
+            assert prepare(folder, store, map=annotate).is_complete
+        return {}
+
+    with pytest.raises(StateError, match="with other inputs, which it began after this one"):
+        prepare(folder, store, map=annotate)
+    assert verify(store).problems == []
+    assert prepare(folder, store, map=annotate).made == 0
+    prepare(folder, tmp_path / "fresh", map=annotate)
+    shards = load_manifest(store).shards
+    assert shards == load_manifest(tmp_path / "fresh").shards
+    assert any(entry.name.startswith("000003-") for entry in shards)
+
+
+def test_other_separators_are_another_store(inputs, tmp_path):
+    """Stores of one vocabulary, one with BOS before documents and one with another token after them, were mixed."""
+    folder, _ = inputs
+    other = next(name for name in TOKENIZER.vocabulary.special_tokens if name != TOKENIZER.vocabulary.bos)
+    prepare(folder, tmp_path / "bos", val=None)
+    prepare(folder, tmp_path / "eos", val=None, eos=other)
+    prepare(folder, tmp_path / "none", val=None, separator=None)
+    prepare(folder, tmp_path / "same", val=None, bos=TOKENIZER.vocabulary.bos)
+    stores = {name: tokenfeed.open(tmp_path / name) for name in ("bos", "eos", "none", "same")}
+    assert stores["eos"].tokenizer == TOKENIZER.identity(eos=other)
+    assert stores["none"].tokenizer == TOKENIZER.identity(separator=None) == f"{TOKENIZER.digest} no-separator"
+    views = {name: store.windows(16) for name, store in stores.items()}
+    for name in ("eos", "none"):
+        told = r"begin or end with other tokens\. Prepare them with the same bos=.*allow_different_tokenizers=True"
+        with pytest.raises(ArgumentError, match=told):
+            tokenfeed.mix({"bos": (views["bos"], 1), "x": (views[name], 1)})
+        with pytest.raises(ArgumentError, match=r"cannot be one store.* the same bos=… and eos=…; or mix them"):
+            tokenfeed.combine([tmp_path / "bos", tmp_path / name], tmp_path / "all")
+        tokenfeed.mix({"bos": (views["bos"], 1), "x": (views[name], 1)}, allow_different_tokenizers=True)
+    tokenfeed.mix({"bos": (views["bos"], 1), "x": (views["same"], 1)})
+    tokenfeed.combine([tmp_path / "bos", tmp_path / "same"], tmp_path / "both")
