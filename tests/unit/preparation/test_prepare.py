@@ -80,10 +80,12 @@ def test_the_bytes_are_the_same_for_any_workers_and_engine_of_the_tokenizer(inpu
     options = {"slice_bytes": 15_000, "shard_bytes": 20_000, "val": 0.2, "keep": ["url"]}
     prepare(folder, tmp_path / "one", **options)
     prepare(folder, tmp_path / "two", workers=2, **options)
+    prepare(folder, tmp_path / "processes", workers=2, engine="processes", **options)
     prepare(folder, tmp_path / "three", workers=3, **options, tokenizer=golden_tokenizer("tiktoken"))
     expected = picture(tmp_path / "one")
     assert len([name for name in expected if name.endswith("shard.json")]) > 8
     assert picture(tmp_path / "two") == expected
+    assert picture(tmp_path / "processes") == expected
     assert picture(tmp_path / "three") == expected
 
 
