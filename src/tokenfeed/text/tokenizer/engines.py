@@ -24,7 +24,16 @@ from tokenfeed.text.tokenizer.automata import Automaton, compile_pattern
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 from tokenfeed.types import Array, Ints
 
-__all__ = ["ENGINES", "Encoded", "TokenIds", "TokenizerEngine", "available_cores", "choose_engine", "make_engine"]
+__all__ = [
+    "ENGINES",
+    "Encoded",
+    "TokenIds",
+    "TokenizerEngine",
+    "available_cores",
+    "choose_engine",
+    "join",
+    "make_engine",
+]
 
 ENGINES = ("tokenfeed", "tiktoken")
 
@@ -86,7 +95,7 @@ class TokenizerEngine(ABC):
         done = dict(
             zip(order, self._in_threads(lambda number: self._encode_one(texts[number]), order, threads), strict=True)
         )
-        return _join([done[number] for number in range(len(texts))])
+        return join([done[number] for number in range(len(texts))])
 
     def _in_threads(self, work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
         """The results of all items, in their order, on so many threads, the caller's included."""
@@ -231,7 +240,8 @@ def _power_of_two(least: int) -> int:
     return 1 << max(least - 1, 0).bit_length()
 
 
-def _join(parts: Sequence[TokenIds]) -> Encoded:
+def join(parts: Sequence[TokenIds]) -> Encoded:
+    """The tokens of each text as tokens of all."""
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
     return np.concatenate((np.empty(0, np.uint32), *parts)), offsets
