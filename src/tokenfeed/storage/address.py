@@ -3,7 +3,7 @@
 import os
 import posixpath
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import url2pathname
 
 from tokenfeed.errors import ArgumentError
@@ -61,7 +61,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not text.startswith("file://"):
         return text
-    parts = urlsplit(text)
+    parts = _parts(text)
     if parts.netloc not in ("", "localhost"):
         raise ArgumentError(f"{text} is on another machine, {parts.netloc}; file:// reads only local files")
     return url2pathname(parts.path)
@@ -77,12 +77,19 @@ def clean(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     if scheme not in _HTTP:
         return f"{scheme}://{rest.rstrip('/')}"
-    parts = urlsplit(uri)
+    parts = _parts(uri)
     login, _, host = parts.netloc.rpartition("@")
     path = parts.path.rstrip("/")
     if login or parts.query:
         _secrets.setdefault((scheme, host), {})[path] = Secret(login, parts.query)
     return f"{scheme}://{host}{path}"
+
+
+def _parts(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise ArgumentError(f"{text[:200]!r} is not an address: {error}") from error
 
 
 def remember_token(uri: str, token: str) -> None:

@@ -4,12 +4,17 @@ import contextlib
 import os
 import resource
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from tokenfeed.errors import ReadError, TokenfeedError, WriteError, describe_errno
+from tokenfeed.errors import ReadError, TokenfeedError, TooLargeError, WriteError, describe_errno
 
-__all__ = ["create_bytes", "default_open_files", "read_bytes", "reading", "replace_bytes", "sync_folder", "writing"]
+__all__ = [
+    *("create_bytes", "default_open_files", "open_bytes", "open_regular", "read_bytes", "reading", "replace_bytes"),
+    *("sync_folder", "writing"),
+]
 
 
 class reading(contextlib.AbstractContextManager[None]):  # noqa: N801
@@ -34,9 +39,33 @@ class writing(reading):  # noqa: N801
     _doing, _error = "write", WriteError
 
 
-def read_bytes(path: Path) -> bytes:
+def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Descriptor of a file that is one. A pipe would be waited for, and devices may never end: they are refused."""
     with reading(path):
-        return path.read_bytes()
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+        mode = 0
+        try:
+            mode = os.fstat(fd).st_mode
+        finally:
+            if not stat.S_ISREG(mode):
+                os.close(fd)
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise ReadError(f"{path} is {kind}; expected a file", filename=str(path))
+    return fd
+
+
+def open_bytes(path: str | Path) -> BinaryIO:
+    """A regular file, to be read."""
+    return open(path, "rb", opener=open_regular)
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        with reading(path), open_bytes(path) as file:
+            return file.read()
+    except MemoryError as error:
+        raise TooLargeError(f"{path} does not fit memory") from error
 
 
 def replace_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -17,7 +17,7 @@ from tokenfeed.format.records import Digest, check_signature, parse, sign
 from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.storage.files import FileTable, Part
-from tokenfeed.storage.local import read_bytes, reading
+from tokenfeed.storage.local import open_bytes, read_bytes, reading
 from tokenfeed.store.data import Data
 from tokenfeed.store.shards import NativeShard, npy_part, with_sums
 from tokenfeed.store.spans import BatchSpans, SpanTable
@@ -116,7 +116,7 @@ class PackingPlan(NamedTuple):
         """
         part, computed = self.parts()[name], Checksum()
         expected = self.record.rows_checksum if name == ROWS else self.record.pieces_checksum
-        with reading(part.path), Path(part.path).open("rb") as file:
+        with reading(part.path), open_bytes(part.path) as file:
             file.seek(part.byte_start)  # the header was checked when the file was opened
             while (entries := np.fromfile(file, DTYPES[name], _SLICE)).size:
                 computed.update(entries)

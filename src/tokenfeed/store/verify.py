@@ -20,7 +20,7 @@ from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STA
 from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder, PathLike, open_folder
-from tokenfeed.storage.local import reading
+from tokenfeed.storage.local import open_bytes, reading
 from tokenfeed.storage.objects import open_file
 from tokenfeed.store.packed import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
 from tokenfeed.store.resolve import resolve
@@ -317,7 +317,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         with io.BufferedReader(open_file(path)) as file:
             yield file
     else:
-        with reading(path), Path(path).open("rb") as file:
+        with reading(path), open_bytes(path) as file:
             yield file
 
 

@@ -22,7 +22,7 @@ from tokenfeed.format.foreign import file as access
 from tokenfeed.format.foreign.file import Boundaries, ForeignFile, check_size, is_file, peek, read_slices, whole, wrong
 from tokenfeed.format.npy import check_dtype, parse_header
 from tokenfeed.storage.files import Part
-from tokenfeed.storage.local import reading
+from tokenfeed.storage.local import open_bytes, reading
 from tokenfeed.types import Ints
 
 __all__ = ["by_eos", "is_headed", "open_headed", "open_npy", "open_olmo", "open_raw"]
@@ -58,7 +58,7 @@ def open_olmo(path: Path, *, dtype: np.dtype[Any] | None, eos: int | None) -> Fo
 
 def open_npy(path: Path, *, dtype: np.dtype[Any] | None, eos: int | None) -> ForeignFile:
     """A one-dimensional little-endian array written by `numpy.save`. Reads the header."""
-    with reading(str(path)), path.open("rb") as file:
+    with reading(str(path)), open_bytes(path) as file:
         stated, shape, byte_start = parse_header(file, str(path))
     if len(shape) != 1:
         raise wrong(path, "shape", expected="one dimension", found=shape, kind=FormatError)
