@@ -30,4 +30,3 @@ def test_no_wrong_data_no_crash_no_other_error():
     assert [finding for each in figures.values() for finding in each.findings] == []
     assert {name: each.inputs for name, each in figures.items()} == counts
     print(f"{sum(counts.values())} cases of {len(counts)} classes of attack: nothing wrong")
-    print({name: round(each.seconds, 1) for name, each in figures.items()})
