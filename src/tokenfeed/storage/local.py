@@ -1,6 +1,7 @@
 """Local files: read whole, put in place atomically, or created only if there is none; and how many may be open."""
 
 import contextlib
+import errno
 import os
 import resource
 import secrets
@@ -12,7 +13,7 @@ from typing import BinaryIO
 from tokenfeed.errors import ReadError, TokenfeedError, TooLargeError, WriteError, describe_errno
 
 __all__ = [
-    *("create_bytes", "default_open_files", "open_bytes", "open_regular", "read_bytes", "reading", "replace_bytes"),
+    *("create_bytes", "default_open_files", "open_binary", "open_regular", "read_bytes", "reading", "replace_bytes"),
     *("sync_folder", "writing"),
 ]
 
@@ -39,30 +40,32 @@ class writing(reading):  # noqa: N801
     _doing, _error = "write", WriteError
 
 
-def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """Descriptor of a file that is one. A pipe would be waited for, and devices may never end: they are refused."""
+def open_regular(path: str | Path) -> int:
+    """A descriptor for reading a regular file. Anything else is refused: a FIFO would keep its reader waiting, and a
+    device may never end."""
     with reading(path):
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
-        mode = 0
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            mode = os.fstat(fd).st_mode
-        finally:
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, "")
             if not stat.S_ISREG(mode):
-                os.close(fd)
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise ReadError(f"{path} is {kind}; expected a file", filename=str(path))
-    return fd
+                raise OSError(f"it is a {'pipe' if stat.S_ISFIFO(mode) else 'device'}, not a regular file")
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
 
 
-def open_bytes(path: str | Path) -> BinaryIO:
-    """A regular file, to be read."""
-    return open(path, "rb", opener=open_regular)
+def open_binary(path: str | Path) -> BinaryIO:
+    """A regular file, open for reading."""
+    descriptor = open_regular(path)
+    return os.fdopen(descriptor, "rb")
 
 
 def read_bytes(path: Path) -> bytes:
     try:
-        with reading(path), open_bytes(path) as file:
+        with reading(path), open_binary(path) as file:
             return file.read()
     except MemoryError as error:
         raise TooLargeError(f"{path} does not fit memory") from error
