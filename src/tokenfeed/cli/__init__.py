@@ -22,6 +22,7 @@ app = typer.Typer(
 
 _EXAMPLES = {
     "bench": "store --length 2048 --batch-size 32",
+    "compress": "store -o smaller",
     "demo": "--keep demo",
     "diff": "before/run.jsonl after/run.jsonl",
     "doctor": "--json",

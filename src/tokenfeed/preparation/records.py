@@ -47,6 +47,8 @@ class Recipe:
     """Name of the map function, and a digest of its source."""
     slice_bytes: int = _SMALLEST_SLICE
     shard_bytes: int = SHARD_BYTES
+    bits: int | None = None
+    """Bits of a token in files; None for plain arrays."""
 
     def __post_init__(self) -> None:
         for name, size in (("slice_bytes", self.slice_bytes), ("shard_bytes", self.shard_bytes)):

@@ -53,6 +53,7 @@ class Reader:
         self._tables = list(tables)
         self._files_per_segment = len(columns) + spans.TABLE_FILES * len(tables)
         self.starts = _cumulative([shard.num_items for shard in shards])
+        self._packed = {column for shard in shards for column in shard.bits}
         self._arguments: dict[str, tuple[Ints, Array, int, int]] = {}
         is_remote = any(shard.is_remote for shard in shards)
         self.remote = Remote() if options.remote is None and is_remote else options.remote
@@ -71,11 +72,13 @@ class Reader:
         )
 
     def request(self, columns: Mapping[str, tuple[int, ...]], **windows: int) -> Ints:
-        """The columns to read, the sizes of each (as in `items.COLUMN`), and what `windows` are, as kernels take it.
+        """The columns to read, what `items.COLUMN` says of each from `item_bytes` to `is_signed`, and what `windows`
+        are, as kernels take it.
 
         It is valid for as long as this reader exists.
         """
-        table = np.array([(self._columns.index(name), *sizes) for name, sizes in columns.items()], items.COLUMN)
+        rows = [(self._columns.index(name), *sizes, name in self._packed) for name, sizes in columns.items()]
+        table = np.array(rows, items.COLUMN)
         ahead = self.options.reads_in_flight
         return items.make_request(self.starts, self._files.rows, self._files_per_segment, table, ahead=ahead, **windows)
 

@@ -16,6 +16,7 @@ from tokenfeed.format.manifest import Column, FileRecord, ShardRecord, SpanCount
 from tokenfeed.format.npy import build_header
 from tokenfeed.kernels.checked import BlockSums
 from tokenfeed.kernels.checksum import Checksum
+from tokenfeed.kernels.numbers import pack_numbers
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import Folder
@@ -46,13 +47,18 @@ class ShardWriter:
         *,
         split: str | None,
         sync: bool,
+        bits: Mapping[str, int] | None = None,
     ) -> None:
-        """`home` is the folder of the store. `tables` says for each span table whether it has payloads."""
+        """`home` is the folder of the store. `tables` says for each span table whether it has payloads.
+
+        `bits` has the columns to pack, with the bits that every number of each must fit.
+        """
         self.num_items = 0
         self.num_bytes = 0
         self._home = home
         self._name = name
         self._split = split
+        self._bits = dict(bits or {})
         if home.exists(f"{name}/{SHARD}"):
             raise ArgumentError(f"shard {home.path(name)} exists already; give this writer another name")
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -70,7 +76,7 @@ class ShardWriter:
         self._sync = sync and self._temporary is None
         self._files: list[CheckedFile] = []
         try:
-            self._columns = {name: self._create(column_file(name), column) for name, column in columns.items()}
+            self._columns = {name: self._create_column(name, column) for name, column in columns.items()}
             self._tables = {name: self._begin_table(name, payloads) for name, payloads in tables.items()}
         except WriteError:
             self.abort()
@@ -80,6 +86,12 @@ class ShardWriter:
         self._files.append(CheckedFile(self._folder / name, item))
         return self._files[-1]
 
+    def _create_column(self, name: str, item: Column) -> "CheckedFile | _PackedFile":
+        bits = self._bits.get(name)
+        if bits is None:
+            return self._create(column_file(name), item)
+        return _PackedFile(self._create(column_file(name, packed=True), item.packed(bits, 0)[0]), item, bits)
+
     def _begin_table(self, table: str, payloads: bool) -> "_SpanWriter":
         *numbers, payload = span_files(table)
         files = [self._create(name, Column(SPAN_DTYPE)) for name in (numbers if payloads else numbers[:2])]
@@ -88,16 +100,23 @@ class ShardWriter:
     def append(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
         """Begin spans one after the other from the current item on, of which the last stays open; and add items."""
         for table, (lengths, payloads) in spans.items():
-            self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
+            self.begin_spans(table, self.num_items, lengths, payloads)
         for name, array in arrays.items():
             self._columns[name].write(array)
-            self.num_bytes += array.nbytes
+            self.num_bytes += array.size * self._bits[name] // 8 if name in self._bits else array.nbytes
         self.num_items += num_items
+
+    def begin_spans(self, table: str, position: int, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> None:
+        """Begin spans of one table from item `position` on, which may not have been added yet."""
+        self.num_bytes += self._tables[table].begin(position, lengths, payloads)
 
     def commit(self) -> None:
         """Finish every file, then write `shard.json`."""
         for table in self._tables.values():
             table.finish(self.num_items)
+        for column in self._columns.values():
+            if isinstance(column, _PackedFile):
+                column.finish(self.num_items)
         records = {file.path.name: file.finish(sync=self._sync) for file in self._files}
         records[SHARD_SUMS] = write_sums(self._folder / SHARD_SUMS, self._files, sync=self._sync)
         counts = {name: table.count for name, table in self._tables.items()}
@@ -108,7 +127,7 @@ class ShardWriter:
                 self._uploaded.append(name)  # before the upload: the file may exist even if that fails
                 objects.upload(self._home.path(f"{self._name}/{name}"), self._folder / name)
             self._temporary.cleanup()
-        record = ShardRecord(self.num_items, counts, records, self._split)
+        record = ShardRecord(self.num_items, counts, records, self._split, self._bits or None)
         self._home.replace(f"{self._name}/{SHARD}", record.to_json().encode(), sync=self._sync)
         if self._sync:
             sync_folder(self._folder.parent)
@@ -139,7 +158,8 @@ class CheckedFile:
         self.path = path
         self.sums = np.empty(0, SUM_DTYPE)
         """Checksum of every block, set by `finish`."""
-        self._item = item
+        self.item = item
+        """Kind of its items. It may change before `finish`, as long as the header stays as long as it is."""
         self._num_bytes = 0
         header_bytes = len(self._header())
         self._checksum = Checksum()
@@ -176,7 +196,7 @@ class CheckedFile:
                 view = view[os.write(self._fd, view) :]
 
     def _header(self) -> bytes:
-        item = self._item
+        item = self.item
         return b"" if item is None else build_header(item.dtype, item.shape, self._num_bytes // item.item_bytes)
 
     def finish(self, *, sync: bool) -> FileRecord:
@@ -204,6 +224,39 @@ class CheckedFile:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(WriteError):  # of an unfinished file, errors no longer matter
             self.close()
+
+
+class _PackedFile:
+    """Puts the numbers of a column into `bits` bits each. Numbers are collected and packed 1 MiB at a time."""
+
+    def __init__(self, file: CheckedFile, item: Column, bits: int) -> None:
+        self._file = file
+        self._item = item
+        self._bits = bits
+        self._numbers = np.empty(_BUFFER_BYTES // item.dtype.itemsize, f"<u{item.dtype.itemsize}")
+        self._count = 0
+
+    def write(self, array: Array) -> None:
+        """Add the numbers of a contiguous array, all of which fit."""
+        numbers = array.reshape(-1).view(self._numbers.dtype)
+        while numbers.size:
+            taken = numbers[: self._numbers.size - self._count]
+            self._numbers[self._count : self._count + taken.size] = taken
+            self._count += taken.size
+            numbers = numbers[taken.size :]
+            if self._count == self._numbers.size:
+                self._flush()
+
+    def finish(self, num_items: int) -> None:
+        self._flush()
+        self._file.item = self._item.packed(self._bits, num_items)[0]
+
+    def _flush(self) -> None:
+        """Write what was collected. Only after the last number may that be other than whole rows of 8."""
+        stop = -(-self._count // 8) * 8
+        self._numbers[self._count : stop] = 0
+        self._file.write(pack_numbers(self._numbers[:stop], self._bits))
+        self._count = 0
 
 
 def write_sums(path: Path, files: Sequence[CheckedFile], *, sync: bool) -> FileRecord:

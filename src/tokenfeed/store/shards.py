@@ -18,12 +18,24 @@ from tokenfeed.types import Ints
 __all__ = ["ForeignShard", "NativeShard", "Shard", "compute_anchors", "npy_part", "with_sums"]
 
 _SPAN, _SUM = Column(SPAN_DTYPE), Column(SUM_DTYPE)
+_NO_BITS: Mapping[str, int] = {}
 
 
 class NativeShard:
     """A shard of format version 1. Nothing is read before a file is."""
 
-    __slots__ = ("_columns", "_entry", "_spans", "home", "is_remote", "is_verified", "name", "num_items", "split")
+    __slots__ = (
+        "_columns",
+        "_entry",
+        "_spans",
+        "bits",
+        "home",
+        "is_remote",
+        "is_verified",
+        "name",
+        "num_items",
+        "split",
+    )
 
     def __init__(
         self,
@@ -38,6 +50,8 @@ class NativeShard:
         self.home = home
         self.name, self.num_items, self.split = entry.name, entry.items, entry.split
         self.is_remote, self.is_verified = home.local is None, verify
+        self.bits: Mapping[str, int] = entry.bits or _NO_BITS
+        """Bits of one number, of the columns that are packed."""
         self._entry = entry
         self._columns = columns
         self._spans = spans
@@ -72,7 +86,11 @@ class NativeShard:
         return self.parts()[os.path.basename(part.path)] if self.is_verified else part
 
     def _column_part(self, column: str) -> Part:
-        return self._npy_part(column_file(column), self._columns[column], self.num_items)
+        item = self._columns[column]
+        if column not in self.bits:
+            return self._npy_part(column_file(column), item, self.num_items)
+        bits = self.bits[column]
+        return self._npy_part(column_file(column, packed=True), *item.packed(bits, self.num_items))._replace(bits=bits)
 
     def _span_parts(self, table: str) -> list[Part]:
         names, count = span_files(table), self._entry.spans[table]
@@ -102,6 +120,7 @@ class ForeignShard:
     """A file of another system. Its document boundaries, 8 bytes each, are read when they are first needed."""
 
     split, is_remote, is_verified = None, False, False
+    bits: Mapping[str, int] = {}
 
     def __init__(self, file: ForeignFile) -> None:
         self._file = file
