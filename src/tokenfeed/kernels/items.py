@@ -39,7 +39,9 @@ COLUMN = posix.words(
     "file",  # number among the files of a segment
     "item_bytes",  # in the file
     "out_bytes",  # in the buffer; where these are more, numbers are widened on the way
-    "number_bytes",  # of one number of an item, in a file that is not packed
+    "numbers",  # in an item
+    "number_bytes",  # of one of them, in a file that is not packed
+    "out_number_bytes",  # in the buffer
     "is_signed",  # 1 if these numbers may be negative
     "is_packed",  # 1 if some file holds its numbers in fewer bits
 )
@@ -161,7 +163,7 @@ def _place(column, file, position, num_items):
     """
     if file.bits <= PLAIN:
         return position * column.item_bytes, num_items * column.item_bytes, 0
-    item_bits = (file.bits - PLAIN) * (column.item_bytes // column.number_bytes)
+    item_bits = (file.bits - PLAIN) * column.numbers
     bit = position * item_bits
     return bit >> 3, ((bit & 7) + num_items * item_bits + 7) >> 3, bit & 7
 
@@ -169,12 +171,12 @@ def _place(column, file, position, num_items):
 @inlined
 def _convert(column, file, source, first_bit, target, num_items):
     """The numbers at address `source`, as they lie in a file, to `target`, as they are in the buffer."""
-    count = num_items * column.item_bytes // column.number_bytes
-    out_bytes = column.number_bytes * column.out_bytes // column.item_bytes
+    count = num_items * column.numbers
     if file.bits == PLAIN:
-        widen_row(source, column.number_bytes, column.is_signed, target, out_bytes, count)
+        widen_row(source, column.number_bytes, column.is_signed, target, column.out_number_bytes, count)
     else:
-        unpack_row(source, first_bit, file.bits - PLAIN, column.is_signed, target, out_bytes, count)
+        bits = file.bits - PLAIN
+        unpack_row(source, first_bit, bits, column.is_signed, target, column.out_number_bytes, count)
 
 
 @inlined

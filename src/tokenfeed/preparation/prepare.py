@@ -114,7 +114,7 @@ def prepare(
         map=None if function is None else function.name if origin is None else origin.name,
         slice_bytes=_find_slice_bytes(workplace, files) if slice_bytes is None else slice_bytes,
         shard_bytes=shard_bytes,
-        bits=_find_bits(num_ids, np.dtype(chosen_dtype)) if compress else None,
+        compress=_find_bits(num_ids, np.dtype(chosen_dtype)) if compress else None,
     )
     TextRules(recipe.text_column, recipe.keep, on_error)  # refuses what cannot be meant before anything is made
     provenance = {"made_by": "tokenfeed prepare", "tokenfeed": __version__, "recipe": asdict(recipe)}

@@ -47,7 +47,7 @@ class Recipe:
     """Name of the map function, and a digest of its source."""
     slice_bytes: int = _SMALLEST_SLICE
     shard_bytes: int = SHARD_BYTES
-    bits: int | None = None
+    compress: int | None = None
     """Bits of a token in files; None for plain arrays."""
 
     def __post_init__(self) -> None:

@@ -172,8 +172,9 @@ def _widened(name: str, stored: Column, dtype: np.dtype[Any]) -> Column:
 
 
 def _sizes(stored: Column, delivered: Column) -> tuple[int, ...]:
-    """Bytes of an item in files and in batches, bytes of one number of it in files, and whether it may be negative."""
-    return stored.item_bytes, delivered.item_bytes, stored.dtype.itemsize, stored.dtype.kind == "i"
+    """What `items.COLUMN` says of a column, from `item_bytes` to `is_signed`."""
+    sizes = math.prod(stored.shape), stored.dtype.itemsize, delivered.dtype.itemsize
+    return stored.item_bytes, delivered.item_bytes, *sizes, stored.dtype.kind == "i"
 
 
 def new_bytes(num_bytes: int) -> Bytes:
