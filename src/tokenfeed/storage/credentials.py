@@ -11,6 +11,9 @@ __all__ = ["AZURE_VARIABLES", "azure_config", "environment", "gcs_config", "s3_c
 
 Config = dict[str, Any]
 
+_ANY_ACCOUNT = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
+"""For an emulator. obstore signs what it writes even if it is told not to sign."""
+
 _S3_VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
     *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_SKIP_SIGNATURE", "AWS_EC2_METADATA_DISABLED"),
@@ -80,7 +83,7 @@ def gcs_config() -> Config:
     emulator = get("STORAGE_EMULATOR_HOST")
     if emulator:
         url = emulator if "://" in emulator else f"http://{emulator}"
-        return {"base_url": url.rstrip("/"), "skip_signature": True}
+        return {"base_url": url.rstrip("/"), "service_account_key": _ANY_ACCOUNT}
     default = Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
     given = any(map(get, _GCS_VARIABLES[:4])) or default.is_file() or _machine_is("Google")
     return {} if given and not get("GOOGLE_SKIP_SIGNATURE") else {"skip_signature": True}

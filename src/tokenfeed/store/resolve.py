@@ -16,8 +16,8 @@ from tokenfeed.format.manifest import Manifest, Reference
 from tokenfeed.format.npy import descr_to_json
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
-from tokenfeed.store.sealing import differences, find_unfinished, list_shards, load_entries, load_manifest, record_file
-from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
+from tokenfeed.store.sealing import differences, find_unfinished, list_shards, load_entries, load_manifest
+from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, check_records
 
 __all__ = ["Content", "SplitSize", "as_paths", "combine", "resolve"]
 
@@ -110,9 +110,9 @@ def resolve(
 ) -> Content:
     """The content at a path. Reads only manifests, and the headers of foreign files.
 
-    `verify` compares everything read later with its checksums, and the manifests and every `shard.json` now. `within`
-    holds the identities of the combined stores that this one is part of. The caller decides whether an unfinished store
-    will do.
+    `verify` compares everything read later with its checksums; and manifests now, and every `shard.json` that is not on
+    a server. `within` holds the identities of the combined stores that this one is part of. The caller decides whether
+    an unfinished store will do.
     """
     if not isinstance(path, str | os.PathLike):
         how: dict[str, Any] = {"dtype": dtype, "eos": eos, "verify": verify, "within": within}
@@ -152,15 +152,12 @@ def _resolve_shards(folder: Folder, manifest: Manifest, verify: bool) -> Content
                 "was written"
             )
         entries = load_entries(folder, manifest, list_shards(folder).committed, verify=verify)
-    elif verify:
-        for entry, found in zip(entries, load_entries(folder, manifest, [each.name for each in entries]), strict=True):
-            if found.checksum != entry.checksum:
-                raise CorruptionError(
-                    f"{folder.path(record_file(folder, entry.name))} has changed since the store was sealed: its "
-                    f"checksum is {found.checksum}, the manifest says {entry.checksum}. Restore it from a copy, or "
-                    "write it again"
-                )
     shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
+    if manifest.shards is None:
+        for shard in shards:
+            shard.is_proven = True
+    elif folder.local is not None:  # on a server it would be a request for each shard; it is made when one is read
+        check_records(shards)
     unfinished = find_unfinished(folder, manifest)
     return Content(manifest, shards, num_manifests=1, unfinished=() if unfinished is None else (unfinished,))
 

@@ -1,19 +1,21 @@
 """The list of shards of a store: in the manifest once it is sealed, found by listing folders before that."""
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, NotFoundError, ReadError
-from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, SHARD, SHARD_SUMS, check_name, shard_files
+from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, NotFoundError, ReadError, StateError
+from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, PREPARED, SHARD, SHARD_SUMS, check_name, shard_files
 from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord
 from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 
 __all__ = [
-    *("ShardList", "differences", "discard", "find_unfinished", "list_shards", "load_entries", "load_manifest"),
-    *("parse_record", "record_file", "seal", "unseal"),
+    *("ShardList", "differences", "discard", "find_lacking", "find_unfinished", "list_shards"),
+    *("load_entries", "load_manifest", "parse_record", "record_file", "seal", "unseal"),
 ]
 
 
@@ -67,6 +69,21 @@ def find_unfinished(folder: Folder, manifest: Manifest) -> str | None:
     )
 
 
+def find_lacking(folder: Folder, manifest: Manifest) -> list[str]:
+    """Shards that `prepare` has made, by its own records, but that a sealed store does not list as they were made."""
+    if manifest.shards is None or not folder.can_list or not folder.exists(PREPARE_PLAN):
+        return []
+    listed = {entry.name: entry.checksum for entry in manifest.shards}
+    names = [f"{PREPARED}/{name}" for name in folder.files(PREPARED) if name.endswith(".json")]
+    lacking = []
+    for data in folder.read_all([name for name in names if not name.startswith(f"{PREPARED}/.")]):
+        # What cannot be read, `prepare` makes again.
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            made = json.loads(data)["shards"].items()
+            lacking += [str(name) for name, checksum in made if listed.get(name) != checksum]
+    return sorted(lacking)
+
+
 def record_file(folder: Folder, name: str) -> str:
     """Path of the `shard.json` of a shard, relative to the folder of the store."""
     return f"{check_name('shard', name, where=str(folder))}/{SHARD}"
@@ -98,8 +115,11 @@ def load_entries(
     return tuple(entries)
 
 
-def seal(path: PathLike | Folder, *, sync: bool = True) -> None:
+def seal(path: PathLike | Folder, *, shards: Mapping[str, str] | None = None, sync: bool = True) -> None:
     """Put the list of shards into the manifest, so that opening the store reads one small file.
+
+    `shards` are those to list, with the checksums of their `shard.json`, which must be there. By default all are listed
+    that are there.
 
     Safe at any time, even while writers work: a shard committed meanwhile is listed too.
     """
@@ -108,8 +128,11 @@ def seal(path: PathLike | Folder, *, sync: bool = True) -> None:
     if manifest.stores is not None:
         raise ArgumentError(f"{folder} is a combined store, which has no shards to seal; seal the stores it combines")
     listed: list[str] | None = None
-    while listed != (committed := list_shards(folder).committed):
-        sealed = replace(manifest, shards=load_entries(folder, manifest, committed))
+    while listed != (committed := list_shards(folder).committed if shards is None else sorted(shards)):
+        entries = load_entries(folder, manifest, committed)
+        if shards is not None and {entry.name: entry.checksum for entry in entries} != shards:
+            raise StateError(f"{folder} was changed by another process while it was being sealed. Run it again")
+        sealed = replace(manifest, shards=entries)
         folder.replace(MANIFEST, sealed.to_json().encode(), sync=sync)
         listed = committed
 

@@ -17,9 +17,9 @@ from tokenfeed.storage.folder import open_folder
 from tokenfeed.storage.objects import open_file
 from tokenfeed.storage.patience import Patience
 
-KINDS = ["local", "memory", "s3", "http"]
+KINDS = ["local", "memory", "s3", "gs", "http"]
 REMOTE = KINDS[1:]
-WRITABLE = ["memory", "s3"]
+WRITABLE = ["memory", "s3", "gs"]
 
 
 class Place:
@@ -35,6 +35,9 @@ class Place:
         elif kind == "s3":
             request.getfixturevalue("s3_environment")
             self.path = f"s3://bucket/{name}/a b"
+        elif kind == "gs":
+            request.getfixturevalue("gcs_environment")
+            self.path = f"gs://bucket/{name}/a b"
         else:
             www, url = request.getfixturevalue("www")
             self._www = www / name / "a b"
@@ -115,7 +118,7 @@ def test_http_servers_are_read_only_and_have_no_lists(place):
         lambda: folder.folders("mark"),
         lambda: objects.delete(folder.path("x")),
         lambda: objects.list_names(place.path),
-        lambda: objects.upload(folder.path("x"), __file__),
+        lambda: objects.upload(folder.path("x"), io.BytesIO()),
     ):
         with pytest.raises(ArgumentError, match="http"):
             act()
@@ -128,7 +131,8 @@ def test_objects(place, tmp_path, monkeypatch):
     (tmp_path / "large").write_bytes(os.urandom(10_000_000))
     (tmp_path / "small").write_bytes(b"small")
     for name in ("large", "small"):
-        objects.upload(folder.path(f"up/{name}"), tmp_path / name)
+        with (tmp_path / name).open("rb") as file:
+            objects.upload(folder.path(f"up/{name}"), file)
         assert folder.read(f"up/{name}") == (tmp_path / name).read_bytes()
         assert objects.head(folder.path(f"up/{name}")).size == (tmp_path / name).stat().st_size
     folder.replace("top", b"")
