@@ -61,6 +61,7 @@ class WorkerSetup:
             mode="append",
             columns={"tokens": self.recipe.dtype, **({} if function is None else function.columns)},
             spans={"documents": documents, **({} if function is None else function.spans)},
+            bits={} if self.recipe.compress is None else {"tokens": self.recipe.compress},
             split=split,
             name=name,
             shard_bytes=self.recipe.shard_bytes,
