@@ -18,6 +18,7 @@ from tokenfeed.preparation.records import SHARD_BYTES, PreparePlan, Recipe, choo
 from tokenfeed.preparation.report import Board, Report
 from tokenfeed.preparation.tokens import TOKEN_ENDINGS
 from tokenfeed.preparation.workplace import Workplace, hold
+from tokenfeed.store.describe import describe_growth
 from tokenfeed.store.sealing import seal, unseal
 from tokenfeed.text.sources.finding import ENDINGS, PathLike
 from tokenfeed.text.sources.portions import TextRules
@@ -130,7 +131,7 @@ def prepare(
         wanted = {shard for record in board.records.values() for shard in record.shards}
         leftovers = workplace.find_leftovers(wanted) if part is None else []
         if missing or leftovers:
-            unseal(workplace.folder, sync=True)
+            unseal(workplace.folder, sync=True, forget=workplace.is_listed(leftovers))
         for shard in leftovers:
             workplace.remove_shard(shard)
         held.take(exclusive=False)  # lets the workers in
@@ -148,6 +149,7 @@ def prepare(
             )
         if board.is_done and not workplace.is_sealed():
             seal(workplace.folder)
+            report.growth = describe_growth(str(workplace.folder))
         if held.is_alone():
             workplace.sweep()
         return report

@@ -56,6 +56,10 @@ class Workplace:
     def is_sealed(self) -> bool:
         return self.folder.exists(MANIFEST) and load_manifest(self.folder).shards is not None
 
+    def is_listed(self, shards: Collection[str]) -> bool:
+        """Whether a version of the store has any of these shards."""
+        return any(entry.name in shards for entry in load_manifest(self.folder).listed)
+
     def load_plan(self) -> PreparePlan | None:
         """The plan that is there; None where nothing was prepared before."""
         if not self.folder.exists(PREPARE_PLAN):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
+from tokenfeed.errors import CorruptionError, MissingError, PlanMismatchError, SampleIndexError, StateError
 from tokenfeed.format.layout import SUM_DTYPE
 from tokenfeed.format.manifest import Column
 from tokenfeed.format.records import Digest, check_signature, parse, sign
@@ -251,6 +251,15 @@ class Packed(View):
 
     def _join(self, others: Sequence["Packed"], data: Data) -> "Packed":
         return Packed(data, self.spec, [plan for view in (self, *others) for plan in view.plans])
+
+    def grew_from(self, earlier: View) -> int:
+        """The same number where nothing was added; else all documents are packed again, into other rows."""
+        if super().grew_from(earlier) or self.identity != earlier.identity:
+            raise PlanMismatchError(
+                f"{self.spec}: packing a store that grew makes other rows of the documents that were there. Add the "
+                "new documents as a store and a source of their own"
+            )
+        return 0
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """As for every view. One pass over the plan: 0.1 s for a million rows."""

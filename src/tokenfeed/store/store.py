@@ -157,6 +157,7 @@ def open_store(
     path: PathLike | Sequence[PathLike],
     *,
     split: str | None = None,
+    version: int | None = None,
     dtype: Any = None,
     eos: int | None = None,
     codecs: Iterable[Codec] = (),
@@ -170,6 +171,9 @@ def open_store(
 
     `split` takes the shards of one named split, or of "all". Without it, where a store has named splits, those of
     "train" are taken, and those that are of none: validation data is never trained on by default.
+
+    `version` is a number of `store.versions`, by default that of the newest: whenever shards are added to a sealed
+    store, it has one version more, and the earlier ones stay as they were.
 
     `dtype` is that of files which do not say (raw nanoGPT and OLMo-core files); `eos`, the token that ends a document,
     makes documents of files that have no boundaries. `codecs` are those of your own, for span payloads.
@@ -190,20 +194,26 @@ def open_store(
     if isinstance(path, Store):
         raise ArgumentError(f"{path} is open already: use it as it is; tokenfeed.open(store.paths) opens it once more")
     paths = [display(one) for one in as_paths(path)]
-    whole = resolve(path, dtype=dtype, eos=eos, verify=verify)
+    whole = resolve(path, dtype=dtype, eos=eos, version=version, verify=verify)
     whole.check_finished()
     options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
-    how = {"split": split, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify, **options._asdict()}
+    how = {"split": split, "version": whole.version, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify}
+    how |= options._asdict()
     opening = partial(open_store, paths[0] if len(paths) == 1 else paths, **how)
     return _make_store(whole, split, options, known, paths, opening)
 
 
 def open_unfinished(
-    path: PathLike, *, split: str | None = None, dtype: Any = None, eos: int | None = None
+    path: PathLike,
+    *,
+    split: str | None = None,
+    version: int | None = None,
+    dtype: Any = None,
+    eos: int | None = None,
 ) -> tuple[Store, str | None]:
     """A store to look at, even if `prepare` has not finished it; and then a message that says so."""
-    whole = resolve(path, dtype=dtype, eos=eos)
-    opening = partial(open_store, path, split=split, dtype=dtype, eos=eos)
+    whole = resolve(path, dtype=dtype, eos=eos, version=version)
+    opening = partial(open_store, path, split=split, version=whole.version, dtype=dtype, eos=eos)
     return _make_store(whole, split, ReadOptions(), (), [display(path)], opening), next(iter(whole.unfinished), None)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, SampleIndexError, quantity
+from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, quantity
 from tokenfeed.store.batch import HostBatch, Layout, Rows, Sample
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
 from tokenfeed.store.reader import Location
@@ -152,6 +152,19 @@ class View(ABC):
                         f"views 0 and {number} cannot be read together: {mine} in one, and {its} in the other"
                     )
         return self._join(alike, Data.join([view.data for view in (self, *alike)], self.columns))
+
+    def grew_from(self, earlier: "View") -> int:
+        """Number of samples added since `earlier`, whose samples are the first of this view, in their order.
+
+        A PlanMismatchError unless the store of this view is that of the earlier one, and new shards after it.
+        """
+        if self.spec.sample != earlier.spec.sample:
+            raise PlanMismatchError(
+                f"the view before the store grew was {earlier.spec.sample}, and this one is {self.spec.sample}; give "
+                "the same view of the grown store"
+            )
+        self.data.check_grown(earlier.data)
+        return len(self) - len(earlier)
 
     def choose(self, names: Iterable[str]) -> ColumnSet:
         """Columns to be read together, in the dtypes of batches."""
