@@ -15,6 +15,7 @@ PACKING_ALGORITHM = 1
 """The rows of a packing plan depend on lengths, width and this number. It changes when `kernels/bestfit.py` does."""
 
 
+_KINDS: dict[str, type["ViewSpec"]] = {}
 _DELIVERY = {"is_delivery": True}
 """Marks a field that says what comes along with a sample, not which items the sample has."""
 
@@ -24,6 +25,10 @@ class ViewSpec:
     """What one sample is. Subclasses are the kinds of views."""
 
     kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in cls.__dict__:
+            _KINDS[cls.kind] = cls
 
     columns: tuple[str, ...] = field(default=(), metadata=_DELIVERY)
     """Columns to read with every batch, beyond the primary one."""
@@ -41,6 +46,11 @@ class ViewSpec:
         """The same spec, reduced to what decides which items a sample has."""
         identity = {each.name: getattr(self, each.name) for each in fields(self) if not each.metadata}
         return type(self)(**identity)
+
+    @property
+    def unit(self) -> "ViewSpec":
+        """Spec of all samples of the kind: that of the whole view, where this one is of some of its samples."""
+        return self.sample
 
     @property
     def family(self) -> str | None:
@@ -66,19 +76,24 @@ class ViewSpec:
         """The spec that `to_json` wrote. A StateError where it is not one."""
         if not isinstance(value, Mapping) or value.get("kind") not in _KINDS:
             raise StateError(f"{str(value)[:80]} describes no view; expected one of kind {', '.join(_KINDS)}")
-        kind = _KINDS[value["kind"]]
-        types = {each.name: str(each.type) for each in fields(kind)}
-        given = {name: _checked(name, each, types.get(name, "str")) for name, each in value.items() if name != "kind"}
         try:
-            return kind(**given)
+            return _KINDS[value["kind"]].parse({name: each for name, each in value.items() if name != "kind"})
         except (ArgumentError, TypeError) as error:  # a TypeError names a field that is missing or unknown
             raise StateError(f"{str(value)[:200]} describes no view: {error}") from error
 
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Self:
+        """The spec of this kind with the fields that `to_json` wrote."""
+        types = {each.name: str(each.type) for each in fields(cls)}
+        return cls(**{name: _checked(name, each, types.get(name, "str")) for name, each in values.items()})
+
 
 def _checked(name: str, value: Any, declared: str) -> Any:
+    if isinstance(value, ViewSpec):
+        return value
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = tuple(value)
-    accepted = tuple if "tuple" in declared else int if "int" in declared else str
+    accepted = tuple if "tuple" in declared else bool if "bool" in declared else int if "int" in declared else str
     if type(value) is not accepted:
         raise StateError(f"field {name!r} of a view is {str(value)[:80]!r}; expected {accepted.__name__}")
     return value
@@ -147,6 +162,3 @@ class PackedSpec(ViewSpec):
     def __str__(self) -> str:
         table = "" if self.table == "documents" else f", table={self.table!r}"
         return f"packed({self.length}{table})"
-
-
-_KINDS: dict[str, type[ViewSpec]] = {kind.kind: kind for kind in (WindowsSpec, DocumentsSpec, PackedSpec)}

@@ -20,6 +20,7 @@ from tokenfeed.store.packing import PackReport, Progress, pack
 from tokenfeed.store.reader import ReadOptions
 from tokenfeed.store.resolve import Content, SplitSize, as_paths, resolve
 from tokenfeed.store.spec import DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
+from tokenfeed.store.subset import OpenedSpec
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
 
@@ -64,6 +65,8 @@ class Store(Data):
                 return Documents(self, spec)
             case PackedSpec():
                 return Packed(self, spec)
+            case OpenedSpec():
+                return spec.open(self)
         raise ArgumentError(f"{spec!r} describes no view of a store")
 
     def windows(
