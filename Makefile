@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, and each would compile the package again
 
-.PHONY: help setup demo test test-all faults simulate fuzz bounds mistakes audit lint types check docs bench bench-peers clean
+.PHONY: help setup demo test test-all faults simulate fuzz bounds mistakes attacks audit lint types check docs bench bench-peers clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -25,7 +25,7 @@ demo: setup      ## text to a trained model in a minute; then by way of a store,
 	rm -rf demo-store
 	$(BIN)/tokenfeed demo --keep demo-store
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 test: setup      ## run the tests that every change waits for: at most six minutes on two cores
 	$(PYTEST)
@@ -50,6 +50,9 @@ bounds: setup    ## all tests with every index of every array checked in the ker
 
 mistakes: setup  ## write down again what likely mistakes are told, in tests/mistakes/messages.md: read it aloud
 	$(BIN)/python -m pytest -n 0 tests/mistakes --record
+
+attacks: setup   ## every class of attack, some 15,000 cases, with a count; what is found is kept in build/attacks
+	$(BIN)/python tests/attacks/run.py
 
 audit: setup     ## dependencies, licences, imports and what a wheel would hold; asks no network
 	$(BIN)/python tests/fuzz/audit.py

@@ -19,7 +19,7 @@ from tokenfeed.text.sources.files import TextFiles
 
 ROWS = 32
 LENGTH = 2048
-ENGINES = ("fastokens", "tiktoken")
+ENGINES = ("tokenfeed", "tiktoken")
 
 
 def throughput(report: Report, folder: Path, repetitions: int, batches: int) -> None:

@@ -13,15 +13,15 @@ from plain import PlainStore, make_documents
 settings.register_profile(
     "full", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-settings.register_profile("fast", parent=settings.get_profile("full"), max_examples=15)
+settings.register_profile("fast", parent=settings.get_profile("full"), max_examples=10)
 settings.register_profile("long", parent=settings.get_profile("full"), max_examples=3000)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs that a shell runs in the background; children would
     signal.signal(signal.SIGINT, signal.default_int_handler)  # inherit it, and tests that interrupt them would wait
 
 
-# Tests that share something costly run in one worker, one after the other. The marker of pytest-xdist 3.8 for this does
-# nothing under pytest 9.2: it sets an attribute of tests that no longer exists.
+# A file runs in one worker, which then compiles few kernels that the other compiles too. Files that share something costly
+# are one group. The marker of pytest-xdist 3.8 for this does nothing under pytest 9.2.
 GROUPS = {
     "tests/e2e/ui/": "page",  # stores, servers and a browser
     "tests/e2e/test_prepare_ray.py": "ray",  # one cluster at a time
@@ -36,7 +36,7 @@ GROUPS = {
 
 def group_of(nodeid: str) -> str:
     """Where several prefixes fit, the first says it."""
-    return next((group for prefix, group in GROUPS.items() if nodeid.startswith(prefix)), nodeid)
+    return next((group for prefix, group in GROUPS.items() if nodeid.startswith(prefix)), nodeid.split("::")[0])
 
 
 @pytest.hookimpl(optionalhook=True)

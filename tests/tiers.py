@@ -12,7 +12,7 @@ from hypothesis import settings
 __all__ = ["examples", "pick", "select", "slow"]
 
 T = TypeVar("T")
-_FAST_SHARE = 5
+_FAST_SHARE = 10
 _full = False
 
 
@@ -33,5 +33,5 @@ def slow(*values: Any) -> list[Any]:
 
 
 def examples(full: int) -> int:
-    """How many Hypothesis examples a property tries that needs more than others: a fifth in the fast tier."""
+    """How many Hypothesis examples a property tries that needs more than others: a tenth in the fast tier."""
     return pick(max(1, full // _FAST_SHARE), max(full, settings().max_examples))

@@ -31,7 +31,7 @@ LOADERS = (
     ("mosaicml_peer", "MosaicML streaming", "mosaicml"),
 )
 STREAMS = (
-    ("tokenfeed_stream", "tokenfeed, fastokens", "tokenfeed"),
+    ("tokenfeed_stream", "tokenfeed", "tokenfeed"),
     ("tokenfeed_stream_tiktoken", "tokenfeed, tiktoken", "tokenfeed"),
     ("nanochat_stream", "nanochat's loop, tiktoken", ""),
     ("datasets_stream", "Hugging Face streaming + map, tiktoken", "datasets"),

@@ -158,10 +158,7 @@ _WORKERS = (
     "The likely cause is what our workers import as they start, which counts for less the more text there is; workers "
     "that are forked would not import anything, and inherit locks."
 )
-_ENGINE = (
-    "fastokens, which is also our engine, and splintr take all cores whatever they are asked for; ours keeps to the "
-    "number of threads. With all cores it is the engine's own rate, less two looks for texts that fastokens gets wrong."
-)
+_ENGINE = "fastokens and splintr take all cores whatever they are asked for; ours keeps to the number of threads."
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ TokenfeedError
 ├── MissingError       KeyError      no such column, span table, split
 ├── SampleIndexError   IndexError    a sample number outside the view
 ├── FitError           ValueError    a value that the column's dtype cannot hold
+├── TooLargeError      MemoryError   samples that do not fit this machine's memory
 ├── NotFoundError      FileNotFoundError  no file, folder or object at this path
 │   └── NotAStoreError               nothing at this path that tokenfeed can open
 ├── DependencyError    ImportError   an optional package that is not installed
@@ -46,6 +47,7 @@ __all__ = [
     "SampleIndexError",
     "StateError",
     "TokenfeedError",
+    "TooLargeError",
     "TruncatedError",
     "WorkerError",
     "WriteError",
@@ -71,6 +73,9 @@ class SampleIndexError(TokenfeedError, IndexError): ...
 
 
 class FitError(TokenfeedError, ValueError): ...
+
+
+class TooLargeError(TokenfeedError, MemoryError): ...
 
 
 class NotFoundError(TokenfeedError, FileNotFoundError): ...

@@ -28,9 +28,9 @@ LICENCES = re.compile(
 COPYLEFT = re.compile(r"\b(A?GPL|General Public License)", re.IGNORECASE)
 BROUGHT_ALONG = {"llvmlite": "numba"}
 """Imported, and declared by what needs a certain version of it."""
-THE_USERS_OWN = {"gigatoken", "torchdata"}
-"""Imported when somebody asks for that engine or that adapter, who has it then; development declares them."""
-IN_A_WHEEL = {".py", ".js", ".css", ".html", ".svg", ".typed", ".ico", ".png"}
+THE_USERS_OWN = {"torchdata"}
+"""Imported when somebody asks for that adapter, who has it then; development declares it."""
+IN_A_WHEEL = {".py", ".js", ".css", ".html", ".svg", ".typed", ".ico", ".png", ".npy"}
 SECONDS = 8
 
 

@@ -43,6 +43,8 @@ class Case:
     """One input."""
 
     rng: random.Random
+    number: int = 0
+    """Which input of its target."""
     files: dict[str, bytes] = field(default_factory=dict)
     """What was written, to keep if it is a finding."""
     may_open_anything: bool = False
@@ -178,7 +180,7 @@ def _try_many(
     began = time.monotonic()
     while number != stop and time.monotonic() - began < seconds and len(figures.findings) < FINDING:
         os.pwrite(report, b"at %d %d %-20d\n" % (which, number, figures.read), at)
-        case = Case(random.Random(f"{name} {number}"))
+        case = Case(random.Random(f"{name} {number}"), number)
         faulthandler.dump_traceback_later(FIRST_SECONDS if number == first else SECONDS, exit=True)
         tried = time.monotonic()
         guard.opened.clear()
@@ -246,8 +248,8 @@ class Guard:
         if event != "open" or self.root is None or not isinstance(arguments[0], str | bytes):
             return
         given = os.fsdecode(arguments[0])
-        path = str(Path(given).absolute())
-        if path.startswith((self.root, *self._allowed)) and ".." not in Path(given).parts:
+        path = os.path.abspath(given)  # noqa: PTH100 (resolve would follow links)
+        if path.startswith(self._allowed) or (path.startswith(self.root) and ".." not in Path(given).parts):
             return
         inside = path.removeprefix(self._temporary)
         if (

@@ -102,7 +102,7 @@ def test_import_takes_no_heavy_package_along_and_no_action():
 import sys, threading
 before = threading.active_count()
 import tokenfeed
-heavy = {"torch", "jax", "ray", "pyarrow", "typer", "rich", "msgpack", "obstore", "tiktoken", "fastokens"}
+heavy = {"torch", "jax", "ray", "pyarrow", "typer", "rich", "msgpack", "obstore", "tiktoken"}
 heavy |= {"urllib3", "huggingface_hub"}
 heavy &= set(sys.modules)
 assert not heavy, heavy

@@ -8,7 +8,7 @@ from text_size import text_bytes
 
 import tokenfeed
 
-PACKAGES = ("tokenfeed", "fastokens")
+PACKAGES = ("tokenfeed",)
 SETTINGS = "prepare(workers=2), the default engine, checksums and documents with it"
 OVERLAP = 0
 

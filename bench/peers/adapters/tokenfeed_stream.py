@@ -9,12 +9,12 @@ from tokens import Job
 import tokenfeed
 import tokenfeed.torch
 
-PACKAGES = ("tokenfeed", "fastokens", "torch")
+PACKAGES = ("tokenfeed", "torch")
 SETTINGS = (
-    "stream(packing='best_fit', overflow='split', threads=2), to_device('cpu') with int64 inputs, engine fastokens"
+    "stream(packing='best_fit', overflow='split', threads=2), to_device('cpu') with int64 inputs, engine tokenfeed"
 )
 OVERLAP = 0
-ENGINE = "fastokens"
+ENGINE = "tokenfeed"
 
 
 class Feed:

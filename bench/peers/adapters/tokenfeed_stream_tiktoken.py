@@ -6,5 +6,5 @@ from tokenfeed_stream import OVERLAP, Feed
 __all__ = ["OVERLAP", "PACKAGES", "SETTINGS", "Feed"]
 
 PACKAGES = ("tokenfeed", "tiktoken", "torch")
-SETTINGS = tokenfeed_stream.SETTINGS.replace("fastokens", "tiktoken")
+SETTINGS = tokenfeed_stream.SETTINGS.replace("engine tokenfeed", "engine tiktoken")
 tokenfeed_stream.ENGINE = "tiktoken"

@@ -6,7 +6,7 @@ from encoding_speed import Rival
 
 import tokenfeed
 
-PACKAGES = ("tokenfeed", "fastokens")
+PACKAGES = ("tokenfeed",)
 SETTINGS = "Tokenizer.load, encode_batch(threads=…), the default engine"
 OVERLAP = 0
 _rival = Rival()

@@ -11,6 +11,7 @@ from tokenfeed.kernels.checked import CHECKED_BYTES
 
 __all__ = [
     "MANIFEST",
+    "PREPARED",
     "PREPARE_PLAN",
     "SHARD",
     "SHARD_SUMS",
@@ -27,6 +28,8 @@ __all__ = [
 MANIFEST = "manifest.json"
 PREPARE_PLAN = ".prepare/plan.json"
 """Plan of a store that `prepare` made or is making. Such a store is complete once it is sealed."""
+PREPARED = ".prepare/slices"
+"""Folder of its records: one for each part of its inputs that is done, which names the shards made of it."""
 SHARD = "shard.json"
 SHARD_SUMS = "shard.blocks.npy"
 

@@ -129,6 +129,12 @@ class Manifest:
         """Shards of the last version."""
         return self.shards or self.earlier or ()
 
+    @property
+    def version(self) -> int | None:
+        """Number of the version that its list is; None where it has none, or one that was changed by hand."""
+        is_known = self.versions[-1:] == (Version.of(self.listed),)
+        return len(self.versions) if is_known and (self.shards, self.earlier) != (None, None) else None
+
     def at(self, number: int, path: str) -> tuple[ShardEntry, ...]:
         """Shards of a version, counted from 1."""
         if not 1 <= number <= len(self.versions):
@@ -164,9 +170,7 @@ class Manifest:
             raise FormatError(f"{path} has several of shards, earlier and stores; expected one of them")
         if manifest.shards is None:
             return manifest
-        present = Version.of(manifest.shards)
-        known = manifest.versions if manifest.versions[-1:] == (present,) else (*manifest.versions, present)
-        return replace(manifest, versions=known)
+        return manifest if manifest.versions else replace(manifest, versions=(Version.of(manifest.shards),))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ CACHE = words(
     "next",  # the slot that is used next: the oldest
     "log",  # address of the log: how many keys it has, then the keys
     "log_size",  # how many keys it can take
+    "copied",  # bytes that were copied out of it
 )
 EMPTY = -1
 BLOCK_BITS = 40
@@ -102,6 +103,8 @@ def read_through(cache_address, file, offset, size, address):
         elif address != 0:
             c_memcpy(address + done, cache.slots + slot * block_bytes + within, count)
         done += count
+    if address != 0 and status == OK:
+        cache.copied += size
     return status
 
 

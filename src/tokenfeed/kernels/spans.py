@@ -81,7 +81,8 @@ def _read_starts(files, file, low, high, begin, end, segment_items, num_spans, v
     status = _fetch_int64(files, file, low, count if is_last else count + 1, values)
     if is_last:
         values[count] = segment_items
-    if status == OK and (values[0] > begin or values[count] < end or not _is_sorted(values, count + 1)):
+    is_covered = 0 <= values[0] <= begin and values[count] >= end
+    if status == OK and not (is_covered and _is_sorted(values, count + 1)):
         status = BAD_SPANS
     return status, values
 

@@ -65,6 +65,11 @@ class Stats:
         return self.wait_seconds / self.wall_seconds if self.wall_seconds else 0.0
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the settings, and what to change."""
+        return (self.remote.warning,) if self.remote is not None and self.remote.warning else ()
+
+    @property
     def headroom(self) -> float:
         """Supply over demand: how often the batches taken so far could have been made while the loop did other things.
 

@@ -12,7 +12,7 @@ from tokenfeed.loader.launch import check_whole, find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.loader.reading import StepReader, Steps, announced, find_masks, make_steps
 from tokenfeed.plan.mixing import Mixture
-from tokenfeed.plan.permutation import Shuffle
+from tokenfeed.plan.permutation import Locality, Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import BatchSizes
@@ -91,9 +91,27 @@ class Loader(Delivery):
             world_size=self.world_size,
             stop=self._stop,
             collate=collate,
+            block_bytes=self._prepare_blocks(shuffle, list(mixture.views.values())),
         )
         self._run = None if run is None or self.rank != 0 else RunFile(run)
         self._next = 0
+
+    def _prepare_blocks(self, shuffle: Shuffle, views: Sequence[View]) -> int:
+        """Bytes of remote data that are fetched at once because the order has need of neighbours; 0 where it has none.
+
+        An eighth of a block of the order: the two do not begin at the same places. What is fetched is kept in memory
+        until it was used, for 3 · `tile` blocks, and those of the samples that are read ahead. Where several ranks take
+        the samples of a block, and no cache keeps what one of them fetches for another, each fetches its own samples.
+        """
+        remote = self._reader.remote
+        if remote is None or not isinstance(shuffle, Locality) or (self.world_size > 1 and remote.cache is None):
+            return 0
+        ahead = (self._prefetch + 2) * self.batch_sizes.at(0)
+        blocks = [shuffle.block * view.spec.samples_per_group * view.stored_bytes for view in views]
+        kept = (3 * shuffle.tile * block + ahead * view.stored_bytes for block, view in zip(blocks, views, strict=True))
+        whole = (len(view) * view.stored_bytes for view in views)
+        self._reader.keep(sum(map(min, kept, whole)) * 9 // 8)
+        return min(remote.request_bytes, 1 << max(0, min(blocks).bit_length() - 4))
 
     def __iter__(self) -> Self:
         if self._stop is not None and self._next >= self._stop:
@@ -147,7 +165,7 @@ class Loader(Delivery):
             return (batch for steps in coming for batch in read(steps)), coming.close
         ahead: Iterator[Steps] = coming
         if self._reader.remote is not None:  # what a quarter of its memory holds is asked for in advance
-            most = self._reader.remote.memory_bytes // 4 // self._batch_bytes
+            most = self._reader.memory_bytes // 4 // self._batch_bytes
             ahead = announced(coming, self._steps.announce, max(1, min(self._prefetch, most)))
         feed = Feed(ahead, self._steps, depth=self._prefetch, per_job=together, threads=self._threads)
         return feed, feed.close

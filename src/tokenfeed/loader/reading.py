@@ -123,8 +123,9 @@ class StepReader:
         world_size: int,
         stop: int | None,
         collate: Callable[[HostBatch], Any] | None,
+        block_bytes: int = 0,
     ) -> None:
-        """`view` has the samples of all sources, one source after the other."""
+        """`view` has the samples of all sources, one source after the other. `block_bytes` is that of `announce`."""
         self._plan = plan
         self._view = view
         self._masks = masks
@@ -132,6 +133,7 @@ class StepReader:
         self._world_size = world_size
         self._stop = stop
         self._collate = collate
+        self._block_bytes = block_bytes
         self._source_names = tuple(source.name for source in plan.sources)
         self._is_joined = len(plan.sources) > 1
         self.use_buffers(Buffers())
@@ -146,7 +148,7 @@ class StepReader:
         """Begin to fetch what steps will read."""
         with contextlib.suppress(Exception):  # an error is raised when the steps have their turn
             sources, _, indices = self._plan.locate(self._samples_of(steps))
-            self._view.announce(self._joined(sources, indices))
+            self._view.announce(self._joined(sources, indices), block_bytes=self._block_bytes)
 
     def _samples_of(self, steps: Steps) -> Ints:
         samples = rows_of(steps.start, sum(steps.sizes), self._rank, self._world_size)

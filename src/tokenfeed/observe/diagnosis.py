@@ -82,7 +82,7 @@ def _difference(before: RemoteStats | None, after: RemoteStats | None) -> Remote
         return None
     old, new = asdict(before or RemoteStats()), asdict(after)
     growth = {name: max(0, new[name] - old[name]) for name in new}
-    return RemoteStats(**growth | {"cache_is_full": after.cache_is_full})
+    return RemoteStats(**growth | {"cache_is_full": after.cache_is_full, "bytes_held": after.bytes_held})
 
 
 def diagnose(before: Stats, after: Stats, *, cores: int | None = None) -> list[str]:
@@ -181,6 +181,8 @@ def _tell_oddities(rates: Rates) -> list[str]:
         told.append(f"The cache on disk held {blocks}, fetched again from the server: check the disk.")
     if remote.cache_is_full:
         told.append("The cache on disk takes no more blocks: it is full, or its disk cannot be written.")
+    if remote.warning:
+        told.append(f"{remote.warning}.")
     return told
 
 

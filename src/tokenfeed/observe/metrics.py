@@ -51,6 +51,8 @@ _REMOTE = (
     _Metric("remote_requests", "counter", "", "requests", "Requests to servers."),
     _Metric("remote_asked_bytes", "counter", "bytes", "bytes_asked", "Bytes that were needed and not in memory."),
     _Metric("remote_fetched_bytes", "counter", "bytes", "bytes_fetched", "Bytes that servers sent."),
+    _Metric("remote_used_bytes", "counter", "bytes", "bytes_used", "Bytes of fetched data that were read."),
+    _Metric("remote_held_bytes", "gauge", "bytes", "bytes_held", "Bytes of fetched data that are in memory."),
     _Metric("remote_waits", "counter", "", "waits", "Reads that had to wait for a server."),
     _Metric("remote_retries", "counter", "", "retries", "Requests that had to be repeated."),
     _Metric("cache_hits", "counter", "", "cache_hits", "Blocks read from the cache on disk."),

@@ -14,7 +14,7 @@ from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters, MapFunction, MapOrigin, Span, tile
 from tokenfeed.preparation.records import Counts, Recipe, Record, slice_name
 from tokenfeed.preparation.tokens import TokenPortion
-from tokenfeed.preparation.workplace import Workplace, hold
+from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.writer import Writer
 from tokenfeed.text.sources.portions import Portion, TextRules
 from tokenfeed.text.sources.splitting import HASHED_CHARACTERS, is_val
@@ -53,7 +53,7 @@ class WorkerSetup:
     map: MapOrigin | None = None
 
     def open_writer(self, name: str | None, split: str | None, function: MapFunction | None) -> Writer:
-        """A writer of shards of one split, which leaves the manifest alone."""
+        """A writer of shards of one split, which leaves the manifest alone and makes again what may be there."""
         documents = "json" if self.recipe.keep else None
         return Writer(
             self.out,
@@ -66,6 +66,7 @@ class WorkerSetup:
             tokenizer=self.recipe.tokenizer,
             provenance=self.provenance,
             seal=False,
+            redo=name is not None,
         )
 
 
@@ -79,10 +80,11 @@ class SliceMaker:
         self._workplace = Workplace(setup.out)
 
     def make(self, task: Task, tell: Tell) -> Record:
-        """Shards and record of one slice. What a killed worker left of it is removed first."""
+        """Shards and record of one slice, unless another run has made them meanwhile."""
         try:
-            with hold(self._workplace.lock, exclusive=False):
-                return self._make(task, tell)
+            with self._workplace.lock as lock:
+                lock.take(exclusive=False)
+                return self._workplace.find_record(task.slice, task.file.digest) or self._make(task, tell)
         except Exception as error:
             error.add_note(f"while {task.name} was being made")
             raise
@@ -93,10 +95,9 @@ class SliceMaker:
         splits = ("train", "val") if task.file.split == "train" and recipe.val else (task.file.split,)
         names = {split: name if split is None else f"{name}-{split}" for split in splits}
         rules = TextRules(recipe.text_column, recipe.keep, setup.on_error, whole=self._function is not None)
-        self._workplace.remove_shards(names.values())
         record = Record(task.slice, task.file.digest)
+        writers: dict[str | None, Writer] = {}
         with ExitStack() as stack:
-            writers: dict[str | None, Writer] = {}
 
             def writer_of(split: str | None) -> Writer:
                 if split not in writers:
@@ -109,7 +110,8 @@ class SliceMaker:
                 documents.add(portion)
                 record.problems += portion.problems
                 tell(record.counts)
-        record.shards = dict(self._workplace.made_shards(names.values()))
+        made = [shard for writer in writers.values() for shard in writer.shards.items()]
+        record.shards = dict(sorted(made))
         self._workplace.put_record(record)
         return record
 
@@ -147,7 +149,7 @@ class _DocumentWriter:
             return
         if portion.begins:
             assert self._tokenizer is not None
-            self._long = _LongDocument(self._tokenizer.vocabulary.pattern, portion.kept[0])
+            self._long = _LongDocument(self._tokenizer, portion.kept[0])
         assert self._long is not None, "the first piece of a document begins it"
         self._add_piece(self._long, portion.texts[0], ends=portion.ends)
 
@@ -257,13 +259,13 @@ class _DocumentWriter:
 class _LongDocument:
     """A document that has not been read to its end."""
 
-    def __init__(self, pattern: str, kept: Kept) -> None:
+    def __init__(self, tokenizer: Tokenizer, kept: Kept) -> None:
         self.kept = kept
         self.head = ""
         """Its first characters, which decide its split."""
         self.is_begun = False
         """Whether some of it is written."""
-        self._text = LongText(pattern)
+        self._text = LongText(tokenizer)
         self._ready: list[str] = []
 
     def add(self, piece: str, ends: bool) -> str:

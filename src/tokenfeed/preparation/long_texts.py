@@ -2,7 +2,7 @@
 
 A text may be cut in two places without any token changing:
 
-* At the 65,536th character of a run without a break, where `text/tokenizer/pieces.py` cuts whatever the pattern is.
+* After the engine's `longest_run` of characters without a break, where `text/tokenizer/pieces.py` cuts any text.
 * Where the pattern always ends one match and begins the next, whatever comes before and after. All usual patterns are
   alternatives out of `_KNOWN`, none of which can match across
 
@@ -18,9 +18,24 @@ With another pattern, and in a text that has none of these places, all is kept u
 
 import re
 
-from tokenfeed.text.tokenizer.pieces import LONGEST_RUN, join_surrogates
+from tokenfeed.text.tokenizer.pieces import join_surrogates
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS
 
 __all__ = ["LongText", "has_known_cuts"]
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The alternatives of a regular expression: what `|` divides, outside of groups and classes."""
+    found, depth = [""], 0
+    for part in re.findall(r"\\.|\[(?:\\.|[^]\\])*\]|.", pattern, re.DOTALL):  # a class is one part
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if part == "|" and depth == 0:
+            found.append("")
+        else:
+            found[-1] += part
+    return found
+
 
 _CONTRACTIONS = {r"'(?i:[sdmt]|ll|ve|re)", r"'(?:[sdmt]|ll|ve|re)", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"}
 _CONTRACTIONS |= {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}
@@ -37,7 +52,7 @@ _SIGNS = {
     for lines in ("", r"[\r\n]*", r"[\r\n]*+", r"[\r\n/]*", r"[\r\n/]*+")
 }
 _SPACES = {r"\s*[\r\n]", r"\s*[\r\n]+", r"\s++$", r"\s+$", r"\s+(?!\S)", r"\s+", r"\s++", r"\s"}
-_KNOWN = _CONTRACTIONS | _WORDS | _NUMBERS | _SIGNS | _SPACES
+_KNOWN = _CONTRACTIONS | _WORDS | _NUMBERS | _SIGNS | _SPACES | set(_alternatives(PATTERNS["deepseek"]))
 
 _CUT = re.compile(r"(?<=\S)(?=[ \t])|(?<=[0-9A-Za-z])(?=\s)|(?<=\S\n)(?=[^\s/])")
 _CUT_CONTEXT = 2
@@ -48,8 +63,9 @@ _SPACE, _NOT_SPACE = re.compile(r"\s"), re.compile(r"\S")
 class LongText:
     """One text, given piece by piece. Time is linear in its length; memory that of what cannot be encoded yet."""
 
-    def __init__(self, pattern: str) -> None:
-        self._has_cuts = has_known_cuts(pattern)
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._has_cuts = has_known_cuts(tokenizer.vocabulary.pattern)
+        self._longest_run = tokenizer.longest_run
         self._kept: list[str] = []
         """Text that cannot be encoded yet: it has no place to cut."""
         self._half = ""
@@ -67,8 +83,8 @@ class LongText:
         cut = self._find_cut(piece)
         self._extend_run(piece)
         self._kept.append(piece)
-        if self._run > LONGEST_RUN:  # in which there is no other place
-            self._run -= (self._run - 1) // LONGEST_RUN * LONGEST_RUN
+        if self._run > self._longest_run:  # in which there is no other place
+            self._run -= (self._run - 1) // self._longest_run * self._longest_run
             cut = len(piece) - self._run
         if cut is None:
             return ""
@@ -105,18 +121,6 @@ class LongText:
 def has_known_cuts(pattern: str) -> bool:
     """Whether a pattern consists of alternatives that are known never to match across certain places."""
     return set(_alternatives(pattern)) <= _KNOWN
-
-
-def _alternatives(pattern: str) -> list[str]:
-    """The alternatives of a regular expression: what `|` divides, outside of groups and classes."""
-    found, depth = [""], 0
-    for part in re.findall(r"\\.|\[(?:\\.|[^]\\])*\]|.", pattern, re.DOTALL):  # a class is one part
-        depth += {"(": 1, ")": -1}.get(part, 0)
-        if part == "|" and depth == 0:
-            found.append("")
-        else:
-            found[-1] += part
-    return found
 
 
 def _run_at_end(text: str) -> int:

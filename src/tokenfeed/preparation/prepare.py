@@ -17,9 +17,9 @@ from tokenfeed.preparation.mapping import MapFunction, MapOrigin, check_declared
 from tokenfeed.preparation.records import SHARD_BYTES, PreparePlan, Recipe, choose_slice_bytes, slice_name
 from tokenfeed.preparation.report import Board, Report
 from tokenfeed.preparation.tokens import TOKEN_ENDINGS
-from tokenfeed.preparation.workplace import Workplace, hold
+from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.describe import describe_growth
-from tokenfeed.store.sealing import seal, unseal
+from tokenfeed.store.sealing import unseal
 from tokenfeed.text.sources.finding import ENDINGS, PathLike
 from tokenfeed.text.sources.portions import TextRules
 from tokenfeed.text.sources.splitting import Val
@@ -117,38 +117,36 @@ def prepare(
     tasks = _cut_all(recipe, files)
     board = Board(str(workplace.folder), files, tasks, progress, share)
     plan = PreparePlan(recipe, files)
-    changed = workplace.check_plan(plan, replace_changed=replace_changed)  # before anything is made
+    is_local = workplace.folder.local is not None
+    changed = workplace.check_plan(plan, replace_changed=replace_changed, is_alone=is_local)  # before anything is made
     if dry_run:
         _find_done(workplace, board, [task for task in tasks if task.slice.file not in changed])
-        return board.report(is_complete=board.is_done and workplace.is_sealed())
+        return board.report(is_complete=board.is_done and workplace.is_complete(board.records.values()))
     workplace.make()
-    with hold(workplace.lock, exclusive=part is None) as held:
-        workplace.agree_on_plan(plan, replace_changed=replace_changed, is_alone=part is None or held.is_alone())
-        _find_done(workplace, board, tasks)
+    with workplace.lock as held:
+        held.take(exclusive=part is None)
+        workplace.agree_on_plan(plan, replace_changed=replace_changed, is_alone=held.is_alone())
         setup.open_writer(None, None, function).close()  # makes the manifest
-        mine = tasks if part is None else tasks[part[0] :: part[1]]
-        missing = [task for task in mine if task not in board.records]
-        wanted = {shard for record in board.records.values() for shard in record.shards}
-        leftovers = workplace.find_leftovers(wanted) if part is None else []
-        if missing or leftovers:
-            unseal(workplace.folder, sync=True, forget=workplace.is_listed(leftovers))
-        for shard in leftovers:
-            workplace.remove_shard(shard)
+        _find_done(workplace, board, tasks)
+        if not board.is_done and workplace.is_sealed():  # perhaps by a run that has done the rest meanwhile
+            _find_done(workplace, board, tasks)
+            if not board.is_done:
+                unseal(workplace.folder, sync=True)
         held.take(exclusive=False)  # lets the workers in
-        if missing:
+        mine = tasks if part is None else tasks[part[0] :: part[1]]
+        if missing := [task for task in mine if task not in board.records]:
             with contextlib.closing(chosen(setup, missing, board.tell)) as records:
                 for record in records:
                     board.done(record)
-        if part is not None:  # others may have done the rest meanwhile
-            _find_done(workplace, board, [task for task in tasks if task not in board.records])
+        if part is not None and not board.is_done:  # others may have done the rest meanwhile
+            _find_done(workplace, board, tasks)
         report = board.report(is_complete=board.is_done)
         if report.is_complete and not report.total.documents:
             raise ArgumentError(
                 f"there is no document in the inputs: {quantity(len(files), 'file')}, {report.num_bytes:,} bytes, "
                 f"{report.left_out:,} left out. The store was not sealed."
             )
-        if board.is_done and not workplace.is_sealed():
-            seal(workplace.folder)
+        if board.is_done and workplace.complete(plan, board.records.values()):
             report.growth = describe_growth(str(workplace.folder))
         if held.is_alone():
             workplace.sweep()
@@ -156,9 +154,9 @@ def prepare(
 
 
 def _find_done(workplace: Workplace, board: Board, tasks: Sequence[Task]) -> None:
-    """Note those of the tasks that are done."""
+    """Note those of the tasks that are done and not noted yet."""
     records = workplace.load_records() if tasks else {}
-    for task in tasks:
+    for task in [task for task in tasks if task not in board.records]:
         record = records.get(slice_name(task.slice))
         if record is not None and (record.slice, record.input_digest) == (task.slice, task.file.digest):
             board.was_done(record)

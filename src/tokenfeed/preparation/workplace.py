@@ -2,40 +2,39 @@
 
 plan.json                    the recipe, and the inputs with their digests
 slices/000003-000017.json    slice 17 of input 3 is done: its shards with their checksums, and counts
-lock                         held by the processes that work on a local store; gone with them, whatever kills them
+lock                         held by the processes that work on a local store; the last of them removes it
 
-A slice is done once its record is there, and its shards are those the record names.
+A slice is done once its record is there, and its shards are those the record names. A store is complete once all slices
+are done, and the manifest lists exactly their shards.
+
+Runs may overlap, as when a job is started again while its predecessor still works. On a local store the lock keeps them
+apart. Elsewhere nothing does, and nothing needs to: runs of one plan make the same shards, byte for byte; a shard that
+is there is not touched again; none is removed before all slices are done; and the list of a sealed store is made of the
+records. A run that changes the plan writes it first and unseals the store then; one that seals does that first and
+looks at the plan then. So one of them notices the other.
 """
 
-import contextlib
-import errno
-import fcntl
-import os
 import re
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Self
 
-from tokenfeed.errors import ArgumentError, StateError
-from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, SHARD
+from tokenfeed.errors import ArgumentError, StateError, TokenfeedError
+from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, PREPARED, SHARD
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.preparation.inputs import InputFile
+from tokenfeed.preparation.inputs import InputFile, Slice
 from tokenfeed.preparation.records import PreparePlan, Record, slice_name
 from tokenfeed.storage import objects
-from tokenfeed.storage.folder import PathLike, open_folder
-from tokenfeed.storage.local import reading, writing
-from tokenfeed.store.sealing import list_shards, load_manifest
+from tokenfeed.storage.folder import PathLike, is_missing, open_folder
+from tokenfeed.storage.local import writing
+from tokenfeed.storage.locks import FileLock
+from tokenfeed.store.sealing import list_shards, load_manifest, seal, unseal
 
-__all__ = ["Workplace", "hold"]
+__all__ = ["RunLock", "Workplace"]
 
-_RECORDS = ".prepare/slices"
 _TEMPORARY = re.compile(r"\.(manifest|plan|\d{6}-\d{6})\.json\.[0-9a-f]{16}")  # as storage/local.py names them
 _OUR_SHARD = re.compile(r"\d{6}-\d{6}(-train|-val|-test)?-\d{5}")
 _NAMED = 5
 _PATIENCE_SECONDS = 10.0
-_UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 class Workplace:
@@ -44,21 +43,52 @@ class Workplace:
     def __init__(self, store: PathLike) -> None:
         self.folder = open_folder(store)
         self._local = self.folder.local
-        self.lock = None if self._local is None else self._local / ".prepare" / "lock"
-        """The lock of a local store. Object stores need none: a slice that is made twice is the same."""
+
+    @property
+    def lock(self) -> "RunLock":
+        """A new lock of the store, not held yet."""
+        return RunLock(None if self._local is None else FileLock(self._local / ".prepare" / "lock"), str(self.folder))
 
     def make(self) -> None:
         self.folder.make()
         if self._local is not None:
-            with writing(self._local / _RECORDS):
-                (self._local / _RECORDS).mkdir(parents=True, exist_ok=True)
+            with writing(self._local / PREPARED):
+                (self._local / PREPARED).mkdir(parents=True, exist_ok=True)
 
     def is_sealed(self) -> bool:
         return self.folder.exists(MANIFEST) and load_manifest(self.folder).shards is not None
 
-    def is_listed(self, shards: Collection[str]) -> bool:
-        """Whether a version of the store has any of these shards."""
-        return any(entry.name in shards for entry in load_manifest(self.folder).listed)
+    def is_complete(self, records: Iterable[Record]) -> bool:
+        """Whether the store is sealed, and lists exactly the shards of all these slices."""
+        listed = load_manifest(self.folder).shards if self.folder.exists(MANIFEST) else None
+        return listed is not None and {entry.name: entry.checksum for entry in listed} == _shards_of(records)
+
+    def complete(self, plan: PreparePlan, records: Collection[Record]) -> bool:
+        """Seal the store with exactly the shards of all slices, and remove what earlier runs made beside them.
+
+        Returns whether it was not sealed with them before.
+        """
+        shards = _shards_of(records)
+        leftovers = self._find_leftovers(shards)
+        self._check_is_current(plan)  # after the list: what is in it was made for this plan, or an earlier one
+        for shard in leftovers:
+            self.remove_shard(shard)
+        if self.is_complete(records):
+            return False
+        seal(self.folder, shards=shards)
+        try:
+            self._check_is_current(plan)
+        except StateError:
+            unseal(self.folder, sync=True)
+            raise
+        return True
+
+    def _check_is_current(self, plan: PreparePlan) -> None:
+        if self.folder.read(PREPARE_PLAN) != plan.to_json():
+            raise StateError(
+                f"another run prepares {self.folder} with other inputs, which it began after this one. Run it again "
+                "with all of them once that run has ended: it does what is missing."
+            )
 
     def load_plan(self) -> PreparePlan | None:
         """The plan that is there; None where nothing was prepared before."""
@@ -74,16 +104,22 @@ class Workplace:
         """
         before = self.load_plan()
         if before is None:
-            self._check_is_new()
-            return []
+            try:
+                self._check_is_new()
+                return []
+            except ArgumentError:  # another run may have put its plan there meanwhile
+                before = self.load_plan()
+                if before is None:
+                    raise
         if is_alone and not self._binds(before, plan):
             return []
         old, new = asdict(before.recipe), asdict(plan.recipe)
         differing = [f"{name} was {old[name]!r}, now {new[name]!r}" for name in new if old[name] != new[name]]
         if differing:
+            remote = f" If that run failed before it made anything, remove {self.folder.path(PREPARE_PLAN)}."
             raise ArgumentError(
                 f"{self.folder} was prepared with other settings: {'; '.join(differing)}. Use the same, or prepare "
-                "into another folder."
+                f"into another folder.{'' if is_alone else remote}"
             )
         if len(plan.inputs) < len(before.inputs):
             given = {file.content for file in plan.inputs}
@@ -110,15 +146,20 @@ class Workplace:
         before = self.load_plan()
         stale = self.check_plan(plan, replace_changed=replace_changed, is_alone=is_alone)
         if is_alone and before is not None and not self._binds(before, plan):
-            for shard in self.find_leftovers(()):
+            for shard in self._find_leftovers(()):
                 self.remove_shard(shard)
             self.folder.remove(MANIFEST)
             stale = list(range(len(before.inputs)))
-        for name in self._list_records():
-            if int(name.partition("-")[0]) in stale:
-                self.folder.remove(f"{_RECORDS}/{name}.json")
         if self.folder.read(PREPARE_PLAN) != plan.to_json():
             self.folder.replace(PREPARE_PLAN, plan.to_json())
+        if not stale:
+            return
+        if self.folder.exists(MANIFEST):
+            unseal(self.folder, sync=True, forget=True)
+        for name in [name for name in self._list_records() if int(name.partition("-")[0]) in stale]:
+            self.folder.remove(f"{PREPARED}/{name}.json")
+        for shard in [shard for shard in self._find_leftovers(()) if int(shard.partition("-")[0]) in stale]:
+            self.remove_shard(shard)
 
     def _binds(self, before: PreparePlan, plan: PreparePlan) -> bool:
         """Whether shards were made by the plan that is there, or it is this one."""
@@ -132,7 +173,7 @@ class Workplace:
         if self._local is not None and self._local.exists() and not self._local.is_dir():
             raise ArgumentError(f"{self.folder} is a file; the store needs a folder of its own")
         # Some servers list folders that are empty; objects are what counts.
-        names = objects.list_keys(str(self.folder), enough=1) if self._local is None else self._list("")
+        names = objects.list_keys(str(self.folder), enough=1) if self._local is None else self.folder.files("")
         if visible := [name for name in names if not name.startswith(".")]:
             raise ArgumentError(
                 f"{self.folder} is not empty and not a store: it holds {_name_some(visible, ', ')}. Prepare into a "
@@ -142,7 +183,7 @@ class Workplace:
     def load_records(self) -> dict[str, Record]:
         """The records of all slices that are done, by their names: those whose shards are as the record says."""
         names = self._list_records()
-        found = self.folder.read_all([f"{_RECORDS}/{name}.json" for name in names])
+        found = self.folder.read_all([f"{PREPARED}/{name}.json" for name in names])
         records = {
             name: record
             for name, data in zip(names, found, strict=True)
@@ -155,25 +196,30 @@ class Workplace:
         checksums = self._checksums(named)
         return {name: record for name, record in records.items() if record.shards.items() <= checksums.items()}
 
+    def find_record(self, wanted: Slice, input_digest: str) -> Record | None:
+        """The record of a slice that another run has done meanwhile."""
+        path = f"{PREPARED}/{slice_name(wanted)}.json"
+        if not self.folder.exists(path):
+            return None
+        try:
+            record = Record.from_json(self.folder.read(path))
+            if record is None or (record.slice, record.input_digest) != (wanted, input_digest):
+                return None
+            return record if self._checksums(list(record.shards)) == record.shards else None
+        except TokenfeedError as error:
+            if not is_missing(error):
+                raise
+            return None
+
     def put_record(self, record: Record) -> None:
         """Note that the slice is done."""
-        self.folder.replace(f"{_RECORDS}/{slice_name(record.slice)}.json", record.to_json())
+        self.folder.replace(f"{PREPARED}/{slice_name(record.slice)}.json", record.to_json())
 
-    def made_shards(self, names: Iterable[str]) -> Mapping[str, str]:
-        """The committed shards of writers of these names, and their checksums."""
-        return self._checksums([shard for name in names for shard in self._numbered(name)])
-
-    def find_leftovers(self, wanted: Collection[str]) -> list[str]:
+    def _find_leftovers(self, wanted: Collection[str]) -> list[str]:
         """Shards that runs of `prepare` made but that belong to no finished slice."""
         shards = list_shards(self.folder)
         names = (*shards.committed, *shards.unfinished)
         return [name for name in names if _OUR_SHARD.fullmatch(name) and name not in wanted]
-
-    def remove_shards(self, names: Iterable[str]) -> None:
-        """Remove the shards of writers of these names, the last first, so that a kill leaves no gap."""
-        for name in names:
-            for shard in reversed(self._numbered(name)):
-                self.remove_shard(shard)
 
     def remove_shard(self, shard: str) -> None:
         """Remove one shard; for readers it is gone at once."""
@@ -182,95 +228,55 @@ class Workplace:
 
     def sweep(self) -> None:
         """Remove temporary files that a killed process left. Only for a run that is alone, so on a local store."""
-        for name in ("", ".prepare/", f"{_RECORDS}/"):
-            for file in self._list(name):
+        for name in ("", ".prepare/", f"{PREPARED}/"):
+            for file in self.folder.files(name):
                 if _TEMPORARY.fullmatch(file):
                     self.folder.remove(name + file)
 
-    def _list(self, name: str) -> list[str]:
-        if self._local is None:
-            return objects.list_keys(self.folder.path(name))
-        folder = self._local / name
-        with reading(str(folder)):
-            return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-
     def _list_records(self) -> list[str]:
-        names = self._list(_RECORDS)
+        names = self.folder.files(PREPARED)
         return [name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")]
-
-    def _numbered(self, name: str) -> list[str]:
-        """The shards of one writer, unfinished local ones included."""
-        found: list[str] = []
-        while self._is_there(shard := f"{name}-{len(found):05d}"):
-            found.append(shard)
-        return found
-
-    def _is_there(self, shard: str) -> bool:
-        if self._local is None:
-            return self.folder.exists(f"{shard}/{SHARD}")
-        with reading(str(self._local / shard)):
-            return (self._local / shard).is_dir()
 
     def _checksums(self, shards: Sequence[str]) -> dict[str, str]:
         found = self.folder.read_all([f"{shard}/{SHARD}" for shard in shards])
         return {shard: checksum(data) for shard, data in zip(shards, found, strict=True)}
 
 
-class hold:  # noqa: N801
-    """Hold a lock file: alone, as one run does until it lets its workers in, or together with others who share it.
+class RunLock:
+    """Keeps runs on a local store apart: one run holds it alone until it lets its workers in, who share it.
 
-    The lock is the kernel's: it goes with the process that holds it, however that ends. Waits for the workers of a
-    killed run to end. Without a path nothing is held.
+    Parts of a run share it too. Waits for the workers of a killed run to end. A remote store has none.
     """
 
-    def __init__(self, path: Path | None, *, exclusive: bool) -> None:
-        self._path, self._exclusive, self._descriptor = path, exclusive, -1
-
-    def __enter__(self) -> Self:
-        if self._path is not None:
-            with writing(self._path):
-                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                self.take(exclusive=self._exclusive)
-            except BaseException:
-                self.__exit__()
-                raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # nothing was written to it
-            os.close(self._descriptor)
-
-    def is_alone(self) -> bool:
-        """Whether nobody else holds it; if so, nobody else can from now on."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (OSError, ValueError):  # another has it, or there is none
-            return False
-        return True
+    def __init__(self, lock: FileLock | None, store: str) -> None:
+        self._lock, self._store = lock, store
 
     def take(self, *, exclusive: bool) -> None:
         """Hold it alone, or let others in."""
-        if self._path is None:
-            return
-        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            try:
-                fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise StateError(
-                        f"another run is preparing {self._path.parents[1]} (it holds {self._path}). Wait for it, or "
-                        "stop it: what it has done is kept."
-                    ) from None
-                time.sleep(0.05)
-            except OSError as error:
-                if error.errno not in _UNSUPPORTED:
-                    with writing(self._path):
-                        raise
-                return  # a file system without locks
+        if self._lock is not None and not self._lock.take(exclusive=exclusive, patience=_PATIENCE_SECONDS):
+            raise StateError(
+                f"another run is preparing {self._store} (it holds {self._lock.path}). Wait for it, or stop it: what "
+                "it has done is kept."
+            )
+
+    def is_alone(self) -> bool:
+        """Whether nobody else holds it; if so, nobody else can from now on. If not, it is not held here either."""
+        return self._lock is not None and self._lock.take(exclusive=True) and self._lock.is_known
+
+    def release(self, *, remove: bool = False) -> None:
+        if self._lock is not None:
+            self._lock.release(remove=remove)
+
+    def __enter__(self) -> "RunLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release(remove=self.is_alone())
+
+
+def _shards_of(records: Iterable[Record]) -> dict[str, str]:
+    """All shards of slices that are done, with the checksums of their `shard.json`."""
+    return {shard: checksum for record in records for shard, checksum in record.shards.items()}
 
 
 def _name_some(names: Sequence[str], separator: str) -> str:

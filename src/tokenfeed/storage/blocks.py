@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from tokenfeed.kernels.posix import record
 from tokenfeed.storage.disk_cache import DiskCache
 from tokenfeed.storage.fetcher import Fetched, Range, fetcher
 from tokenfeed.storage.files import Part
-from tokenfeed.storage.remote import Remote, RemoteStats
+from tokenfeed.storage.remote import MEMORY_BYTES, Remote, RemoteStats
 from tokenfeed.storage.runtime import check_not_forked, result_of
 from tokenfeed.types import Ints
 
@@ -25,10 +25,13 @@ __all__ = ["BlockCache"]
 
 _LANDING_THREADS = 2
 _LOG_SIZE = 1 << 16
+_LARGEST_SLOT, _SMALLEST_SLOT = 512, 64
+_SHARE = 8
+"""A slot is at most this part of a row, so about this part of a row is fetched in vain."""
 
 
 class _Run:
-    """Consecutive blocks of one file that are on their way."""
+    """Consecutive slots of one file that are on their way."""
 
     __slots__ = ("file", "first", "landed", "stop")
 
@@ -42,7 +45,10 @@ class _Run:
 
 
 class BlockCache:
-    """The blocks of a store's remote files that are in memory, and how more of them get there. Threads may share it.
+    """The parts of a store's remote files that are in memory, and how more of them get there. Threads may share it.
+
+    Memory is cut into small slots: it holds what it counts, however short files and rows are. What is fetched is the
+    slots that are needed; or blocks of many slots, where neighbours will be needed soon.
 
     A kernel may look into it only while `guard` is held, and what it missed must be taken before `guard` is released.
     """
@@ -52,7 +58,7 @@ class BlockCache:
         self._guard = threading.Lock()
         self._describe = describe
         self._how = how
-        self._disk = None if how.cache is None else DiskCache(Path(how.cache), how.cache_bytes, how.block_bytes)
+        self._disk = None if how.cache is None else DiskCache(Path(how.cache), how.cache_bytes, _LARGEST_SLOT)
         self._header = np.zeros(1, blocks.CACHE)
         self._log = np.zeros(_LOG_SIZE + 1, np.int64)
         self._under_way: dict[int, _Run] = {}
@@ -61,7 +67,9 @@ class BlockCache:
             ("requests", "bytes_asked", "bytes_fetched", "cache_hits", "cache_misses", "cache_damaged", "waits"), 0
         )
         self._pool: ThreadPoolExecutor | None = None
-        self._resize(how.memory_bytes // how.block_bytes)
+        self._slot_bytes = _LARGEST_SLOT
+        self._is_used = False
+        self._resize((MEMORY_BYTES if how.memory_bytes is None else how.memory_bytes) // self._slot_bytes)
 
     @property
     def guard(self) -> threading.Lock:
@@ -75,28 +83,68 @@ class BlockCache:
         """The address of the header, for the file table. It never changes."""
         return self._header.ctypes.data
 
+    @property
+    def memory_bytes(self) -> int:
+        """Size of the memory for slots."""
+        return self._slots.size
+
+    def expect_rows(self, row_bytes: int) -> None:
+        """Make slots small enough for rows of so many bytes. Does nothing once something was read: keys tell slots."""
+        fitting = 1 << max(0, (row_bytes // _SHARE).bit_length() - 1)
+        with self.guard:
+            if fitting < self._slot_bytes and not self._is_used and self._disk is None:  # on disk they have one size
+                num_bytes, self._slot_bytes = self.memory_bytes, max(_SMALLEST_SLOT, fitting)
+                self._resize(num_bytes // self._slot_bytes)
+
+    def keep(self, num_bytes: int) -> None:
+        """Make memory for so many bytes, unless `Remote` says how much there is, or has a disk for what leaves it."""
+        with self.guard:
+            if self._how.memory_bytes is None and self._disk is None and num_bytes > self.memory_bytes:
+                self._resize(num_bytes // self._slot_bytes)
+
     def check_size(self, part: Part) -> None:
-        """Raise for a file of more than 4 PiB (with blocks of 4 KiB): its blocks would have the keys of another."""
-        largest = self._how.block_bytes << blocks.BLOCK_BITS
+        """Raise for a file of more than 64 TiB (with slots of 64 bytes): its slots would have the keys of another."""
+        largest = _SMALLEST_SLOT << blocks.BLOCK_BITS
         if part.file_bytes > largest:
             raise CorruptionError(f"{part.path} should have {part.file_bytes:,} bytes; at most {largest:,} can be read")
 
     def stats(self) -> RemoteStats:
         full = self._disk is not None and self._disk.is_full
-        return RemoteStats(**self._counts, retries=fetcher().counters.retries, cache_is_full=full)
+        held = int((self._keys != blocks.EMPTY).sum()) * self._slot_bytes
+        memory = {"bytes_used": int(self._header["copied"][0]), "bytes_held": held}
+        return RemoteStats(**self._counts, **memory, retries=fetcher().counters.retries, cache_is_full=full)
 
     def take_missing(self) -> Ints:
-        """Keys of the blocks that kernels missed since the last call. Call it with `guard` held."""
-        missing = np.unique(self._log[1 : 1 + self._log[0]])
+        """Keys of the slots that kernels missed since the last call. Call it with `guard` held.
+
+        Where a kernel missed more than could be noted, there are none: it will note more when it is called again.
+        """
+        count = int(self._log[0])
+        missing = np.unique(self._log[1 : 1 + count])
+        self._is_used |= count > 0
         self._log[0] = 0
+        if count == self._log.size - 1:
+            self._log = np.zeros(4 * count + 1, np.int64)
+            self._header["log"], self._header["log_size"] = self._log.ctypes.data, 4 * count
+            return missing[:0]
         return missing
 
-    def load(self, wanted: Ints) -> None:
-        """Return when these blocks have been put into memory. Raises the error of the server, or of a check."""
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[Callable[[], None]]:
+        """`guard`, with a function that counts what was copied in it as not used: it will be copied again."""
         with self.guard:
-            if 4 * wanted.size > self._header["num_slots"][0]:
-                self._resize(4 * wanted.size)
-        runs = self._begin(wanted)
+            before = int(self._header["copied"][0])
+            yield lambda: self._header["copied"].fill(before)
+
+    def load(self, wanted: Ints) -> None:
+        """Return when these slots have been put into memory. Raises the error of the server, or of a check."""
+        with self.guard:
+            each = max(1, (self._how.block_bytes or 0) // self._slot_bytes)
+            if 4 * wanted.size * each > self._header["num_slots"][0]:
+                needed = 4 * sum(run.stop - run.first for run in self._cut(wanted, each))
+                if needed > self._header["num_slots"][0]:
+                    self._resize(needed)
+        runs = self._begin(wanted, self._how.block_bytes or 0)
         if any(not run.landed.done() for run in runs):
             self._counts["waits"] += 1
         for run in runs:
@@ -104,7 +152,7 @@ class BlockCache:
 
     def reload(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Fetch bytes [start, stop) of files from their server again, even if memory or disk have them."""
-        size = self._how.block_bytes
+        size = self._slot_bytes
         runs = [_Run(file, start // size, -(-stop // size)) for file, start, stop in ranges]
         with self.guard:
             for run in runs:
@@ -114,20 +162,21 @@ class BlockCache:
         for run in runs:
             result_of(run.landed)
 
-    def announce(self, wanted: Ints) -> None:
-        """Begin to load blocks, without waiting. Errors are raised where the blocks are needed."""
-        self._begin(wanted[: self._header["num_slots"][0] // 4])
+    def announce(self, wanted: Ints, block_bytes: int) -> None:
+        """Begin to load slots, without waiting, in blocks of so many bytes unless `Remote` says otherwise. Errors are
+        raised where the slots are needed."""
+        self._begin(wanted[: self._header["num_slots"][0] // 4], self._how.block_bytes or block_bytes)
 
-    def _begin(self, wanted: Ints) -> list[_Run]:
-        """Request the blocks that are not in memory; returns the runs that bring them."""
+    def _begin(self, wanted: Ints, block_bytes: int) -> list[_Run]:
+        """Request the slots that are not in memory; returns the runs that bring them."""
         with self.guard:
             absent = blocks.missing_blocks(self._header, wanted)
             new = np.array([key for key in absent.tolist() if key not in self._under_way], np.int64)
-            self._counts["bytes_asked"] += absent.size * self._how.block_bytes
+            self._counts["bytes_asked"] += absent.size * self._slot_bytes
         new = self._load_from_disk(new)
         with self.guard:
             new = np.array([key for key in new.tolist() if key not in self._under_way], np.int64)
-            runs = self._cut(new)
+            runs = self._cut(new, max(1, block_bytes // self._slot_bytes))
             for run in runs:
                 self._under_way.update(dict.fromkeys(run.keys.tolist(), run))
             self._counts["requests"] += len(runs)
@@ -149,21 +198,29 @@ class BlockCache:
             self._counts["cache_damaged"] += int(damaged.sum())
         return wanted[~good]
 
-    def _cut(self, keys: Ints) -> list[_Run]:
-        """Runs that cover these sorted blocks and the small gaps between them."""
-        most, gap = self._how.request_bytes // self._how.block_bytes, self._how.gap_bytes // self._how.block_bytes
+    def _cut(self, keys: Ints, each: int) -> list[_Run]:
+        """Runs of whole blocks, of `each` slots, that cover these sorted slots and the small gaps between them."""
+        most, given = self._how.request_bytes // self._slot_bytes, self._how.gap_bytes
+        gap = _SHARE if given is None else given // self._slot_bytes
         runs: list[_Run] = []
+        ends = {}
         for key in keys.tolist():
-            file, block = key >> blocks.BLOCK_BITS, key & ((1 << blocks.BLOCK_BITS) - 1)
+            file, slot = key >> blocks.BLOCK_BITS, key & ((1 << blocks.BLOCK_BITS) - 1)
             last = runs[-1] if runs else None
-            if last is not None and last.file == file and block - last.stop <= gap and block - last.first < most:
-                last.stop = block + 1
+            if last is not None and last.file == file and slot < last.stop:
+                continue
+            if file not in ends:
+                ends[file] = -(-self._describe(file).file_bytes // self._slot_bytes)
+            first = slot // each * each
+            stop = min(first + each, ends[file])
+            if last is not None and last.file == file and first - last.stop <= gap and stop - last.first <= most:
+                last.stop = stop
             else:
-                runs.append(_Run(file, block, block + 1))
+                runs.append(_Run(file, first, stop))
         return runs
 
     def _request(self, runs: Iterable[_Run]) -> None:
-        runs, ranges, size = list(runs), [], self._how.block_bytes
+        runs, ranges, size = list(runs), [], self._slot_bytes
         for run in runs:
             described = self._describe(run.file)
             stop = min(run.stop * size, described.file_bytes)
@@ -221,22 +278,23 @@ class BlockCache:
             self._pool.shutdown()
         self._pool = None
 
-    def _resize(self, num_blocks: int) -> None:
-        """Make room for so many blocks. Those in memory are dropped, and fetched again if needed."""
-        slots = max(64, num_blocks)
+    def _resize(self, num_slots: int) -> None:
+        """Make so many slots. What is in memory is dropped, and fetched again if needed."""
+        slots = max(64, num_slots)
         index_size = 1 << (2 * slots - 1).bit_length()
-        self._slots = np.empty(slots * self._how.block_bytes, np.uint8)
+        self._slots = np.empty(slots * self._slot_bytes, np.uint8)
         self._keys = np.full(slots, blocks.EMPTY, np.int64)
         self._index = np.full(index_size, blocks.EMPTY, np.int64)
         self._header[:] = record(
             blocks.CACHE,
             read=address_of(blocks.read_through),
-            block_bytes=self._how.block_bytes,
+            block_bytes=self._slot_bytes,
             num_slots=slots,
             slots=self._slots.ctypes.data,
             keys=self._keys.ctypes.data,
             index=self._index.ctypes.data,
             index_size=index_size,
             log=self._log.ctypes.data,
-            log_size=_LOG_SIZE,
+            log_size=self._log.size - 1,
+            copied=self._header["copied"][0],
         )

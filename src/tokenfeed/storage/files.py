@@ -162,9 +162,11 @@ class FileTable:
             return kernel(*arguments)
         tried: set[tuple[int, int]] = set()
         while True:
-            with cache.guard:
+            with cache.counting() as discount:
                 answer = kernel(*arguments)
                 missing = cache.take_missing()
+                if answer[0] != posix.OK:
+                    discount()
             if answer[0] == posix.MISSING:
                 cache.load(missing)
             elif answer[0] == posix.DAMAGED and self._plain["reader"][answer[1]] != 0:
@@ -184,13 +186,13 @@ class FileTable:
         start = int(self._plain["start"][sums]) - 1 + (int(check["first_sum"]) + block) * checked.SUM_BYTES
         return [(number, block * size, stop), (sums, start, start + checked.SUM_BYTES)]
 
-    def announce(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a kernel that notes what it would read, and begin to fetch what is missing."""
+    def announce(self, kernel: Callable[..., Any], *arguments: Any, block_bytes: int = 0) -> Any:
+        """Call a kernel that notes what it would read, and begin to fetch what is missing, in blocks of that size."""
         assert self.blocks is not None
         with self.blocks.guard:
             answer = kernel(*arguments)
             missing = self.blocks.take_missing()
-        self.blocks.announce(missing)
+        self.blocks.announce(missing, block_bytes)
         return answer
 
     def _open_part(self, row: Any, part: Part) -> bool:

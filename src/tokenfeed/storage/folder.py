@@ -69,6 +69,12 @@ class LocalFolder:
         """The contents of many small files."""
         return [self.read(name) for name in names]
 
+    def files(self, name: str) -> list[str]:
+        """The names of what is in a folder of it, sorted; nothing if there is no such folder."""
+        folder = self._path / name
+        with reading(str(folder)):
+            return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
     def exists(self, name: str) -> bool:
         with reading(self.path(name)):
             return (self._path / name).is_file()
@@ -135,6 +141,9 @@ class RemoteFolder:
 
     def read_all(self, names: Sequence[str]) -> list[bytes]:
         return objects.read_all([self.path(name) for name in names])
+
+    def files(self, name: str) -> list[str]:
+        return objects.list_keys(self.path(name))
 
     def exists(self, name: str) -> bool:
         return objects.exists(self.path(name))

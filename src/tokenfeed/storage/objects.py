@@ -9,21 +9,20 @@ import errno
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from tokenfeed.errors import ArgumentError, NotFoundError, TokenfeedError
 from tokenfeed.storage.address import clean, parse
 from tokenfeed.storage.clients import client_for
 from tokenfeed.storage.failures import Failed, Failure, Kind
 from tokenfeed.storage.fetcher import ObjectInfo, Range, RemoteFile, fetcher, info_of
-from tokenfeed.storage.local import read_bytes, reading
+from tokenfeed.storage.local import reading
 from tokenfeed.storage.patience import Patience
 from tokenfeed.storage.retries import Tries, persist
 from tokenfeed.storage.runtime import result_of, runtime
 
 __all__ = [
-    *("check_can_write", "delete", "exists", "head", "list_keys", "list_names", "open_file"),
+    *("check_can_write", "delete", "exists", "head", "last_change", "list_keys", "list_names", "open_file"),
     *("read", "read_all", "upload", "write"),
 ]
 
@@ -51,6 +50,15 @@ def head(uri: str) -> ObjectInfo:
         return _run(ask, uri, doing="look up", expected=is_refused)
     except Failed:
         return _run(ask_for_a_byte, uri, doing="look up")
+
+
+def last_change(uri: str) -> float:
+    """When an object was last written, by the clock of its server, in seconds."""
+
+    async def ask(library: Any, store: Any, key: str) -> float:
+        return float((await library.head_async(store, key))["last_modified"].timestamp())
+
+    return _run(ask, clean(uri), doing="look up")
 
 
 def exists(uri: str) -> bool:
@@ -143,24 +151,28 @@ def write(uri: str, data: bytes, *, create: bool = False) -> bool:
     return _run(put, uri, doing="write")
 
 
-def upload(uri: str, path: str | os.PathLike[str]) -> None:
-    """Put a local file of any size in place, in parts of 8 MiB or more, four at a time; no more is in memory.
+def upload(uri: str, file: BinaryIO) -> None:
+    """Put a file of any size in place, in parts of 8 MiB or more, four at a time; no more is in memory.
 
     obstore tries parts again that fail, and the whole is tried three times. Parts that a killed process had uploaded of
     a large file may stay, hidden, until the bucket's rules remove them.
     """
-    uri, path = check_can_write(uri), Path(path)
-    with reading(path):
-        size = path.stat().st_size
+    uri = check_can_write(uri)
+    with reading(uri):
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if size <= _PART_BYTES:
+            data = file.read()
     if size <= _PART_BYTES:
-        write(uri, read_bytes(path))
+        write(uri, data)
         return
     patience = Patience.from_environment()
     client, address = client_for(uri, patience, retries=True)
     how = {"chunk_size": max(_PART_BYTES, -(-size // _MOST_PARTS)), "max_concurrency": _PARTS_AT_ONCE}
 
     async def put() -> None:
-        await runtime().obstore.put_async(client, address.key, path, use_multipart=True, **how)
+        file.seek(0)
+        await runtime().obstore.put_async(client, address.key, file, use_multipart=True, **how)
 
     unlimited = replace(patience, total=1e9)  # `stall` notices when it does not go on
     tries = Tries(uri, doing="write", patience=unlimited, counters=fetcher().counters, most=3)

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from tokenfeed.errors import ArgumentError
 
-__all__ = ["Remote", "RemoteStats"]
+__all__ = ["MEMORY_BYTES", "Remote", "RemoteStats"]
+
+MEMORY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +18,22 @@ class Remote:
     """Folder on a local disk where blocks are kept, for this and all later runs. Ranks of a node may share it."""
     cache_bytes: int = 256 << 30
     """Limit of the folder. Data of other stores that nobody uses makes room; blocks that do not fit are not kept."""
-    block_bytes: int = 4096
-    """Size of a block; only whole blocks are fetched. For an order with locality, use the size of its blocks."""
-    memory_bytes: int = 64 << 20
-    """Memory for the latest blocks. It grows if one call needs more than a quarter of it."""
-    gap_bytes: int = 32 << 10
-    """Largest gap between two ranges that are fetched as one."""
+    block_bytes: int | None = None
+    """Size of the blocks that are fetched whole. By default only what is needed is fetched, within an eighth of a row;
+    an order with locality fetches eighths of its blocks."""
+    memory_bytes: int | None = None
+    """Memory for what was fetched latest. The default is 64 MiB, or as much as an order with locality needs if there is
+    no `cache`. It grows if one call needs more than a quarter of it."""
+    gap_bytes: int | None = None
+    """Largest gap between two ranges that are fetched as one; by default about a row, and at most 4 KiB."""
     request_bytes: int = 8 << 20
     """Limit of one request."""
 
     def __post_init__(self) -> None:
-        if self.block_bytes < 512 or self.block_bytes & (self.block_bytes - 1):
+        block, memory, gap = self.block_bytes or 512, self.memory_bytes or 0, self.gap_bytes or 0
+        if self.block_bytes is not None and (self.block_bytes < 512 or block & (block - 1)):
             raise ArgumentError(f"block_bytes is {self.block_bytes}; it must be a power of two, 512 or more")
-        if min(self.memory_bytes, self.gap_bytes, self.cache_bytes) < 0 or self.request_bytes < self.block_bytes:
+        if min(memory, gap, self.cache_bytes) < 0 or self.request_bytes < block:
             raise ArgumentError(f"{self}: no size can be negative, and a request is at least a block")
 
 
@@ -38,9 +43,13 @@ class RemoteStats:
 
     requests: int = 0
     bytes_asked: int = 0
-    """Bytes of the blocks that were needed and not in memory."""
+    """Bytes that were needed and not in memory, in slots of 512 bytes or less."""
     bytes_fetched: int = 0
     """Bytes that servers sent: the blocks needed and not cached, and the gaps between them."""
+    bytes_used: int = 0
+    """Bytes that were read from memory: rows and spans; with `verify=True`, whole blocks of 4 KiB and their sums."""
+    bytes_held: int = 0
+    """Bytes that are in memory now, and may still be used."""
     cache_hits: int = 0
     """Blocks read from the cache on disk."""
     cache_misses: int = 0
@@ -52,3 +61,15 @@ class RemoteStats:
     """Requests that were tried again, for all stores of this process together."""
     cache_is_full: bool = False
     """Whether blocks are no longer kept on disk, because it is full or cannot be written to."""
+
+    @property
+    def warning(self) -> str:
+        """What to change, where more than twice the bytes used were fetched, less those in memory; else empty."""
+        if self.bytes_fetched - self.bytes_held <= 2 * self.bytes_used:
+            return ""
+        times = self.bytes_fetched / max(1, self.bytes_used)
+        return (
+            f"{times:.1f} bytes were fetched for each byte used: they were not needed, or had left memory before they "
+            "were. Leave block_bytes and memory_bytes out of Remote(…), so that they follow from the data; or give it "
+            "smaller block_bytes, more memory_bytes, or a cache"
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, MissingError, PlanMismatchError
+from tokenfeed.errors import ArgumentError, FitError, MissingError, PlanMismatchError, TooLargeError
 from tokenfeed.format.codecs import Codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
@@ -207,4 +207,7 @@ def _sizes(stored: Column, delivered: Column) -> tuple[int, ...]:
 
 
 def new_bytes(num_bytes: int) -> Bytes:
-    return np.empty(num_bytes, np.uint8)
+    try:
+        return np.empty(num_bytes, np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: beyond 2**63
+        raise TooLargeError(f"the samples have {num_bytes:,} bytes, which do not fit memory: read fewer") from error

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tokenfeed.errors import TooLargeError, quantity
 from tokenfeed.store.data import Data, new_bytes
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import DocumentsSpec
@@ -14,6 +15,8 @@ __all__ = ["Documents"]
 
 _MANY_ITEMS = 1 << 24
 """Above this size, the last item of each document is read before memory is allocated: span tables are untrusted."""
+_LARGEST_SUM = 1 << 62
+"""Lengths that may add up to more are added up with care: sums of 64 bits wrap around."""
 
 
 class Documents(View):
@@ -32,6 +35,9 @@ class Documents(View):
 
     def rows(self, numbers: Ints) -> "_DocumentRows":
         first_items, lengths = self._table.locate(numbers)
+        most = numbers.size * self.data.num_items
+        if most > _LARGEST_SUM and lengths.sum(dtype=np.float64) > _LARGEST_SUM:
+            raise TooLargeError(f"{quantity(numbers.size, 'document')} with up to {most:,} items: read fewer")
         rows = _DocumentRows(self, numbers, first_items, lengths)
         if rows.offsets[-1] > _MANY_ITEMS:
             items = (first_items + lengths - 1)[lengths > 0]
@@ -42,7 +48,7 @@ class Documents(View):
     def lengths(self, indices: Ints) -> Ints:
         return self._table.locate(as_indices(indices))[1]
 
-    def announce(self, indices: Ints) -> None:
+    def announce(self, indices: Ints, *, block_bytes: int = 0) -> None:
         """Nothing is known ahead of reading: where documents lie must be read first."""
 
     def _join(self, others: Sequence["Documents"], data: Data) -> "Documents":

@@ -36,6 +36,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 _LARGEST_RECORD = 1 << 16
 _SLICE = 1 << 20
+_CHECKED_ROWS = 1 << 16
 
 
 class PackKey(NamedTuple):
@@ -125,6 +126,47 @@ class PackingPlan(NamedTuple):
                 f"{part.path} is damaged: its checksum is {computed.hexdigest()}, expected {expected}. Pack again; the "
                 "result is the same"
             )
+
+    def check_rows(self) -> str | None:
+        """What is wrong with its rows, in words: each item of the store must be in one, and in one alone.
+
+        One pass in slices, O(1) memory. Pieces are steps from their first item to their end. They lead from item 0 to
+        the end, and each item is passed once, if and only if every place but these two is left as often as it is
+        reached. Sums of hashes tell; their key is drawn here, so that nobody can have made a plan for it.
+        """
+        table = np.zeros(2, pieces.PLAN)
+        record = self.record
+        table["first_row"][1], table["num_pieces"][0], table["num_items"][0] = record.rows, record.pieces, record.items
+        files = FileTable(pieces.PLAN_FILES, partial(_describe_file, [self]))
+        for number in range(pieces.PLAN_FILES):
+            files.open(number)
+        key = np.frombuffer(os.urandom(16), np.uint64) | np.uint64(1)
+        left, reached = _hash_places(np.array([record.items]), key), _hash_places(np.array([0]), key)
+        num_pieces = 0
+        for first in range(0, record.rows, _CHECKED_ROWS):
+            numbers = np.arange(first, min(first + _CHECKED_ROWS, record.rows))
+            status, file, row, _, first_items, offsets = pieces.find_pieces(
+                numbers, files.rows, table, record.length + 1
+            )
+            if status == posix.BAD_SPANS:
+                return f"row {first + row:,} has pieces that cannot be, or that do not bear its mark"
+            if status != posix.OK:
+                raise files.failure(status, file)
+            filled = first_items >= 0
+            num_pieces += int(filled.sum())
+            left += _hash_places(first_items[filled], key)
+            reached += _hash_places((first_items + np.diff(offsets))[filled], key)
+        if num_pieces != record.pieces or (left - reached) % (1 << 64):
+            return "its rows leave out or repeat items. Pack again"
+        return None
+
+
+def _hash_places(places: Ints, key: Array) -> int:
+    """Sum of a hash of each, modulo 2**64."""
+    words = (places.astype(np.uint64) ^ key[0]) * key[1]
+    for shift in (29, 32, 31):
+        words = (words ^ words >> np.uint64(shift)) * np.uint64(0x9E3779B97F4A7C15)
+    return int(words.sum(dtype=np.uint64))
 
 
 def _describe_file(plans: Sequence[PackingPlan], number: int) -> Part:

@@ -24,6 +24,7 @@ from tokenfeed.storage.local import replace_bytes, sync_folder, writing
 from tokenfeed.store.data import Data
 from tokenfeed.store.packed import DTYPES, PIECES, RECORD, ROWS, SUMS, PackKey, PackRecord, plan_folders
 from tokenfeed.store.shard_writer import CheckedFile, write_sums
+from tokenfeed.store.shards import check_records
 from tokenfeed.types import Ints
 
 __all__ = ["PackReport", "Progress", "pack", "pack_block"]
@@ -108,7 +109,8 @@ def _pack_into(folder: Path, data: Data, wanted: PackKey, progress: Progress | N
             covered = f"{items:,} of {wanted.items:,} items"
             raise CorruptionError(f"the spans of {wanted.table!r} cover {covered}. `tokenfeed verify` says where")
         rows.write(np.array([num_pieces]))
-        files = rows.finish(sync=True), pieces.finish(sync=True), write_sums(attempt / SUMS, (rows, pieces), sync=True)
+        with CheckedFile(attempt / SUMS, Column(DTYPES[SUMS])) as sums:
+            files = rows.finish(sync=True), pieces.finish(sync=True), write_sums(sums, (rows, pieces), sync=True)
         with writing(folder):
             (folder / RECORD).unlink(missing_ok=True)  # so that a mix of old and new files is never taken for a plan
             for name in (ROWS, PIECES, SUMS):
@@ -123,6 +125,7 @@ def _pack_into(folder: Path, data: Data, wanted: PackKey, progress: Progress | N
 
 def _length_reader(data: Data, table: str) -> ReadLengths:
     """A function that reads the lengths of spans of a table."""
+    check_records(data.shards)
     shards, starts, remote = data.shards, (data.reader.starts, data.reader.span_starts(table)), data.reader.remote
     files = FileTable(len(shards), lambda number: shards[number].span_parts(table)[0], max_open_files=0, remote=remote)
 

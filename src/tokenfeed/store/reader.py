@@ -8,9 +8,10 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, SampleIndexError, quantity
 from tokenfeed.kernels import items, posix, spans
+from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.remote import Remote, RemoteStats
-from tokenfeed.store.shards import Shard
+from tokenfeed.store.shards import Shard, check_records
 from tokenfeed.types import Array, Bytes, Ints
 
 __all__ = ["Location", "Payloads", "ReadOptions", "Reader"]
@@ -122,18 +123,37 @@ class Reader:
             items.want_rows(first_items, row_offsets, request)
         self._run(items.read_ragged, first_items, row_offsets, request, buffer)
 
-    def announce(self, first_items: Ints, row_offsets: Ints, request: Ints) -> None:
-        """Begin to fetch the part of the rows that is remote."""
+    def announce(self, first_items: Ints, row_offsets: Ints, request: Ints, block_bytes: int = 0) -> None:
+        """Begin to fetch the part of the rows that is remote, in blocks of that size, since neighbours follow soon."""
+        rows = first_items, row_offsets, request
         while True:
-            status, file, _ = self._files.announce(items.want_rows, first_items, row_offsets, request)
+            status, file, _ = self._files.announce(items.want_rows, *rows, block_bytes=block_bytes)
             if status != posix.UNOPENED:
                 return  # whoever reads the rows is told of anything else that is wrong
             self._recover(status, file, self.starts, first_items)
 
+    def expect_rows(self, num_bytes: int) -> None:
+        """Prepare to fetch rows of so many bytes, each from one place."""
+        if self._files.blocks is not None:
+            self._files.blocks.expect_rows(num_bytes)
+
+    def keep(self, num_bytes: int) -> None:
+        """Keep so much of what was fetched latest, where the user does not say how much."""
+        if self._files.blocks is not None:
+            self._files.blocks.keep(num_bytes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory for what was fetched."""
+        return 0 if self._files.blocks is None else self._files.blocks.memory_bytes
+
     def bytes_to_fetch(self, num_bytes: int) -> int:
         """About how many bytes have to be fetched to read `num_bytes` in one place."""
-        blocks = 2 if self.is_verified else 1  # another one for its checksums
-        return num_bytes + (0 if self.remote is None else blocks * self.remote.block_bytes)
+        if self.remote is None:
+            return num_bytes
+        if self.is_verified:  # whole blocks, and others for their checksums
+            num_bytes += 2 * CHECKED_BYTES
+        return num_bytes + (self.remote.block_bytes or 512)
 
     def stats(self) -> RemoteStats | None:
         """Counts of what was fetched; None if nothing is remote."""
@@ -195,10 +215,12 @@ class Reader:
     def _recover(self, status: int, file: int, starts: Ints, positions: Ints) -> None:
         """Open the file a kernel asked for, and the same one of every shard that rows begin in; or raise."""
         if status == posix.UNOPENED:
-            self._files.open(file)
-            segments = np.unique(np.searchsorted(starts, positions, side="right") - 1)
-            for segment in segments[(segments >= 0) & (segments < len(self.shards))]:
-                self._files.open(int(segment) * self._files_per_segment + file % self._files_per_segment)
+            found = np.searchsorted(starts, positions, side="right") - 1
+            segments = np.unique(np.append(found, file // self._files_per_segment))
+            near = segments[(segments >= 0) & (segments < len(self.shards))].tolist()
+            check_records(self.shards[segment] for segment in near)
+            for segment in near:
+                self._files.open(segment * self._files_per_segment + file % self._files_per_segment)
         elif status == posix.BAD_SPANS:
             name = self._files.name(file)
             raise CorruptionError(f"{name} contradicts its table or itself; `tokenfeed verify` says where")

@@ -16,16 +16,8 @@ from tokenfeed.format.manifest import Manifest, Reference
 from tokenfeed.format.npy import descr_to_json
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
-from tokenfeed.store.sealing import (
-    differences,
-    find_unfinished,
-    list_shards,
-    load_entries,
-    load_manifest,
-    merge_entries,
-    record_file,
-)
-from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
+from tokenfeed.store.sealing import differences, find_unfinished, list_shards, load_manifest, merge_entries
+from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, check_records
 
 __all__ = ["Content", "SplitSize", "StoreVersion", "as_paths", "combine", "resolve"]
 
@@ -155,9 +147,9 @@ def resolve(
 ) -> Content:
     """The content at a path. Reads only manifests, and the headers of foreign files.
 
-    `version` is that of one store, by default the newest. `verify` compares everything read later with its checksums,
-    and the manifests and every `shard.json` now. `within` holds the identities of the combined stores that this one is
-    part of. The caller decides whether an unfinished store will do.
+    `version` is that of one store, by default the newest. `verify` compares everything read later with its checksums;
+    and manifests now, and every `shard.json` that is not on a server. `within` holds the identities of the combined
+    stores that this one is part of. The caller decides whether an unfinished store will do.
     """
     if not isinstance(path, str | os.PathLike):
         how: dict[str, Any] = {"dtype": dtype, "eos": eos, "version": version, "verify": verify, "within": within}
@@ -211,18 +203,16 @@ def _resolve_shards(folder: Folder, manifest: Manifest, version: int | None, ver
                 f"{folder} is not sealed, and its server cannot list files. Call tokenfeed.seal(path) where the store "
                 "was written"
             )
-        entries = merge_entries(folder, manifest, list_shards(folder).committed, verify=verify)
-    else:
-        version = version or len(manifest.versions)
-        names = [entry.name for entry in entries] if verify else []
-        for entry, found in zip(entries, load_entries(folder, manifest, names), strict=False):
-            if found.checksum != entry.checksum:
-                raise CorruptionError(
-                    f"{folder.path(record_file(folder, entry.name))} has changed since the store was sealed: its "
-                    f"checksum is {found.checksum}, the manifest says {entry.checksum}. Restore it from a copy, or "
-                    "write it again"
-                )
+        committed, is_begun = list_shards(folder).committed, unfinished is not None
+        entries = merge_entries(folder, manifest, committed, replace_changed=is_begun, verify=verify)
+    elif version is None:
+        version = manifest.version
     shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
+    if version is None and manifest.shards is None:
+        for shard in shards:
+            shard.is_proven = True
+    elif folder.local is not None:  # on a server it would be a request for each shard; it is made when one is read
+        check_records(shards)
     return Content(manifest, shards, 1, () if unfinished is None else (unfinished,), version)
 
 

@@ -1,19 +1,21 @@
 """The list of shards of a store: in the manifest once it is sealed, found by listing folders before that."""
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, NotFoundError, ReadError
-from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, SHARD, SHARD_SUMS, check_name, shard_files
+from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, NotFoundError, ReadError, StateError
+from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, PREPARED, SHARD, SHARD_SUMS, check_name, shard_files
 from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord, Version
 from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 
 __all__ = [
-    *("ShardList", "differences", "discard", "find_unfinished", "list_shards", "load_entries", "load_manifest"),
-    *("merge_entries", "parse_record", "record_file", "seal", "unseal"),
+    *("ShardList", "differences", "discard", "find_lacking", "find_unfinished", "list_shards"),
+    *("load_entries", "load_manifest", "merge_entries", "parse_record", "record_file", "seal", "unseal"),
 ]
 
 
@@ -67,6 +69,21 @@ def find_unfinished(folder: Folder, manifest: Manifest) -> str | None:
     )
 
 
+def find_lacking(folder: Folder, manifest: Manifest) -> list[str]:
+    """Shards that `prepare` has made, by its own records, but that a sealed store does not list as they were made."""
+    if manifest.shards is None or not folder.can_list or not folder.exists(PREPARE_PLAN):
+        return []
+    listed = {entry.name: entry.checksum for entry in manifest.shards}
+    names = [f"{PREPARED}/{name}" for name in folder.files(PREPARED) if name.endswith(".json")]
+    lacking = []
+    for data in folder.read_all([name for name in names if not name.startswith(f"{PREPARED}/.")]):
+        # What cannot be read, `prepare` makes again.
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            made = json.loads(data)["shards"].items()
+            lacking += [str(name) for name, checksum in made if listed.get(name) != checksum]
+    return sorted(lacking)
+
+
 def record_file(folder: Folder, name: str) -> str:
     """Path of the `shard.json` of a shard, relative to the folder of the store."""
     return f"{check_name('shard', name, where=str(folder))}/{SHARD}"
@@ -98,7 +115,13 @@ def load_entries(
     return tuple(entries)
 
 
-def seal(path: PathLike | Folder, *, replace_changed: bool = False, sync: bool = True) -> None:
+def seal(
+    path: PathLike | Folder,
+    *,
+    shards: Mapping[str, str] | None = None,
+    replace_changed: bool = False,
+    sync: bool = True,
+) -> None:
     """Put the list of shards into the manifest, so that opening the store reads one small file.
 
     Where there are shards that no version has, this makes a new version: the shards of the last one, then the new ones
@@ -106,14 +129,20 @@ def seal(path: PathLike | Folder, *, replace_changed: bool = False, sync: bool =
     changed or removed is an error; with `replace_changed` the store is what is there now, and the versions that had the
     shard cannot be opened any more.
 
+    `shards` are those to list, with the checksums of their `shard.json`, which must be there, whatever earlier versions
+    had. By default all are listed that are there.
+
     Safe at any time, even while writers work: a shard committed meanwhile is listed too.
     """
     folder = open_folder(path)
     manifest, done = load_manifest(folder), None
     if manifest.stores is not None:
         raise ArgumentError(f"{folder} is a combined store, which has no shards to seal; seal the stores it combines")
-    while done != (committed := list_shards(folder).committed):
-        entries = merge_entries(folder, manifest, committed, load_all=True, replace_changed=replace_changed)
+    while done != (committed := list_shards(folder).committed if shards is None else sorted(shards)):
+        replaces = replace_changed or shards is not None
+        entries = merge_entries(folder, manifest, committed, replace_changed=replaces)
+        if shards is not None and {entry.name: entry.checksum for entry in entries} != shards:
+            raise StateError(f"{folder} was changed by another process while it was being sealed. Run it again")
         present = Version.of(entries)
         versions = manifest.versions if manifest.versions[-1:] == (present,) else (*manifest.versions, present)
         sealed = replace(manifest, shards=entries, earlier=None, versions=versions)
@@ -122,31 +151,24 @@ def seal(path: PathLike | Folder, *, replace_changed: bool = False, sync: bool =
 
 
 def merge_entries(
-    folder: Folder,
-    manifest: Manifest,
-    committed: Sequence[str],
-    *,
-    load_all: bool = False,
-    replace_changed: bool = False,
-    verify: bool = False,
+    folder: Folder, manifest: Manifest, committed: Sequence[str], *, replace_changed: bool = False, verify: bool = False
 ) -> tuple[ShardEntry, ...]:
-    """The shards of the last version, then those that are new, by name.
+    """The shards of the last version, then those that are new, by name; the `shard.json` of each is read.
 
-    `load_all` reads the `shard.json` of all of them, and so detects those that were changed; otherwise only those of
-    new shards are read. `replace_changed` is as for `seal`, `verify` as for `load_manifest`.
+    `replace_changed` is as for `seal`: where shards of the last version are not as they were, all are listed by name.
+    `verify` is as for `load_manifest`.
     """
-    there, known = set(committed), {entry.name: entry for entry in manifest.listed}
-    names = [*(name for name in known if name in there), *(name for name in committed if name not in known)]
-    read = names if load_all or verify else [name for name in names if name not in known]
-    found = {**known, **{entry.name: entry for entry in load_entries(folder, manifest, read, verify=verify)}}
-    for name, entry in known.items() if not replace_changed else ():
-        if name not in there or found[name].checksum != entry.checksum:
-            raise CorruptionError(
-                f"{folder.path(name)}, a shard of version {len(manifest.versions)} of the store, "
-                f"{'has changed' if name in there else 'is gone'}: a store grows by new shards only. Restore it from a "
-                "copy; or tokenfeed.seal(path, replace_changed=True) takes what is there, and ends the earlier versions"
-            )
-    return tuple(found[name] for name in names)
+    found = {entry.name: entry for entry in load_entries(folder, manifest, committed, verify=verify)}
+    listed = () if manifest.version is None else manifest.listed
+    wrong = [entry.name for entry in listed if found.get(entry.name) != entry]
+    if wrong and not replace_changed:
+        raise CorruptionError(
+            f"{folder.path(wrong[0])}, a shard of version {len(manifest.versions)} of the store, "
+            f"{'has changed' if wrong[0] in found else 'is gone'}: a store grows by new shards only. Restore it from a "
+            "copy; or tokenfeed.seal(path, replace_changed=True) takes what is there, and ends the earlier versions"
+        )
+    known = [] if wrong else [entry.name for entry in listed]
+    return tuple(found[name] for name in dict.fromkeys([*known, *committed]))
 
 
 def unseal(path: PathLike | Folder, *, sync: bool, forget: bool = False) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -15,14 +15,15 @@ from tokenfeed.format.layout import SHARD, SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, co
 from tokenfeed.format.manifest import Column, FileRecord, ShardRecord, SpanCount
 from tokenfeed.format.npy import build_header
 from tokenfeed.kernels.checked import BlockSums
-from tokenfeed.kernels.checksum import Checksum
+from tokenfeed.kernels.checksum import Checksum, checksum
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage import objects
-from tokenfeed.storage.folder import Folder
+from tokenfeed.storage.folder import Folder, is_missing
 from tokenfeed.storage.local import sync_folder, writing
+from tokenfeed.storage.locks import FileLock
 from tokenfeed.types import Array, Bytes
 
-__all__ = ["CheckedFile", "ShardWriter", "Spans", "write_sums"]
+__all__ = ["CheckedFile", "ShardWriter", "Spans", "is_abandoned", "write_sums"]
 
 Spans = Mapping[str, tuple[Sequence[int], Sequence[bytes | None]]]
 """Lengths and payloads of spans, by table."""
@@ -34,7 +35,8 @@ _PENDING_SPANS = 4096
 class ShardWriter:
     """One shard being written. Readers see it once `commit` has returned.
 
-    Its files are written in place; for a remote store in a temporary folder, until `commit` uploads them.
+    Its files are written in place, and the file of block checksums is locked meanwhile, which tells others that this
+    writer lives. For a remote store they are temporary files without a name, until `commit` uploads them.
     """
 
     def __init__(
@@ -46,28 +48,27 @@ class ShardWriter:
         *,
         split: str | None,
         sync: bool,
+        redo: bool = False,
+        check_owner: Callable[[], None] | None = None,
     ) -> None:
-        """`home` is the folder of the store. `tables` says for each span table whether it has payloads."""
+        """`home` is the folder of the store. `tables` says for each span table whether it has payloads.
+
+        `redo` makes a shard again that may be there already. `check_owner` is called before each upload, and raises a
+        WriteError if the name is no longer this writer's.
+        """
         self.num_items = 0
         self.num_bytes = 0
+        self.name = name
         self._home = home
-        self._name = name
         self._split = split
-        if home.exists(f"{name}/{SHARD}"):
+        self._redo = redo
+        self._check_owner = check_owner
+        if not redo and home.exists(f"{name}/{SHARD}"):
             raise ArgumentError(f"shard {home.path(name)} exists already; give this writer another name")
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._uploaded: list[str] = []
-        if home.local is not None:
-            self._folder = home.local / name
-            with writing(self._folder):
-                if self._folder.exists():
-                    shutil.rmtree(self._folder)  # the remains of a killed writer of the same name
-                self._folder.mkdir()
-        else:
-            with writing(Path(tempfile.gettempdir())):
-                self._temporary = tempfile.TemporaryDirectory(prefix="tokenfeed-")
-            self._folder = Path(self._temporary.name)
-        self._sync = sync and self._temporary is None
+        self._folder = Path(tempfile.gettempdir()) if home.local is None else home.local / name
+        self._lock = None if home.local is None else self._own(self._folder)
+        self._sync = sync and home.local is not None
         self._files: list[CheckedFile] = []
         try:
             self._columns = {name: self._create(column_file(name), column) for name, column in columns.items()}
@@ -76,8 +77,27 @@ class ShardWriter:
             self.abort()
             raise
 
+    def _own(self, folder: Path) -> FileLock:
+        """Make the folder, or take it over from a writer that was killed, and hold it. A writer that lives keeps it."""
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+            lock = FileLock(folder / SHARD_SUMS)
+            if not lock.take(exclusive=True):
+                raise ArgumentError(
+                    f"another writer is writing {folder}: two of the same name are at work. Give each its own name"
+                )
+            if not self._redo and (folder / SHARD).exists():  # committed while this one waited for the lock
+                lock.release()
+                raise ArgumentError(f"shard {folder} exists already; give this writer another name")
+            (folder / SHARD).unlink(missing_ok=True)  # first: without it, there is no shard
+            for left in folder.iterdir():
+                if left.name != SHARD_SUMS:
+                    left.unlink()
+            os.ftruncate(lock.descriptor, 0)
+        return lock
+
     def _create(self, name: str, item: Column | None) -> "CheckedFile":
-        self._files.append(CheckedFile(self._folder / name, item))
+        self._files.append(CheckedFile(self._folder / name, item, temporary=self._lock is None))
         return self._files[-1]
 
     def _begin_table(self, table: str, payloads: bool) -> "_SpanWriter":
@@ -94,38 +114,101 @@ class ShardWriter:
             self.num_bytes += array.nbytes
         self.num_items += num_items
 
-    def commit(self) -> None:
-        """Finish every file, then write `shard.json`."""
+    def commit(self) -> str:
+        """Finish every file, then write `shard.json`. Returns its checksum."""
         for table in self._tables.values():
             table.finish(self.num_items)
         records = {file.path.name: file.finish(sync=self._sync) for file in self._files}
-        records[SHARD_SUMS] = write_sums(self._folder / SHARD_SUMS, self._files, sync=self._sync)
-        counts = {name: table.count for name, table in self._tables.items()}
+        with self._create_sums() as sums:
+            records[SHARD_SUMS] = write_sums(sums, self._files, sync=self._sync)
+            counts = {name: table.count for name, table in self._tables.items()}
+            data = ShardRecord(self.num_items, counts, records, self._split).to_json().encode()
+            if self._lock is None:
+                self._upload([*self._files, sums], data)
+            else:
+                self._put(data, self._lock)
+        self._close()
+        return checksum(data)
+
+    def _create_sums(self) -> "CheckedFile":
+        path = self._folder / SHARD_SUMS
+        if self._lock is None:
+            return CheckedFile(path, Column(SUM_DTYPE), temporary=True)
+        return CheckedFile(path, Column(SUM_DTYPE), descriptor=os.dup(self._lock.descriptor))
+
+    def _put(self, data: bytes, lock: FileLock) -> None:
         if self._sync:
             sync_folder(self._folder)
-        if self._temporary is not None:
-            for name in records:
-                self._uploaded.append(name)  # before the upload: the file may exist even if that fails
-                objects.upload(self._home.path(f"{self._name}/{name}"), self._folder / name)
-            self._temporary.cleanup()
-        record = ShardRecord(self.num_items, counts, records, self._split)
-        self._home.replace(f"{self._name}/{SHARD}", record.to_json().encode(), sync=self._sync)
+        record = f"{self.name}/{SHARD}"
+        if not lock.is_current():
+            raise self._lost()
+        is_new = self._home.create(record, data, sync=self._sync)
+        if not is_new and (not self._redo or self._home.read(record) != data):
+            raise self._lost()
         if self._sync:
             sync_folder(self._folder.parent)
 
-    def abort(self) -> None:
-        """Remove the files; those of a remote shard as far as its server allows."""
+    def _upload(self, files: "Sequence[CheckedFile]", data: bytes) -> None:
+        """Upload files, then `shard.json`. One that is there with the same content needs nothing more.
+
+        So runs that make the same shard at the same time do not disturb each other.
+        """
+        record = f"{self.name}/{SHARD}"
+        try:
+            before = self._home.read(record)
+        except TokenfeedError as error:
+            if not is_missing(error):
+                raise
+        else:
+            if before == data and self._redo:
+                return
+            if not self._redo:
+                raise self._lost()
+            self._home.remove(record)
+        for file in files:
+            if self._check_owner is not None:
+                self._check_owner()
+            self._uploaded.append(file.path.name)  # before the upload: the file may exist even if that fails
+            file.upload(self._home.path(f"{self.name}/{file.path.name}"))
+        if self._redo:
+            self._home.replace(record, data)
+        elif not self._home.create(record, data):
+            raise self._lost()
+
+    def _lost(self) -> WriteError:
+        self._uploaded.clear()  # these are the other one's
+        path = self._home.path(self.name)
+        return WriteError(
+            f"{path} was taken over by another writer of the same name, or removed, while this one wrote it. It was "
+            "not committed. Give each writer its own name",
+            filename=path,
+        )
+
+    def _close(self) -> None:
         for file in self._files:
             with contextlib.suppress(WriteError):
                 file.close()
-        if self._temporary is None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def abort(self) -> None:
+        """Remove the files; those of a remote shard as far as its server allows."""
+        if self._lock is not None and self._lock.is_current():
             with contextlib.suppress(OSError):  # ignore_errors does not cover closing a folder
                 shutil.rmtree(self._folder, ignore_errors=True)
-            return
-        self._temporary.cleanup()
+        self._close()
         with contextlib.suppress(TokenfeedError):
-            for name in self._uploaded:
-                objects.delete(self._home.path(f"{self._name}/{name}"))
+            if self._uploaded and self._check_owner is not None:
+                self._check_owner()
+            for name in () if self._redo else self._uploaded:  # another run may be making the same shard
+                objects.delete(self._home.path(f"{self.name}/{name}"))
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Whether an unfinished shard is what a killed writer left; False too where that cannot be told."""
+    lock = FileLock(folder / SHARD_SUMS)
+    with lock:
+        return lock.path.is_file() and lock.take(exclusive=True) and lock.is_known
 
 
 class CheckedFile:
@@ -135,7 +218,11 @@ class CheckedFile:
     known.
     """
 
-    def __init__(self, path: Path, item: Column | None) -> None:
+    def __init__(
+        self, path: Path, item: Column | None, *, descriptor: int | None = None, temporary: bool = False
+    ) -> None:
+        """`descriptor` is that of a file that is open and empty. A `temporary` one has no name, so that nothing is left
+        of it when the process is killed, and stays open after `finish`, to be uploaded."""
         self.path = path
         self.sums = np.empty(0, SUM_DTYPE)
         """Checksum of every block, set by `finish`."""
@@ -146,8 +233,15 @@ class CheckedFile:
         self._block_sums = BlockSums(header_bytes)
         self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
         self._filled = 0
+        self._temporary = temporary
         with writing(path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            if temporary:
+                with tempfile.TemporaryFile(dir=path.parent) as file:
+                    self._fd = os.dup(file.fileno())
+            elif descriptor is not None:
+                self._fd = descriptor
+            else:
+                self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             os.lseek(self._fd, header_bytes, os.SEEK_SET)
 
     def write(self, array: Array) -> None:
@@ -188,9 +282,15 @@ class CheckedFile:
                 written += os.pwrite(self._fd, header[written:], written)
             if sync:
                 os.fsync(self._fd)
-        self.close()
+        if not self._temporary:
+            self.close()
         self.sums = self._block_sums.finish(header)
         return FileRecord(len(header) + self._num_bytes, self._checksum.hexdigest())
+
+    def upload(self, uri: str) -> None:
+        """Put a finished temporary file into an object store."""
+        with os.fdopen(os.dup(self._fd), "rb") as file:
+            objects.upload(uri, file)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -206,12 +306,11 @@ class CheckedFile:
             self.close()
 
 
-def write_sums(path: Path, files: Sequence[CheckedFile], *, sync: bool) -> FileRecord:
-    """Write the file of block checksums of finished files, in the order of their names."""
-    with CheckedFile(path, Column(SUM_DTYPE)) as sums:
-        for file in sorted(files, key=lambda file: file.path.name):
-            sums.write(file.sums)
-        return sums.finish(sync=sync)
+def write_sums(sums: CheckedFile, files: Sequence[CheckedFile], *, sync: bool) -> FileRecord:
+    """Fill the file of block checksums of finished files, in the order of their names."""
+    for file in sorted(files, key=lambda file: file.path.name):
+        sums.write(file.sums)
+    return sums.finish(sync=sync)
 
 
 class _SpanWriter:

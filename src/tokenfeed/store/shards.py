@@ -1,21 +1,23 @@
 """Shards: the files that hold the columns and span tables of one. A store is a sequence of shards."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
+from tokenfeed.errors import CorruptionError
 from tokenfeed.format.foreign import ForeignFile
-from tokenfeed.format.layout import SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, first_sums, span_files
+from tokenfeed.format.layout import SHARD, SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, first_sums, span_files
 from tokenfeed.format.manifest import Column, ShardEntry
 from tokenfeed.format.npy import build_header
+from tokenfeed.kernels.checksum import checksum
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.folder import Folder
 from tokenfeed.types import Ints
 
-__all__ = ["ForeignShard", "NativeShard", "Shard", "compute_anchors", "npy_part", "with_sums"]
+__all__ = ["ForeignShard", "NativeShard", "Shard", "check_records", "compute_anchors", "npy_part", "with_sums"]
 
 _SPAN, _SUM = Column(SPAN_DTYPE), Column(SUM_DTYPE)
 
@@ -23,7 +25,10 @@ _SPAN, _SUM = Column(SPAN_DTYPE), Column(SUM_DTYPE)
 class NativeShard:
     """A shard of format version 1. Nothing is read before a file is."""
 
-    __slots__ = ("_columns", "_entry", "_spans", "home", "is_remote", "is_verified", "name", "num_items", "split")
+    __slots__ = (
+        *("_columns", "_entry", "_spans", "home", "is_proven", "is_remote", "is_verified", "name", "num_items"),
+        "split",
+    )
 
     def __init__(
         self,
@@ -38,6 +43,8 @@ class NativeShard:
         self.home = home
         self.name, self.num_items, self.split = entry.name, entry.items, entry.split
         self.is_remote, self.is_verified = home.local is None, verify
+        self.is_proven = not verify
+        """Whether its `shard.json` is known to be what the manifest says, or need not be."""
         self._entry = entry
         self._columns = columns
         self._spans = spans
@@ -101,7 +108,7 @@ class NativeShard:
 class ForeignShard:
     """A file of another system. Its document boundaries, 8 bytes each, are read when they are first needed."""
 
-    split, is_remote, is_verified = None, False, False
+    split, is_remote, is_verified, is_proven = None, False, False, True
 
     def __init__(self, file: ForeignFile) -> None:
         self._file = file
@@ -133,6 +140,26 @@ class ForeignShard:
 
 
 Shard = NativeShard | ForeignShard
+
+
+def check_records(shards: Iterable[Shard]) -> None:
+    """Raise a CorruptionError if the `shard.json` of a shard to be verified is not the one that the manifest lists.
+
+    Each is read once, those of one folder together.
+    """
+    unproven: dict[str, list[NativeShard]] = {}
+    for shard in shards:
+        if isinstance(shard, NativeShard) and not shard.is_proven:
+            unproven.setdefault(str(shard.home), []).append(shard)
+    for group in unproven.values():
+        names = [f"{shard.name}/{SHARD}" for shard in group]
+        for shard, name, data in zip(group, names, group[0].home.read_all(names), strict=True):
+            if (found := checksum(data)) != shard.identity:
+                raise CorruptionError(
+                    f"{shard.home.path(name)} has changed since the store was sealed: its checksum is {found}, the "
+                    f"manifest says {shard.identity}. Restore it from a copy, or write it again"
+                )
+            shard.is_proven = True
 
 
 def npy_part(path: str, item: Column, count: int, *, kept: float = 0.0, identity: str = "") -> Part:

@@ -189,8 +189,8 @@ def open_store(
     says how such data is read, and whether a cache on disk keeps it.
 
     `verify=True` compares whatever is read with the checksums of its blocks: a byte that is not the one that was
-    written is never delivered, but raises a CorruptionError. It reads the `shard.json` of every shard first. Files of
-    other systems have no such checksums, and are refused.
+    written is never delivered, but raises a CorruptionError. It reads the `shard.json` of every shard first; on a
+    server, that of a shard before its data. Files of other systems have no such checksums, and are refused.
 
     A store that `prepare` has not finished is refused with a StateError; `tokenfeed.seal(path)` takes what is there.
     """

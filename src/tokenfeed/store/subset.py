@@ -180,8 +180,8 @@ class Subset(View):
     def lengths(self, indices: Ints) -> Ints:
         return self.base.lengths(self._select(as_indices(indices)))
 
-    def announce(self, indices: Ints) -> None:
-        self.base.announce(self._select(indices))
+    def announce(self, indices: Ints, *, block_bytes: int = 0) -> None:
+        self.base.announce(self._select(indices), block_bytes=block_bytes)
 
     def _select(self, numbers: Ints) -> Ints:
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):

@@ -24,7 +24,15 @@ from tokenfeed.storage.local import reading
 from tokenfeed.storage.objects import open_file
 from tokenfeed.store.packed import PIECES, RECORD, ROWS, SUMS, PackingPlan, PackRecord
 from tokenfeed.store.resolve import resolve
-from tokenfeed.store.sealing import ShardList, find_unfinished, list_shards, load_manifest, parse_record, record_file
+from tokenfeed.store.sealing import (
+    ShardList,
+    find_lacking,
+    find_unfinished,
+    list_shards,
+    load_manifest,
+    parse_record,
+    record_file,
+)
 from tokenfeed.store.shards import NativeShard
 from tokenfeed.types import Ints
 
@@ -33,7 +41,7 @@ __all__ = ["VerifyReport", "verify"]
 _SLICE_BYTES = 1 << 24
 _SLICE_ITEMS = _SLICE_BYTES // 8
 _SLICE_ANCHORS = 1 << 16
-_SHOWN_BLOCKS = 8
+_SHOWN = 8
 
 
 @dataclass
@@ -122,6 +130,13 @@ class _Verification:
         shards = list_shards(folder) if folder.can_list else ShardList([], [])
         if unfinished := find_unfinished(folder, manifest):
             self.report.problems.append(unfinished)
+        if lacking := find_lacking(folder, manifest):
+            more = f" and {len(lacking) - _SHOWN:,} more" if len(lacking) > _SHOWN else ""
+            self._problem(
+                folder,
+                f"lacks {quantity(len(lacking), 'shard')} that `tokenfeed prepare` made: {', '.join(lacking[:_SHOWN])}"
+                f"{more}. Run the same `tokenfeed prepare` again: it repairs the store",
+            )
         listed = {entry.name: entry for entry in manifest.listed}
         names = [*listed, *(name for name in shards.committed if name not in listed)]
         if manifest.shards is not None:
@@ -155,10 +170,14 @@ class _Verification:
     def _check_plan(self, folder: Path) -> None:
         """Check a packing plan. A damaged one can be made again."""
         record = PackRecord.load(folder)
-        parts = PackingPlan(folder, record).parts()
+        plan = PackingPlan(folder, record)
+        parts = plan.parts()
         checksums = {ROWS: record.rows_checksum, PIECES: record.pieces_checksum, SUMS: record.blocks_checksum}
         self.total += sum(part.file_bytes for part in parts.values())
-        self._check_files(parts, {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()})
+        files = {name: FileRecord(part.file_bytes, checksums[name]) for name, part in parts.items()}
+        whole = self._check_files(parts, files)
+        if len(whole) == len(parts) and (problem := plan.check_rows()):
+            self._problem(folder, problem)
 
     def _check_files(self, parts: Mapping[str, Part], files: Mapping[str, FileRecord]) -> set[str]:
         """Check files and the checksums of their blocks. Returns the paths whose content can be checked further."""
@@ -268,8 +287,8 @@ def _list_blocks(blocks: Ints) -> str:
     """The numbers of the first few damaged blocks, in words."""
     if blocks.size == 0:
         return "no block differs from its own checksum"
-    shown = ", ".join(f"{block:,}" for block in blocks[:_SHOWN_BLOCKS].tolist())
-    more = f" and {blocks.size - _SHOWN_BLOCKS:,} more" if blocks.size > _SHOWN_BLOCKS else ""
+    shown = ", ".join(f"{block:,}" for block in blocks[:_SHOWN].tolist())
+    more = f" and {blocks.size - _SHOWN:,} more" if blocks.size > _SHOWN else ""
     found = f"{quantity(blocks.size, 'block')} of {CHECKED_BYTES:,} bytes"
     return f"{found} {'differs' if blocks.size == 1 else 'differ'} from the recorded checksum: {shown}{more}"
 

@@ -57,6 +57,10 @@ class View(ABC):
             column = data.columns[name]
             if column.shape or column.dtype.kind not in "biuf":
                 raise ArgumentError(f"loss_mask is {name!r}, a column of {column}; expected one number for each item")
+        if self.reader.remote is not None and self.columns:
+            table = data.spans.get(spec.table)  # packed rows are made of spans
+            row_items = windows.get("num_items") or data.num_items // max(1, 0 if table is None else len(table))
+            self.reader.expect_rows(row_items * min(data.columns[name].item_bytes for name in self.columns))
         self._payloads_of = [data.spans[name].name for name in spec.spans]
         self.layout = Layout(length, extra, self.column_set.names, data.primary, spec.table, tuple(data.spans))
 
@@ -78,9 +82,9 @@ class View(ABC):
         """Number of real items of each sample; no column is read."""
         return self.rows(as_indices(indices)).lengths
 
-    def announce(self, indices: Ints) -> None:
-        """Begin to fetch what `read` will need from a server. Does not wait."""
-        self.reader.announce(*self.rows(indices).extents, self.column_set.request)
+    def announce(self, indices: Ints, *, block_bytes: int = 0) -> None:
+        """Begin to fetch what `read` will need from a server, in blocks of that size. Does not wait."""
+        self.reader.announce(*self.rows(indices).extents, self.column_set.request, block_bytes)
 
     def locate(self, index: int) -> list[Location]:
         """Which items of which shards a sample is made of."""
@@ -94,6 +98,11 @@ class View(ABC):
         without its padding. O(1).
         """
         return Fraction(self.data.num_items, max(1, len(self)))  # every item is in one document, and in one row
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of columns in a sample as they are stored, on average."""
+        return self.width * sum(self.data.columns[name].item_bytes for name in self.columns)
 
     @property
     def sample_bytes(self) -> int:

@@ -1,5 +1,6 @@
 """`Writer`: writes items and spans into a store, shard by shard. Any number of writers may share a store."""
 
+import contextlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,25 +15,30 @@ from tokenfeed.format.codecs import Codec, resolve_codec
 from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
 from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, descr_to_json
-from tokenfeed.storage.folder import PathLike, open_folder
+from tokenfeed.storage.folder import PathLike, RemoteFolder, open_folder
+from tokenfeed.storage.lease import Lease
+from tokenfeed.storage.locks import FileLock
 from tokenfeed.store.sealing import differences, discard, list_shards, load_manifest, seal, unseal
-from tokenfeed.store.shard_writer import ShardWriter, Spans
+from tokenfeed.store.shard_writer import ShardWriter, Spans, is_abandoned
 from tokenfeed.types import Array
 
 __all__ = ["Writer", "fit"]
 
 _SHARD_BYTES = 1 << 30
+_LONGEST_NAME = 190
+_PATIENCE_SECONDS = 10.0
 
 
 class Writer:
     """Writes its own shards into a store, and creates the store if there is none.
 
     A shard is committed once it holds `shard_bytes`; from then on readers see it. A document is never split over two
-    shards. A crash loses at most the shard being written. Writers take no locks: each owns its shards, in any process
-    and on any host. The last one to close seals the store, which completes it.
+    shards. A crash loses at most the shard being written. Writers do not wait for each other: each owns its shards, in
+    any process and on any host. The last one to close seals the store, which completes it.
 
-    The same holds in an object store (`s3://…`). There a shard is first written to a temporary folder on this machine
-    (TMPDIR, which needs room for it), and uploaded when it is committed.
+    The same holds in an object store (`s3://…`). There a shard is first written to temporary files on this machine
+    (TMPDIR, which needs room for it), and uploaded when it is committed. They have no names: a killed process leaves
+    none of them.
 
     `columns` gives a NumPy dtype for each column, such as `("uint8", (3, 32, 32))` for one with an inner shape. `spans`
     gives a codec for each span table, by name or as an object, or None for spans without payloads.
@@ -52,14 +58,19 @@ class Writer:
         provenance: Mapping[str, Any] | None = None,
         sync: bool = True,
         seal: bool = True,
+        redo: bool = False,
     ) -> None:
-        """`mode="x"` refuses a complete store, one that has been sealed, so that running a script again does not write
-        the same data twice. `"append"` adds to it; `"w"` removes it when the writer is made, and begins a new one.
+        """`mode="x"` refuses a store that has shards, so that running a script again does not write its data twice,
+        whether it ended well or was killed. Only where other writers are at work on a local store does it join them; in
+        an object store, where that cannot be told, join by `"append"`. `"append"` adds to what is there; `"w"` removes
+        the store when the writer is made, and begins a new one, unless another writer is at work on it.
 
-        `name` is the prefix of this writer's shard names, by which shards are ordered. No other writer may use it.
+        `name` is the prefix of this writer's shard names, by which shards are ordered. One live writer has it at a
+        time: a second one is refused. After a kill it is free at once, in an object store after a minute.
 
         `seal=False` never touches the manifest: for many writers on an unsealed store that is sealed once, after all
-        of them are done.
+        of them are done. `redo=True` makes shards of this `name` again that may be there already, for work that is
+        divided by names and begun again after a crash; whoever does that must make the same bytes.
 
         `sync=False` leaves it to the operating system when bytes reach the disk: a crash of the process still loses no
         committed shard, but a power cut may.
@@ -79,23 +90,40 @@ class Writer:
         self._split = None if split is None else check_name("split", split, where=str(self._folder))
         if split == "all":
             raise ArgumentError('split="all" stands for every split; choose another name, such as "train"')
+        is_shared = name is not None
         if name is None:  # one that sorts by time, so that a store grows at its end
             name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"
         self._name = check_name("shard", name, where=str(self._folder))
+        if len(name) > _LONGEST_NAME:
+            raise ArgumentError(
+                f"name has {len(name)} characters, and names of shards add a number to it; expected at most "
+                f"{_LONGEST_NAME}"
+            )
         self._shard_bytes = shard_bytes
         self._sync = sync
         self._seals = seal
-        self._num_shards = 0
+        self._redo = redo
+        self.shards: dict[str, str] = {}
+        """Names of the shards that it has committed, with the checksums of their `shard.json`."""
         self._shard: ShardWriter | None = None
         self._closed = False
+        self._lock: FileLock | None = None
+        self._lease: Lease | None = None
         codec_names = {key: None if codec is None else codec.name for key, codec in self._codecs.items()}
         self._create(Manifest(self._columns, codec_names, tokenizer, dict(provenance or {})), mode)
+        if is_shared and not redo and isinstance(self._folder, RemoteFolder):
+            self._lease = Lease(self._folder, name)
 
     def _create(self, manifest: Manifest, mode: str) -> None:
         if mode not in ("x", "append", "w"):
             raise ArgumentError(f"mode is {mode!r}; expected 'x', 'append' or 'w'")
         self._folder.make()
+        self._lock = None if self._folder.local is None else FileLock(self._folder.local)
         if mode == "w":
+            if self._lock is not None and not self._lock.take(exclusive=True):
+                raise ArgumentError(
+                    f'{self._folder} cannot be replaced (mode="w"): another writer is at work on it. Close it first'
+                )
             discard(self._folder)
         elif self._is_left_over() and self._is_left_over():  # again: another writer may just have made the manifest
             raise ArgumentError(
@@ -103,6 +131,7 @@ class Writer:
                 'mode="w" removes them'
             )
         if self._folder.create(MANIFEST, manifest.to_json().encode(), sync=self._sync):
+            self._join()
             return
         existing = load_manifest(self._folder)
         if existing.stores is not None:
@@ -118,6 +147,31 @@ class Writer:
             raise ArgumentError(
                 f'{self._folder} is a complete store of {size}. mode="append" adds to it, mode="w" replaces it'
             )
+        if mode == "x":
+            self._refuse_remains()
+        self._join()
+
+    def _join(self) -> None:
+        """Tell others that a writer is at work."""
+        if self._lock is not None and not self._lock.take(exclusive=False, patience=_PATIENCE_SECONDS):
+            raise ArgumentError(f"another writer is replacing {self._folder}; wait until it has begun to write")
+
+    def _refuse_remains(self) -> None:
+        """Refuse an unsealed store with shards, unless other writers are at work on it. One writer asks at a time."""
+        local = self._folder.local
+        with contextlib.ExitStack() as stack:
+            if local is not None and self._lock is not None:
+                turn = stack.enter_context(FileLock(local / MANIFEST))
+                turn.take(exclusive=True, patience=_PATIENCE_SECONDS)
+                if not self._lock.take(exclusive=True):
+                    return
+            if committed := list_shards(self._folder).committed:
+                raise ArgumentError(
+                    f"{self._folder} holds {quantity(len(committed), 'shard')} of a writer that is done or was killed; "
+                    'the store was not sealed. mode="append" adds to it, mode="w" replaces it, tokenfeed.seal(path) '
+                    "makes a complete store of what is there"
+                )
+            self._join()
 
     def _is_left_over(self) -> bool:
         return not self._folder.exists(MANIFEST) and bool(list_shards(self._folder).committed)
@@ -184,9 +238,15 @@ class Writer:
     def _write(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
         try:
             if self._shard is None:
-                name = f"{self._name}-{self._num_shards:05d}"
+                name = f"{self._name}-{len(self.shards):05d}"
                 tables = {table: codec is not None for table, codec in self._codecs.items()}
-                self._shard = ShardWriter(self._folder, name, self._columns, tables, split=self._split, sync=self._sync)
+                self._shard = ShardWriter(
+                    *(self._folder, name, self._columns, tables),
+                    split=self._split,
+                    sync=self._sync,
+                    redo=self._redo,
+                    check_owner=None if self._lease is None else self._lease.check,
+                )
             self._shard.append(arrays, num_items, spans)
         except WriteError:
             self.abort()  # part of the document may be on disk
@@ -198,12 +258,11 @@ class Writer:
         try:
             if self._seals:  # before the commit: a crash after it must not leave a list without this shard
                 unseal(self._folder, sync=self._sync)
-            self._shard.commit()
+            self.shards[self._shard.name] = self._shard.commit()
         except (ReadError, WriteError):
             self.abort()
             raise
         self._shard = None
-        self._num_shards += 1
         if self._seals:  # again: another writer may have sealed the store meanwhile
             unseal(self._folder, sync=self._sync)
 
@@ -213,8 +272,23 @@ class Writer:
             return
         self._commit()
         self._closed = True
-        if self._seals and not list_shards(self._folder).unfinished:
-            seal(self._folder, sync=self._sync)
+        try:
+            if self._seals and not self._is_another_at_work():
+                seal(self._folder, sync=self._sync)
+        finally:
+            self._release()
+
+    def _is_another_at_work(self) -> bool:
+        """Whether a shard is being written; one whose writer was killed does not count, where that can be told."""
+        local, unfinished = self._folder.local, list_shards(self._folder).unfinished
+        return not all(local is not None and is_abandoned(local / name) for name in unfinished)
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
 
     def abort(self) -> None:
         """Discard the shard being written. Committed shards stay."""
@@ -222,12 +296,13 @@ class Writer:
         if self._shard is not None:
             shard, self._shard = self._shard, None
             shard.abort()
+        self._release()
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {column}" for name, column in self._columns.items())
         begun = 0 if self._shard is None else self._shard.num_items
         state = "closed" if self._closed else f"{quantity(begun, 'item')} in the shard being written"
-        done = quantity(self._num_shards, "shard")
+        done = quantity(len(self.shards), "shard")
         return f"Writer({str(self._folder)!r}; {done} committed, {state}; {columns}; spans {list(self._codecs)})"
 
     def __enter__(self) -> Self:

@@ -2,10 +2,13 @@
 
 from dataclasses import asdict
 
-from tokenfeed.errors import ArgumentError
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.runs.file import Leg, Start
 from tokenfeed.runs.run import Run
 from tokenfeed.runs.tracing import RowTrace
+from tokenfeed.store.store import Store
 from tokenfeed.ui.messages import Json, Query, pick, plain, without_paths
 from tokenfeed.ui.subject import Subject
 
@@ -17,6 +20,8 @@ _MOST_TRACED = 1 << 16
 _MOST_SEEN = 200
 _MOST_DOCUMENTS = 6
 _MOST_EPOCHS = 64
+_MOST_ITEMS = 1 << 24
+"""Items of a document, over all epochs, whose rows are looked for."""
 
 
 def describe_run(subject: Subject, query: Query) -> Json:
@@ -81,7 +86,15 @@ def _describe_row(row: RowTrace) -> Json:
 def find_document(subject: Subject, query: Query) -> Json:
     """Every row of the first `epochs` epochs that holds a part of a document."""
     document = query.whole("document", 0)
-    epochs = range(query.whole("epochs", 1, least=1, most=_MOST_EPOCHS))
-    seen = subject[Run].find(document, source=query.text("source"), epochs=epochs)
+    epochs, source = range(query.whole("epochs", 1, least=1, most=_MOST_EPOCHS)), query.text("source")
+    store = subject.store_of(source) if source or subject.find(Store) else None
+    for table in list(store.spans.values())[:1] if store is not None else ():
+        items = len(epochs) * int(table.locate(np.array([document]))[1][0])
+        if items > _MOST_ITEMS:
+            raise ArgumentError(
+                f"document {document:,} has {items:,} items in {quantity(len(epochs), 'epoch')}; the page looks for up "
+                f"to {_MOST_ITEMS:,}. Use `tokenfeed trace RUN --document {document}`"
+            )
+    seen = subject[Run].find(document, source=source, epochs=epochs)
     shown = [asdict(each) for each in seen[:_MOST_SEEN]]
     return {"document": document, "epochs": len(epochs), "total": len(seen), "seen": shown}

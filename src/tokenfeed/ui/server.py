@@ -7,9 +7,12 @@ would go to every port of the host. The files of the page itself hold no data an
 """
 
 import hmac
+import io
 import secrets
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -51,7 +54,7 @@ _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _HOSTS = ("127.0.0.1", "localhost")
 _SECONDS = 10
-"""Time that a client may take to send a request."""
+"""Time that a client may take to send a request, however it sends it, and again to take the answer."""
 _MOST_CONNECTIONS = 64
 _MOST_HEADER_BYTES = 16 << 10
 _HEADERS = {
@@ -131,10 +134,47 @@ class Server(ThreadingHTTPServer):
         """A client that went away is no news."""
 
 
+class _Patience(io.RawIOBase):
+    """Bytes of a client until its time is up. The timeout of a socket would begin again with every byte."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._end = 0.0
+
+    def begin(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"
     timeout = _SECONDS
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._patience = _Patience(self.connection)
+        self.rfile = io.BufferedReader(self._patience)
+
+    def handle_one_request(self) -> None:
+        self._patience.begin(self.timeout)
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        """HTTP/0.9 has no headers, and so none that protect: it gets no answer."""
+        is_whole = super().parse_request() and self.request_version != "HTTP/0.9"
+        self.connection.settimeout(self.timeout)  # to take the answer
+        return is_whole
 
     def do_GET(self) -> None:
         kind, body = "application/json", b""

@@ -115,7 +115,7 @@ def test_http_servers_are_read_only_and_have_no_lists(place):
         lambda: folder.folders("mark"),
         lambda: objects.delete(folder.path("x")),
         lambda: objects.list_names(place.path),
-        lambda: objects.upload(folder.path("x"), __file__),
+        lambda: objects.upload(folder.path("x"), io.BytesIO()),
     ):
         with pytest.raises(ArgumentError, match="http"):
             act()
@@ -128,7 +128,8 @@ def test_objects(place, tmp_path, monkeypatch):
     (tmp_path / "large").write_bytes(os.urandom(10_000_000))
     (tmp_path / "small").write_bytes(b"small")
     for name in ("large", "small"):
-        objects.upload(folder.path(f"up/{name}"), tmp_path / name)
+        with (tmp_path / name).open("rb") as file:
+            objects.upload(folder.path(f"up/{name}"), file)
         assert folder.read(f"up/{name}") == (tmp_path / name).read_bytes()
         assert objects.head(folder.path(f"up/{name}")).size == (tmp_path / name).stat().st_size
     folder.replace("top", b"")

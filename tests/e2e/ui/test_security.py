@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import tokenfeed
+from attacks.lies import make_vast
 from tokenfeed.ui.messages import plain, to_bytes, without_paths
-from tokenfeed.ui.server import _Handler
+from tokenfeed.ui.server import HEADER, _Handler
 
 ASSETS = ["/", "/app.js", "/dom.js", "/style.css", "/icon.svg"]
 QUESTIONS = {
@@ -238,6 +239,23 @@ def test_a_request_that_never_ends_is_cut_off(store_server, clients, monkeypatch
         each.close()
 
 
+def test_a_request_that_comes_drop_by_drop_is_cut_off(store_server, monkeypatch):
+    """Every byte comes in time, and the request does not."""
+    monkeypatch.setattr(_Handler, "timeout", 0.4)
+    address = "127.0.0.1", store_server.port
+    with socket.create_connection(address, 30) as slow, pytest.raises(OSError, match=r"pipe|reset"):
+        for byte in b"GET /api/subject HTTP/1.1\r\nX: " + b"x" * 1000:
+            slow.sendall(bytes((byte,)))
+            time.sleep(0.05)
+
+
+def test_a_request_of_the_first_http_gets_no_answer(store_server):
+    """Its answer would have no headers, and so none that protect."""
+    with socket.create_connection(("127.0.0.1", store_server.port), 30) as raw:
+        raw.sendall(f"GET /api/subject\r\nHost: localhost\r\n{HEADER}: {store_server.token}\r\n\r\n".encode())
+        assert raw.recv(100) == b""
+
+
 def test_connections_are_bounded(store_server, clients):
     waiting = [socket.create_connection(("127.0.0.1", store_server.port), 30) for _ in range(200)]
     refused = 0
@@ -256,21 +274,31 @@ def test_connections_are_bounded(store_server, clients):
     assert status == 200
 
 
+VAST = [
+    *("subject", "store", "shards", "lengths", "sample", "sample?view=documents&index=3", "sample?length=16777215"),
+    *("sample?view=documents&index=3&offset=1999999000", "bytes?view=documents&index=3&item=4000", "search?text=a"),
+    *("find?document=0", "packing?length=16384", "packing?length=1048576&count=4"),
+]
+
+
 def test_work_is_bounded_however_large_the_data(start_client, tmp_path):
-    """A document of 2·10⁹ tokens, most of them a hole, in rows of one; and a run of four million rows a step."""
-    with tokenfeed.Writer(
-        tmp_path / "store", columns={"tokens": "uint16"}, spans={"documents": "json"}, sync=False
-    ) as writer:
-        writer.append({"tokens": np.zeros(1 << 22, np.uint16)}, documents={})
-    client = start_client(tmp_path / "store")
-    assert "does not pack" in client.ask("packing", length=1, status=400)["message"]
-    assert client.ask("packing", length=64)["rows"] > 1
-    view = tokenfeed.open(tmp_path / "store").windows(16)
+    """A document of 2·10⁹ tokens, of which the file is a hole, and a run of four million rows a step."""
+    path = tmp_path / "store"
+    with tokenfeed.Writer(path, columns={"tokens": "u1"}, spans={"documents": None}, name="part", sync=False) as writer:
+        for _ in range(4):
+            writer.append({"tokens": np.zeros(64, np.uint8)}, documents=None)
+    make_vast(path, path / "part-00000", 2_000_000_000)
     options = {"rank": 0, "world_size": 1 << 20, "run": tmp_path / "run.jsonl", "prefetch": 0}
-    with tokenfeed.Loader(view, 4, **options) as loader:
+    with tokenfeed.Loader(tokenfeed.open(path).windows(16), 4, **options) as loader:
         next(loader)
-    client = start_client(tmp_path / "run.jsonl")
-    assert "tokenfeed trace" in client.ask("trace", step=0, status=400)["message"]
+    store, run = start_client(path), start_client(tmp_path / "run.jsonl")
+    for question in VAST:
+        status, _, body = (run if question.startswith("find") else store).get(f"/api/{question}")
+        assert status == 200, body
+        assert len(body) < 1 << 20
+    assert "does not pack" in store.ask("packing", length=64, status=400)["message"]
+    assert "tokenfeed trace" in run.ask("trace", step=0, status=400)["message"]
+    assert "tokenfeed trace" in run.ask("find", document=3, status=400)["message"]
 
 
 def test_text_that_is_no_text_and_numbers_that_are_none(start_client, tmp_path):

@@ -10,16 +10,12 @@ from hypothesis import strategies as st
 from golden import golden_tokenizer
 from tiers import slow
 from tokenfeed.preparation.long_texts import LongText, has_known_cuts
-from tokenfeed.text.tokenizer.pieces import LONGEST_RUN
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
-LLAMA = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
+LONGEST_RUN = 65_536
 BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-ALL = {**PATTERNS, "llama": LLAMA, "byte level": BYTE_LEVEL}
+ALL = {**PATTERNS, "byte level": BYTE_LEVEL}
 OWN = r"\d+\.\d+|\p{L}+ ?|."  # matches across what the usual ones never do
 
 
@@ -53,7 +49,7 @@ TOKENIZERS = {name: tokenizer(pattern) for name, pattern in {**ALL, "own": OWN}.
 
 
 def encode(tokenizer, pieces):
-    text = LongText(tokenizer.vocabulary.pattern)
+    text = LongText(tokenizer)
     parts = [*(text.add(piece) for piece in pieces), text.finish()]
     return np.concatenate([tokenizer.encode(part) for part in parts]), parts
 
@@ -103,7 +99,7 @@ def test_known_patterns():
 def test_little_is_kept(filling):
     """However long a text is: what waits is no more than a piece and a run."""
     piece = (filling * 300_000)[:300_000]
-    text = LongText(PATTERNS["nanochat"])
+    text = LongText(TOKENIZERS["nanochat"])
     tracemalloc.start()
     for _ in range(40):
         text.add(piece)
@@ -114,7 +110,7 @@ def test_little_is_kept(filling):
 
 
 def test_cuts_are_where_the_page_says():
-    text = LongText(PATTERNS["gpt4"])
+    text = LongText(TOKENIZERS["gpt4"])
     assert text.add("The end. The ne") == "The end. The"
     assert text.add("xt\n") == " next"
     assert text.add("- a\n") == "\n- a"

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, NotFoundError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, NotFoundError, StateError
 from tokenfeed.preparation.records import choose_slice_bytes
+from tokenfeed.store.sealing import load_manifest
 from tokenfeed.store.verify import verify
 from tokenfeed.text.sources.splitting import is_val
 
@@ -78,7 +80,7 @@ def test_the_bytes_are_the_same_for_any_workers_and_engine_of_the_tokenizer(inpu
     options = {"slice_bytes": 15_000, "shard_bytes": 20_000, "val": 0.2, "keep": ["url"]}
     prepare(folder, tmp_path / "one", **options)
     prepare(folder, tmp_path / "two", workers=2, **options)
-    prepare(folder, tmp_path / "three", workers=3, **options, tokenizer=golden_tokenizer("fastokens"))
+    prepare(folder, tmp_path / "three", workers=3, **options, tokenizer=golden_tokenizer("tiktoken"))
     expected = picture(tmp_path / "one")
     assert len([name for name in expected if name.endswith("shard.json")]) > 8
     assert picture(tmp_path / "two") == expected
@@ -283,7 +285,7 @@ def test_long_documents_come_in_pieces(tmp_path, workers, monkeypatch):
     text = "".join(words[number] for number in rng.integers(0, len(words), 1_100_000))
     document = {"text": text, "url": "long"}
     write_jsonl(tmp_path / "text.jsonl", [*make_documents(3), document, {"text": "end", "url": "end"}])
-    tokenizer = golden_tokenizer("fastokens")
+    tokenizer = golden_tokenizer()
     options = {"keep": ["url"], "bos": "<|bos|>", "eos": "<|bos|>"}
     prepare(tmp_path / "text.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=workers, **options)
     made = {payload["url"]: tokens for tokens, payload in contents(tmp_path / "store")}
@@ -356,3 +358,42 @@ def test_progress_adds_up(inputs, tmp_path):
     assert seen[-1].total.documents == len(documents)
     assert (seen[-1].files, seen[-1].slices, seen[-1].total.input_bytes) == (3, report.num_slices, report.num_bytes)
     assert all(before.total.documents <= after.total.documents for before, after in itertools.pairwise(seen))
+
+
+def test_a_sealed_store_that_lacks_shards(inputs, tmp_path):
+    """`verify` compares the list with the records; a rerun repairs it."""
+    folder, _ = inputs
+    store = tmp_path / "store"
+    prepare(folder, store, slice_bytes=20_000)
+    expected, manifest = picture(store), load_manifest(store)
+    for wrong in (manifest.shards[1:], [*manifest.shards[1:], replace(manifest.shards[0], checksum="0" * 16)]):
+        (store / "manifest.json").write_text(replace(manifest, shards=tuple(wrong)).to_json())
+        problem = next(problem for problem in verify(store).problems if " lacks " in problem)
+        assert f"lacks 1 shard that `tokenfeed prepare` made: {manifest.shards[0].name}. Run the same" in problem
+        assert not prepare(folder, store, dry_run=True).is_complete
+        assert prepare(folder, store).is_complete
+        assert picture(store) == expected
+
+
+def test_a_run_whose_plan_was_changed_meanwhile_does_not_seal(inputs, tmp_path):
+    """Another run adds an input while this one works, where no lock keeps them apart."""
+    folder, _ = inputs
+    store = f"memory://bucket/{tmp_path.name}"
+    begun = []
+
+    @tokenfeed.preparation.annotates()
+    def annotate(text, kept, tokens):
+        if not begun:
+            begun.append(True)
+            write_jsonl(folder / "d.jsonl", make_documents(5, seed=7))
+            assert prepare(folder, store, map=annotate).is_complete
+        return {}
+
+    with pytest.raises(StateError, match="with other inputs, which it began after this one"):
+        prepare(folder, store, map=annotate)
+    assert verify(store).problems == []
+    assert prepare(folder, store, map=annotate).made == 0
+    prepare(folder, tmp_path / "fresh", map=annotate)
+    shards = load_manifest(store).shards
+    assert shards == load_manifest(tmp_path / "fresh").shards
+    assert any(entry.name.startswith("000003-") for entry in shards)

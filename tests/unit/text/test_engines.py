@@ -1,7 +1,7 @@
 """Engines: each gives exactly the tokens of tiktoken's `encode_ordinary`, whatever the text and however long."""
 
 import itertools
-import unicodedata
+import random
 from functools import cache
 
 import numpy as np
@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden import golden_texts, golden_tokenizer, golden_tokens, golden_vocabulary
-from tiers import examples
+from tiers import examples, pick, slow
 from tokenfeed.errors import ArgumentError, DependencyError
 from tokenfeed.text.tokenizer import pieces
-from tokenfeed.text.tokenizer.engines import choose_engine, make_engine
-from tokenfeed.text.tokenizer.pieces import LONGEST_RUN, cut_runs, encode_texts
+from tokenfeed.text.tokenizer.automata import compile_pattern
+from tokenfeed.text.tokenizer.engines import ENGINES, choose_engine, make_engine
+from tokenfeed.text.tokenizer.pieces import cut_runs, encode_texts
 from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
-EXACT = ["tiktoken", "fastokens"]
-KNOWN_TO_GIGATOKEN = ["gpt2", "gpt4", "gpt4o"]
-PAIRS = [*itertools.product(EXACT, PATTERNS), *(("gigatoken", name) for name in KNOWN_TO_GIGATOKEN)]
+LONGEST_RUN = 65_536
+PAIRS = list(itertools.product(ENGINES, PATTERNS))
 
 LANGUAGES = [
     "The quick brown fox doesn't jump over 12,345 lazy dogs — 'twas WE'LL'VE it's.\r\n\r\n\tNext  line…",
@@ -70,9 +70,6 @@ ADVERSARIAL = st.one_of(
     ),
 )
 TEXTS = st.lists(st.lists(ADVERSARIAL, max_size=30).map("".join), max_size=6)
-# Code points that every table of the last twenty years agrees on.
-OLD = st.characters(exclude_categories=["Cs", "Cn"]).filter(lambda c: unicodedata.ucd_3_2_0.category(c) != "Cn")
-OLD_TEXTS = st.lists(st.lists(OLD, max_size=60).map("".join), max_size=6)
 
 
 @cache
@@ -114,30 +111,77 @@ def test_many_languages(engine, pattern, threads):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("engine", EXACT)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_what_nanochat_recorded(engine, threads):
     ids, offsets = golden_tokenizer(engine).encode_batch(golden_texts(), threads=threads)
     np.testing.assert_array_equal(ids, golden_tokens()[0])
     np.testing.assert_array_equal(offsets, golden_tokens()[1])
 
 
-@pytest.mark.parametrize(("engine", "pattern"), list(itertools.product(EXACT, PATTERNS)))
+@pytest.mark.parametrize("pattern", PATTERNS)
 @given(texts=TEXTS)
-def test_adversarial_unicode(engine, pattern, texts):
-    check_equal(engine, pattern, texts, vocabulary_of=pair_vocabulary)
+def test_adversarial_unicode(pattern, texts):
+    check_equal("tokenfeed", pattern, texts, vocabulary_of=pair_vocabulary)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_code_point_below_3000_in_company(pattern):
-    """U+180E, which fastokens takes for white space, and `'ſ`, which it does not find, are among them."""
-    texts = [before + chr(number) + after for number in range(0x3000) for before, after in ((" ", "!"), ("A'", "a"))]
-    check_equal("fastokens", pattern, texts, vocabulary_of=pair_vocabulary)
+def test_every_code_point_in_company(pattern):
+    """Those of the first plane's start in the fast tier; `'ſ` is a way to write `'s`, and U+180E no white space."""
+    for start in range(0, pick(0x4000, 0x110000), 0x4000):
+        numbers = [number for number in range(start, start + 0x4000) if not 0xD800 <= number < 0xE000]
+        texts = [before + chr(number) + after for number in numbers for before, after in ((" ", "!"), ("A'", "a"))]
+        check_equal("tokenfeed", pattern, texts, vocabulary_of=pair_vocabulary)
 
 
-@pytest.mark.parametrize("pattern", KNOWN_TO_GIGATOKEN)
-@given(texts=OLD_TEXTS)
-def test_gigatoken_on_code_points_assigned_long_ago(pattern, texts):
-    check_equal("gigatoken", pattern, texts, vocabulary_of=pair_vocabulary)
+FUZZED = [
+    *"abcelmrstvdABSTLZ'019.,!/_-(\"\t\r\n\x00\x1c\x85\u200b\u180e\u3000\u00a0\u2028\ufeff ",
+    *"\u0301ſǅʰéßЯя漢字かカ・゛\u3097한ا٣½Ⅷ",
+    *(
+        "  ",
+        "'s",
+        "'LL",
+        "'ve",
+        "don't",
+        "e\u0301",
+        "👍🏽",
+        "👩‍🚀",
+        "the",
+        " quick",
+        "World",
+        " NASA",
+        "x" * 20,
+        "y" * 300,
+    ),
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_fuzzed_strings(pattern):
+    """A million in the full tier: with a vocabulary in which all splits differ, and with one of real merges."""
+    chance = random.Random(pattern)
+    for number in range(pick(1, 1000)):
+        texts = ["".join(chance.choices(FUZZED, k=chance.randrange(12))) for _ in range(1000)]
+        texts += ["".join(chr(chance.choice((0x7F, 0x3000, 0x10FFFF)) - chance.randrange(0x7F)) for _ in range(5))]
+        check_equal("tokenfeed", pattern, texts, vocabulary_of=(pair_vocabulary, golden_vocabulary)[number % 2])
+
+
+@st.composite
+def vocabularies(draw):
+    """Any bytes as tokens, in any order: most of them are no merge of others, and some merges have lower ranks."""
+    extra = draw(st.lists(st.text("ab c", min_size=2, max_size=9).map(str.encode), unique=True, max_size=40))
+    tokens = draw(st.permutations([*(bytes((byte,)) for byte in range(256)), *extra]))
+    return Vocabulary({token: rank for rank, token in enumerate(tokens)}, PATTERNS["gpt2"], {"<|bos|>": 500})
+
+
+@given(
+    vocabulary=vocabularies(), texts=st.lists(st.text("ab c", max_size=40), max_size=8), times=st.sampled_from((1, 9))
+)
+def test_any_ranks(vocabulary, texts, times):
+    """Words of more than 255 bytes, which are merged another way, among them."""
+    texts = [text * times for text in texts]
+    ours, theirs = (encode_texts(make_engine(vocabulary, engine), texts, 1) for engine in ENGINES)
+    np.testing.assert_array_equal(ours[0], theirs[0])
+    np.testing.assert_array_equal(ours[1], theirs[1])
 
 
 @pytest.mark.parametrize(("engine", "pattern"), PAIRS)
@@ -173,19 +217,42 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("engine", "pattern"),
-    [(engine, "nanochat") for engine in ("tiktoken", "fastokens")]
-    + [(engine, "gpt4o") for engine in ("tiktoken", "fastokens", "gigatoken")],
-)
-def test_endless_runs_give_the_tokens_of_their_pieces(engine, pattern):
+@pytest.mark.parametrize("pattern", ["nanochat", "gpt4o"])
+def test_endless_runs_with_tiktoken_give_the_tokens_of_their_pieces(pattern):
     """In one piece they would take minutes to hours, or overflow the stack."""
     texts = ["before", *ENDLESS.values(), "after"]
-    ids, offsets = golden_tokenizer(engine, pattern).encode_batch(texts)
+    ids, offsets = golden_tokenizer("tiktoken", pattern).encode_batch(texts)
     whole = [text.encode("utf-16", "surrogatepass").decode("utf-16") for text in texts]
     for i, text in enumerate(whole):
-        pieces = [reference(golden_vocabulary, pattern).encode_ordinary(piece) for piece in cut_runs(text)]
+        pieces = [reference(golden_vocabulary, pattern).encode_ordinary(piece) for piece in cut_runs(text, LONGEST_RUN)]
         assert ids[offsets[i] : offsets[i + 1]].tolist() == list(itertools.chain(*pieces))
+
+
+def expected_of_run(pattern, unit, count):
+    """Tokens of a long run of a unit from those of a shorter one: both begin and end alike, and repeat between."""
+    short, period = reference(golden_vocabulary, pattern), 2520
+    one, two = (short.encode_ordinary(unit * (count % period + times * period)) for times in (2, 3))
+    added = len(two) - len(one)
+    middle = len(one) // 2
+    assert one[:middle] == two[:middle]
+    assert one[middle:] == two[middle + added :]
+    return one[:middle] + two[middle : middle + added] * (count // period - 2) + one[middle:]
+
+
+@pytest.mark.parametrize("unit", [" ", "a", "7", ".", "\n", "漢", "A"])
+@pytest.mark.parametrize("pattern", ["nanochat", *slow(*(name for name in PATTERNS if name != "nanochat"))])
+def test_endless_runs(pattern, unit):
+    """In one piece, in which nothing is quadratic: what tiktoken would give, if it could."""
+    count = pick(200_000, 10_000_000)
+    ids = golden_tokenizer("tokenfeed", pattern).encode(unit * count)
+    np.testing.assert_array_equal(ids, expected_of_run(pattern, unit, count))
+
+
+def test_runs_that_a_limit_cuts(monkeypatch):
+    monkeypatch.setattr("tokenfeed.text.tokenizer.engines._Tokenfeed.longest_run", 1000)
+    tokenizer, text = golden_tokenizer("tokenfeed"), "7" * 999 + " " + "7" * 2001
+    expected = np.concatenate([tokenizer.encode(part) for part in ("7" * 999 + " " + "7" * 1000, "7" * 1000, "7")])
+    np.testing.assert_array_equal(tokenizer.encode(text), expected)
 
 
 @given(
@@ -206,7 +273,7 @@ def test_runs_are_cut_where_the_rule_says(runs):
         cuts.extend(range(position + LONGEST_RUN, position + length, LONGEST_RUN))
         position += length
     expected = [text[start:stop] for start, stop in itertools.pairwise([*cuts, len(text)])]
-    assert cut_runs(text) == expected
+    assert cut_runs(text, LONGEST_RUN) == expected
 
 
 def test_long_runs_are_looked_for_in_few_places(monkeypatch):
@@ -225,20 +292,91 @@ def test_long_runs_are_looked_for_in_few_places(monkeypatch):
     for name in ("_SPACE", "_NOT_SPACE"):
         monkeypatch.setattr(pieces, name, Noting(getattr(pieces, name)))
     text = "word " * 1_000_000
-    assert cut_runs(text) == [text]
+    assert cut_runs(text, LONGEST_RUN) == [text]
     assert len(places) <= 4 * len(text) / LONGEST_RUN
     assert sum(places) <= 6 * len(places)  # characters looked at: up to a space, or up to a letter
 
 
 def test_engines_that_cannot_be_meant(monkeypatch):
-    with pytest.raises(ArgumentError, match="there is no engine 'bpe'; choose one of fastokens"):
+    with pytest.raises(ArgumentError, match="there is no engine 'bpe'; choose one of tokenfeed, tiktoken"):
         choose_engine(golden_vocabulary(), "bpe")
-    with pytest.raises(ArgumentError, match="gigatoken knows the patterns gpt2, gpt4 and gpt4o"):
-        make_engine(golden_vocabulary(), "gigatoken")
-    for engine in EXACT:
+    for engine in ENGINES:
         with pytest.raises(ArgumentError, match=r"cannot use this vocabulary with pattern '\('"):
             make_engine(Vocabulary(golden_vocabulary().ranks, "(", {}), engine)
     monkeypatch.setattr("tokenfeed.text.tokenizer.engines.find_spec", lambda name: None)
-    assert choose_engine(golden_vocabulary()) == "tiktoken"
-    with pytest.raises(DependencyError, match=r"pip install 'tokenfeed\[text\]'"):
-        choose_engine(golden_vocabulary(), "fastokens")
+    assert choose_engine(golden_vocabulary()) == "tokenfeed"
+    with pytest.raises(DependencyError, match="pip install tiktoken"):
+        choose_engine(golden_vocabulary(), "tiktoken")
+
+
+UNKNOWN = [
+    r"\w+|\W+",  # classes that are not in our table
+    r"\d+\.\d+|\p{L}+ ?|.",
+    r"\p{L}+?|.|\n",  # lazy
+    r"(?=a)\p{L}+|[^a]|a",  # looks ahead for what is there
+    r"[\p{L}&&[^a]]+|[^b]|b",  # sets of sets
+    r"(?:a|b)++|[^a]|a",  # possessive groups
+    r"(?:a?)+|[^a]",  # repeats of nothing
+    r"\S+",  # leaves white space out
+    r"a+b|[^a]",  # and this an a without b
+]
+
+
+@pytest.mark.parametrize("pattern", UNKNOWN)
+def test_other_patterns_are_left_to_tiktoken(pattern):
+    assert compile_pattern(pattern) is None
+    vocabulary = Vocabulary(golden_vocabulary().ranks, pattern, {})
+    assert choose_engine(vocabulary) == "tiktoken"
+    with pytest.raises(ArgumentError, match="Leave engine out"):
+        choose_engine(vocabulary, "tokenfeed")
+
+
+OWN = [r"a+b|[^a]|a", r"(?:ab|a)(?!b)|\S|\s+", r"[^\P{L}a-f]+|[a-f]{2,3}+|[\s\S]", r"(?i:stop|sto|s)|\n$|[^x]|x"]
+
+
+@pytest.mark.parametrize("pattern", OWN)
+@given(texts=st.lists(st.text(st.sampled_from("abcfghxsStTOop \nſ"), max_size=40), max_size=5))
+def test_patterns_of_ones_own(pattern, texts):
+    assert compile_pattern(pattern) is not None
+    vocabulary = Vocabulary(pair_vocabulary("gpt2").ranks, pattern, {})
+    ours, theirs = (encode_texts(_engine(pattern, engine), texts, 1) for engine in ENGINES)
+    assert vocabulary.pattern == pattern
+    np.testing.assert_array_equal(ours[0], theirs[0])
+
+
+@cache
+def _engine(pattern, engine):
+    return make_engine(Vocabulary(pair_vocabulary("gpt2").ranks, pattern, {}), engine)
+
+
+def test_memory_of_words_is_bounded_and_changes_nothing(monkeypatch):
+    """Tables so small that words are forgotten all the time."""
+    texts = [f"w{i} {i:x}{'ab' * (i % 40)} Ünï{i % 7}cödé " * 3 for i in range(3000)]
+    engine = make_engine(golden_vocabulary(), "tokenfeed")
+    expected = encode_texts(engine, texts, 1)[0]
+    for again in range(3):  # by words that are known, and by some that were forgotten
+        np.testing.assert_array_equal(
+            encode_texts(engine, texts[::-1][: 1000 * again] + texts, 1)[0][-len(expected) :], expected
+        )
+    assert sum(room.nbytes for _, room in engine._caches) <= 16 << 20
+
+
+def test_deepseek_is_its_three_splits():
+    """The one pattern gives what the three of its tokenizer.json give, one after the other."""
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import Sequence, Split
+
+    steps = [
+        r"\p{N}{1,3}",
+        r"[一-龥぀-ゟ゠-ヿ]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"""
+        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ]
+    splits = Sequence([Split(Regex(step), "isolated") for step in steps])
+    engine = _engine(PATTERNS["deepseek"], "tokenfeed")
+    chance = random.Random(0)
+    texts = ["".join(chance.choices(FUZZED, k=chance.randrange(14))) for _ in range(pick(2000, 200_000))]
+    for text in [*LANGUAGES, *texts]:
+        words = [word for word, _ in splits.pre_tokenize_str(text)]
+        by_word = encode_texts(engine, words, 1)[0]
+        np.testing.assert_array_equal(encode_texts(engine, [text], 1)[0], by_word, err_msg=repr(text))

@@ -113,7 +113,7 @@ def test_nulls_are_passed_over_and_empty_documents_are_a_bos(tmp_path):
     assert batch.tokens[0].tolist() == expected[:21]
 
 
-@pytest.mark.parametrize("engine", ["fastokens", "tiktoken"])
+@pytest.mark.parametrize("engine", ["tokenfeed", "tiktoken"])
 def test_documents_that_are_hard_for_tokenizers(tmp_path, engine):
     write(tmp_path / "0.parquet", [" " * 1_000_000, "a" * 1_000_000, "x", "\n" * 300_000, "!" * 300_000])
     feed = make(tmp_path, golden_tokenizer(engine), split="all", length=512, packing="best_fit")

@@ -1,66 +1,62 @@
-"""Engines: libraries that turn text into tokens. All give the same tokens; they differ in speed and memory.
+"""Engines: what turns text into tokens. All give the same tokens; they differ in speed and memory.
 
-fastokens   3 to 6 times as fast as tiktoken, any pattern, made exact here; the default if it is installed
-tiktoken    the reference, always installed
-gigatoken   used only if named: the fastest for the patterns it knows (gpt2, gpt4, gpt4o), but its Unicode tables are
-            older than tiktoken's, and its caches grow without limit
-
-A library is imported when its engine is made.
+tokenfeed   our own, in Numba: the default for every pattern that `automata.py` compiles, which are all usual ones
+tiktoken    the reference, and the default for other patterns; imported when its engine is made
 """
 
-import base64
 import os
 import sys
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from pathlib import Path
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, DependencyError, FormatError
-from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
-from tokenfeed.types import Ints
+from tokenfeed.kernels.bpe import ROOM, encode, make_cache
+from tokenfeed.kernels.merging import MOST_TOKENS, PADDING, TABLES, fill_pairs, fill_ranks
+from tokenfeed.kernels.posix import record
+from tokenfeed.text.tokenizer.automata import Automaton, compile_pattern
+from tokenfeed.text.tokenizer.vocabulary import Vocabulary
+from tokenfeed.types import Array, Ints
 
 __all__ = ["ENGINES", "Encoded", "TokenizerEngine", "available_cores", "choose_engine", "make_engine"]
 
-ENGINES = ("fastokens", "tiktoken", "gigatoken")
+ENGINES = ("tokenfeed", "tiktoken")
 
 TokenIds = npt.NDArray[np.uint32]
 Encoded = tuple[TokenIds, Ints]
 """The tokens of all texts one after the other, and the offset of each text's first token, plus the end."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-_LONGEST_TOKEN = 2048  # fastokens takes 0.4 s to load a token of 2,048 bytes, 6 s for 8,192, and fails from 65,536 on
-
-# The threads of fastokens belong to the process that first calls any tokenizer. A process forked after that has none of
-# them, and would wait for them for ever.
-_fastokens_process: int | None = None
+_GROUP = 1 << 18  # characters that are encoded in one call: their bytes and tokens stay in the processor's cache
 
 
 def choose_engine(vocabulary: Vocabulary, name: str | None = None) -> str:
-    """The given name, checked; by default fastokens if it is installed, else tiktoken.
-
-    The default is also tiktoken for a vocabulary with tokens of more than 2,048 bytes, which fastokens loads slowly.
-    """
+    """The given name, checked; by default our own engine if it can use the vocabulary, else tiktoken."""
+    is_ours = len(vocabulary.ranks) < MOST_TOKENS and compile_pattern(vocabulary.pattern) is not None
     if name is None:
-        is_short = max(map(len, vocabulary.ranks)) <= _LONGEST_TOKEN
-        return "fastokens" if is_short and find_spec("fastokens") else "tiktoken"
+        return "tokenfeed" if is_ours else "tiktoken"
     if name not in ENGINES:
         raise ArgumentError(f"there is no engine {name!r}; choose one of {', '.join(ENGINES)}, or leave engine out")
-    if not find_spec(name):
-        package = "'tokenfeed[text]'" if name == "fastokens" else name
-        raise DependencyError(f"engine {name!r} is not installed: pip install {package}, or leave engine out")
+    if name == "tokenfeed" and not is_ours:
+        raise ArgumentError(
+            f"engine 'tokenfeed' cannot use this vocabulary with pattern {vocabulary.pattern!r}: it knows common "
+            f"patterns, and fewer than {MOST_TOKENS:,} tokens. Leave engine out"
+        )
+    if name == "tiktoken" and not find_spec(name):
+        raise DependencyError("engine 'tiktoken' is not installed: pip install tiktoken, or leave engine out")
     return name
 
 
 def make_engine(vocabulary: Vocabulary, name: str | None = None) -> "TokenizerEngine":
-    """The engine of that name, or the default one. Imports the library and takes tens of milliseconds."""
-    kinds: dict[str, Callable[[Vocabulary], TokenizerEngine]]
-    kinds = {"fastokens": _Fastokens, "tiktoken": _Tiktoken, "gigatoken": _Gigatoken}
-    return kinds[choose_engine(vocabulary, name)](vocabulary)
+    """The engine of that name, or the default one. Takes tens of milliseconds."""
+    return (_Tokenfeed if choose_engine(vocabulary, name) == "tokenfeed" else _Tiktoken)(vocabulary)
 
 
 def available_cores() -> int:
@@ -73,6 +69,8 @@ class TokenizerEngine(ABC):
 
     is_parallel = False
     """Whether it divides work among threads itself, better than several calls at once would."""
+    longest_run = 65_536
+    """Characters after which `pieces.py` cuts a run, so that the engine takes no more than linear time and memory."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -85,20 +83,26 @@ class TokenizerEngine(ABC):
         Texts are encoded one by one on `threads` threads, the caller's included. The longest go first, so that all end
         together. They come from `pieces.py`; surrogates raise UnicodeEncodeError or TypeError.
         """
-        parts: list[TokenIds] = [np.empty(0, np.uint32)] * len(texts)
-        threads = min(threads, len(texts))
-        order = range(len(texts))
-        numbers = iter(order if threads <= 1 else sorted(order, key=lambda number: len(texts[number]), reverse=True))
+        order = sorted(range(len(texts)), key=lambda number: -len(texts[number])) if threads > 1 else range(len(texts))
+        done = dict(
+            zip(order, self._in_threads(lambda number: self._encode_one(texts[number]), order, threads), strict=True)
+        )
+        return _join([done[number] for number in range(len(texts))])
 
-        def work() -> None:
+    def _in_threads(self, work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+        """The results of all items, in their order, on so many threads, the caller's included."""
+        results: dict[int, Result] = {}
+        numbers = iter(range(len(items)))
+
+        def run() -> None:
             for number in numbers:
-                parts[number] = self._encode_one(texts[number])
+                results[number] = work(items[number])
 
-        others = [self._threads(threads - 1).submit(work) for _ in range(threads - 1)]
-        work()
+        others = [self._threads(threads - 1).submit(run) for _ in range(min(threads, len(items)) - 1)]
+        run()
         for other in others:
             other.result()
-        return _join(parts)
+        return [results[number] for number in range(len(items))]
 
     @abstractmethod
     def _encode_one(self, text: str) -> TokenIds: ...
@@ -139,111 +143,89 @@ class _Tiktoken(TokenizerEngine):
         return tokens
 
 
-class _RankFileEngine(TokenizerEngine):
-    """An engine that loads a file of ranks, and encodes a whole batch on all cores or one text on one.
+class _Tokenfeed(TokenizerEngine):
+    """Our own engine: an automaton cuts words off, and a kernel merges them (`kernels/bpe.py`).
 
-    With fewer threads than cores, texts are encoded one at a time on that many threads.
+    Every thread that works at the same time has a cache of words of its own, of 9 MB, and shares no line of it.
     """
 
-    is_parallel = True
+    longest_run = 1 << 24
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        # The file holds ordinary tokens only, numbered from 0 without holes: engines then find no special token in a
-        # text. `_table` gives the ids of those numbers, if they differ.
         super().__init__(vocabulary)
-        tokens = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
-        lines = [b"%b %d\n" % (base64.b64encode(token), rank) for rank, token in enumerate(tokens)]
-        with tempfile.TemporaryDirectory(prefix="tokenfeed-") as folder:
-            path = Path(folder, "ranks.tiktoken")
-            path.write_bytes(b"".join(lines))
-            self._load(str(path), vocabulary.pattern)
-        ids = np.fromiter((vocabulary.ranks[token] for token in tokens), np.uint32, len(tokens))
-        self._table = None if ids[-1] == len(ids) - 1 else ids
-        self._cores = available_cores()
-
-    @abstractmethod
-    def _load(self, path: str, pattern: str) -> None: ...
-
-    @abstractmethod
-    def _encode_all(self, texts: Sequence[str]) -> Encoded: ...
+        automaton = compile_pattern(vocabulary.pattern)
+        assert automaton is not None, "choose_engine checks it"
+        self._arrays = _make_tables(vocabulary, automaton)  # the kernel has their addresses only
+        self._tables = _addresses(self._arrays)
+        self._caches: list[tuple[Array, Array]] = []
 
     def encode(self, texts: Sequence[str], threads: int, /) -> Encoded:
-        ids, offsets = super().encode(texts, threads) if threads < self._cores else self._encode_all(texts)
-        return (ids if self._table is None else self._table[ids]), offsets
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        most = min(_GROUP, sizes.sum() // (4 * threads) + 1)
+        groups = np.flatnonzero(np.diff(np.cumsum(sizes) // most, prepend=-1, append=-1)).tolist()
+        parts = self._in_threads(
+            lambda group: self._encode_group(texts[group[0] : group[1]]), list(pairwise(groups)), threads
+        )
+        ends = [np.zeros(1, np.int64)]
+        for _, group_ends in parts:
+            ends.append(group_ends + ends[-1][-1])
+        return np.concatenate([np.empty(0, np.uint32), *(ids for ids, _ in parts)]), np.concatenate(ends)
 
+    def _encode_one(self, text: str) -> TokenIds:
+        return self._encode_group((text,))[0]
 
-class _Fastokens(_RankFileEngine):
-    """fastokens, made exact. One text of megabytes may use several cores whatever `threads` is.
-
-    By itself it differs from tiktoken in two cases: it treats U+180E, the Mongolian vowel separator, as white space, as
-    Unicode did before 6.3; and in GPT-4o's pattern it does not treat `'ſ` as a way to write `'s`. A comparison of all
-    code points, and of strings of them, found these two. Texts that contain either are encoded by tiktoken, and so is
-    everything in a process forked after the first call.
-    """
-
-    _exact: _Tiktoken | None = None
-
-    def _load(self, path: str, pattern: str) -> None:
-        import fastokens
-
+    def _encode_group(self, texts: Sequence[str]) -> Encoded:
+        encoded = [text.encode() for text in texts]
+        bounds = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=bounds[1:])
+        text = np.frombuffer(b"".join((*encoded, bytes(PADDING))), np.uint8)
+        out, ends = np.empty(bounds[-1] + ROOM, np.uint32), np.empty(len(encoded), np.int64)
         try:
-            self._tokenizer = fastokens.Tokenizer.from_tiktoken(path, pattern=pattern)
-        except ValueError as error:
-            raise _unusable("fastokens", self._vocabulary, error) from error
-
-    def encode(self, texts: Sequence[str], threads: int, /) -> Encoded:
-        global _fastokens_process
-        if _fastokens_process is None:
-            _fastokens_process = os.getpid()
-        elif _fastokens_process != os.getpid():
-            return self._encode_exactly(texts, threads)
-        inexact = [n for n, text in enumerate(texts) if not text.isascii() and ("\u180e" in text or "'ſ" in text)]
-        if not inexact:
-            return super().encode(texts, threads)
-        parts: list[TokenIds] = [np.empty(0, np.uint32)] * len(texts)
-        others = sorted(set(range(len(texts))) - set(inexact))
-        for numbers, encode in ((others, super().encode), (inexact, self._encode_exactly)):
-            ids, offsets = encode([texts[number] for number in numbers], threads)
-            for i, number in enumerate(numbers):
-                parts[number] = ids[offsets[i] : offsets[i + 1]]
-        return _join(parts)
-
-    def _encode_exactly(self, texts: Sequence[str], threads: int) -> Encoded:
-        self._exact = self._exact or _Tiktoken(self._vocabulary)
-        return self._exact.encode(texts, threads)
-
-    def _encode_one(self, text: str) -> TokenIds:
-        return np.frombuffer(self._tokenizer.encode_batch_flat((text,))[0], np.uint32)
-
-    def _encode_all(self, texts: Sequence[str]) -> Encoded:
-        data, ends = self._tokenizer.encode_batch_flat(texts)
-        return np.frombuffer(data, np.uint32), np.frombuffer(ends, np.int64)
+            cache = self._caches.pop()
+        except IndexError:
+            cache = make_cache()
+        encode(self._tables, cache[0], text, bounds, out, ends)
+        self._caches.append(cache)
+        return out[: ends[-1]].copy(), ends
 
 
-class _Gigatoken(_RankFileEngine):
-    """It does not know about 4,700 letters, marks and digits of Unicode 17 (4,298 of them ideographs of extension J).
+def _make_tables(vocabulary: Vocabulary, automaton: Automaton) -> dict[str, Array | int]:
+    """The fields of `merging.TABLES`: arrays in place of their addresses."""
+    tokens = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
+    starts = np.zeros(len(tokens) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)), out=starts[1:])
+    byte_ranks, byte_pairs = np.zeros(256, np.int32), np.full(65_536, -1, np.int32)
+    for rank, token in enumerate(tokens):
+        if len(token) == 1:
+            byte_ranks[token[0]] = rank
+        elif len(token) == 2:
+            byte_pairs[token[0] << 8 | token[1]] = rank
+    ranks = np.zeros(_power_of_two(2 * len(tokens)), np.uint64)
+    arrays: dict[str, Array | int] = {
+        **vars(automaton),
+        "token_bytes": np.frombuffer(b"".join((*tokens, bytes(PADDING))), np.uint8),
+        "starts": starts,
+        "ranks": ranks,
+        "last_rank": len(ranks) - 1,
+        "byte_ranks": byte_ranks,
+        "byte_pairs": byte_pairs,
+        "tokens": np.fromiter((vocabulary.ranks[token] for token in tokens), np.int32, len(tokens)),
+    }
+    fill_ranks(arrays["token_bytes"], starts, ranks)
+    addresses = _addresses(arrays)
+    pairs = np.zeros(_power_of_two(2 * fill_pairs(addresses, len(tokens), np.zeros(1, np.uint64)) + 2), np.uint64)
+    fill_pairs(addresses, len(tokens), pairs)
+    return {**arrays, "pairs": pairs, "last_pair": len(pairs) - 1}
 
-    In 73 MB of real text in ten languages and code, all tokens are the same.
-    """
 
-    def _load(self, path: str, pattern: str) -> None:
-        import gigatoken
+def _addresses(arrays: dict[str, Array | int]) -> Array:
+    fields = {name: value if isinstance(value, int) else value.ctypes.data for name, value in arrays.items()}
+    addresses: Array = record(TABLES, **fields)
+    return addresses
 
-        schemes = {PATTERNS["gpt2"]: "gpt2", PATTERNS["gpt4"]: "gpt4", PATTERNS["gpt4o"]: "o200k"}
-        if pattern not in schemes:
-            raise ArgumentError(
-                f"gigatoken knows the patterns gpt2, gpt4 and gpt4o, not {pattern!r}; choose another engine, or leave "
-                "engine out"
-            )
-        self._tokenizer = gigatoken.Tokenizer.from_tiktoken(path, schemes[pattern])
 
-    def _encode_one(self, text: str) -> TokenIds:
-        ids: TokenIds = self._tokenizer.encode(text)
-        return ids
-
-    def _encode_all(self, texts: Sequence[str]) -> Encoded:
-        layout = self._tokenizer.encode_batch(texts).layout  # it works sequentially in a forked process by itself
-        return np.asarray(layout.content.data), np.asarray(layout.offsets.data)
+def _power_of_two(least: int) -> int:
+    return 1 << max(least - 1, 0).bit_length()
 
 
 def _join(parts: Sequence[TokenIds]) -> Encoded:

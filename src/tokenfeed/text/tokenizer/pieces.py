@@ -1,28 +1,25 @@
 """Preparation of texts for engines: no endless runs and no surrogates, so that every engine is exact, fast and safe.
 
-Splitting a million spaces overflows the stack of tiktoken's regular expressions, and merging a word of a million
-letters takes some versions hours. So **a run of more than 65,536 characters that are all white space, or all not, is
-cut every 65,536 characters from its start, and the tokens of such a text are those of its pieces**. Texts with shorter
-runs are not cut, and their tokens equal those of tiktoken's `encode_ordinary`. The rule depends on the text alone, so
-all engines agree. At this length every engine takes less than 70 ms for any run that we tried.
+Splitting a million spaces overflows the stack of tiktoken's regular expressions. So **a run of more characters than an
+engine's `longest_run` that are all white space, or all not, is cut every so many characters from its start, and the
+tokens of such a text are those of its pieces**: 65,536 for tiktoken, which then takes less than 70 ms for any run that
+we tried, and 2^24 for our own engine, whose memory this bounds. Texts with shorter runs are not cut, and their tokens
+equal those of tiktoken's `encode_ordinary`.
 
 Lone surrogates, which UTF-8 cannot hold, are replaced by U+FFFD, and pairs of them are joined, as in tiktoken.
 """
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.text.tokenizer.engines import Encoded, TokenizerEngine
 
-__all__ = ["LONGEST_RUN", "cut_runs", "encode_texts", "join_surrogates"]
-
-LONGEST_RUN = 65_536
+__all__ = ["cut_runs", "encode_texts", "join_surrogates"]
 
 _SPACE = re.compile(r"\s")
 _NOT_SPACE = re.compile(r"\S")
-# Each alternative can match only at the start of a run; matching inside shorter runs would take quadratic time.
-_LONG_RUN = re.compile(rf"(?<!\s)\s{{{LONGEST_RUN + 1},}}|(?<!\S)\S{{{LONGEST_RUN + 1},}}")
 
 
 def encode_texts(engine: TokenizerEngine, texts: Sequence[str], threads: int) -> Encoded:
@@ -31,32 +28,32 @@ def encode_texts(engine: TokenizerEngine, texts: Sequence[str], threads: int) ->
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(f"texts[{number}] is a {type(text).__name__}; expected a str")
-        if len(text) > LONGEST_RUN and _may_have_long_run(text):
+        if len(text) > engine.longest_run and _may_have_long_run(text, engine.longest_run):
             long.append(number)
     try:
         if long:
             return _encode_cut(engine, texts, set(long), threads)
         return engine.encode(texts, threads)
-    except (UnicodeEncodeError, TypeError):  # gigatoken raises the latter
+    except UnicodeEncodeError:
         joined = [join_surrogates(text) for text in texts]
         if all(new is old for new, old in zip(joined, texts, strict=True)):
             raise
         return encode_texts(engine, joined, threads)
 
 
-def cut_runs(text: str) -> list[str]:
-    """The pieces a text is encoded in: only itself, unless it has a run of more than `LONGEST_RUN` characters.
+def cut_runs(text: str, longest: int) -> list[str]:
+    """The pieces a text is encoded in: only itself, unless it has a run of more than `longest` characters.
 
-    Takes O(runs) time for a text of short runs, because one character of each kind in every half of `LONGEST_RUN` rules
+    Takes O(runs) time for a text of short runs, because one character of each kind in every half of `longest` rules
     out a longer one; O(characters) otherwise.
 
     With a limit of 4: "ab cdefghijk" → "ab cdef", "ghij", "k"
     """
-    if len(text) <= LONGEST_RUN or not _may_have_long_run(text):
+    if len(text) <= longest or not _may_have_long_run(text, longest):
         return [text]
     pieces, start = [], 0
-    for run in _LONG_RUN.finditer(text):
-        for cut in range(run.start() + LONGEST_RUN, run.end(), LONGEST_RUN):
+    for run in _long_runs(longest).finditer(text):
+        for cut in range(run.start() + longest, run.end(), longest):
             pieces.append(text[start:cut])
             start = cut
     pieces.append(text[start:])
@@ -72,9 +69,15 @@ def join_surrogates(text: str) -> str:
     return text
 
 
-def _may_have_long_run(text: str) -> bool:
+@cache
+def _long_runs(longest: int) -> re.Pattern[str]:
+    # Each alternative can match only at the start of a run; matching inside shorter runs would take quadratic time.
+    return re.compile(rf"(?<!\s)\s{{{longest + 1},}}|(?<!\S)\S{{{longest + 1},}}")
+
+
+def _may_have_long_run(text: str, longest: int) -> bool:
     """Whether an aligned block of half the limit is all of one kind; every run longer than the limit covers one."""
-    half = LONGEST_RUN // 2
+    half = longest // 2
     for start in range(0, len(text) - half + 1, half):
         stop = start + half
         if _SPACE.search(text, start, stop) is None or _NOT_SPACE.search(text, start, stop) is None:
@@ -86,7 +89,7 @@ def _encode_cut(engine: TokenizerEngine, texts: Sequence[str], long: set[int], t
     pieces: list[str] = []
     first_piece = [0]
     for number, text in enumerate(texts):
-        pieces.extend(cut_runs(text) if number in long else (text,))
+        pieces.extend(cut_runs(text, engine.longest_run) if number in long else (text,))
         first_piece.append(len(pieces))
     ids, offsets = engine.encode(pieces, threads)
     return ids, offsets[first_piece]

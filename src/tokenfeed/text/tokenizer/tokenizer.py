@@ -27,15 +27,15 @@ _GET_SPECIAL_TOKENS = "Train one that has some (Tokenizer.train(…, special_tok
 class Tokenizer:
     """A vocabulary and an engine that encodes with it.
 
-    Tokens are those of tiktoken's `encode_ordinary`, whatever the engine (for exceptions see gigatoken in `engines/`,
-    and `pieces.py` for texts with runs of more than 65,536 characters). Special tokens written out in a text are
-    ordinary text. A tokenizer may be shared by threads, pickled, and used after a fork.
+    Tokens are those of tiktoken's `encode_ordinary`, whatever the engine (but see `pieces.py` for runs of more than
+    2^24 characters, with tiktoken 65,536). Special tokens written out in a text are ordinary text. A tokenizer may be
+    shared by threads, pickled, and used after a fork.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, engine: str | None = None) -> None:
         self.vocabulary = vocabulary
         self.engine_name = choose_engine(vocabulary, engine)
-        """Name of the engine: fastokens, tiktoken or gigatoken."""
+        """Name of the engine: tokenfeed or tiktoken."""
         self.vocab_size = vocabulary.size
         """The largest id plus one."""
         self.dtype: np.dtype[Any] = np.dtype(np.uint16 if self.vocab_size <= 65_536 else np.uint32)
@@ -58,10 +58,10 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Learn a vocabulary of `vocab_size` tokens, special tokens included, in one pass over the texts.
 
-        `pattern` is nanochat, gpt2, gpt4, gpt4o or a regular expression. Only the first `doc_cap` characters of each
-        text are used, and reading stops after the text with which the total exceeds `max_chars`. If the texts hold too
-        few pairs, the vocabulary is smaller. The result depends on the texts alone. Memory grows with the distinct
-        pieces of text, not with the texts. Needs rustbpe.
+        `pattern` is the name of one in `vocabulary.PATTERNS`, or a regular expression. Only the first `doc_cap`
+        characters of each text are used, and reading stops after the text with which the total exceeds `max_chars`. If
+        the texts hold too few pairs, the vocabulary is smaller. The result depends on the texts alone. Memory grows
+        with the distinct pieces of text, not with the texts. Needs rustbpe.
         """
         regex, limits = find_pattern(pattern), {"doc_cap": doc_cap, "max_chars": max_chars}
         vocabulary = train_vocabulary(texts, vocab_size, regex, special_tokens, bos, limits, progress=progress)
@@ -264,6 +264,11 @@ class Tokenizer:
     def is_parallel(self) -> bool:
         """Whether one call of `encode_batch` with many threads is faster than many calls at once with one thread."""
         return self._engine.is_parallel
+
+    @property
+    def longest_run(self) -> int:
+        """Characters without a break, or of white space, after which a text is cut, and encoded in pieces."""
+        return self._engine.longest_run
 
     def _resolve(self, token: str | int | None, what: str) -> int:
         if token is None:

@@ -15,6 +15,7 @@ from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["train_vocabulary"]
 
+_LONGEST_RUN = 65_536  # characters: its regular expressions overflow on runs of a million
 _REPORT_EVERY = 256
 _LINE_SECONDS = 5.0
 # 8,192 texts, rustbpe's own default, are copied, then counted on all cores.
@@ -74,7 +75,7 @@ def train_vocabulary(
                 raise ArgumentError(f"text {number} is a {type(text).__name__}, not a str; leave it out")
             used = text[: limits["doc_cap"]]
             num_chars += len(used)
-            yield from cut_runs(join_surrogates(used))
+            yield from cut_runs(join_surrogates(used), _LONGEST_RUN)
             if number % _REPORT_EVERY == 0:
                 report(f"reading  {number + 1:,} documents, {num_chars / 1e6:,.1f} M characters", False)
             if num_chars > (limits["max_chars"] or num_chars):

@@ -13,7 +13,12 @@ from tokenfeed.errors import ArgumentError, quantity
 
 __all__ = ["NANOCHAT_SPECIAL_TOKENS", "PATTERNS", "Vocabulary", "find_pattern"]
 
-_O200K_WORD_END = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_CASED_WORDS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+)
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 PATTERNS: Mapping[str, str] = {
     "nanochat": (
@@ -25,18 +30,28 @@ PATTERNS: Mapping[str, str] = {
         r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
     ),
     "gpt4o": "|".join(
-        (
-            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + _O200K_WORD_END,
-            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + _O200K_WORD_END,
-            r"\p{N}{1,3}",
-            r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
-            r"\s*[\r\n]+",
-            r"\s+(?!\S)",
-            r"\s+",
-        )
+        (*(word + _CONTRACTION + "?" for word in _CASED_WORDS), r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*", _SPACES)
     ),
+    "llama3": _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _SPACES,
+    "qwen2": _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _SPACES,
+    "tekken": "|".join((*_CASED_WORDS, r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*", _SPACES)),
+    # DeepSeek splits off numbers, then ideographs and kana, then both and the rest by one more pattern, and keeps what
+    # that leaves out. This is all of it in one. U+3040, 3097 and 3098 are unassigned, among letters.
+    "deepseek": "|".join(
+        (
+            r"\p{N}{1,3}|[GAPS]?[KANA]+|[゛゜゠・]+|(?:[GAPS](?![KANA]))+",
+            r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+""",
+            r"[^\r\n\p{L}\p{P}\p{S}\p{N}CJK]?(?:(?![CJK])[\p{L}\p{M}])+",
+            r" ?(?:(?![CJK])[\p{P}\p{S}])+[\r\n]*",
+            r"\s*[\r\n]+|\s+(?![^\s\p{N}CJK])|\s+",
+            r"(?:[^\s\p{L}\p{M}\p{N}\p{P}\p{S}CJK](?![^\P{L}CJK])(?![^\P{M}CJK]))+",
+        )
+    )
+    .replace("KANA", "一-龥ぁ-ゖ\u3099\u309aゝ-ゟァ-ヺー-ヿ")
+    .replace("GAPS", "\u3040\u3097\u3098")
+    .replace("CJK", "一-龥\u3040-ヿ"),
 }
-"""Regular expressions that split text before tokens are formed. The last three are tiktoken's r50k, cl100k and o200k.
+"""Regular expressions that split text before tokens are formed. The three of GPT are tiktoken's r50k, cl100k and o200k.
 
 A pattern must match every character of every text; engines differ in how they treat characters it leaves out.
 """

@@ -1,0 +1,30 @@
+"""Every class of attack, and how many cases the full form has of it: named ones first, then random ones."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from attacks import lies, page
+from fuzz import targets
+from fuzz.harness import Target
+
+__all__ = ["CLASSES", "TARGETS", "AttackClass"]
+
+
+class AttackClass(NamedTuple):
+    """One row of the table."""
+
+    target: Target
+    """Makes what is attacked, and gives the function that attacks it and compares."""
+    num_cases: int
+    """Cases of the full form."""
+
+
+CLASSES: Mapping[str, AttackClass] = {
+    "span-lies": AttackClass(lies.span_lies, 540),
+    "plan-lies": AttackClass(lies.plan_lies, 330),
+    "vast-documents": AttackClass(lies.vast_documents, 40),
+    "page": AttackClass(page.page, 10_000),
+    **{name: AttackClass(target, 150) for name, target in targets.TARGETS.items()},
+}
+
+TARGETS = {name: each.target for name, each in CLASSES.items()}
