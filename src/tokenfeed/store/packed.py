@@ -25,7 +25,7 @@ from tokenfeed.store.spec import PACKING_ALGORITHM, PackedSpec
 from tokenfeed.store.view import StoreRows, View
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["PackKey", "PackRecord", "Packed", "PackingPlan", "plan_folders"]
+__all__ = ["PackKey", "PackRecord", "Packed", "PackingPlan", "PieceRows", "plan_folders"]
 
 RECORD, ROWS, PIECES, SUMS = "pack.json", "rows.npy", "pieces.npy", "pack.blocks.npy"
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -324,12 +324,10 @@ class Packed(View):
         return np.concatenate(touching)
 
 
-class _PackedRows(StoreRows):
+class PieceRows(StoreRows):
     """Rows of equal width, made of pieces of documents and padding: row j has pieces [entries[j], entries[j + 1])."""
 
-    view: Packed
-
-    def __init__(self, view: Packed, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
+    def __init__(self, view: View, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
         super().__init__(view, indices)
         self._entries = entries
         self._extents = first_items, offsets
@@ -352,6 +350,8 @@ class _PackedRows(StoreRows):
             table, found.offsets[pieces_before], found.numbers, found.starts + shifts, found.stops + shifts
         )
 
+
+class _PackedRows(PieceRows):
     def loss_mask(self, start: int, stop: int) -> Bools:
         """Whether a target follows its input in the same document, and so can be predicted from it.
 

@@ -67,7 +67,8 @@ class ViewSpec:
         values: dict[str, Any] = {"kind": self.kind}
         for each in fields(self):
             value = getattr(self, each.name)
-            if value is not None and not (each.metadata and value == each.default):
+            is_usual = value == each.default and (each.metadata or value is False)
+            if value is not None and not is_usual:
                 values[each.name] = list(value) if isinstance(value, tuple) else value
         return values
 
@@ -109,6 +110,8 @@ class WindowsSpec(ViewSpec):
     extra: int = 1
     group: int | None = None
     """Items whose windows stay together in every shuffle."""
+    by_shard: bool = False
+    """Whether the windows of every shard begin at its first item, so that none crosses from one shard to the next."""
 
     def __post_init__(self) -> None:
         if not all(isinstance(each, int | np.integer) for each in (self.length, self.extra)):
@@ -121,7 +124,8 @@ class WindowsSpec(ViewSpec):
     @property
     def family(self) -> str | None:
         extra = "" if self.extra == 1 else f", extra={self.extra}"
-        return None if self.group is None else f"windows(group={self.group}{extra})"
+        by_shard = ", by_shard=True" if self.by_shard else ""
+        return None if self.group is None else f"windows(group={self.group}{extra}{by_shard})"
 
     @property
     def samples_per_group(self) -> int:
@@ -130,6 +134,7 @@ class WindowsSpec(ViewSpec):
     def __str__(self) -> str:
         options = [] if self.extra == 1 else [f"extra={self.extra}"]
         options += [] if self.group is None else [f"group={self.group}"]
+        options += ["by_shard=True"] if self.by_shard else []
         return f"windows({', '.join([str(self.length), *options])})"
 
 

@@ -75,6 +75,7 @@ class Store(Data):
         *,
         extra: int = 1,
         group: int | None = None,
+        by_shard: bool = False,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
         loss_mask: str | None = None,
@@ -84,7 +85,8 @@ class Store(Data):
 
         Windows of one `group` of items stay together when shuffled, so that a run may change to another length that
         divides the group, in mid-epoch, and still see every item of the epoch once. The last items, which fill no whole
-        group, are in no epoch: `repr` of the view says how many.
+        group, are in no epoch: `repr` of the view says how many. Windows run on from shard to shard; with `by_shard`
+        they begin again at every shard, and those of a shard that is added never change with what was before.
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
@@ -94,7 +96,7 @@ class Store(Data):
         memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
         best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        return Windows(self, WindowsSpec(length, extra, group, **_delivery(columns, spans, loss_mask, dtype)))
+        return Windows(self, WindowsSpec(length, extra, group, by_shard, **_delivery(columns, spans, loss_mask, dtype)))
 
     def documents(
         self,
