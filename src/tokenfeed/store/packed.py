@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
+from tokenfeed.errors import CorruptionError, MissingError, PlanMismatchError, SampleIndexError, StateError
 from tokenfeed.format.layout import SUM_DTYPE
 from tokenfeed.format.manifest import Column
 from tokenfeed.format.records import Digest, check_signature, parse, sign
 from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.storage.files import FileTable, Part
-from tokenfeed.storage.local import read_bytes, reading
-from tokenfeed.store.data import Data
+from tokenfeed.storage.local import open_binary, read_bytes, reading
+from tokenfeed.store.data import Data, offsets_of
 from tokenfeed.store.shards import NativeShard, npy_part, with_sums
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import PACKING_ALGORITHM, PackedSpec
 from tokenfeed.store.view import StoreRows, View
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["PackKey", "PackRecord", "Packed", "PackingPlan", "plan_folders"]
+__all__ = ["PackKey", "PackRecord", "Packed", "PackingPlan", "PieceRows", "plan_folders"]
 
 RECORD, ROWS, PIECES, SUMS = "pack.json", "rows.npy", "pieces.npy", "pack.blocks.npy"
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -116,7 +116,7 @@ class PackingPlan(NamedTuple):
         """
         part, computed = self.parts()[name], Checksum()
         expected = self.record.rows_checksum if name == ROWS else self.record.pieces_checksum
-        with reading(part.path), Path(part.path).open("rb") as file:
+        with reading(part.path), open_binary(part.path) as file:
             file.seek(part.byte_start)  # the header was checked when the file was opened
             while (entries := np.fromfile(file, DTYPES[name], _SLICE)).size:
                 computed.update(entries)
@@ -265,8 +265,8 @@ class Packed(View):
         self.plans = list(plans) or [_find_plan(data, spec)]
         records = [plan.record for plan in self.plans]
         self._table = np.zeros(len(records) + 1, pieces.PLAN)
-        self._table["first_row"][1:] = np.cumsum([record.rows for record in records])
-        self._table["first_item"][1:] = np.cumsum([record.items for record in records])
+        self._table["first_row"] = offsets_of(np.array([record.rows for record in records]))
+        self._table["first_item"] = offsets_of(np.array([record.items for record in records]))
         self._table["num_pieces"][:-1] = [record.pieces for record in records]
         self._table["num_items"][:-1] = [record.items for record in records]
         num_files = pieces.PLAN_FILES * len(records)
@@ -294,6 +294,15 @@ class Packed(View):
     def _join(self, others: Sequence["Packed"], data: Data) -> "Packed":
         return Packed(data, self.spec, [plan for view in (self, *others) for plan in view.plans])
 
+    def grew_from(self, earlier: View) -> int:
+        """The same number where nothing was added; else all documents are packed again, into other rows."""
+        if super().grew_from(earlier) or self.identity != earlier.identity:
+            raise PlanMismatchError(
+                f"{self.spec}: packing a store that grew makes other rows of the documents that were there. Add the "
+                "new documents as a store and a source of their own"
+            )
+        return 0
+
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """As for every view. One pass over the plan: 0.1 s for a million rows."""
         first_items, lengths = self._locate_spans(documents, table)
@@ -315,12 +324,10 @@ class Packed(View):
         return np.concatenate(touching)
 
 
-class _PackedRows(StoreRows):
+class PieceRows(StoreRows):
     """Rows of equal width, made of pieces of documents and padding: row j has pieces [entries[j], entries[j + 1])."""
 
-    view: Packed
-
-    def __init__(self, view: Packed, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
+    def __init__(self, view: View, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
         super().__init__(view, indices)
         self._entries = entries
         self._extents = first_items, offsets
@@ -329,20 +336,22 @@ class _PackedRows(StoreRows):
     def lengths(self) -> Ints:
         first_items, offsets = self.extents
         sizes = np.where(first_items >= 0, np.diff(offsets), 0)
-        return np.diff(np.concatenate(([0], np.cumsum(sizes)))[self._entries])
+        return np.diff(offsets_of(sizes)[self._entries])
 
     def _find_spans(self, table: SpanTable) -> BatchSpans:
         """Spans are found piece by piece, so one that reaches from a piece into the next is listed for both."""
         first_items, offsets = self.extents
         filled = first_items >= 0
         counts = np.diff(offsets)[filled]
-        found = table.find(first_items[filled], np.concatenate(([0], np.cumsum(counts))))
+        found = table.find(first_items[filled], offsets_of(counts))
         shifts = np.repeat(offsets[:-1][filled] % self.view.width, np.diff(found.offsets))
         pieces_before = np.concatenate(([0], np.cumsum(filled)))[self._entries]
         return BatchSpans(
             table, found.offsets[pieces_before], found.numbers, found.starts + shifts, found.stops + shifts
         )
 
+
+class _PackedRows(PieceRows):
     def loss_mask(self, start: int, stop: int) -> Bools:
         """Whether a target follows its input in the same document, and so can be predicted from it.
 

@@ -221,10 +221,13 @@ def _make_tables(vocabulary: Vocabulary, automaton: Automaton) -> dict[str, Arra
         "tokens": np.fromiter((vocabulary.ranks[token] for token in tokens), np.int32, len(tokens)),
     }
     fill_ranks(arrays["token_bytes"], starts, ranks)
-    addresses = _addresses(arrays)
-    pairs = np.zeros(_power_of_two(2 * fill_pairs(addresses, len(tokens), np.zeros(1, np.uint64)) + 2), np.uint64)
-    fill_pairs(addresses, len(tokens), pairs)
-    return {**arrays, "pairs": pairs, "last_pair": len(pairs) - 1}
+    nothing = np.zeros(1, np.uint64)
+    pairs = np.zeros(_power_of_two(2 * fill_pairs(_addresses(arrays), len(tokens), nothing, nothing) + 2), np.uint64)
+    bits = np.zeros(len(pairs) // 16 + 1, np.uint64)
+    arrays |= {"pairs": pairs, "last_pair": len(pairs) - 1, "filter": bits}
+    arrays["filter_shift"] = 65 - (4 * len(pairs)).bit_length()
+    fill_pairs(_addresses(arrays), len(tokens), pairs, bits)
+    return arrays
 
 
 def _addresses(arrays: dict[str, Array | int]) -> Array:
