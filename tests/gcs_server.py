@@ -106,7 +106,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(416, headers={"Content-Range": f"bytes */{len(data)}"})
         else:
             stop = min(len(data), int(asked[2]) + 1 if asked[2] else len(data))
-            self._answer(206, data[start:stop], etag=data, headers={"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"})
+            self._answer(
+                206, data[start:stop], etag=data, headers={"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"}
+            )
 
     def _list(self, bucket: dict[str, bytes], query: dict[str, str]) -> None:
         prefix, delimiter, after = query.get("prefix", ""), query.get("delimiter"), query.get("continuation-token", "")
@@ -127,7 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
         prefixes = "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
         more = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if last else ""
         truncated = f"<IsTruncated>{'true' if last else 'false'}</IsTruncated>"
-        self._answer(200, f"<ListBucketResult>{truncated}{more}{''.join(contents)}{prefixes}</ListBucketResult>".encode())
+        self._answer(
+            200, f"<ListBucketResult>{truncated}{more}{''.join(contents)}{prefixes}</ListBucketResult>".encode()
+        )
 
     def _answer(self, status: int, body: bytes = b"", *, etag: bytes | None = None, headers: Any = None) -> None:
         self.send_response(status)

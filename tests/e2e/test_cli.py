@@ -9,8 +9,10 @@ import pytest
 
 import tokenfeed
 from command_line import run, run_process
-from golden import golden_texts, golden_tokenizer
+from golden import golden_texts, golden_tokenizer, golden_vocabulary
+from tokenfeed.errors import ArgumentError
 from tokenfeed.store.sealing import load_manifest
+from tokenfeed.ui.subject import open_subject
 
 
 def test_inspect(store_path, plain):
@@ -26,6 +28,34 @@ def test_inspect(store_path, plain):
     assert described["samples"]["Span 5 of documents"]["payload"] == (
         "none" if plain.documents[5].payload is None else plain.documents[5].payload
     )
+
+
+def test_compress_and_back(tmp_path):
+    with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint32"}) as writer:
+        writer.append({"tokens": np.arange(100_000)})
+    done = run("compress", tmp_path / "store", "-o", tmp_path / "small")
+    assert done.returncode == 0, done.stderr
+    assert "100,000 items" in done.stdout
+    assert "tokens: 17 bits" in done.stdout
+    (column,) = json.loads(run("inspect", tmp_path / "small", "--json").stdout)["columns"]
+    assert column == {"name": "tokens", "dtype": "uint32", "stored": "17 bits", "bytes": 12_500 * 17}
+    assert run("verify", tmp_path / "small").returncode == 0
+    report = json.loads(run("compress", tmp_path / "small", "-o", tmp_path / "back", "--plain", "--json").stdout)
+    assert report["bits"] == {}
+    assert tokenfeed.open(tmp_path / "back").identity == tokenfeed.open(tmp_path / "store").identity
+    assert run("compress", tmp_path / "small", "-o", tmp_path / "back").returncode == 2
+
+
+def test_inspect_lists_versions(tmp_path):
+    for tokens in ([1, 2], [3]):
+        with tokenfeed.Writer(tmp_path, mode="append", columns={"tokens": "u2"}) as writer:
+            writer.append({"tokens": tokens})
+    identities = [tokenfeed.open(tmp_path, version=number).identity for number in (1, 2)]
+    shown = run("inspect", tmp_path).stdout
+    assert all(identity in shown for identity in identities)
+    described = json.loads(run("inspect", tmp_path, "--version", 1, "--json").stdout)
+    assert (described["version"], described["num_items"], described["identity"]) == (1, 2, identities[0])
+    assert [each["items"] for each in described["versions"]] == [2, 3]
 
 
 def test_inspect_a_foreign_file(tmp_path):
@@ -145,6 +175,27 @@ def test_tokens_are_shown_as_text_and_nothing_is_cut_at_80_columns(tmp_path):
     assert "https://example.org/part-0/part-1" in flowing
     first = tokenizer.decode(view[int(tokenfeed.Run(tmp_path / "run.jsonl").trace(0)[0].index)].tokens)
     assert "".join(repr(first).split())[:40] in flowing
+
+
+def test_another_tokenizer_than_that_of_the_data_is_refused(tmp_path):
+    """It showed nonsense, without a word."""
+    tokenizer = golden_tokenizer()
+    other = tokenfeed.Tokenizer(golden_vocabulary("gpt2"))
+    tokenizer.save(tmp_path / "right")
+    other.save(tmp_path / "wrong")
+    with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, tokenizer=tokenizer.identity()) as writer:
+        writer.append({"tokens": tokenizer.encode(golden_texts()[0])})
+    with tokenfeed.Loader(tokenfeed.open(tmp_path / "store").windows(16), 2, run=tmp_path / "run.jsonl") as loader:
+        next(loader)
+    for arguments in (("inspect", tmp_path / "store"), ("trace", tmp_path / "run.jsonl", "--step", 0)):
+        assert run(*arguments, "--tokenizer", tmp_path / "right").returncode == 0
+        refused = run(*arguments, "--tokenizer", tmp_path / "wrong")
+        assert refused.returncode != 0
+        assert "was made with another tokenizer" in " ".join(refused.stderr.split())
+    for path in ("store", "run.jsonl"):
+        open_subject(str(tmp_path / path), tokenizer=str(tmp_path / "right"))
+        with pytest.raises(ArgumentError, match=rf"another tokenizer.* {tokenizer.digest}, .*{other.digest}"):
+            open_subject(str(tmp_path / path), tokenizer=str(tmp_path / "wrong"))
 
 
 def test_one_of_a_thing_is_said_in_the_singular(tmp_path):
