@@ -63,7 +63,7 @@ class WorkerSetup:
             split=split,
             name=name,
             shard_bytes=self.recipe.shard_bytes,
-            tokenizer=self.recipe.tokenizer,
+            tokenizer=self.recipe.identity,
             provenance=self.provenance,
             seal=False,
             redo=name is not None,
