@@ -361,6 +361,23 @@ def olmo(folder: Path) -> Attempt:
     return attempt
 
 
+def nanogpt(folder: Path) -> Attempt:
+    """Raw tokens, of a dtype that the caller says, with a damaged `meta.pkl` beside them, which is never loaded."""
+    return _foreign(
+        folder, {"train.bin": TOKENS.tobytes(), "meta.pkl": b"cos\nsystem\n(S'false'\ntR."}, "train.bin", dtype="uint16"
+    )
+
+
+def litdata(folder: Path) -> Attempt:
+    """An index and a chunk of plain tokens, of which the chunk's offsets say where items end."""
+    ends = np.array([0, 10, 10, 300, 400]) * 2 + 4 * 6
+    chunk = struct.pack("<I", 4) + ends.astype("<u4").tobytes() + TOKENS.tobytes()
+    config = {"data_format": ["no_header_tensor:20"], "compression": None, "encryption": None}
+    chunks = [{"filename": "chunk-0.bin", "chunk_size": 4, "dim": 400, "chunk_bytes": len(chunk)}]
+    index = json.dumps({"chunks": chunks, "config": config}).encode()
+    return _foreign(folder, {"index.json": index, "chunk-0.bin": chunk}, ".")
+
+
 def disk_cache(folder: Path) -> Attempt:
     """Blocks on disk and their checksums: what is taken for good is what was put there."""
     block = 256

@@ -19,6 +19,8 @@ TARGETS: Mapping[str, Target] = {
     "datatrove": store_targets.datatrove,
     "headed": store_targets.headed,
     "olmo": store_targets.olmo,
+    "nanogpt": store_targets.nanogpt,
+    "litdata": store_targets.litdata,
     "disk-cache": store_targets.disk_cache,
     "loader-state": state_targets.loader_state,
     "stream-state": state_targets.stream_state,

@@ -47,7 +47,7 @@ def command(
     workers: Annotated[
         int | None, typer.Option("-w", "--workers", help="Processes. Default: one a core; 0: this process.", min=0)
     ] = None,
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
     on_error: Annotated[
         str, typer.Option(help="fail: the first malformed line is an error. skip: leave them out and count.")
     ] = "fail",

@@ -46,6 +46,7 @@ COLUMN = posix.words(
     "is_packed",  # 1 if some file holds its numbers in fewer bits
 )
 _REQUEST_WORDS, _COLUMN_WORDS = REQUEST.itemsize // 8, COLUMN.itemsize // 8
+_MOST_BYTES = 1 << 62
 _PREFETCHED_LINES = 8
 _VECTOR_BYTES = 16
 
@@ -120,7 +121,10 @@ def _align(offset):
 
 @inlined
 def _measure(row_offsets, columns):
-    """(bytes of the buffer, bytes of the longest row that is read aside to be converted)."""
+    """(bytes of the buffer, bytes of the longest row that is read aside to be converted).
+
+    What does not fit 62 bits is said to be 2**62, which no buffer has: products must not wrap around.
+    """
     rows = row_offsets.size - 1
     longest = 0
     for row in range(rows):
@@ -128,6 +132,8 @@ def _measure(row_offsets, columns):
     size = 0
     aside = 0
     for c in range(columns.size):
+        if row_offsets[rows] > (_MOST_BYTES - _align(size)) // max(1, columns[c].out_bytes):
+            return _MOST_BYTES, 0
         size = _align(size) + row_offsets[rows] * columns[c].out_bytes
         if columns[c].out_bytes != columns[c].item_bytes or columns[c].is_packed != 0:
             aside = max(aside, longest * columns[c].item_bytes + 1 + OVERREAD_BYTES)

@@ -135,7 +135,7 @@ class Sources:
             if view.tokenizer != first.tokenizer and not self.allow_different_tokenizers:
                 raise ArgumentError(
                     f"sources {first_name!r} and {name!r} were made with different tokenizers, {first.tokenizer} and "
-                    f"{view.tokenizer}: a batch would hold both vocabularies. Prepare them with one tokenizer, or say "
+                    f"{view.tokenizer}: {_explain(first.tokenizer, view.tokenizer)}, or say "
                     "allow_different_tokenizers=True if their ids mean the same"
                 )
         return replace(self, views=views, shares=shares, max_epochs=limits)
@@ -158,8 +158,15 @@ class Sources:
         return weights
 
 
+def _explain(*tokenizers: str | None) -> str:
+    """What is wrong with a mixture of what these made, and what to do."""
+    if len({(each or "").partition(" ")[0] for each in tokenizers}) == 1:
+        return "some documents would begin or end with other tokens. Prepare them with the same bos=… and eos=…"
+    return "a batch would hold both vocabularies. Prepare them with one tokenizer"
+
+
 class Mixture:
-    """Sources and their schedule. Made by `mix`, changed by `then`; a `Loader` takes it as it takes a view."""
+    """Sources and their schedule. Made by `mix`; a `Loader` takes it as it takes a view, and `amend` changes it."""
 
     def __init__(self, schedule: Schedule, sources: Sources, *, shares: Mapping[str, float] | None = None) -> None:
         self.schedule = schedule
@@ -180,16 +187,6 @@ class Mixture:
             raise ArgumentError(f"{view} is empty: there is nothing to load")
         sources = Sources({"": view}, {}, {"": None})
         return cls(Schedule([Stage({"": 1.0})], [""]), sources, shares={"": 1.0})
-
-    def then(self, at: int, weights: Mapping[str, float], *, sources: Mapping[str, Part] | None = None) -> "Mixture":
-        """The same mixture up to sample `at` of the run, and other weights from there on, perhaps with new sources.
-
-        Weights count as those of the mixture do, samples or tokens. Sources that are not named weigh nothing. Every
-        source goes on where it was: nothing is repeated. New sources are under the rules of the mixture: its tokenizer,
-        its `max_epochs`. A checkpoint taken at or before `at` fits both mixtures.
-        """
-        flat = self.sources.add(sources or {})
-        return Mixture(self.schedule.then(at, flat.spread(Stage(weights).weights)), flat)
 
     @cached_property
     def joined(self) -> View:

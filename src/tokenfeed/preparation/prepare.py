@@ -81,7 +81,8 @@ def prepare(
     A malformed line (no JSON, no such key, no UTF-8) is a FormatError that names the file and the line;
     `on_error="skip"` leaves such lines out and counts them. A null text is left out and counted in either case.
 
-    `workers` processes work at a time, by default one a core; 0 is this process. `engine="ray"` is a cluster.
+    `workers` slices are made at a time, by default one a core: up to four by threads of this process, more, or with a
+    map function, by processes (`engine="processes"`: always); 0 makes one after the other. `engine="ray"` is a cluster.
     `part=(i, n)` does every n-th slice from the i-th on; the run that does the last one seals the store. A worker takes
     less than 400 MB, most of it Numba's and the tokenizer's, whatever the size of files and documents.
 

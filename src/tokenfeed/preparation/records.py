@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.preparation.inputs import InputFile, Slice
+from tokenfeed.text.tokenizer.tokenizer import name_tokens
 
 __all__ = [
     "SHARD_BYTES",
@@ -49,6 +50,14 @@ class Recipe:
     shard_bytes: int = SHARD_BYTES
     compress: int | None = None
     """Bits of a token in files; None for plain arrays."""
+
+    @property
+    def identity(self) -> str | None:
+        """What the store records as its tokenizer: the separators too, unless the inputs are tokens as they are."""
+        as_they_are = self.num_ids is not None and self.bos is self.eos is None
+        return (
+            self.tokenizer if self.tokenizer is None or as_they_are else name_tokens(self.tokenizer, self.bos, self.eos)
+        )
 
     def __post_init__(self) -> None:
         for name, size in (("slice_bytes", self.slice_bytes), ("shard_bytes", self.shard_bytes)):

@@ -2,15 +2,16 @@
 
 import os
 import posixpath
+from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import url2pathname
 
 from tokenfeed.errors import ArgumentError
 
 __all__ = [
     *("Address", "Secret", "clean", "is_remote", "join", "local_path"),
-    *("parse", "refer", "remember_token", "resolve", "secret_of"),
+    *("parse", "refer", "remember", "resolve", "secret_of"),
 ]
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")
@@ -38,8 +39,10 @@ class Secret(NamedTuple):
     """`user:password`, percent-encoded."""
     query: str = ""
     """Query of the address, such as a signature."""
-    token: str = ""
-    """Bearer token."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers of every request, such as one with a token."""
+    ca: str = ""
+    """File of certificates to trust."""
 
 
 _secrets: dict[tuple[str, str], dict[str, Secret]] = {}
@@ -61,7 +64,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not text.startswith("file://"):
         return text
-    parts = urlsplit(text)
+    parts = _parts(text)
     if parts.netloc not in ("", "localhost"):
         raise ArgumentError(f"{text} is on another machine, {parts.netloc}; file:// reads only local files")
     return url2pathname(parts.path)
@@ -77,18 +80,27 @@ def clean(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     if scheme not in _HTTP:
         return f"{scheme}://{rest.rstrip('/')}"
-    parts = urlsplit(uri)
+    parts = _parts(uri)
     login, _, host = parts.netloc.rpartition("@")
     path = parts.path.rstrip("/")
     if login or parts.query:
-        _secrets.setdefault((scheme, host), {})[path] = Secret(login, parts.query)
+        of_folder = secret_of(f"{scheme}://{host}{path}")
+        _secrets.setdefault((scheme, host), {})[path] = of_folder._replace(login=login, query=parts.query)
     return f"{scheme}://{host}{path}"
 
 
-def remember_token(uri: str, token: str) -> None:
-    """Send a bearer token with every request to a clean address or to what lies under it, but not to other hosts."""
-    address = parse(uri)
-    _secrets.setdefault((address.scheme, address.host), {})[f"/{address.key}"] = Secret(token=token)
+def _parts(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise ArgumentError(f"{text[:200]!r} is not an address: {error}") from error
+
+
+def remember(uri: str, headers: Mapping[str, str], ca: str = "") -> None:
+    """Send headers with every request to a clean address or to what lies under it, and trust these certificates."""
+    scheme, host, path = _split(uri)
+    known = _secrets.setdefault((scheme, host), {})
+    known[path] = known.get(path, Secret())._replace(headers=tuple(headers.items()), ca=ca)
 
 
 def secret_of(uri: str) -> Secret:

@@ -1,5 +1,6 @@
-"""Engines: errors that travel, locks that are let go, workers that keep to themselves."""
+"""Engines: errors that travel, workers that keep to themselves."""
 
+import json
 import multiprocessing
 import os
 import subprocess
@@ -11,10 +12,8 @@ import pytest
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import make_documents, write_jsonl
-from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, StateError, WorkerError, WriteError
-from tokenfeed.preparation import workplace
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, ReadError, WorkerError, WriteError
 from tokenfeed.preparation.engines import Failure
-from tokenfeed.preparation.workplace import hold
 
 
 class AwkwardError(Exception):
@@ -67,39 +66,6 @@ def test_errors_that_cannot_travel_are_told():
         assert str(error) in str(made)
 
 
-def test_locks(tmp_path, monkeypatch):
-    """One alone, or any number beside each other."""
-    monkeypatch.setattr(workplace, "_PATIENCE_SECONDS", 0.1)
-    path = tmp_path / "folder" / "lock"
-    path.parent.mkdir()
-    with hold(path, exclusive=True) as held:
-        for exclusive in (True, False):
-            with pytest.raises(StateError, match="another run"), hold(path, exclusive=exclusive):
-                pass
-        held.take(exclusive=False)
-        with hold(path, exclusive=False), hold(path, exclusive=False):
-            assert not held.is_alone()
-            with pytest.raises(StateError), hold(path, exclusive=True):
-                pass
-        assert held.is_alone()
-    with hold(None, exclusive=True) as nothing, hold(None, exclusive=True):
-        assert not nothing.is_alone()
-
-
-def test_a_lock_goes_with_its_process(tmp_path):
-    code = "import sys, time; from pathlib import Path; from tokenfeed.preparation.workplace import hold\n"
-    code += "with hold(Path(sys.argv[1]), exclusive=True):\n    print('held', flush=True)\n    time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "lock"], stdout=subprocess.PIPE)
-    process.stdout.readline()
-    killed = threading.Event()
-    killer = threading.Timer(0.3, lambda: (killed.set(), process.kill()))
-    killer.start()
-    with hold(tmp_path / "lock", exclusive=True):
-        assert killed.is_set()
-    process.communicate()
-    killer.join()
-
-
 def test_what_a_function_prints_is_not_in_the_report(tmp_path):
     """A worker's standard output is standard error."""
     write_jsonl(tmp_path / "text.jsonl", make_documents(3))
@@ -118,9 +84,25 @@ def test_what_a_function_prints_is_not_in_the_report(tmp_path):
     assert done.stderr.count("hello from") == 3
 
 
-def test_no_descriptor_and_no_thread_stays_behind(tmp_path):
+def test_threads_stop_at_an_error(tmp_path):
+    """Which names the line and the slice; what other threads had begun is left, and made again by the next run."""
+    lines = [json.dumps(document) for document in make_documents(60)]
+    (tmp_path / "text.jsonl").write_text("\n".join([*lines[:50], "{", *lines[50:]]))
+    options = {"tokenizer": golden_tokenizer(), "workers": 3, "slice_bytes": 2000}
+    before = set(threading.enumerate())
+    with pytest.raises(FormatError, match="line") as failed:
+        tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "store", **options)
+    assert "while slice" in failed.value.__notes__[0]
+    assert set(threading.enumerate()) <= before
+    report = tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "store", on_error="skip", **options)
+    assert report.total.documents == 60
+    assert report.is_complete
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_no_descriptor_and_no_thread_stays_behind(tmp_path, engine):
     write_jsonl(tmp_path / "text.jsonl", make_documents(20))
-    options = {"tokenizer": golden_tokenizer("tiktoken"), "workers": 2, "slice_bytes": 2000}
+    options = {"tokenizer": golden_tokenizer(), "workers": 2, "slice_bytes": 2000, "engine": engine}
     tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "first", **options)
     descriptors, threads = len(os.listdir("/dev/fd")), set(threading.enumerate())
     tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "second", **options)

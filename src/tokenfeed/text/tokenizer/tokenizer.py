@@ -1,6 +1,7 @@
 """`Tokenizer`: converts text to arrays of tokens and back."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -28,10 +29,17 @@ from tokenfeed.text.tokenizer.vocabulary_files import (
 )
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["Tokenizer"]
+__all__ = ["Tokenizer", "name_tokens"]
 
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 _NO_SPECIAL_TOKENS = "this tokenizer has no special tokens"
 _GET_SPECIAL_TOKENS = "Train one that has some (Tokenizer.train(…, special_tokens=['<|bos|>'])), or load another"
+
+
+def name_tokens(digest: str, bos: int | None, eos: int | None) -> str:
+    """`"0123456789abcdef bos=1 eos=2"`: a digest, and the ids before and after every document, if there are."""
+    around = [f"{role}={number}" for role, number in (("bos", bos), ("eos", eos)) if number is not None]
+    return " ".join((digest, *(around or ("no-separator",))))
 
 
 class Tokenizer:
@@ -51,8 +59,8 @@ class Tokenizer:
             """Name of the engine: one of `ENGINES`, or the library of a tokenizer that is no plain byte-level BPE."""
             self._engine = make_engine(vocabulary, self.engine_name)
         else:
-            self._engine = make_general_engine(vocabulary, engine)
-            self.engine_name = vocabulary.library
+            general = self._engine = make_general_engine(vocabulary, engine)
+            self.engine_name = general.name
         self.vocab_size = vocabulary.size
         """The largest id plus one."""
         self.dtype: np.dtype[Any] = np.dtype(np.uint16 if self.vocab_size <= 65_536 else np.uint32)
@@ -358,6 +366,23 @@ class Tokenizer:
             f"other. Name one of {list(self.vocabulary.special_tokens)}: bos=… (--bos) puts it before every document, "
             "eos=… (--eos) after; or say separator=None (--no-separator)"
         )
+
+    def identity(self, bos: str | None = None, eos: str | None = None, separator: str | None = "auto") -> str:
+        """What `prepare` with these separators records in a store: the digest, and the tokens around documents.
+
+        Give it to a `Writer` of your own (`tokenizer=`) whose documents have them: stores that differ in it are not
+        mixed or combined.
+        """
+        return name_tokens(self.digest, *self.separators(bos, eos, separator))
+
+    def check_made(self, recorded: str | None, what: str) -> None:
+        """Refuse tokens of another tokenizer. `recorded` is `Store.tokenizer`; no digest in it says nothing."""
+        digest = (recorded or "").partition(" ")[0]
+        if _DIGEST.fullmatch(digest) and digest != self.digest:
+            raise ArgumentError(
+                f"{what} was made with another tokenizer: its digest is {digest}, that of this one {self.digest}. The "
+                "text would be nonsense; name the tokenizer that made it"
+            )
 
     def special_id(self, name: str) -> int:
         """Id of a special token."""
