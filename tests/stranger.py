@@ -168,25 +168,30 @@ class Shard:
 class Store:
     """A store, sealed or not, or one that is combined from others."""
 
-    def __init__(self, path):
+    def __init__(self, path, version=None):
         path = Path(path)
         self.manifest, _ = load(path / "manifest.json", "tokenfeed")
         need(all(re.fullmatch(NAME, n) for k in ("columns", "spans") for n in self.manifest[k]), path, "names")
         if "stores" in self.manifest:
             self.shards = []
             for entry in self.manifest["stores"]:
-                part = Store(path / entry["uri"])
+                part = Store(path / entry["uri"], entry["version"])
                 need(part.identity == entry["identity"], path, entry, "identity is", part.identity)
                 for key in ("columns", "spans", "tokenizer"):
                     need(part.manifest[key] == self.manifest[key], path, entry, key)
                 self.shards += part.shards
-        elif "shards" in self.manifest:
-            entries = self.manifest["shards"]
-            need(all(re.fullmatch(SHARD, e["name"]) for e in entries), path, "names of shards")
-            self.shards = [Shard(path / e["name"], self.manifest, e) for e in entries]
         else:
-            found = sorted(p.parent for p in path.glob("*/shard.json") if not p.parent.name.startswith("."))
-            self.shards = [Shard(folder, self.manifest) for folder in found]
+            entries = self.manifest.get("shards", self.manifest.get("earlier", []))
+            need(all(re.fullmatch(SHARD, e["name"]) for e in entries), path, "names of shards")
+            if version is not None and "versions" in self.manifest:
+                said = self.manifest["versions"][version - 1]
+                entries = entries[: said["shards"]]
+                need(checksum("".join(e["checksum"] for e in entries).encode()) == said["checksum"], path, "version")
+            self.shards = [Shard(path / e["name"], self.manifest, e) for e in entries]
+            if version is None and "shards" not in self.manifest:
+                names, listed = (p.parent.name for p in path.glob("*/shard.json")), {e["name"] for e in entries}
+                new = sorted(name for name in names if not name.startswith(".") and name not in listed)
+                self.shards += [Shard(path / name, self.manifest) for name in new]
         self.identity = identity(self.manifest, [s.checksum for s in self.shards])
 
     def __len__(self):

@@ -46,6 +46,18 @@ def test_compress_and_back(tmp_path):
     assert run("compress", tmp_path / "small", "-o", tmp_path / "back").returncode == 2
 
 
+def test_inspect_lists_versions(tmp_path):
+    for tokens in ([1, 2], [3]):
+        with tokenfeed.Writer(tmp_path, mode="append", columns={"tokens": "u2"}) as writer:
+            writer.append({"tokens": tokens})
+    identities = [tokenfeed.open(tmp_path, version=number).identity for number in (1, 2)]
+    shown = run("inspect", tmp_path).stdout
+    assert all(identity in shown for identity in identities)
+    described = json.loads(run("inspect", tmp_path, "--version", 1, "--json").stdout)
+    assert (described["version"], described["num_items"], described["identity"]) == (1, 2, identities[0])
+    assert [each["items"] for each in described["versions"]] == [2, 3]
+
+
 def test_inspect_a_foreign_file(tmp_path):
     np.arange(100, dtype="<u2").tofile(tmp_path / "train.bin")
     described = json.loads(run("inspect", tmp_path / "train.bin", "--eos", 9, "--json").stdout)

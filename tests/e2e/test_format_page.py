@@ -44,6 +44,22 @@ def written(request, plain, store_path, tmp_path):
     }[request.param]
 
 
+def test_the_stranger_reads_every_version(store_path, plain):
+    options = {"columns": {"tokens": "uint16", "frame": ("uint8", (2, 3))}, "shard_bytes": 1}
+    options |= {"spans": {"documents": "json", "concepts": "msgpack"}, "mode": "append"}
+    document = {"tokens": [1], "frame": np.zeros((1, 2, 3), np.uint8)}
+    for name in ("b", "a"):
+        with tokenfeed.Writer(store_path, name=name, **options) as writer:
+            writer.append(document)
+    for number in (1, 2, 3, None):
+        assert stranger.Store(store_path, number).identity == tokenfeed.open(store_path, version=number).identity
+    with tokenfeed.Writer(store_path, name="0", **options) as writer:
+        writer.append(document)
+        writer.append(document)  # which commits the one before
+        for number in (1, 2, 3, None):
+            assert stranger.Store(store_path, number).identity == tokenfeed.open(store_path, version=number).identity
+
+
 def test_the_stranger_reads_what_tokenfeed_wrote(written, plain):
     path, times = written
     theirs, ours = stranger.Store(path), tokenfeed.open(path)

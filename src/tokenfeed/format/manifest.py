@@ -1,19 +1,20 @@
 """`manifest.json` and `shard.json`: their contents, written and read as `records.py` does."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, FormatError
+from tokenfeed.errors import CorruptionError, FormatError, MissingError
 from tokenfeed.format.layout import check_name
 from tokenfeed.format.records import Digest, parse, reader, refuse, sign
+from tokenfeed.kernels.checksum import checksum
 from tokenfeed.kernels.numbers import MOST_BITS
 
-__all__ = ["Column", "FileRecord", "Manifest", "Reference", "ShardEntry", "ShardRecord", "SpanCount"]
+__all__ = ["Column", "FileRecord", "Manifest", "Reference", "ShardEntry", "ShardRecord", "SpanCount", "Version"]
 
 _LARGEST_ITEM = 1 << 31
 _MOST_PACKED_BITS = 1 << 62
@@ -93,6 +94,19 @@ class ShardEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Version:
+    """A list of shards that the store was sealed with: the first `shards` of the present list."""
+
+    shards: int
+    checksum: Digest
+    """Checksum of theirs, which shows whether the present list still begins with the same shards."""
+
+    @classmethod
+    def of(cls, entries: Sequence[ShardEntry]) -> "Version":
+        return cls(len(entries), checksum("".join(entry.checksum for entry in entries).encode()))
+
+
+@dataclass(frozen=True, slots=True)
 class Reference:
     """One of the stores that a combined store consists of."""
 
@@ -102,6 +116,8 @@ class Reference:
     dtype: str | None = None
     """Dtype of a file of another system that does not record it."""
     eos: int | None = None
+    version: int | None = None
+    """Version of a store that had versions when it was combined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +132,7 @@ def _read_codecs(value: Any, where: str) -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Description of a store. `shards` is None until it is sealed, `stores` is None unless it is combined."""
+    """Description of a store. `shards` is None while it is not sealed, `stores` is None unless it is combined."""
 
     columns: Mapping[Annotated[str, partial(check_name, "column")], Annotated[Column, _read_column]]
     spans: Annotated[Mapping[str, str | None], _read_codecs]
@@ -124,29 +140,62 @@ class Manifest:
     tokenizer: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     shards: tuple[ShardEntry, ...] | None = None
+    earlier: tuple[ShardEntry, ...] | None = None
+    """List of the last version, while new shards are being added to it."""
+    versions: tuple[Version, ...] = ()
+    """All lists that the store was sealed with, the first one first."""
     stores: tuple[Reference, ...] | None = None
 
+    @property
+    def listed(self) -> tuple[ShardEntry, ...]:
+        """Shards of the last version."""
+        return self.shards or self.earlier or ()
+
+    @property
+    def version(self) -> int | None:
+        """Number of the version that its list is; None where it has none, or one that was changed by hand."""
+        is_known = self.versions[-1:] == (Version.of(self.listed),)
+        return len(self.versions) if is_known and (self.shards, self.earlier) != (None, None) else None
+
+    def at(self, number: int, path: str) -> tuple[ShardEntry, ...]:
+        """Shards of a version, counted from 1."""
+        if not 1 <= number <= len(self.versions):
+            there = f"versions 1 to {len(self.versions)}" if self.versions else "no versions: it was never sealed"
+            raise MissingError(f"{path} has no version {number}; it has {there}")
+        entries = self.listed[: self.versions[number - 1].shards]
+        if Version.of(entries) != self.versions[number - 1]:
+            raise CorruptionError(
+                f"version {number} of {path} is lost: shards that it listed were changed or removed later. Restore "
+                "them from a copy of the store, or start a new run on the present version"
+            )
+        return entries
+
     def to_json(self) -> str:
-        """One line per column, table, shard and store, so that manifests can be compared line by line."""
+        """One line per column, table, shard, version and store, so that manifests can be compared line by line."""
         described = asdict(self) | {"spans": {name: {"codec": codec} for name, codec in self.spans.items()}}
-        for absent in [name for name in ("shards", "stores") if described[name] is None]:
-            del described[absent]
-        if self.shards is not None:
-            described["shards"] = [_without_none(entry, "bits") for entry in described["shards"]]
+        if self.shards is not None and self.versions == (Version.of(self.shards),):
+            described["versions"] = ()  # which the list alone says
+        for absent in [name for name in ("shards", "earlier", "versions", "stores") if not described[name]]:
+            if described[absent] is None or absent == "versions":
+                del described[absent]
+        for lists in {"shards", "earlier"} & described.keys():
+            described[lists] = [_without_none(entry, "bits") for entry in described[lists]]
         return sign("tokenfeed", described)
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> "Manifest":
         manifest = parse(cls, "tokenfeed", data, path)
-        shards = manifest.shards or ()
+        shards = manifest.listed
         for entry in shards:
             _check_tables(entry.spans, manifest.spans, path)
             _check_bits(entry, manifest.columns, f"{path}: shard {entry.name!r}")
         if len({entry.name for entry in shards}) < len(shards):
             raise FormatError(f"{path} lists a shard twice")
-        if manifest.shards is not None and manifest.stores is not None:
-            raise FormatError(f"{path} has both shards and stores; expected one of them")
-        return manifest
+        if sum(each is not None for each in (manifest.shards, manifest.earlier, manifest.stores)) > 1:
+            raise FormatError(f"{path} has several of shards, earlier and stores; expected one of them")
+        if manifest.shards is None:
+            return manifest
+        return manifest if manifest.versions else replace(manifest, versions=(Version.of(manifest.shards),))
 
 
 @dataclass(frozen=True, slots=True)

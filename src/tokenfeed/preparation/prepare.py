@@ -19,6 +19,7 @@ from tokenfeed.preparation.records import SHARD_BYTES, PreparePlan, Recipe, choo
 from tokenfeed.preparation.report import Board, Report
 from tokenfeed.preparation.tokens import TOKEN_ENDINGS
 from tokenfeed.preparation.workplace import Workplace
+from tokenfeed.store.describe import describe_growth
 from tokenfeed.store.sealing import unseal
 from tokenfeed.text.sources.finding import ENDINGS, PathLike
 from tokenfeed.text.sources.portions import TextRules
@@ -152,8 +153,8 @@ def prepare(
                 f"there is no document in the inputs: {quantity(len(files), 'file')}, {report.num_bytes:,} bytes, "
                 f"{report.left_out:,} left out. The store was not sealed."
             )
-        if board.is_done:
-            workplace.complete(plan, board.records.values())
+        if board.is_done and workplace.complete(plan, board.records.values()):
+            report.growth = describe_growth(str(workplace.folder))
         if held.is_alone():
             workplace.sweep()
         return report

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError, StateError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, NotFoundError, StateError
 from tokenfeed.preparation.records import choose_slice_bytes
 from tokenfeed.store.sealing import load_manifest
 from tokenfeed.store.verify import verify
@@ -180,9 +180,16 @@ def test_more_inputs_are_more_slices(inputs, tmp_path):
     folder, _ = inputs
     prepare(folder, tmp_path / "store")
     write_jsonl(folder / "d.jsonl", make_documents(30, seed=5))
+    before = tokenfeed.open(tmp_path / "store")
     report = prepare(folder, tmp_path / "store")
     assert report.made == 1
-    prepare(folder, tmp_path / "fresh")
+    now = tokenfeed.open(tmp_path / "store")
+    assert f"version 2 of the store, identity of train {before.identity} → {now.identity}" in report.growth
+    assert "open(path, version=1); loader.amend(grown=view)" in str(report)
+    assert tokenfeed.open(tmp_path / "store", version=1).identity == before.identity
+    assert now.documents().grew_from(before.documents()) > 0
+    assert not prepare(folder, tmp_path / "store").growth
+    assert not prepare(folder, tmp_path / "fresh").growth
     assert picture(tmp_path / "store") == picture(tmp_path / "fresh")
 
 
@@ -197,7 +204,10 @@ def test_inputs_that_changed(inputs, tmp_path):
         prepare(folder, tmp_path / "store", dry_run=True)
     assert picture(tmp_path / "store") == before
     assert prepare(folder, tmp_path / "store", dry_run=True, replace_changed=True).slices < len(before)
-    prepare(folder, tmp_path / "store", replace_changed=True)
+    report = prepare(folder, tmp_path / "store", replace_changed=True)
+    assert "Checkpoints of earlier versions cannot go on" in report.growth
+    with pytest.raises(CorruptionError, match=r"version 1 .* is lost"):
+        tokenfeed.open(tmp_path / "store", version=1)
     prepare(folder, tmp_path / "fresh", slice_bytes=20_000)
     assert picture(tmp_path / "store") == picture(tmp_path / "fresh")
 
