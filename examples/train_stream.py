@@ -73,7 +73,7 @@ class TinyGPT(nn.Module):
 def bits_per_byte(model: TinyGPT, tokenizer: tokenfeed.Tokenizer) -> float:
     """Bits per byte of the first validation batches, always the same."""
     feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split="val", val="last", epochs=1)
-    bits = evaluate_bpb(model, to_device(feed, "cpu"), EVALUATION_STEPS, tokenizer.token_bytes)
+    bits = evaluate_bpb(model, to_device(feed, "cpu"), EVALUATION_STEPS, tokenizer)
     feed.close()
     return bits
 

@@ -20,8 +20,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs that a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)  # inherit it, and tests that interrupt them would wait
 
 
-# A file runs in one worker, which then compiles few kernels that the other compiles too. Files that share something costly
-# are one group. The marker of pytest-xdist 3.8 for this does nothing under pytest 9.2.
+# A file runs in one worker, so that few kernels are compiled by both. Files that share something costly are one group.
+# The marker of pytest-xdist 3.8 for this does nothing under pytest 9.2.
 GROUPS = {
     "tests/e2e/ui/": "page",  # stores, servers and a browser
     "tests/e2e/test_prepare_ray.py": "ray",  # one cluster at a time

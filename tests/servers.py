@@ -14,6 +14,7 @@ import os
 import shutil
 import socket
 import socketserver
+import ssl
 import struct
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self
@@ -146,6 +147,43 @@ http {{ {temporary} access_log off; server {{ listen 127.0.0.1:{port}; root {fol
     command = [program, "-c", str(settings / "nginx.conf"), "-e", str(settings / "error.log")]
     with running(command, port, None):
         yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def tls_server(folder: Path) -> Iterator[str]:
+    """A server whose certificate comes from an authority that nobody knows."""
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new = ("-newkey", "rsa:2048", "-nodes")
+    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=authority")
+    openssl("req", *new, "-keyout", "key.pem", "-out", "request", "-subj", "/CN=localhost")
+    (folder / "names").write_text("subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n")
+    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", "2")
+    openssl("x509", "-req", "-in", "request", "-out", "cert.pem", *signing)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            for name, value in (("Content-Length", "4"), ("ETag", '"a"')):
+                self.send_header(name, value)
+            self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+            self.end_headers()
+            self.wfile.write(b"data")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    with ThreadingHTTPServer(("localhost", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://localhost:{server.server_port}"
+        server.shutdown()
 
 
 def free_port() -> int:

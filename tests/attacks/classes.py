@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attacks import lies, page
+from attacks import formats, lies, page
 from fuzz import targets
 from fuzz.harness import Target
 
@@ -23,6 +23,10 @@ CLASSES: Mapping[str, AttackClass] = {
     "span-lies": AttackClass(lies.span_lies, 540),
     "plan-lies": AttackClass(lies.plan_lies, 330),
     "vast-documents": AttackClass(lies.vast_documents, 40),
+    "manifests": AttackClass(formats.manifests, 420),
+    "files": AttackClass(formats.files, 300),
+    "combined": AttackClass(formats.combined, 120),
+    "nested": AttackClass(formats.nested, 8),
     "page": AttackClass(page.page, 10_000),
     **{name: AttackClass(target, 150) for name, target in targets.TARGETS.items()},
 }

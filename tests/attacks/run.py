@@ -38,6 +38,8 @@ def main() -> int:
             f"{figures.peak_bytes / 1e6:,.0f} | {len(figures.findings)} |",
             flush=True,
         )
+        for finding in figures.findings:
+            print(f"\n{finding}", flush=True)
         total.add(vars(figures))
     print(
         f"\n{total.inputs:,} cases of {len(options.only)} classes in {time.monotonic() - began:,.0f} s: "
@@ -47,8 +49,6 @@ def main() -> int:
     print(
         f"on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {tokenfeed.__version__}"
     )
-    for finding in total.findings:
-        print(f"\n{finding}")
     return 1 if total.findings else 0
 
 

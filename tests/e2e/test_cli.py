@@ -9,7 +9,10 @@ import pytest
 
 import tokenfeed
 from command_line import run, run_process
-from golden import golden_texts, golden_tokenizer
+from golden import golden_texts, golden_tokenizer, golden_vocabulary
+from tokenfeed.errors import ArgumentError
+from tokenfeed.store.sealing import load_manifest
+from tokenfeed.ui.subject import open_subject
 
 
 def test_inspect(store_path, plain):
@@ -158,6 +161,27 @@ def test_tokens_are_shown_as_text_and_nothing_is_cut_at_80_columns(tmp_path):
     assert "".join(repr(first).split())[:40] in flowing
 
 
+def test_another_tokenizer_than_that_of_the_data_is_refused(tmp_path):
+    """It showed nonsense, without a word."""
+    tokenizer = golden_tokenizer()
+    other = tokenfeed.Tokenizer(golden_vocabulary("gpt2"))
+    tokenizer.save(tmp_path / "right")
+    other.save(tmp_path / "wrong")
+    with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, tokenizer=tokenizer.identity()) as writer:
+        writer.append({"tokens": tokenizer.encode(golden_texts()[0])})
+    with tokenfeed.Loader(tokenfeed.open(tmp_path / "store").windows(16), 2, run=tmp_path / "run.jsonl") as loader:
+        next(loader)
+    for arguments in (("inspect", tmp_path / "store"), ("trace", tmp_path / "run.jsonl", "--step", 0)):
+        assert run(*arguments, "--tokenizer", tmp_path / "right").returncode == 0
+        refused = run(*arguments, "--tokenizer", tmp_path / "wrong")
+        assert refused.returncode != 0
+        assert "was made with another tokenizer" in " ".join(refused.stderr.split())
+    for path in ("store", "run.jsonl"):
+        open_subject(str(tmp_path / path), tokenizer=str(tmp_path / "right"))
+        with pytest.raises(ArgumentError, match=rf"another tokenizer.* {tokenizer.digest}, .*{other.digest}"):
+            open_subject(str(tmp_path / path), tokenizer=str(tmp_path / "wrong"))
+
+
 def test_one_of_a_thing_is_said_in_the_singular(tmp_path):
     with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
         writer.append({"tokens": np.arange(20)}, documents={})
@@ -165,3 +189,20 @@ def test_one_of_a_thing_is_said_in_the_singular(tmp_path):
     assert "1 shard," in told
     assert "1 row of" in told
     assert not re.search(r"\b1 (shards|rows|spans|files|documents|problems)\b", told)
+
+
+def test_seal_and_combine(tmp_path):
+    for name in ("a", "b"):
+        with tokenfeed.Writer(tmp_path / name, columns={"tokens": "u2"}, seal=False) as writer:
+            writer.append({"tokens": [1, 2, 3]})
+        assert load_manifest(tmp_path / name).shards is None
+        done = run("seal", tmp_path / name)
+        assert (done.returncode, "is sealed: 1 shard, 3 items" in done.stdout) == (0, True), done
+        assert len(load_manifest(tmp_path / name).shards) == 1
+    done = run("combine", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "both")
+    assert (done.returncode, "combines 2 stores: 2 shards, 6 items" in done.stdout) == (0, True), done
+    assert tokenfeed.open(tmp_path / "both").num_items == 6
+    assert json.loads(run("seal", tmp_path / "a", "--json").stdout)["items"] == 3
+    again = run("combine", tmp_path / "a", "-o", tmp_path / "both")
+    assert (again.returncode, "already holds a store" in again.stderr) == (2, True)
+    assert "combined store, which has no shards to seal" in run("seal", tmp_path / "both").stderr

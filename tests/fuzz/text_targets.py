@@ -171,9 +171,9 @@ def tokenizer(folder: Path) -> Attempt:
 
 def hugging_face(folder: Path) -> Attempt:
     """`tokenizer.json` of Hugging Face."""
-    from tokenfeed.text.tokenizer.vocabulary_files import _byte_characters
+    from tokenfeed.text.tokenizer.byte_pairs import BYTE_CHARACTERS
 
-    characters = _byte_characters()
+    characters = BYTE_CHARACTERS
     pairs = [("t", "h"), ("th", "e"), ("i", "n"), ("e", "r"), ("Ġ", "t"), ("Ġt", "he")]
     vocabulary = {character: byte for byte, character in enumerate(characters)}
     vocabulary |= {left + right: 256 + rank for rank, (left, right) in enumerate(pairs)}

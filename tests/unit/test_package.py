@@ -26,6 +26,7 @@ LAYERS = [
     "text",
     "torch",
     "jax",
+    "integrations",
     "preparation",
     "observe",
     "ui",

@@ -22,6 +22,7 @@ app = typer.Typer(
 
 _EXAMPLES = {
     "bench": "store --length 2048 --batch-size 32",
+    "combine": "store-a store-b -o store",
     "demo": "--keep demo",
     "diff": "before/run.jsonl after/run.jsonl",
     "doctor": "--json",
@@ -29,6 +30,7 @@ _EXAMPLES = {
     "inspect": "store --split val --sample 5",
     "pack": "store --length 2048",
     "prepare": "text -o store --tokenizer tokenizer --keep url",
+    "seal": "s3://bucket/store",
     "serve": "store --tokenizer tokenizer",
     "top": "run.stats.jsonl",
     "trace": "run.jsonl --step 81204 --rank 0",

@@ -23,8 +23,10 @@ def command(
 ) -> None:
     """Show the contents of a store: shards, columns, spans, sizes, and a decoded sample."""
     store, unfinished = open_unfinished(path, split=split, version=version, dtype=dtype, eos=eos)
+    decoder = load_decoder(tokenizer, path)
+    decode = None if decoder is None else lambda tokens: decoder(tokens, store.tokenizer)
     description = {
-        **describe(store, sample=sample, decode=load_decoder(tokenizer)),
+        **describe(store, sample=sample, decode=decode),
         "unfinished": unfinished,
     }
     if as_json:

@@ -17,7 +17,8 @@ TextOption = Annotated[str, typer.Option(help="The column, or key, that holds th
 Split = Annotated[str | None, typer.Option(help='Split to read, or "all"; "train" where there are splits.')]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of a raw token file that does not record it, such as uint16.")]
 TokenizerPath = Annotated[str | None, typer.Option("--tokenizer", help="Tokenizer by which tokens are shown as text.")]
-Decoder = Callable[[Any], str]
+Decoder = Callable[[Any, str | None], str]
+"""Text of tokens, given what their store says of its tokenizer; another than the one at hand is refused."""
 Eos = Annotated[int | None, typer.Option(help="Token that ends a document, for files without document boundaries.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Val = Annotated[
@@ -39,11 +40,16 @@ def parse_val(given: list[str] | None) -> float | str | list[str] | None:
         return None if given[0] == "none" else given[0]
 
 
-def load_decoder(tokenizer: str | None) -> Decoder | None:
-    """What makes text of tokens, at most a few lines of it."""
+def load_decoder(tokenizer: str | None, what: str) -> Decoder | None:
+    """What makes text of tokens, at most a few lines of it. `what` has these tokens, for messages."""
     if tokenizer is None:
         return None
     from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
-    decode = Tokenizer.load(tokenizer).decode
-    return lambda tokens: decode(tokens[:_SHOWN_TOKENS])
+    loaded = Tokenizer.load(tokenizer)
+
+    def decode(tokens: Any, recorded: str | None) -> str:
+        loaded.check_made(recorded, what)
+        return loaded.decode(tokens[:_SHOWN_TOKENS])
+
+    return decode

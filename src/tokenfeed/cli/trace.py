@@ -38,7 +38,7 @@ def command(
     if (step is None) == (document is None and where is None):
         raise ArgumentError("give either --step, or a document by --document or --where")
     if step is not None:
-        decode = load_decoder(tokenizer)
+        decode = load_decoder(tokenizer, "the data of the run")
         rows = [_describe(row, decode) for row in run.trace(step, rank=rank, stores=stores)]
         if as_json:
             print_json({"run": path, "step": step, "rows": rows})
@@ -100,7 +100,7 @@ def _describe(row: RowTrace, decode: Decoder | None) -> dict[str, Any]:
     documents = [(span.number, span.start, span.stop, span.payload) for span in row.documents]
     return {
         **{name: getattr(row, name) for name in ("rank", "row", "sample", "source", "epoch", "index", "planned")},
-        **({} if decode is None else {"text": decode(row.content.tokens)}),
+        **({} if decode is None else {"text": decode(row.content.tokens, row.tokenizer)}),
         "locations": [location._asdict() for location in row.locations],
         "documents": [dict(zip(("number", "start", "stop", "payload"), each, strict=True)) for each in documents],
     }

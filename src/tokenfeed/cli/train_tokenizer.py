@@ -41,7 +41,7 @@ def command(
         print("Interrupted: nothing was saved.", file=sys.stderr)
         raise typer.Exit(130) from None
     seconds = time.perf_counter() - begin
-    tokenizer.save(out)
+    tokenizer.save(out, overwrite=overwrite)
     sample = [text[:_SAMPLE_CHARS] for text in islice(files.documents(), _SAMPLE_TEXTS)]
     num_tokens = len(tokenizer.encode_batch(sample)[0])
     fields = {

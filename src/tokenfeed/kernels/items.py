@@ -42,6 +42,7 @@ COLUMN = posix.words(
     "sign",  # sign bit of these numbers, or 0
 )
 _REQUEST_WORDS, _COLUMN_WORDS = REQUEST.itemsize // 8, COLUMN.itemsize // 8
+_MOST_BYTES = 1 << 62
 _PREFETCHED_LINES = 8
 _VECTOR_BYTES = 16
 
@@ -116,7 +117,10 @@ def _align(offset):
 
 @inlined
 def _measure(row_offsets, columns):
-    """(bytes of the buffer, bytes of the longest row that is read aside to be widened)."""
+    """(bytes of the buffer, bytes of the longest row that is read aside to be widened).
+
+    What does not fit 62 bits is said to be 2**62, which no buffer has: products must not wrap around.
+    """
     rows = row_offsets.size - 1
     longest = 0
     for row in range(rows):
@@ -124,6 +128,8 @@ def _measure(row_offsets, columns):
     size = 0
     aside = 0
     for c in range(columns.size):
+        if row_offsets[rows] > (_MOST_BYTES - _align(size)) // max(1, columns[c].out_bytes):
+            return _MOST_BYTES, 0
         size = _align(size) + row_offsets[rows] * columns[c].out_bytes
         if columns[c].out_bytes != columns[c].item_bytes:
             aside = max(aside, longest * columns[c].item_bytes)

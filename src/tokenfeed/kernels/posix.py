@@ -49,7 +49,7 @@ def record(kind: np.dtype[Any], **fields: int) -> Any:
 OK, END_OF_FILE, UNOPENED, BAD_INDEX, BAD_SPANS, SMALL_OUTPUT, MISSING, DAMAGED = range(0, -8, -1)
 
 _EINTR = 4
-_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO in the place of a file is not waited for
 _NOWAIT, _WILLNEED = 8, 3
 HAS_NOWAIT = sys.platform == "linux"
 """Whether the system can tell if a read would have to wait. A constant: Numba drops the branches that need it."""

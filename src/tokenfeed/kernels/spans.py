@@ -25,6 +25,7 @@ STARTS, ANCHORS, OFFSETS, PAYLOAD = range(4)
 TABLE_FILES = 4
 ANCHOR_ITEMS = 4096
 _INT64 = 8
+_SLICE_SPANS = 1 << 20
 _PROBED = 1 << 20
 """Above this size, read the last element before allocating: the size of a remote file is only a claim."""
 
@@ -54,18 +55,25 @@ def _is_sorted(values, count):
 
 @step
 def _read_anchors(files, file, begin, end, segment_items, num_spans, anchors):
-    """(status, low, high, anchors): all spans that cover items [begin, end) are among [low, high]."""
+    """(status, low, high): all spans that cover items [begin, end) are among [low, high]."""
     num_anchors = (segment_items + ANCHOR_ITEMS - 1) // ANCHOR_ITEMS
     first = begin // ANCHOR_ITEMS
     last = (end - 1) // ANCHOR_ITEMS + 1
     count = min(last + 1, num_anchors) - first
-    anchors = grown(anchors, count)
-    status = _fetch_int64(files, file, first, count, anchors)
-    low = anchors[0]
-    high = anchors[count - 1] if last < num_anchors else num_spans - 1
+    if count <= anchors.size:
+        status = _fetch_int64(files, file, first, count, anchors)
+        low, high = anchors[0], anchors[count - 1]
+    else:  # a long row, of which only the two ends matter
+        status = _fetch_int64(files, file, first, 1, anchors)
+        low = anchors[0]
+        other = _fetch_int64(files, file, first + count - 1, 1, anchors)
+        high = anchors[0]
+        status = other if status == OK else status
+    if last >= num_anchors:
+        high = num_spans - 1
     if status == OK and (low < 0 or high < low or high >= num_spans):
         status = BAD_SPANS
-    return status, low, high, anchors
+    return status, low, high
 
 
 @step
@@ -101,7 +109,7 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
     numbers = np.empty(max(8, 4 * rows), np.int64)
     starts = np.empty(numbers.size, np.int64)
     stops = np.empty(numbers.size, np.int64)
-    anchors = np.empty(4, np.int64)
+    anchors = np.empty(64, np.int64)
     values = np.empty(64, np.int64)
     found = 0
     result = OK
@@ -120,28 +128,35 @@ def find_spans(first_items, row_offsets, segment_starts, segment_spans, files, f
             begin = position - segment_starts[segment]
             end = min(segment_items, begin + count - done)
             file = segment * files_per_segment + first_file + ANCHORS
-            status, low, high, anchors = _read_anchors(files, file, begin, end, segment_items, num_spans, anchors)
-            if status == OK:
-                file = segment * files_per_segment + first_file + STARTS
-                status, values = _read_starts(files, file, low, high, begin, end, segment_items, num_spans, values)
+            status, low, high = _read_anchors(files, file, begin, end, segment_items, num_spans, anchors)
+            file = segment * files_per_segment + first_file + STARTS if status == OK else file
+            covered = begin
+            while status == OK and low <= high and covered < end:  # in slices: millions of spans may be empty
+                top = min(high, low + _SLICE_SPANS - 1)
+                stop = end if top == high else covered
+                status, values = _read_starts(files, file, low, top, covered, stop, segment_items, num_spans, values)
+                if status != OK:
+                    break
+                first = last_at_or_before(values, top - low + 1, begin)
+                last = last_at_or_before(values, top - low + 1, end - 1)
+                needed = found + last - first + 1
+                numbers = grown(numbers, needed)
+                starts = grown(starts, needed)
+                stops = grown(stops, needed)
+                for i in range(first, last + 1):
+                    if values[i] == values[i + 1] or values[i + 1] <= begin:
+                        continue
+                    numbers[found] = segment_spans[segment] + low + i
+                    starts[found] = max(values[i], begin) - begin + done
+                    stops[found] = min(values[i + 1], end) - begin + done
+                    found += 1
+                covered = max(begin, values[top - low + 1])
+                low = top + 1
             if status == MISSING:
                 result = MISSING
                 break
             if status != OK:
                 return status, file, row, offsets, numbers, starts, stops
-            first = last_at_or_before(values, high - low + 1, begin)
-            last = last_at_or_before(values, high - low + 1, end - 1)
-            needed = found + last - first + 1
-            numbers = grown(numbers, needed)
-            starts = grown(starts, needed)
-            stops = grown(stops, needed)
-            for i in range(first, last + 1):
-                if values[i] == values[i + 1]:
-                    continue
-                numbers[found] = segment_spans[segment] + low + i
-                starts[found] = max(values[i], begin) - begin + done
-                stops[found] = min(values[i + 1], end) - begin + done
-                found += 1
             done += end - begin
         offsets[row + 1] = found
     return result, 0, 0, offsets, numbers[:found], starts[:found], stops[:found]

@@ -24,8 +24,8 @@ __all__ = ["AS_DATASET", "Delivery", "PlacedBatch", "PlacedLoader", "Stats", "ch
 Placed = TypeVar("Placed", bound="PlacedBatch")
 
 AS_DATASET = (
-    "Where torch wants a dataset: DataLoader(tokenfeed.torch.as_dataset(loader), batch_size=None); a Trainer of "
-    "transformers takes that from its get_train_dataloader"
+    "Where torch wants a dataset: DataLoader(tokenfeed.torch.as_dataset(loader), batch_size=None); for a Trainer of "
+    "transformers or TRL, take the one in tokenfeed.integrations"
 )
 """What to do instead of giving a loader to torch as a dataset."""
 

@@ -136,7 +136,7 @@ class Sources:
             if view.tokenizer != first.tokenizer and not self.allow_different_tokenizers:
                 raise ArgumentError(
                     f"sources {first_name!r} and {name!r} were made with different tokenizers, {first.tokenizer} and "
-                    f"{view.tokenizer}: a batch would hold both vocabularies. Prepare them with one tokenizer, or say "
+                    f"{view.tokenizer}: {_explain(first.tokenizer, view.tokenizer)}, or say "
                     "allow_different_tokenizers=True if their ids mean the same"
                 )
         return replace(self, views=views, shares=shares, max_epochs=limits)
@@ -157,6 +157,13 @@ class Sources:
             for each, part in parts.items():
                 weights[each] += float(Fraction(float(weight)) * Fraction(part) / length)
         return weights
+
+
+def _explain(*tokenizers: str | None) -> str:
+    """What is wrong with a mixture of what these made, and what to do."""
+    if len({(each or "").partition(" ")[0] for each in tokenizers}) == 1:
+        return "some documents would begin or end with other tokens. Prepare them with the same bos=… and eos=…"
+    return "a batch would hold both vocabularies. Prepare them with one tokenizer"
 
 
 class Mixture:

@@ -63,7 +63,7 @@ class WorkerSetup:
             split=split,
             name=name,
             shard_bytes=self.recipe.shard_bytes,
-            tokenizer=self.recipe.tokenizer,
+            tokenizer=self.recipe.identity,
             provenance=self.provenance,
             seal=False,
             redo=name is not None,
@@ -209,7 +209,7 @@ class _DocumentWriter:
                 payload = {"documents": spans}
             elif isinstance(spans, Characters):
                 assert self._tokenizer is not None
-                tables[table] = spans.to_tokens(text, tokens, self._tokenizer.token_bytes)
+                tables[table] = spans.to_tokens(text, self._tokenizer.count_bytes(tokens))
             else:
                 tables[table] = spans
         writer = self._writer_of(split)

@@ -13,7 +13,8 @@ A text may be cut in two places without any token changing:
   and none of which, at the last match before such a place, looks at what follows it. Each of these places is between
   white space and something else, so that runs are not cut either.
 
-With another pattern, and in a text that has none of these places, all is kept until the text ends.
+With another pattern, and in a text that has none of these places, all is kept until the text ends. So it is with a
+tokenizer that is more than a pattern and merges, whose runs are not cut either.
 """
 
 import re
@@ -64,7 +65,7 @@ class LongText:
     """One text, given piece by piece. Time is linear in its length; memory that of what cannot be encoded yet."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._has_cuts = has_known_cuts(tokenizer.vocabulary.pattern)
+        self._has_cuts = tokenizer.pattern is not None and has_known_cuts(tokenizer.pattern)
         self._longest_run = tokenizer.longest_run
         self._kept: list[str] = []
         """Text that cannot be encoded yet: it has no place to cut."""

@@ -85,12 +85,17 @@ class Characters:
 
     spans: Sequence[Span]
 
-    def to_tokens(self, text: str, tokens: Array, token_bytes: Array) -> list[Span]:
-        """The same as ranges of tokens. O(characters + tokens)."""
+    def to_tokens(self, text: str, token_bytes: Array) -> list[Span]:
+        """The same as ranges of tokens, which stand for so many bytes each. O(characters + tokens)."""
         code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         widths = 1 + (code_points > 0x7F) + (code_points > 0x7FF).astype(np.int64) + (code_points > 0xFFFF)
         byte_of = np.concatenate(([0], np.cumsum(widths)))
-        token_ends = np.cumsum(token_bytes[tokens], dtype=np.int64)
+        token_ends = np.cumsum(token_bytes, dtype=np.int64)
+        if len(token_ends) and token_ends[-1] != byte_of[-1]:
+            raise ArgumentError(
+                f"the text has {byte_of[-1]} bytes, its tokens {token_ends[-1]}: this tokenizer changes texts, so that "
+                "spans of characters cannot be found in tokens. Give ranges of tokens instead of Characters"
+            )
         found: list[Span] = []
         free = end = 0
         for start, stop, payload in sorted(self.spans, key=lambda span: span[:2]):

@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.preparation.inputs import InputFile, Slice
+from tokenfeed.text.tokenizer.tokenizer import name_tokens
 
 __all__ = [
     "SHARD_BYTES",
@@ -47,6 +48,14 @@ class Recipe:
     """Name of the map function, and a digest of its source."""
     slice_bytes: int = _SMALLEST_SLICE
     shard_bytes: int = SHARD_BYTES
+
+    @property
+    def identity(self) -> str | None:
+        """What the store records as its tokenizer: the separators too, unless the inputs are tokens as they are."""
+        as_they_are = self.num_ids is not None and self.bos is self.eos is None
+        return (
+            self.tokenizer if self.tokenizer is None or as_they_are else name_tokens(self.tokenizer, self.bos, self.eos)
+        )
 
     def __post_init__(self) -> None:
         for name, size in (("slice_bytes", self.slice_bytes), ("shard_bytes", self.shard_bytes)):

@@ -71,6 +71,11 @@ class RowTrace(_Row):
         return self._rows.view.locate(self.index)
 
     @property
+    def tokenizer(self) -> str | None:
+        """What made its tokens, as in `Store.tokenizer`."""
+        return self._rows.view.tokenizer
+
+    @property
     def documents(self) -> Sequence[Span]:
         """The documents in it: number, items [start, stop) of the row, and payload, which is decoded when asked for."""
         table = self._rows.view.span_table

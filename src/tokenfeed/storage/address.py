@@ -2,6 +2,7 @@
 
 import os
 import posixpath
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
@@ -10,7 +11,7 @@ from tokenfeed.errors import ArgumentError
 
 __all__ = [
     *("Address", "Secret", "clean", "is_remote", "join", "local_path"),
-    *("parse", "refer", "remember_token", "resolve", "secret_of"),
+    *("parse", "refer", "remember", "resolve", "secret_of"),
 ]
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")
@@ -38,8 +39,10 @@ class Secret(NamedTuple):
     """`user:password`, percent-encoded."""
     query: str = ""
     """Query of the address, such as a signature."""
-    token: str = ""
-    """Bearer token."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers of every request, such as one with a token."""
+    ca: str = ""
+    """File of certificates to trust."""
 
 
 _secrets: dict[tuple[str, str], dict[str, Secret]] = {}
@@ -81,14 +84,16 @@ def clean(uri: str) -> str:
     login, _, host = parts.netloc.rpartition("@")
     path = parts.path.rstrip("/")
     if login or parts.query:
-        _secrets.setdefault((scheme, host), {})[path] = Secret(login, parts.query)
+        of_folder = secret_of(f"{scheme}://{host}{path}")
+        _secrets.setdefault((scheme, host), {})[path] = of_folder._replace(login=login, query=parts.query)
     return f"{scheme}://{host}{path}"
 
 
-def remember_token(uri: str, token: str) -> None:
-    """Send a bearer token with every request to a clean address or to what lies under it, but not to other hosts."""
-    address = parse(uri)
-    _secrets.setdefault((address.scheme, address.host), {})[f"/{address.key}"] = Secret(token=token)
+def remember(uri: str, headers: Mapping[str, str], ca: str = "") -> None:
+    """Send headers with every request to a clean address or to what lies under it, and trust these certificates."""
+    scheme, host, path = _split(uri)
+    known = _secrets.setdefault((scheme, host), {})
+    known[path] = known.get(path, Secret())._replace(headers=tuple(headers.items()), ca=ca)
 
 
 def secret_of(uri: str) -> Secret:

@@ -26,8 +26,8 @@ def client_for(uri: str, patience: Patience, *, retries: bool = False) -> tuple[
     if address.scheme == "memory":
         name: tuple[object, ...] = ("memory", address.host)
         return kept.get(name) or kept.setdefault(name, runtime().obstore.store.MemoryStore()), address
-    secret = secret_of(uri) if address.is_http else Secret()
-    state = () if address.is_http else credentials.environment(address.scheme)
+    secret = secret_of(uri)
+    state = () if address.is_http else credentials.environment(address.scheme, address.host)
     name = ("client", address.scheme, address.host, secret, state, patience, retries)
     client = kept.get(name)
     if client is None:
@@ -55,14 +55,17 @@ def _make_store(address: Address, secret: Secret, patience: Patience, retries: b
         },
     }
     rest: dict[str, Any] = {"client_options": options, "retry_config": retry}
+    headers = dict(secret.headers)
+    if secret.login:
+        headers["authorization"] = f"Basic {base64.b64encode(unquote(secret.login).encode()).decode()}"
+    if headers:
+        options["default_headers"] = headers
+    bundle = secret.ca or (os.environ.get("AWS_CA_BUNDLE") if address.scheme in ("s3", "s3a") else "")
+    if bundle:
+        options["root_certificate"] = read_bytes(Path(bundle).expanduser())
     try:
         if address.is_http:
             options["allow_http"] = address.scheme == "http"  # so https:// is never redirected to http://
-            if secret.login or secret.token:
-                login = base64.b64encode(unquote(secret.login).encode()).decode()
-                options["default_headers"] = {
-                    "authorization": f"Basic {login}" if secret.login else f"Bearer {secret.token}"
-                }
             query = f"?{secret.query}" if secret.query else ""
             return library.HTTPStore.from_url(f"{address.scheme}://{address.host}{query}", **rest)
         if address.scheme == "gs":
@@ -70,10 +73,8 @@ def _make_store(address: Address, secret: Secret, patience: Patience, retries: b
             options["allow_http"] = str(config.get("base_url", "")).startswith("http://")
             return library.GCSStore(address.host, config=config, **rest)
         if address.scheme in ("s3", "s3a"):
-            config = credentials.s3_config()
+            config = credentials.s3_config(address.host)
             options["allow_http"] = str(config.get("endpoint", "")).startswith("http://")
-            if bundle := os.environ.get("AWS_CA_BUNDLE"):
-                options["root_certificate"] = read_bytes(Path(bundle).expanduser())
             return library.S3Store(address.host, config=config, **rest)
         options["allow_http"] = True  # a plain endpoint is used only if the environment names one
         config = credentials.azure_config()

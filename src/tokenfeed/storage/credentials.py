@@ -1,15 +1,20 @@
 """Credentials and endpoints of object stores, from the usual environment."""
 
-import configparser
+import contextlib
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.storage.profiles import find_keys, profile_files, profile_state, read_profile
 
-__all__ = ["AZURE_VARIABLES", "azure_config", "environment", "gcs_config", "s3_config"]
+__all__ = ["AZURE_VARIABLES", "azure_config", "environment", "gcs_config", "learn_region", "portable", "s3_config"]
 
 Config = dict[str, Any]
+
+_ANY_ACCOUNT = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
+"""For an emulator. obstore signs what it writes even if it is told not to sign."""
 
 _S3_VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -30,43 +35,56 @@ AZURE_VARIABLES = (
 )
 
 
-def environment(scheme: str) -> tuple[object, ...]:
-    """A value that changes whenever the settings of such an object store may."""
+_regions: dict[str, str] = {}
+"""Regions of buckets, as their servers told."""
+
+
+def environment(scheme: str, bucket: str = "") -> tuple[object, ...]:
+    """A value that changes whenever the settings of such an object store may. Keys that expire are renewed."""
     if scheme == "gs":
         return tuple(map(os.environ.get, _GCS_VARIABLES))
     if scheme not in ("s3", "s3a"):
         return tuple(map(os.environ.get, AZURE_VARIABLES))
-    values = tuple(map(os.environ.get, _S3_VARIABLES))
-    return values if values[0] else (*values, *map(_stamp, _aws_files()))
+    values = (*map(os.environ.get, _S3_VARIABLES), _regions.get(bucket))
+    signs = not os.environ.get("AWS_SKIP_SIGNATURE") and not values[0]
+    return (*values, profile_state(), *find_keys().values()) if signs else values
 
 
-def s3_config() -> Config:
-    """Keys, region and endpoint, from the environment, else from the shared files of the AWS tools.
+def learn_region(bucket: str, region: str) -> bool:
+    """Note where a bucket is. False if that helps nobody: it is known, or the user has named a region."""
+    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or read_profile().get("region")
+    if named or _regions.get(bucket) == region:
+        return False
+    _regions[bucket] = region
+    return True
+
+
+def s3_config(bucket: str = "") -> Config:
+    """Keys, region and endpoint, from the environment, else from the profile of the AWS tools.
 
     Without keys, the role of the machine or container is used, if there is one; else requests are not signed.
     """
     get = os.environ.get
-    profile = _aws_profile()
-    region = get("AWS_REGION") or get("AWS_DEFAULT_REGION") or profile.get("region") or "us-east-1"
-    config: Config = {"region": region}
+    profile = read_profile()
+    region = get("AWS_REGION") or get("AWS_DEFAULT_REGION") or profile.get("region") or _regions.get(bucket)
+    config: Config = {"region": region or "us-east-1"}
     endpoint = get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
     if (get("AWS_SKIP_SIGNATURE") or "").lower() in ("1", "true", "yes"):
         return config | {"skip_signature": True}
     names = ("access_key_id", "secret_access_key", "session_token")
-    in_environment = get("AWS_ACCESS_KEY_ID")
-    keys = {name: get(f"AWS_{name.upper()}") if in_environment else profile.get(f"aws_{name}") for name in names}
-    if not keys["access_key_id"] and get("AWS_SECRET_ACCESS_KEY"):
+    keys: Config = {name: get(f"AWS_{name.upper()}") for name in names} if get("AWS_ACCESS_KEY_ID") else find_keys()
+    if not keys and get("AWS_SECRET_ACCESS_KEY"):
         raise ArgumentError("AWS_SECRET_ACCESS_KEY is set without its key: set AWS_ACCESS_KEY_ID, or neither")
-    if keys["access_key_id"]:
-        if not keys["secret_access_key"]:
+    if keys:
+        if not keys.get("secret_access_key"):
             raise ArgumentError("there is an AWS access key without its secret: set AWS_SECRET_ACCESS_KEY")
         return config | {name: value for name, value in keys.items() if value}
     if get("AWS_PROFILE"):
         raise ArgumentError(
-            f"AWS_PROFILE is {get('AWS_PROFILE')!r}, which has no keys in {' or '.join(map(str, _aws_files()))}. For a "
-            "profile by single sign-on or role, run `aws configure export-credentials --format env` first."
+            f"AWS_PROFILE is {get('AWS_PROFILE')!r}, which has no keys, role, single sign-on or credential_process in "
+            f"{' or '.join(map(str, profile_files()))}"
         )
     elsewhere = any(map(get, _S3_ELSEWHERE)) or (
         (get("AWS_EC2_METADATA_DISABLED") or "").lower() != "true" and _machine_is("Amazon EC2")
@@ -80,7 +98,7 @@ def gcs_config() -> Config:
     emulator = get("STORAGE_EMULATOR_HOST")
     if emulator:
         url = emulator if "://" in emulator else f"http://{emulator}"
-        return {"base_url": url.rstrip("/"), "skip_signature": True}
+        return {"base_url": url.rstrip("/"), "service_account_key": _ANY_ACCOUNT}
     default = Path.home() / ".config" / "gcloud" / "application_default_credentials.json"
     given = any(map(get, _GCS_VARIABLES[:4])) or default.is_file() or _machine_is("Google")
     return {} if given and not get("GOOGLE_SKIP_SIGNATURE") else {"skip_signature": True}
@@ -102,34 +120,34 @@ def azure_config() -> Config:
     return config | ({"endpoint": endpoint.rstrip("/")} if endpoint else {})
 
 
-def _aws_files() -> tuple[Path, Path]:
-    home = Path.home() / ".aws"
-    return (
-        Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials").expanduser(),
-        Path(os.environ.get("AWS_CONFIG_FILE") or home / "config").expanduser(),
-    )
+def portable() -> dict[str, str | None]:
+    """Variables by which a process on another machine has the credentials of this one; None is for one to unset there.
 
-
-def _aws_profile() -> dict[str, str]:
-    name = os.environ.get("AWS_PROFILE") or "default"
-    found: dict[str, str] = {}
-    for path, section in zip(reversed(_aws_files()), (f"profile {name}", name), strict=True):
-        parser = configparser.ConfigParser(interpolation=None, strict=False)
-        try:
-            parser.read(path)
-        except (configparser.Error, UnicodeDecodeError) as error:
-            raise ArgumentError(f"{path} cannot be read: {type(error).__name__}") from None  # it may quote a key
-        section = name if name == "default" and parser.has_section(name) else section
-        if parser.has_section(section):
-            found |= dict(parser.items(section))
+    Keys of a profile and of Google's key file go along themselves, since those files are here. The machine's own role
+    does not: another machine has its own.
+    """
+    found: dict[str, str | None] = {}
+    for names in (_S3_VARIABLES, _GCS_VARIABLES, AZURE_VARIABLES):
+        given = {name: os.environ.get(name) for name in names}
+        found |= given if any(given.values()) else {}
+    with contextlib.suppress(ArgumentError):  # whoever uses a profile that is broken is told
+        if not os.environ.get("AWS_ACCESS_KEY_ID") and (keys := find_keys()):
+            other = {"region": "AWS_REGION", "endpoint": "AWS_ENDPOINT_URL_S3"}
+            found |= {other.get(name, f"AWS_{name.upper()}"): str(value) for name, value in s3_config().items()}
+            found |= {"AWS_PROFILE": None, "AWS_SESSION_TOKEN": keys.get("session_token")}
+    path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if path and (text := _service_account(Path(path).expanduser())):
+        found |= {"GOOGLE_APPLICATION_CREDENTIALS": None, "GOOGLE_SERVICE_ACCOUNT_KEY": text}
     return found
 
 
-def _stamp(path: Path) -> int:
+def _service_account(path: Path) -> str:
+    """The text of a key file, which can be given as such; empty for any other file."""
     try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+        text = path.read_text()
+        return text if json.loads(text).get("type") == "service_account" else ""
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def _machine_is(maker: str) -> bool:

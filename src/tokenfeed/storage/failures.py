@@ -57,6 +57,8 @@ class Failure(NamedTuple):
     """One word by which S3 and similar servers name an error."""
     advice: str = ""
     """What to do about it."""
+    region: str = ""
+    """Region of the bucket, where another was asked."""
 
     def may_pass(self, tries: int, seconds: float, patience: Patience) -> bool:
         """Whether to try once more, after so many tries and seconds."""
@@ -139,7 +141,8 @@ def _read_text(text: str) -> Failure:
             what = "the clock of this machine is not that of the server"
             return Failure(Kind.REFUSED, f"{what} ({word})", number, word, "Set the clock")
         if word in _REGIONAL and (region := _REGION.search(text)):
-            return Failure(Kind.REFUSED, "the bucket is in another region", number, word, f"Set AWS_REGION={region[1]}")
+            what, advice = "the bucket is in another region", f"Set AWS_REGION={region[1]}"
+            return Failure(Kind.REFUSED, what, number, word, advice, region[1])
         kind = Kind.UNSUPPORTED if number == 501 else Kind.STATUS
         return Failure(kind, f"the server answered {number}{f' ({word})' if word else ''}", number, word)
     return next((failure for part, failure in _TEXTS if part in text), Failure(Kind.OTHER, "an error within obstore"))

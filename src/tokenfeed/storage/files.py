@@ -20,7 +20,7 @@ from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, Truncate
 from tokenfeed.kernels import checked, posix
 from tokenfeed.kernels.jit import address_of
 from tokenfeed.storage.address import is_remote
-from tokenfeed.storage.local import default_open_files, reading
+from tokenfeed.storage.local import default_open_files, open_regular, reading
 from tokenfeed.storage.remote import Remote
 from tokenfeed.types import Array
 
@@ -206,8 +206,7 @@ class FileTable:
             _publish(row, reader=self.blocks.address, size=part.file_bytes, start=part.byte_start)
             return False
         is_kept = part.kept > 0 and self._bytes_kept + part.file_bytes <= part.kept * _KEPT_BYTES
-        with reading(part.path):
-            fd = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(part.path)
         stays_open = False
         place = {}
         try:

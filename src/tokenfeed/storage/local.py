@@ -1,15 +1,21 @@
 """Local files: read whole, put in place atomically, or created only if there is none; and how many may be open."""
 
 import contextlib
+import errno
 import os
 import resource
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from tokenfeed.errors import ReadError, TokenfeedError, WriteError, describe_errno
 
-__all__ = ["create_bytes", "default_open_files", "read_bytes", "reading", "replace_bytes", "sync_folder", "writing"]
+__all__ = [
+    *("create_bytes", "default_open_files", "open_binary", "open_regular", "read_bytes", "reading", "replace_bytes"),
+    *("sync_folder", "writing"),
+]
 
 
 class reading(contextlib.AbstractContextManager[None]):  # noqa: N801
@@ -34,9 +40,32 @@ class writing(reading):  # noqa: N801
     _doing, _error = "write", WriteError
 
 
-def read_bytes(path: Path) -> bytes:
+def open_regular(path: str | Path) -> int:
+    """A descriptor for reading a regular file. Anything else is refused: a FIFO would keep its reader waiting, and a
+    device may never end."""
     with reading(path):
-        return path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, "")
+            if not stat.S_ISREG(mode):
+                raise OSError(f"it is a {'pipe' if stat.S_ISFIFO(mode) else 'device'}, not a regular file")
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def open_binary(path: str | Path) -> BinaryIO:
+    """A regular file, open for reading."""
+    descriptor = open_regular(path)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    with reading(path), open_binary(path) as file:
+        return file.read()
 
 
 def replace_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -8,6 +8,7 @@ import time
 import weakref
 from pathlib import Path
 
+from tokenfeed.errors import WriteError
 from tokenfeed.storage.local import writing
 
 __all__ = ["FileLock"]
@@ -58,8 +59,12 @@ class FileLock:
                     with writing(self.path):
                         raise
                 self.is_known = False
-            if self.is_current():
-                return True
+            try:
+                if self.is_current():
+                    return True
+            except WriteError:
+                self.release()
+                raise
             self.release()  # it was removed or replaced before it was locked: lock what is there now
 
     def _open(self) -> None:
@@ -70,15 +75,19 @@ class FileLock:
     def is_current(self) -> bool:
         """Whether what is locked is still what lies at the path."""
         try:
-            return bool(self._descriptors) and os.path.samestat(os.fstat(self.descriptor), self.path.stat())
-        except OSError:
+            with writing(self.path):
+                return bool(self._descriptors) and os.path.samestat(os.fstat(self.descriptor), self.path.stat())
+        except WriteError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise
             return False
 
     def release(self, *, remove: bool = False) -> None:
         """Let go of it. `remove` removes the file first, which only one that holds it alone may do."""
-        if remove and self.is_current():
+        if remove:
             with contextlib.suppress(OSError):
-                self.path.unlink()
+                if self.is_current():
+                    self.path.unlink()
         _close(self._descriptors)
 
     def __enter__(self) -> "FileLock":

@@ -167,10 +167,10 @@ def upload(uri: str, file: BinaryIO) -> None:
         write(uri, data)
         return
     patience = Patience.from_environment()
-    client, address = client_for(uri, patience, retries=True)
     how = {"chunk_size": max(_PART_BYTES, -(-size // _MOST_PARTS)), "max_concurrency": _PARTS_AT_ONCE}
 
     async def put() -> None:
+        client, address = client_for(uri, patience, retries=True)
         file.seek(0)
         await runtime().obstore.put_async(client, address.key, file, use_multipart=True, **how)
 
@@ -216,6 +216,10 @@ def _run(
 ) -> Result:
     """The answer to a question that takes obstore, a store of it, and a key."""
     patience = Patience.from_environment()
-    client, address = client_for(uri, patience)
+
+    def attempt() -> Awaitable[Result]:
+        client, address = client_for(uri, patience)
+        return ask(runtime().obstore, client, address.key)
+
     tries = Tries(uri, doing=doing, patience=patience, counters=fetcher().counters)
-    return runtime().run(persist(lambda: ask(runtime().obstore, client, address.key), tries, expected=expected))
+    return runtime().run(persist(attempt, tries, expected=expected))

@@ -1,13 +1,17 @@
 """`Remote`: settings for reading remote data; `RemoteStats`: what reading it took."""
 
 import os
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tokenfeed.errors import ArgumentError
 
 __all__ = ["MEMORY_BYTES", "Remote", "RemoteStats"]
 
 MEMORY_BYTES = 64 << 20
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_VALUE = re.compile(r"[\t -~]{0,16384}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,10 @@ class Remote:
     """Largest gap between two ranges that are fetched as one; by default about a row, and at most 4 KiB."""
     request_bytes: int = 8 << 20
     """Limit of one request."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Headers of every request, such as `{"Authorization": "Bearer …"}`. They are shown and written nowhere."""
+    ca: str | os.PathLike[str] | None = None
+    """File with the certificate of a private authority (PEM), to trust it as well."""
 
     def __post_init__(self) -> None:
         block, memory, gap = self.block_bytes or 512, self.memory_bytes or 0, self.gap_bytes or 0
@@ -35,6 +43,12 @@ class Remote:
             raise ArgumentError(f"block_bytes is {self.block_bytes}; it must be a power of two, 512 or more")
         if min(memory, gap, self.cache_bytes) < 0 or self.request_bytes < block:
             raise ArgumentError(f"{self}: no size can be negative, and a request is at least a block")
+        for name, value in self.headers.items():
+            is_text = isinstance(name, str) and isinstance(value, str)
+            if not is_text or not _HEADER.fullmatch(name) or not _VALUE.fullmatch(value):
+                raise ArgumentError(
+                    f"headers: {name!r} is not the name of a header, or its value is not one line of plain text"
+                )
 
 
 @dataclass(frozen=True, slots=True)

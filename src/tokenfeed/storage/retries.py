@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tokenfeed.errors import TokenfeedError
+from tokenfeed.storage.address import parse
+from tokenfeed.storage.credentials import learn_region
 from tokenfeed.storage.failures import Failed, Failure, Kind, classify, explain
 from tokenfeed.storage.patience import Patience
 from tokenfeed.storage.runtime import runtime
@@ -60,6 +62,8 @@ class Tries:
         """Seconds to wait before the next try; None is for a try that took too long. Raises the user's error if there
         will be no other try."""
         failure = self._last = failure or self._last
+        if failure.region and learn_region(parse(self._uri).host, failure.region):
+            return 0.0
         seconds = time.monotonic() - self._began
         pause = self._patience.pause(max(1, self._count), at_least=failure.longer_pause)
         if (

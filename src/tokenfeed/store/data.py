@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, MissingError, PlanMismatchError, TooLargeError
+from tokenfeed.errors import ArgumentError, FitError, MissingError, PlanMismatchError, TooLargeError, quantity
 from tokenfeed.format.codecs import Codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
@@ -15,9 +15,11 @@ from tokenfeed.store.reader import Reader, ReadOptions
 from tokenfeed.store.resolve import Content, StoreVersion
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.spans import SpanTable, SpanTables
-from tokenfeed.types import Array, Bytes
+from tokenfeed.types import Array, Bytes, Ints
 
-__all__ = ["ColumnSet", "Data", "new_bytes"]
+__all__ = ["ColumnSet", "Data", "new_bytes", "offsets_of"]
+
+_MOST_ITEMS = 1 << 62
 
 _REMEMBERED_OUTPUTS = 8
 _REMEMBERED_BYTES = 2 << 20
@@ -48,7 +50,8 @@ class Data:
         self.spans = SpanTables({name: SpanTable(name, codec, self.reader) for name, codec in codecs.items()})
         """The span tables by name."""
         self.tokenizer = contents[0].manifest.tokenizer
-        """A name for what made the tokens; the digest of the tokenizer where `prepare` wrote the store."""
+        """A name for what made the tokens; where `prepare` wrote the store, `Tokenizer.identity`: the digest of the
+        tokenizer, and the tokens around every document."""
         self.provenance = contents[0].manifest.provenance
         """What its first writer had to say about where it comes from."""
         self.paths = list(paths)
@@ -204,6 +207,16 @@ def _sizes(stored: Column, delivered: Column) -> tuple[int, ...]:
     number_bytes = stored.dtype.itemsize
     sign = 1 << (8 * number_bytes - 1) if stored.dtype.kind == "i" and number_bytes < 8 else 0
     return stored.item_bytes, delivered.item_bytes, number_bytes, sign
+
+
+def offsets_of(lengths: Ints) -> Ints:
+    """Where rows of these lengths begin when they are laid end to end, and the end.
+
+    Lengths come from files. A sum that wrapped around would be small, and the memory for it too.
+    """
+    if lengths.size and int(lengths.max()) >= _MOST_ITEMS // lengths.size and sum(lengths.tolist()) >= _MOST_ITEMS:
+        raise TooLargeError(f"{quantity(lengths.size, 'row')} of up to {int(lengths.max()):,} items: read fewer")
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
 
 
 def new_bytes(num_bytes: int) -> Bytes:

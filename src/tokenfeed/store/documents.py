@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenfeed.errors import TooLargeError, quantity
-from tokenfeed.store.data import Data, new_bytes
+from tokenfeed.store.data import Data, new_bytes, offsets_of
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import DocumentsSpec
 from tokenfeed.store.view import StoreRows, View, as_indices
@@ -15,8 +14,6 @@ __all__ = ["Documents"]
 
 _MANY_ITEMS = 1 << 24
 """Above this size, the last item of each document is read before memory is allocated: span tables are untrusted."""
-_LARGEST_SUM = 1 << 62
-"""Lengths that may add up to more are added up with care: sums of 64 bits wrap around."""
 
 
 class Documents(View):
@@ -35,9 +32,6 @@ class Documents(View):
 
     def rows(self, numbers: Ints) -> "_DocumentRows":
         first_items, lengths = self._table.locate(numbers)
-        most = numbers.size * self.data.num_items
-        if most > _LARGEST_SUM and lengths.sum(dtype=np.float64) > _LARGEST_SUM:
-            raise TooLargeError(f"{quantity(numbers.size, 'document')} with up to {most:,} items: read fewer")
         rows = _DocumentRows(self, numbers, first_items, lengths)
         if rows.offsets[-1] > _MANY_ITEMS:
             items = (first_items + lengths - 1)[lengths > 0]
@@ -57,7 +51,7 @@ class Documents(View):
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         if table not in (None, self.spec.table):
             first_items, lengths = self._locate_spans(documents, table)
-            return np.unique(self._table.find(first_items, np.concatenate(([0], np.cumsum(lengths)))).numbers)
+            return np.unique(self._table.find(first_items, offsets_of(lengths)).numbers)
         numbers = as_indices(documents)
         self._table.locate(numbers)  # raises where there is no such document
         return np.unique(numbers)
@@ -71,7 +65,7 @@ class _DocumentRows(StoreRows):
 
     def __init__(self, view: Documents, indices: Ints, first_items: Ints, lengths: Ints) -> None:
         super().__init__(view, indices)
-        self._offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        self._offsets = offsets_of(lengths)
         self._extents = first_items, self._offsets
 
     @property

@@ -17,8 +17,8 @@ from tokenfeed.format.records import Digest, check_signature, parse, sign
 from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import Checksum
 from tokenfeed.storage.files import FileTable, Part
-from tokenfeed.storage.local import read_bytes, reading
-from tokenfeed.store.data import Data
+from tokenfeed.storage.local import open_binary, read_bytes, reading
+from tokenfeed.store.data import Data, offsets_of
 from tokenfeed.store.shards import NativeShard, npy_part, with_sums
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import PACKING_ALGORITHM, PackedSpec
@@ -116,7 +116,7 @@ class PackingPlan(NamedTuple):
         """
         part, computed = self.parts()[name], Checksum()
         expected = self.record.rows_checksum if name == ROWS else self.record.pieces_checksum
-        with reading(part.path), Path(part.path).open("rb") as file:
+        with reading(part.path), open_binary(part.path) as file:
             file.seek(part.byte_start)  # the header was checked when the file was opened
             while (entries := np.fromfile(file, DTYPES[name], _SLICE)).size:
                 computed.update(entries)
@@ -265,8 +265,8 @@ class Packed(View):
         self.plans = list(plans) or [_find_plan(data, spec)]
         records = [plan.record for plan in self.plans]
         self._table = np.zeros(len(records) + 1, pieces.PLAN)
-        self._table["first_row"][1:] = np.cumsum([record.rows for record in records])
-        self._table["first_item"][1:] = np.cumsum([record.items for record in records])
+        self._table["first_row"] = offsets_of(np.array([record.rows for record in records]))
+        self._table["first_item"] = offsets_of(np.array([record.items for record in records]))
         self._table["num_pieces"][:-1] = [record.pieces for record in records]
         self._table["num_items"][:-1] = [record.items for record in records]
         num_files = pieces.PLAN_FILES * len(records)
@@ -336,14 +336,14 @@ class PieceRows(StoreRows):
     def lengths(self) -> Ints:
         first_items, offsets = self.extents
         sizes = np.where(first_items >= 0, np.diff(offsets), 0)
-        return np.diff(np.concatenate(([0], np.cumsum(sizes)))[self._entries])
+        return np.diff(offsets_of(sizes)[self._entries])
 
     def _find_spans(self, table: SpanTable) -> BatchSpans:
         """Spans are found piece by piece, so one that reaches from a piece into the next is listed for both."""
         first_items, offsets = self.extents
         filled = first_items >= 0
         counts = np.diff(offsets)[filled]
-        found = table.find(first_items[filled], np.concatenate(([0], np.cumsum(counts))))
+        found = table.find(first_items[filled], offsets_of(counts))
         shifts = np.repeat(offsets[:-1][filled] % self.view.width, np.diff(found.offsets))
         pieces_before = np.concatenate(([0], np.cumsum(filled)))[self._entries]
         return BatchSpans(

@@ -23,6 +23,10 @@ __all__ = ["Content", "SplitSize", "StoreVersion", "as_paths", "combine", "resol
 
 _FOREIGN = (".idx", ".bin", ".ds", ".npy")
 _DEEPEST = 16
+_ONE_TOKENIZER = (
+    ". Prepare them with one tokenizer, and the same bos=… and eos=…; or mix them: tokenfeed.mix(…, "
+    "allow_different_tokenizers=True) if their ids mean the same"
+)
 _MOST_SHARDS = 1 << 22
 """Most shards of a combined store: nested ones multiply, and this many take some GB of memory."""
 _MOST_MANIFESTS = 1 << 16
@@ -248,6 +252,7 @@ def _concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
         for what, here, there in differences(first.manifest, other.manifest):
             raise ArgumentError(
                 f"{first_name} and {name} cannot be one store: the first has {what} {here}, the second {there}"
+                + (_ONE_TOKENIZER if what == "tokenizer" else "")
             )
     shards = [shard for _, content in parts for shard in content.shards]
     unfinished = tuple(message for _, content in parts for message in content.unfinished)

@@ -79,21 +79,24 @@ class ShardWriter:
 
     def _own(self, folder: Path) -> FileLock:
         """Make the folder, or take it over from a writer that was killed, and hold it. A writer that lives keeps it."""
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
-            lock = FileLock(folder / SHARD_SUMS)
-            if not lock.take(exclusive=True):
-                raise ArgumentError(
-                    f"another writer is writing {folder}: two of the same name are at work. Give each its own name"
-                )
-            if not self._redo and (folder / SHARD).exists():  # committed while this one waited for the lock
-                lock.release()
-                raise ArgumentError(f"shard {folder} exists already; give this writer another name")
-            (folder / SHARD).unlink(missing_ok=True)  # first: without it, there is no shard
-            for left in folder.iterdir():
-                if left.name != SHARD_SUMS:
-                    left.unlink()
-            os.ftruncate(lock.descriptor, 0)
+        lock = FileLock(folder / SHARD_SUMS)
+        try:
+            with writing(folder):
+                folder.mkdir(exist_ok=True)
+                if not lock.take(exclusive=True):
+                    raise ArgumentError(
+                        f"another writer is writing {folder}: two of the same name are at work. Give each its own name"
+                    )
+                if not self._redo and (folder / SHARD).exists():  # committed while this one waited for the lock
+                    raise ArgumentError(f"shard {folder} exists already; give this writer another name")
+                (folder / SHARD).unlink(missing_ok=True)  # first: without it, there is no shard
+                for left in folder.iterdir():
+                    if left.name != SHARD_SUMS:
+                        left.unlink()
+                os.ftruncate(lock.descriptor, 0)
+        except (ArgumentError, WriteError):
+            lock.release()
+            raise
         return lock
 
     def _create(self, name: str, item: Column | None) -> "CheckedFile":
@@ -134,7 +137,9 @@ class ShardWriter:
         path = self._folder / SHARD_SUMS
         if self._lock is None:
             return CheckedFile(path, Column(SUM_DTYPE), temporary=True)
-        return CheckedFile(path, Column(SUM_DTYPE), descriptor=os.dup(self._lock.descriptor))
+        with writing(path):
+            descriptor = os.dup(self._lock.descriptor)
+        return CheckedFile(path, Column(SUM_DTYPE), descriptor=descriptor)
 
     def _put(self, data: bytes, lock: FileLock) -> None:
         if self._sync:
@@ -193,8 +198,8 @@ class ShardWriter:
 
     def abort(self) -> None:
         """Remove the files; those of a remote shard as far as its server allows."""
-        if self._lock is not None and self._lock.is_current():
-            with contextlib.suppress(OSError):  # ignore_errors does not cover closing a folder
+        with contextlib.suppress(OSError):  # ignore_errors does not cover closing a folder
+            if self._lock is not None and self._lock.is_current():
                 shutil.rmtree(self._folder, ignore_errors=True)
         self._close()
         with contextlib.suppress(TokenfeedError):
@@ -289,7 +294,9 @@ class CheckedFile:
 
     def upload(self, uri: str) -> None:
         """Put a finished temporary file into an object store."""
-        with os.fdopen(os.dup(self._fd), "rb") as file:
+        with writing(self.path):
+            file = os.fdopen(os.dup(self._fd), "rb")
+        with file:
             objects.upload(uri, file)
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """`Store`: shards seen as one long array; and `open`, which makes one of whatever is at a path."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.format.codecs import Codec, find_codec
+from tokenfeed.storage.address import is_remote, remember
 from tokenfeed.storage.files import Backend
 from tokenfeed.storage.folder import PathLike, display
 from tokenfeed.storage.remote import Remote, RemoteStats
@@ -199,6 +201,9 @@ def open_store(
     if isinstance(path, Store):
         raise ArgumentError(f"{path} is open already: use it as it is; tokenfeed.open(store.paths) opens it once more")
     paths = [display(one) for one in as_paths(path)]
+    if remote is not None:
+        for one in filter(is_remote, paths):
+            remember(one, remote.headers, os.fspath(remote.ca or ""))
     whole = resolve(path, dtype=dtype, eos=eos, version=version, verify=verify)
     whole.check_finished()
     options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)

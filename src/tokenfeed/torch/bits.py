@@ -11,23 +11,28 @@ import torch.distributed
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.store.batch import Batch
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["evaluate_bpb"]
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def evaluate_bpb(model: Any, batches: Iterable[Any], steps: int | None, token_bytes: Any) -> float:
+def evaluate_bpb(model: Any, batches: Iterable[Any], steps: int | None, tokenizer: Any) -> float:
     """Bits that the model needs per byte of text, over the next `steps` batches of all ranks together, as nanochat's.
 
     `steps` may be None where batches end, such as those of `stream(…, epochs=1)`: then all of them count. Where
     torch.distributed is initialised, every rank must take equally many steps, as finite loaders and streams do.
 
-    `model(inputs, targets, loss_reduction="none")` gives nats per target, in any shape. `token_bytes` is the
-    tokenizer's: the bytes of each token. Targets that the batch's `loss_mask` leaves out, that are negative, or that
-    stand for no bytes (special tokens) count neither way; infinity where none counts. `batches` yields batches, or
-    pairs of inputs and targets; NumPy arrays are moved to the model's device. Sums are float64, and stay on the device
-    until the end.
+    `model(inputs, targets, loss_reduction="none")` gives nats per target, in any shape. `tokenizer` is what made the
+    tokens, or its `token_bytes`, the bytes of each token; for one that puts a space before every text, as SentencePiece
+    does, only the tokenizer itself can tell that those spaces are not of the text. Bytes are those of the text as the
+    tokenizer sees it (see `Tokenizer.token_bytes`). Targets that the batch's `loss_mask` leaves out, that are negative,
+    or that stand for no bytes (special tokens) count neither way; infinity where none counts. `batches` yields batches,
+    or pairs of inputs and targets; NumPy arrays are moved to the model's device. Sums are float64, and stay on the
+    device until the end.
     """
+    token_bytes = tokenizer.token_bytes if isinstance(tokenizer, Tokenizer) else tokenizer
+    edges = tokenizer.edges if isinstance(tokenizer, Tokenizer) and tokenizer.adds_space else None
     table = nats = num_bytes = None
     step = 0
     for batch in batches if steps is None else islice(batches, steps):
@@ -48,8 +53,13 @@ def evaluate_bpb(model: Any, batches: Iterable[Any], steps: int | None, token_by
         counted = targets >= 0
         if mask is not None:
             counted &= torch.as_tensor(mask).reshape(-1).to(loss.device)
-        lengths = torch.where(counted, table[targets.clamp(min=0)], 0)
+        known = targets.clamp(min=0)
+        lengths = torch.where(counted, table[known], 0)
         nats += torch.where(lengths > 0, loss.double(), 0.0).sum()
+        if edges is not None:
+            ends, spaces = (torch.as_tensor(each).to(loss.device) for each in edges)
+            before = inputs.reshape(-1).to(loss.device, torch.int64)
+            num_bytes -= (ends[before] & spaces[known] & (lengths > 0)).sum()
         num_bytes += lengths.sum()
     if steps is not None and step < max(1, steps):
         raise ArgumentError(

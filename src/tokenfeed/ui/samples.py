@@ -21,7 +21,7 @@ import numpy as np
 from tokenfeed.errors import MissingError, SampleIndexError
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
-from tokenfeed.storage.local import reading
+from tokenfeed.storage.local import open_binary, reading
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -313,5 +313,5 @@ def _file(part: Part, table: str, what: str, cells: list[Json]) -> Json:
 
 
 def _read(part: Part, start: int, num_bytes: int) -> bytes:
-    with reading(part.path), Path(part.path).open("rb", buffering=0) as file:
+    with reading(part.path), open_binary(part.path) as file:
         return os.pread(file.fileno(), num_bytes, start)

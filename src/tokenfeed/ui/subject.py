@@ -68,8 +68,20 @@ class Subject:
             if not paths:
                 raise MissingError(f"the run file does not say where the data of source {source!r} is")
             data = last.plan.sources[last.plan.source_number(source)].data
-            self._opened[source] = open_data(paths, data, f"the data of {source!r}")
+            self._opened[source] = self._check(open_data(paths, data, f"the data of {source!r}"))
         return self._opened[source]
+
+    def _check(self, store: Store) -> Store:
+        """Refuse to show a store by a tokenizer that did not make it."""
+        tokenizer = self.find(Tokenizer)
+        if tokenizer is not None:
+            tokenizer.check_made(store.tokenizer, self.name)
+        return store
+
+    def __post_init__(self) -> None:
+        store = self.find(Store)
+        if store is not None:
+            self._check(store)
 
     def describe(self) -> dict[str, Any]:
         """The facts that decide which sections the page shows."""

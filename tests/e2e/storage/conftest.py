@@ -1,9 +1,10 @@
-"""One S3 server and one nginx for all tests of a process."""
+"""One S3 server, one that speaks as Google's, and one nginx for all tests of a process."""
 
 import os
 
 import pytest
 
+from gcs_server import GcsServer
 from servers import nginx_server, s3_server
 
 
@@ -22,6 +23,19 @@ def www(tmp_path_factory):
         parent.chmod(0o755)  # nginx gives up root
     with nginx_server(folder, tmp_path_factory.mktemp("nginx")) as url:
         yield folder, url
+
+
+@pytest.fixture(scope="session")
+def gcs():
+    with GcsServer() as server:
+        yield server
+
+
+@pytest.fixture
+def gcs_environment(gcs, monkeypatch):
+    """This process finds the server that speaks as Google's."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.host)
+    return gcs
 
 
 @pytest.fixture

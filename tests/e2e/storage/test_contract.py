@@ -17,9 +17,9 @@ from tokenfeed.storage.folder import open_folder
 from tokenfeed.storage.objects import open_file
 from tokenfeed.storage.patience import Patience
 
-KINDS = ["local", "memory", "s3", "http"]
+KINDS = ["local", "memory", "s3", "gs", "http"]
 REMOTE = KINDS[1:]
-WRITABLE = ["memory", "s3"]
+WRITABLE = ["memory", "s3", "gs"]
 
 
 class Place:
@@ -35,6 +35,9 @@ class Place:
         elif kind == "s3":
             request.getfixturevalue("s3_environment")
             self.path = f"s3://bucket/{name}/a b"
+        elif kind == "gs":
+            request.getfixturevalue("gcs_environment")
+            self.path = f"gs://bucket/{name}/a b"
         else:
             www, url = request.getfixturevalue("www")
             self._www = www / name / "a b"

@@ -1,16 +1,10 @@
 """Failures that have a name: missing buckets and objects, clocks, regions, certificates; and those that pass."""
 
-import contextlib
-import http.server
-import shutil
-import ssl
-import subprocess
-import threading
-
 import pytest
 
 import tokenfeed
 from flaky_server import FlakyServer, Status
+from servers import tls_server
 from tokenfeed.errors import NotAStoreError, NotFoundError, ReadError
 from tokenfeed.storage import objects
 from tokenfeed.storage.fetcher import Range, fetcher
@@ -79,43 +73,6 @@ def test_what_passes_is_tried_again(server, fault):
     server.put("/bucket/a", b"data", fault, fault)
     assert objects.read("s3://bucket/a") == b"data"
     assert len(server.asked("/bucket/a")) == 3
-
-
-@contextlib.contextmanager
-def tls_server(folder):
-    """A server whose certificate comes from an authority that nobody knows."""
-    if not shutil.which("openssl"):
-        pytest.skip("needs openssl")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    new = ("-newkey", "rsa:2048", "-nodes")
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=authority")
-    openssl("req", *new, "-keyout", "key.pem", "-out", "request", "-subj", "/CN=localhost")
-    (folder / "names").write_text("subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n")
-    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", "2")
-    openssl("x509", "-req", "-in", "request", "-out", "cert.pem", *signing)
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            for name, value in (("Content-Length", "4"), ("ETag", '"a"')):
-                self.send_header(name, value)
-            self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
-            self.end_headers()
-            self.wfile.write(b"data")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    with http.server.ThreadingHTTPServer(("localhost", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"https://localhost:{server.server_port}"
-        server.shutdown()
 
 
 def test_certificates(server, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Engines: errors that travel, locks that are let go, workers that keep to themselves."""
+"""Engines: errors that travel, workers that keep to themselves."""
 
 import multiprocessing
 import os
@@ -11,10 +11,8 @@ import pytest
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import make_documents, write_jsonl
-from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, StateError, WorkerError, WriteError
-from tokenfeed.preparation import workplace
+from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, WorkerError, WriteError
 from tokenfeed.preparation.engines import Failure
-from tokenfeed.preparation.workplace import hold
 
 
 class AwkwardError(Exception):
@@ -65,39 +63,6 @@ def test_errors_that_cannot_travel_are_told():
         assert isinstance(made, WorkerError)
         assert type(error).__name__ in str(made)
         assert str(error) in str(made)
-
-
-def test_locks(tmp_path, monkeypatch):
-    """One alone, or any number beside each other."""
-    monkeypatch.setattr(workplace, "_PATIENCE_SECONDS", 0.1)
-    path = tmp_path / "folder" / "lock"
-    path.parent.mkdir()
-    with hold(path, exclusive=True) as held:
-        for exclusive in (True, False):
-            with pytest.raises(StateError, match="another run"), hold(path, exclusive=exclusive):
-                pass
-        held.take(exclusive=False)
-        with hold(path, exclusive=False), hold(path, exclusive=False):
-            assert not held.is_alone()
-            with pytest.raises(StateError), hold(path, exclusive=True):
-                pass
-        assert held.is_alone()
-    with hold(None, exclusive=True) as nothing, hold(None, exclusive=True):
-        assert not nothing.is_alone()
-
-
-def test_a_lock_goes_with_its_process(tmp_path):
-    code = "import sys, time; from pathlib import Path; from tokenfeed.preparation.workplace import hold\n"
-    code += "with hold(Path(sys.argv[1]), exclusive=True):\n    print('held', flush=True)\n    time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "lock"], stdout=subprocess.PIPE)
-    process.stdout.readline()
-    killed = threading.Event()
-    killer = threading.Timer(0.3, lambda: (killed.set(), process.kill()))
-    killer.start()
-    with hold(tmp_path / "lock", exclusive=True):
-        assert killed.is_set()
-    process.communicate()
-    killer.join()
 
 
 def test_what_a_function_prints_is_not_in_the_report(tmp_path):

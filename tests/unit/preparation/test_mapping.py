@@ -241,7 +241,7 @@ def test_characters_to_tokens(text, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8, unique=True)))
     spans = [(start, stop, start) for start, stop in zip(cuts[::2], cuts[1::2], strict=False)]
     tokens = TOKENIZER.encode(text, prepend="<|bos|>")
-    found = Characters(spans).to_tokens(text, tokens, TOKENIZER.token_bytes)
+    found = Characters(spans).to_tokens(text, TOKENIZER.count_bytes(tokens))
     lengths = TOKENIZER.token_bytes[tokens]
     ends = np.cumsum(lengths)
     free = 0
@@ -257,7 +257,7 @@ def test_characters_that_overlap_or_lie_outside():
     tokens = TOKENIZER.encode("abc")
     for spans in ([(0, 2, 1), (1, 3, 2)], [(0, 4, 1)], [(1, 1, 1)], [(-1, 2, 1)]):
         with pytest.raises(ArgumentError, match="cannot be a span"):
-            Characters(spans).to_tokens("abc", tokens, TOKENIZER.token_bytes)
+            Characters(spans).to_tokens("abc", TOKENIZER.count_bytes(tokens))
 
 
 def test_names_say_nothing_of_where_files_lie(tmp_path):

@@ -52,7 +52,7 @@ def test_what_the_manifest_says(inputs, tmp_path):
     folder, _ = inputs
     prepare(folder, tmp_path / "store")
     store = tokenfeed.open(tmp_path / "store")
-    assert store.tokenizer == TOKENIZER.digest
+    assert store.tokenizer == TOKENIZER.identity() == f"{TOKENIZER.digest} bos={TOKENIZER.bos_id}"
     assert store.columns["tokens"].dtype == np.uint16
     assert list(store.splits) in (["train", "val"], ["train"])
     assert store.provenance["made_by"] == "tokenfeed prepare"
@@ -339,7 +339,7 @@ def test_a_tokenizer_by_its_path(inputs, tmp_path):
     folder, _ = inputs
     TOKENIZER.save(tmp_path / "tokenizer")
     prepare(folder, tmp_path / "store", tokenizer=tmp_path / "tokenizer")
-    assert tokenfeed.open(tmp_path / "store").tokenizer == TOKENIZER.digest
+    assert tokenfeed.open(tmp_path / "store").tokenizer == TOKENIZER.identity()
     with pytest.raises((FormatError, NotFoundError)):
         prepare(folder, tmp_path / "other", tokenizer=tmp_path / "nothing")
 
@@ -397,3 +397,26 @@ def test_a_run_whose_plan_was_changed_meanwhile_does_not_seal(inputs, tmp_path):
     shards = load_manifest(store).shards
     assert shards == load_manifest(tmp_path / "fresh").shards
     assert any(entry.name.startswith("000003-") for entry in shards)
+
+
+def test_other_separators_are_another_store(inputs, tmp_path):
+    """Stores of one vocabulary, one with BOS before documents and one with another token after them, were mixed."""
+    folder, _ = inputs
+    other = next(name for name in TOKENIZER.vocabulary.special_tokens if name != TOKENIZER.vocabulary.bos)
+    prepare(folder, tmp_path / "bos", val=None)
+    prepare(folder, tmp_path / "eos", val=None, eos=other)
+    prepare(folder, tmp_path / "none", val=None, separator=None)
+    prepare(folder, tmp_path / "same", val=None, bos=TOKENIZER.vocabulary.bos)
+    stores = {name: tokenfeed.open(tmp_path / name) for name in ("bos", "eos", "none", "same")}
+    assert stores["eos"].tokenizer == TOKENIZER.identity(eos=other)
+    assert stores["none"].tokenizer == TOKENIZER.identity(separator=None) == f"{TOKENIZER.digest} no-separator"
+    views = {name: store.windows(16) for name, store in stores.items()}
+    for name in ("eos", "none"):
+        told = r"begin or end with other tokens\. Prepare them with the same bos=.*allow_different_tokenizers=True"
+        with pytest.raises(ArgumentError, match=told):
+            tokenfeed.mix({"bos": (views["bos"], 1), "x": (views[name], 1)})
+        with pytest.raises(ArgumentError, match=r"cannot be one store.* the same bos=… and eos=…; or mix them"):
+            tokenfeed.combine([tmp_path / "bos", tmp_path / name], tmp_path / "all")
+        tokenfeed.mix({"bos": (views["bos"], 1), "x": (views[name], 1)}, allow_different_tokenizers=True)
+    tokenfeed.mix({"bos": (views["bos"], 1), "x": (views["same"], 1)})
+    tokenfeed.combine([tmp_path / "bos", tmp_path / "same"], tmp_path / "both")

@@ -70,13 +70,13 @@ def test_secrets_stay_out_of_sight():
     for shown in (str(folder), repr(folder), folder.path("manifest.json"), folder.identity, display(given)):
         assert not any(secret in shown for secret in ("pa%20ss", "user", "Signature"))
     assert folder.path("manifest.json") == "https://host:8443/data/store/manifest.json"
-    assert secret_of(folder.path("a/b.npy")) == ("user:pa%20ss", "X-Signature=abc&x=1", "")
+    assert secret_of(folder.path("a/b.npy")) == ("user:pa%20ss", "X-Signature=abc&x=1", (), "")
     assert secret_of("https://host:8443/data/other") == ("", "", "")
     assert secret_of("https://host:8443/data/store2") == ("", "", "")
     assert secret_of("http://host:8443/data/store/a") == ("", "", "")
     part = folder.resolve("../other")  # a store that this one consists of, on the same server
     assert part == "https://host:8443/data/other"
-    assert secret_of(part) == ("user:pa%20ss", "X-Signature=abc&x=1", "")
+    assert secret_of(part) == ("user:pa%20ss", "X-Signature=abc&x=1", (), "")
     assert secret_of(folder.resolve("https://elsewhere/other")) == ("", "", "")
 
 

@@ -60,7 +60,7 @@ def test_the_shared_files(monkeypatch, tmp_path):
         "secret_access_key": "y",
     }
     monkeypatch.setenv("AWS_PROFILE", "sso")
-    with pytest.raises(ArgumentError, match="export-credentials"):
+    with pytest.raises(ArgumentError, match="profile 'sso'"):
         s3_config()
 
 
@@ -75,7 +75,7 @@ def test_a_broken_shared_file_is_not_quoted(tmp_path):
 
 def test_an_emulator_of_google_storage(monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "localhost:4443")
-    assert gcs_config() == {"base_url": "http://localhost:4443", "skip_signature": True}
+    assert gcs_config()["base_url"] == "http://localhost:4443"
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 import tiktoken
 import tokenizers as library
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_vocabulary
 from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError
+from tokenfeed.text.tokenizer.byte_pairs import BYTE_CHARACTERS, NotBytePairsError, read_byte_pairs
+from tokenfeed.text.tokenizer.general import GeneralVocabulary
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary, find_pattern
-from tokenfeed.text.tokenizer.vocabulary_files import _byte_characters, read_ranks, read_vocabulary, write_vocabulary
+from tokenfeed.text.tokenizer.vocabulary_files import read_ranks, read_vocabulary, write_vocabulary
 
 BYTES = {bytes((byte,)): byte for byte in range(256)}
 
@@ -131,7 +135,7 @@ def test_a_bad_line_of_ranks_is_named(line, tmp_path):
 
 def hugging_face(**changes):
     """A `tokenizer.json` of the bytes, " a", "ab" and " ab"."""
-    characters = _byte_characters()
+    characters = BYTE_CHARACTERS
 
     def written(token):
         return "".join(characters[byte] for byte in token)
@@ -142,7 +146,7 @@ def hugging_face(**changes):
     fields = {
         "added_tokens": [{"id": 0, "content": "<|end|>", "special": True}],
         "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "model": {**model, **changes.pop("model", {})},
     }
     return {**fields, **changes}
@@ -159,11 +163,11 @@ def test_hugging_face(tmp_path):
         b" ab": 259,
     }
     assert vocabulary.pattern.endswith(r"|\s+(?!\S)|\s+")
-    split = {"type": "Split", "pattern": {"Regex": r"\p{L}+|."}, "behavior": "Isolated", "invert": False}
+    split = {"type": "Split", "pattern": {"Regex": r"\p{L}+|.|\n"}, "behavior": "Isolated", "invert": False}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
     sequence = {"type": "Sequence", "pretokenizers": [split, byte_level]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(hugging_face(pre_tokenizer=sequence)))
-    assert read_vocabulary(tmp_path).pattern == r"\p{L}+|."
+    assert read_vocabulary(tmp_path).pattern == r"\p{L}+|.|\n"
 
 
 @pytest.mark.parametrize(
@@ -215,10 +219,8 @@ def test_a_tokenizer_without_special_tokens_says_what_to_do():
 
 
 def test_a_folder_without_a_tokenizer_json_says_how_to_make_one(tmp_path):
-    (tmp_path / "tokenizer.model").write_bytes(b"")
-    with pytest.raises(
-        NotFoundError, match=r"transformers makes one of tokenizer.model: AutoTokenizer, save_pretrained"
-    ):
+    (tmp_path / "vocab.json").write_bytes(b"")
+    with pytest.raises(NotFoundError, match=r"transformers makes one of vocab.json: AutoTokenizer, save_pretrained"):
         Tokenizer.load(tmp_path)
 
 
@@ -234,30 +236,83 @@ def test_an_encoding_of_tiktoken():
     assert Tokenizer.from_tiktoken(encoding, bos="<s>").separators() == (5001, None)
 
 
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+
+
+def split_by(regex):
+    split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL]}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {"type": "Unigram"}}, "its model is 'Unigram'"),
         ({"model": {"byte_fallback": True}}, "byte_fallback"),
         ({"model": {"merges": ["Ġ a", "Ġa b", "a b"]}}, "makes token 258, after one that made token 259"),
         ({"model": {"merges": ["Ġ a", "a b"]}}, "no merge makes token 259"),
-        ({"model": {"merges": ["Ġ a", "a c"]}}, "makes no token"),
-        ({"model": {"merges": [["a"]]}}, "not a tokenizer"),
+        ({"model": {"merges": ["Ġ a", "a b", "Ġ ab"]}}, "is not what merging by rank leaves of token 259"),
+        ({"model": {"merges": ["Ġ a", "a b"], "ignore_merges": True}}, "token 259, b' ab', but merging by rank would"),
         ({"normalizer": {"type": "NFC"}}, "normalizer 'NFC'"),
         ({"pre_tokenizer": None}, "splits text by"),
         ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "a space before every text"),
-        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}}, "splits text by"),
+        ({"pre_tokenizer": BYTE_LEVEL}, "splits text by"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "splits text by"),
-        ({"added_tokens": [{"id": 0, "content": "   ", "special": False}]}, "white space"),
-        ({"added_tokens": [{"id": 0, "content": "<|end|>", "special": False}]}, "'<|end|>' is not special"),
-        ({"added_tokens": []}, "'<|end|>' is not|no merge makes token 0"),
-        ({"added_tokens": 5}, "not a tokenizer"),
+        ({"pre_tokenizer": split_by(r"\p{L}+|.")}, "may leave out characters"),
+        ({"pre_tokenizer": split_by(r"\S+|\s+(?=\S)")}, "may leave out characters"),
+        ({"added_tokens": [{"id": 0, "content": "   ", "special": False}]}, "'   ' is not special"),
+        ({"added_tokens": [{"id": 0, "content": "<|end|>", "special": False}]}, r"'<\|end\|>' is not special"),
+        ({"added_tokens": []}, "no merge makes token 0"),
     ],
 )
 def test_hugging_face_tokenizers_that_ranks_do_not_describe(changes, message, tmp_path):
+    fields = hugging_face(**changes)
+    special = {token["content"]: token["id"] for token in fields["added_tokens"] if token["special"]}
+    with pytest.raises(NotBytePairsError, match=message):
+        read_byte_pairs(fields, special, None, None)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(fields))
+    assert isinstance(read_vocabulary(tmp_path), GeneralVocabulary)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"type": "Unigram"}}, "library tokenizers cannot use"),
+        ({"model": {"merges": ["Ġ a", "a c"]}}, "library tokenizers cannot use"),
+        ({"model": {"merges": [["a"]]}}, "not a tokenizer"),
+        ({"added_tokens": 5}, "not a tokenizer"),
+    ],
+)
+def test_what_is_no_tokenizer_of_hugging_face(changes, message, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(hugging_face(**changes)))
-    with pytest.raises(FormatError, match=message):
-        read_vocabulary(tmp_path)
+    with pytest.raises(FormatError, match=message) as caught:
+        Tokenizer.load(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=30), st.lists(st.text("abc ", max_size=12)))
+def test_merges_are_accepted_only_if_ranks_make_the_same_tokens(pairs, texts):
+    """Any list of merges over three letters: what is accepted has the tokens of the library."""
+    written = ["a", "b", "c"]
+    merges: list[list[str]] = []
+    for left, right in pairs:
+        parts = [written[left % len(written)], written[right % len(written)]]
+        if "".join(parts) not in written and len("".join(parts)) < 7:
+            merges.append(parts)
+            written.append("".join(parts))
+    vocab = {character: number for number, character in enumerate(sorted(BYTE_CHARACTERS))}
+    vocab |= {token: 256 + number for number, token in enumerate(written[3:])}
+    model = {"type": "BPE", "vocab": vocab, "merges": merges}
+    fields = hugging_face() | {"model": model, "added_tokens": []}
+    try:
+        vocabulary = read_byte_pairs(fields, {}, None, None)
+    except NotBytePairsError as error:
+        event(str(error)[-40:])
+        return
+    event("accepted")
+    ours = Tokenizer(vocabulary, engine="tiktoken")
+    theirs = library.Tokenizer.from_str(json.dumps({"version": "1.0", **fields}))
+    for text in texts:
+        assert ours.encode(text).tolist() == theirs.encode(text).ids
 
 
 def test_hugging_face_made_by_its_own_library(tmp_path):

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from any_tokenizers import write
 from golden import GOLDEN, golden_tokenizer
 from tokenfeed.errors import ArgumentError
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.torch import evaluate_bpb
 
 RECORDED = json.loads((GOLDEN / "bpb.json").read_text())
@@ -120,3 +122,23 @@ dist.destroy_process_group()
         out, _ = rank.communicate(timeout=120)
         assert rank.returncode == 0
         assert float(out) == pytest.approx(RECORDED["bpb"], rel=1e-12)
+
+
+def test_spaces_that_a_tokenizer_puts_before_documents_are_no_bytes(tmp_path):
+    """As with SentencePiece: three documents of a text are three times its bytes, not one more for each."""
+    tokenizer = Tokenizer.load(write("llama", tmp_path))
+    texts = ["the same", " zukagidte Größe €", "x"]
+    tokens = torch.tensor(tokenizer.encode_batch(texts, prepend="<s>", append="</s>")[0].astype(np.int64))
+    batches = [(tokens[None, :-1], tokens[None, 1:])]
+
+    def loss(inputs, targets, loss_reduction):
+        return torch.ones(targets.shape)
+
+    num_bytes = sum(len(text.encode()) for text in texts)
+    counted = int((tokenizer.token_bytes[tokens[1:].numpy()] > 0).sum())
+    assert evaluate_bpb(loss, batches, 1, tokenizer) == pytest.approx(counted / (math.log(2) * num_bytes))
+    more = evaluate_bpb(loss, batches, 1, tokenizer.token_bytes)
+    assert more == pytest.approx(counted / (math.log(2) * (num_bytes + len(texts))))
+    golden = golden_tokenizer()
+    plain = [evaluate_bpb(fake_loss, recorded_batches(), 3, each) for each in (golden, golden.token_bytes)]
+    assert plain[0] == plain[1]

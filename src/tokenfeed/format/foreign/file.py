@@ -14,7 +14,7 @@ from tokenfeed.format.manifest import Column
 from tokenfeed.format.npy import check_dtype, descr_to_json
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.files import Part
-from tokenfeed.storage.local import reading
+from tokenfeed.storage.local import open_binary, reading
 from tokenfeed.types import Array, Bools, Ints
 
 __all__ = [
@@ -125,7 +125,7 @@ def check_size(path: Path, expected: int, why: str) -> None:
 
 def peek(path: Path, num_bytes: int) -> bytes:
     """The first `num_bytes` of a file, or all of it if it is shorter."""
-    with reading(str(path)), path.open("rb") as file:
+    with reading(str(path)), open_binary(path) as file:
         return file.read(num_bytes)
 
 
@@ -137,7 +137,7 @@ def read_at(path: Path, byte_start: int, num_bytes: int) -> bytes:
 def read_slices(path: Path, dtype: npt.DTypeLike, count: int, *, byte_start: int = 0) -> Iterator[tuple[int, Array]]:
     """(number of the first item, items) of successive slices of `SLICE_ITEMS`, in one sequential pass."""
     dtype = np.dtype(dtype)
-    with reading(str(path)), path.open("rb") as file:
+    with reading(str(path)), open_binary(path) as file:
         file.seek(byte_start)
         for first in range(0, count, SLICE_ITEMS):
             wanted = min(SLICE_ITEMS, count - first) * dtype.itemsize

@@ -22,7 +22,7 @@ from tokenfeed.format.foreign import file as access
 from tokenfeed.format.foreign.file import Boundaries, ForeignFile, check_size, is_file, peek, read_slices, whole, wrong
 from tokenfeed.format.npy import check_dtype, parse_header
 from tokenfeed.storage.files import Part
-from tokenfeed.storage.local import reading
+from tokenfeed.storage.local import open_binary, reading
 from tokenfeed.types import Ints
 
 __all__ = ["by_eos", "is_headed", "open_headed", "open_npy", "open_olmo", "open_raw"]
@@ -58,7 +58,7 @@ def open_olmo(path: Path, *, dtype: np.dtype[Any] | None, eos: int | None) -> Fo
 
 def open_npy(path: Path, *, dtype: np.dtype[Any] | None, eos: int | None) -> ForeignFile:
     """A one-dimensional little-endian array written by `numpy.save`. Reads the header."""
-    with reading(str(path)), path.open("rb") as file:
+    with reading(str(path)), open_binary(path) as file:
         stated, shape, byte_start = parse_header(file, str(path))
     if len(shape) != 1:
         raise wrong(path, "shape", expected="one dimension", found=shape, kind=FormatError)
@@ -176,7 +176,10 @@ def _parse(path: Path, num_items: int) -> Ints:
 def _rows(path: Path) -> Iterator[list[str]]:
     with reading(str(path)):
         try:
-            with gzip.open(path, "rt", encoding="utf-8", errors="replace", newline="") as file:
+            with (
+                open_binary(path) as stored,
+                gzip.open(stored, "rt", encoding="utf-8", errors="replace", newline="") as file,
+            ):
                 yield from csv.reader(iter(lambda: file.readline(_LONGEST_ROW), ""))
         except (gzip.BadGzipFile, EOFError, zlib.error, csv.Error) as error:
             raise CorruptionError(f"{path} is not valid CSV compressed with gzip: {error}") from error

@@ -13,6 +13,7 @@ from tokenfeed.errors import DependencyError, WorkerError
 from tokenfeed.preparation.documents import SliceMaker, Task, WorkerSetup
 from tokenfeed.preparation.engines import MAX_ATTEMPTS, Failure, TellTask, attempt
 from tokenfeed.preparation.records import Record
+from tokenfeed.storage.credentials import portable
 from tokenfeed.text.tokenizer.engines import available_cores
 
 __all__ = ["run_on_ray"]
@@ -45,7 +46,7 @@ def run_on_ray(
 
 def _run(ray: Any, workers: int | None, setup: WorkerSetup, tasks: Sequence[Task]) -> Generator[Record, None, None]:
     make = ray.remote(num_cpus=1, max_retries=MAX_ATTEMPTS - 1)(_make_slice)
-    shared = ray.put(setup)
+    shared = ray.put((setup, portable()))  # not by `runtime_env`, which Ray writes to its logs
     run = os.urandom(8).hex()
     waiting = iter(tasks)
     in_flight: dict[Any, Task] = {}
@@ -78,12 +79,16 @@ def _get(ray: Any, reference: Any, task: Task) -> Record:
     return result
 
 
-def _make_slice(run: str, setup: WorkerSetup, task: Task) -> Record | Failure:
-    """In a worker of the cluster."""
+def _make_slice(run: str, shared: tuple[WorkerSetup, dict[str, str | None]], task: Task) -> Record | Failure:
+    """In a worker of the cluster, with the driver's credentials."""
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    setup, variables = shared
 
     def get_maker() -> SliceMaker:
         if run not in _makers:
+            os.environ.update({name: value for name, value in variables.items() if value is not None})
+            for name in (name for name, value in variables.items() if value is None):
+                os.environ.pop(name, None)
             _makers.clear()
             _makers[run] = SliceMaker(setup)
         return _makers[run]

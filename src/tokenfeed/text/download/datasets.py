@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, quantity
-from tokenfeed.storage.address import clean, is_remote, parse, remember_token
+from tokenfeed.storage.address import clean, is_remote, parse, remember
 from tokenfeed.storage.failures import Failed, Failure, Kind
 from tokenfeed.text.sources.finding import Found, read_listing
 from tokenfeed.text.sources.splitting import named_split
@@ -216,7 +216,7 @@ def _token(url: str) -> str | None:
     token: str | None = _library().get_token()
     if token:
         endpoint, _, path = url.partition("/datasets/")
-        remember_token(f"{endpoint}/datasets/{'/'.join(path.split('/')[:2])}", token)
+        remember(f"{endpoint}/datasets/{'/'.join(path.split('/')[:2])}", {"authorization": f"Bearer {token}"})
     return token
 
 

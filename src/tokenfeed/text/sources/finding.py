@@ -139,6 +139,8 @@ def _expand(given: str, endings: tuple[str, ...], *, is_remote: bool) -> list[Fo
                 raise NotFoundError(f"{path / _LISTING} lists no file")
             return [_known(str(path / name), endings, split) for name, split in named]
         paths = [str(child) for child in path.iterdir() if child.is_file()]
+    elif path.exists():
+        raise NotFoundError(f"{text} is a pipe or a device, not a regular file. Write its content to a file first")
     elif not glob.has_magic(text):
         raise NotFoundError(f"there is no file or folder {text}")
     else:

@@ -141,6 +141,8 @@ class ParquetText:
 
         with reading(self.name):
             is_local = not self._file.is_remote
+            if is_local:
+                self._file.open().close()  # refuses what is no regular file; Arrow would wait for a pipe
             source = pa.OSFile(os.fsencode(self._file.path)) if is_local else pa.PythonFile(self._file.open(), "r")
         with contextlib.closing(source):
             stamp = self._file.stamp()  # once it is open, so that what is read is the file whose footer is known

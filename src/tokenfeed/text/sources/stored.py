@@ -5,11 +5,11 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 
 from tokenfeed.errors import CorruptionError, ReadError
 from tokenfeed.storage.address import clean, is_remote
-from tokenfeed.storage.local import reading
+from tokenfeed.storage.local import open_binary, open_regular, reading
 
 if TYPE_CHECKING:
     from tokenfeed.storage.fetcher import ObjectInfo
@@ -51,7 +51,7 @@ class StoredFile:
 
             return RemoteFile(self.name, self._remote())
         with reading(self.name):
-            return cast(io.RawIOBase, open(self.path, "rb", buffering=0))  # noqa: PTH123
+            return io.FileIO(open_regular(self.path))
 
     def stream(self) -> io.BufferedReader:
         """The file from front to back, decompressed. Where it is not compressed, it can seek."""
@@ -74,7 +74,7 @@ class StoredFile:
         if self.is_remote:
             info = self._remote()
             return hashlib.blake2b(f"{info.size} {info.version or ''}".encode(), digest_size=8).hexdigest()
-        with reading(self.name), open(self.path, "rb") as file:  # noqa: PTH123
+        with reading(self.name), open_binary(self.path) as file:
             size = os.fstat(file.fileno()).st_size
             data = (read or _read_ends)(file, size)
         return hashlib.blake2b(data + size.to_bytes(8, "little"), digest_size=8).hexdigest()

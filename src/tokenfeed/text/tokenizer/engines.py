@@ -24,7 +24,7 @@ from tokenfeed.text.tokenizer.automata import Automaton, compile_pattern
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 from tokenfeed.types import Array, Ints
 
-__all__ = ["ENGINES", "Encoded", "TokenizerEngine", "available_cores", "choose_engine", "make_engine"]
+__all__ = ["ENGINES", "Encoded", "TokenIds", "TokenizerEngine", "available_cores", "choose_engine", "make_engine"]
 
 ENGINES = ("tokenfeed", "tiktoken")
 
@@ -72,8 +72,7 @@ class TokenizerEngine(ABC):
     longest_run = 65_536
     """Characters after which `pieces.py` cuts a run, so that the engine takes no more than linear time and memory."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None  # kept between calls; a forked process starts its own
         self._pool_size, self._pool_process = 0, -1
 
@@ -120,7 +119,8 @@ class _Tiktoken(TokenizerEngine):
     def __init__(self, vocabulary: Vocabulary) -> None:
         import tiktoken
 
-        super().__init__(vocabulary)
+        super().__init__()
+        self._vocabulary = vocabulary
         try:
             self._encoding = tiktoken.Encoding(
                 "tokenfeed",
@@ -152,7 +152,7 @@ class _Tokenfeed(TokenizerEngine):
     longest_run = 1 << 24
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__(vocabulary)
+        super().__init__()
         automaton = compile_pattern(vocabulary.pattern)
         assert automaton is not None, "choose_engine checks it"
         self._arrays = _make_tables(vocabulary, automaton)  # the kernel has their addresses only

@@ -4,7 +4,7 @@ Splitting a million spaces overflows the stack of tiktoken's regular expressions
 engine's `longest_run` that are all white space, or all not, is cut every so many characters from its start, and the
 tokens of such a text are those of its pieces**: 65,536 for tiktoken, which then takes less than 70 ms for any run that
 we tried, and 2^24 for our own engine, whose memory this bounds. Texts with shorter runs are not cut, and their tokens
-equal those of tiktoken's `encode_ordinary`.
+equal those of tiktoken's `encode_ordinary`. The libraries of `general_engines.py` get every text whole.
 
 Lone surrogates, which UTF-8 cannot hold, are replaced by U+FFFD, and pairs of them are joined, as in tiktoken.
 """

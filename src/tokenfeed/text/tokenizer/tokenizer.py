@@ -1,9 +1,11 @@
 """`Tokenizer`: converts text to arrays of tokens and back."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,36 +13,58 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
 from tokenfeed.kernels.packing import NONE, surround
-from tokenfeed.text.tokenizer.engines import choose_engine, make_engine
+from tokenfeed.text.tokenizer.engines import TokenizerEngine, choose_engine, make_engine
+from tokenfeed.text.tokenizer.general import GeneralVocabulary
+from tokenfeed.text.tokenizer.general_engines import GeneralEngine, make_general_engine
+from tokenfeed.text.tokenizer.hub import find_on_hub
 from tokenfeed.text.tokenizer.pieces import encode_texts
 from tokenfeed.text.tokenizer.training import train_vocabulary
 from tokenfeed.text.tokenizer.vocabulary import NANOCHAT_SPECIAL_TOKENS, PATTERNS, Vocabulary, find_pattern
-from tokenfeed.text.tokenizer.vocabulary_files import PathLike, read_ranks, read_vocabulary, write_vocabulary
-from tokenfeed.types import Array, Ints
+from tokenfeed.text.tokenizer.vocabulary_files import (
+    AnyVocabulary,
+    PathLike,
+    read_ranks,
+    read_vocabulary,
+    write_vocabulary,
+)
+from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["Tokenizer"]
+__all__ = ["Tokenizer", "name_tokens"]
 
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 _NO_SPECIAL_TOKENS = "this tokenizer has no special tokens"
 _GET_SPECIAL_TOKENS = "Train one that has some (Tokenizer.train(…, special_tokens=['<|bos|>'])), or load another"
+
+
+def name_tokens(digest: str, bos: int | None, eos: int | None) -> str:
+    """`"0123456789abcdef bos=1 eos=2"`: a digest, and the ids before and after every document, if there are."""
+    around = [f"{role}={number}" for role, number in (("bos", bos), ("eos", eos)) if number is not None]
+    return " ".join((digest, *(around or ("no-separator",))))
 
 
 class Tokenizer:
     """A vocabulary and an engine that encodes with it.
 
-    Tokens are those of tiktoken's `encode_ordinary`, whatever the engine (but see `pieces.py` for runs of more than
-    2^24 characters, with tiktoken 65,536). Special tokens written out in a text are ordinary text. A tokenizer may be
-    shared by threads, pickled, and used after a fork.
+    For plain byte-level BPE, tokens are those of tiktoken's `encode_ordinary`, whatever the engine (but see `pieces.py`
+    for runs of more than 2^24 characters, with tiktoken 65,536). For any other kind, they are those of its own library,
+    tokenizers or sentencepiece, for the whole text. Special tokens written out in a text are ordinary text in every
+    case. A tokenizer may be shared by threads, pickled, and used after a fork.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, engine: str | None = None) -> None:
+    def __init__(self, vocabulary: AnyVocabulary, *, engine: str | None = None) -> None:
         self.vocabulary = vocabulary
-        self.engine_name = choose_engine(vocabulary, engine)
-        """Name of the engine: tokenfeed or tiktoken."""
+        self._engine: TokenizerEngine
+        if isinstance(vocabulary, Vocabulary):
+            self.engine_name = choose_engine(vocabulary, engine)
+            """Name of the engine: one of `ENGINES`, or the library of a tokenizer that is no plain byte-level BPE."""
+            self._engine = make_engine(vocabulary, self.engine_name)
+        else:
+            self._engine = make_general_engine(vocabulary, engine)
+            self.engine_name = vocabulary.library
         self.vocab_size = vocabulary.size
         """The largest id plus one."""
         self.dtype: np.dtype[Any] = np.dtype(np.uint16 if self.vocab_size <= 65_536 else np.uint32)
         """Narrowest dtype for tokens: uint16 for up to 65,536 tokens, else uint32."""
-        self._engine = make_engine(vocabulary, self.engine_name)
 
     @classmethod
     def train(
@@ -71,13 +95,46 @@ class Tokenizer:
     def load(
         cls, path: PathLike, *, bos: str | None = None, eos: str | None = None, engine: str | None = None
     ) -> "Tokenizer":
-        """Open a file written by `save`, a `tokenizer.json` of Hugging Face, or a folder that holds either.
+        """Open a tokenizer of any kind: a file, a folder that holds one, or `hf://owner/name[@revision]` of the hub.
+
+        Files are those of `save`, Hugging Face's `tokenizer.json`, SentencePiece's `tokenizer.model` and Mistral's
+        `tekken.json`. Plain byte-level BPE runs on our engines, anything else on its own library, which must be
+        installed: `pip install 'tokenfeed[tokenizers]'`.
 
         `bos` and `eos` name the special tokens that begin and end a document, where the file does not (Hugging Face's
         `tokenizer_config.json` beside it counts), or where others are wanted.
         """
+        if isinstance(path, str) and path.startswith("hf://"):
+            path = find_on_hub(path)
         vocabulary = read_vocabulary(path, bos=bos, eos=eos)
-        return cls(replace(vocabulary, bos=bos or vocabulary.bos, eos=eos or vocabulary.eos), engine=engine)
+        vocabulary = replace(vocabulary, bos=bos or vocabulary.bos, eos=eos or vocabulary.eos)
+        try:
+            return cls(vocabulary, engine=engine)
+        except (FormatError, ArgumentError) as error:
+            if isinstance(error, ArgumentError) and engine is not None:
+                raise  # the caller's choice, not the file, may be what is wrong
+            raise FormatError(f"{path}: {error}") from error
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: PathLike,
+        *,
+        revision: str | None = None,
+        bos: str | None = None,
+        eos: str | None = None,
+        engine: str | None = None,
+    ) -> "Tokenizer":
+        """Open the tokenizer of a model: a local folder, else the repository `owner/name` of the Hugging Face hub.
+
+        The hub needs huggingface_hub (`pip install 'tokenfeed[hub]'`), which keeps what it fetched in its own cache and
+        uses the token of `hf auth login` or HF_TOKEN. Only files of tokenizers are fetched.
+        """
+        is_local = Path(name).exists()
+        if is_local and revision is not None:
+            raise ArgumentError(f"revision is {revision!r}, but {name} is a local folder; leave one of them out")
+        where = name if is_local else find_on_hub(f"hf://{name}" + (f"@{revision}" if revision else ""))
+        return cls.load(where, bos=bos, eos=eos, engine=engine)
 
     @classmethod
     def of(cls, given: "Tokenizer | PathLike") -> "Tokenizer":
@@ -92,6 +149,8 @@ class Tokenizer:
             advice = "wrap it: tokenfeed.Tokenizer.from_tiktoken(encoding, bos='<|endoftext|>')"
         elif kind.startswith(("transformers.", "tokenizers.")):
             advice = "save it to a folder (save_pretrained), and pass the folder: tokenfeed.Tokenizer.load(folder)"
+        elif kind.startswith("sentencepiece."):
+            advice = "pass the path of its .model file"
         raise ArgumentError(f"tokenizer is a {kind}; {advice}")
 
     @classmethod
@@ -169,14 +228,24 @@ class Tokenizer:
         return self.encode_batch([text], threads=1, prepend=prepend, append=append)[0]
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of these tokens; special tokens appear by name, and bytes that are not UTF-8 become U+FFFD."""
-        return self.decode_bytes(ids).decode("utf8", "replace")
+        """The text of these tokens; special tokens appear by name, and bytes that are not UTF-8 become U+FFFD.
+
+        A tokenizer that is no plain byte-level BPE decodes by its own library. Where it changes a text before it
+        encodes it (lower case, no accents), the changed text comes back.
+        """
+        found = self._find(ids)
+        if isinstance(self._engine, GeneralEngine):
+            return self._engine.decode(np.atleast_1d(np.asarray(ids)).tolist())
+        return b"".join(found).decode("utf8", "replace")
 
     def decode_bytes(self, ids: npt.ArrayLike) -> bytes:
-        """The bytes of these tokens."""
+        """The bytes of these tokens, one after the other, as `token_bytes` counts them."""
+        return b"".join(self._find(ids))
+
+    def _find(self, ids: npt.ArrayLike) -> list[bytes]:
         numbers = np.atleast_1d(np.asarray(ids))
         if numbers.size == 0:
-            return b""
+            return []
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise ArgumentError(f"ids has shape {numbers.shape} and dtype {numbers.dtype}; expected a row of integers")
         tokens = self.vocabulary.tokens
@@ -185,21 +254,67 @@ class Tokenizer:
         if len(known) < len(found):
             missing = numbers[found.index(None)]
             raise ArgumentError(f"no token has id {missing}; ids go from 0 to {len(tokens) - 1}")
-        return b"".join(known)
+        return known
 
-    def save(self, path: PathLike) -> None:
-        """Write the vocabulary as JSON: to `path` if it ends in `.json`, else into that folder."""
-        write_vocabulary(self.vocabulary, path)
+    def save(self, path: PathLike, *, overwrite: bool = False) -> None:
+        """Write the tokenizer as JSON: to `path` if it ends in `.json`, else into that folder.
+
+        If another one is there, it is replaced only with `overwrite=True`.
+        """
+        write_vocabulary(self.vocabulary, path, overwrite=overwrite)
 
     @property
     def token_bytes(self) -> npt.NDArray[np.int32]:
-        """Number of bytes of text each token stands for, 0 for special tokens: the divisor of bits per byte."""
+        """Number of bytes of text each token stands for, 0 for special tokens: the divisor of bits per byte.
+
+        They are bytes of the text as the tokenizer sees it: after its normalizer, if it has one, and for WordPiece
+        without white space, which it drops. Where it puts a space before every text (SentencePiece, see `adds_space`),
+        the first token of a document counts that space too; `count_bytes` and `torch.evaluate_bpb` leave it out.
+        """
         return self.vocabulary.token_bytes
 
     @property
+    def adds_space(self) -> bool:
+        """Whether a space is put before every text, as SentencePiece does."""
+        return isinstance(self.vocabulary, GeneralVocabulary) and self.vocabulary.adds_space
+
+    @cached_property
+    def edges(self) -> tuple[Bools, Bools]:
+        """Which tokens end a text, so that another begins after them (special ones), and which begin with a space that
+        is not the text's own if they begin a text. Arrays over all ids; the second is False where none is added."""
+        ends, spaces = np.zeros(self.vocab_size, np.bool_), np.zeros(self.vocab_size, np.bool_)
+        special = set(self.vocabulary.special_tokens.values())
+        if isinstance(self.vocabulary, GeneralVocabulary):
+            special.discard(-1 if self.vocabulary.unknown is None else self.vocabulary.unknown)
+        ends[sorted(special)] = True
+        if self.adds_space:
+            spaces[:] = [token is not None and token.startswith(b" ") for token in self.vocabulary.tokens]
+        return ends, spaces & ~ends
+
+    def count_bytes(self, ids: npt.ArrayLike) -> Ints:
+        """Bytes of text that each of these tokens stands for where it is: documents, and special tokens around them.
+
+        As `token_bytes`, less the space that was put before each document. The sum is the size of the texts in UTF-8
+        wherever the tokenizer changes nothing else in them.
+        """
+        tokens = np.atleast_1d(np.asarray(ids, np.int64))
+        ends, spaces = self.edges
+        begins = np.concatenate(([True], ends[tokens[:-1]]))[: len(tokens)]
+        return self.token_bytes[tokens].astype(np.int64) - (begins & spaces[tokens])
+
+    @property
     def digest(self) -> str:
-        """16 hexadecimal digits, equal for vocabularies with equal ranks, pattern and special tokens."""
+        """16 hexadecimal digits, equal for tokenizers that give every text the same tokens, with equal special tokens.
+
+        For byte-level BPE: equal ranks, pattern and special tokens; for others: an equal definition.
+        """
         return self.vocabulary.digest
+
+    @property
+    def pattern(self) -> str | None:
+        """Regular expression by which a text is split; None where there is more to it, so that no part of a text can be
+        encoded on its own."""
+        return self.vocabulary.pattern if isinstance(self.vocabulary, Vocabulary) else None
 
     @property
     def bos_id(self) -> int:
@@ -213,6 +328,16 @@ class Tokenizer:
                 f"of {list(self.vocabulary.special_tokens)}"
             )
         return self.vocabulary.special_tokens[name]
+
+    @property
+    def eos_id(self) -> int:
+        """Id of the token that ends a document."""
+        if self.vocabulary.eos is None:
+            raise MissingError(
+                "this tokenizer does not say which token ends a document; open it with Tokenizer.load(…, eos=…), one "
+                f"of {list(self.vocabulary.special_tokens)}"
+            )
+        return self.vocabulary.special_tokens[self.vocabulary.eos]
 
     def separators(
         self, bos: str | None = None, eos: str | None = None, separator: str | None = "auto"
@@ -242,6 +367,23 @@ class Tokenizer:
             "eos=… (--eos) after; or say separator=None (--no-separator)"
         )
 
+    def identity(self, bos: str | None = None, eos: str | None = None, separator: str | None = "auto") -> str:
+        """What `prepare` with these separators records in a store: the digest, and the tokens around documents.
+
+        Give it to a `Writer` of your own (`tokenizer=`) whose documents have them: stores that differ in it are not
+        mixed or combined.
+        """
+        return name_tokens(self.digest, *self.separators(bos, eos, separator))
+
+    def check_made(self, recorded: str | None, what: str) -> None:
+        """Refuse tokens of another tokenizer. `recorded` is `Store.tokenizer`; no digest in it says nothing."""
+        digest = (recorded or "").partition(" ")[0]
+        if _DIGEST.fullmatch(digest) and digest != self.digest:
+            raise ArgumentError(
+                f"{what} was made with another tokenizer: its digest is {digest}, that of this one {self.digest}. The "
+                "text would be nonsense; name the tokenizer that made it"
+            )
+
     def special_id(self, name: str) -> int:
         """Id of a special token."""
         known = self.vocabulary.special_tokens
@@ -253,10 +395,10 @@ class Tokenizer:
         return partial(Tokenizer, engine=self.engine_name), (self.vocabulary,)
 
     def __repr__(self) -> str:
-        names = {regex: name for name, regex in PATTERNS.items()}
-        pattern = names.get(self.vocabulary.pattern, "own")
+        names: dict[str | None, str] = {regex: name for name, regex in PATTERNS.items()}
+        kind = "" if self.pattern is None else f" {names.get(self.pattern, 'own')} pattern,"
         return (
-            f"Tokenizer({self.vocab_size:,} tokens, {pattern} pattern, bos {self.vocabulary.bos!r}, "
+            f"Tokenizer({self.vocab_size:,} tokens,{kind} bos {self.vocabulary.bos!r}, "
             f"eos {self.vocabulary.eos!r}, engine {self.engine_name})"
         )
 

@@ -1,65 +1,86 @@
-"""Vocabularies in files: our own format, tiktoken's rank files, and Hugging Face's `tokenizer.json`.
+"""Vocabularies in files: our own format, tiktoken's, Hugging Face's, SentencePiece's and Mistral's.
 
 Our format is JSON, one token per line:
 
 {
 "format": "tokenfeed-tokenizer", "version": 1,
-"pattern": "…", "special_tokens": {"<|bos|>": 32759}, "bos": "<|bos|>", "eos": null,
-"ranks": ["AA==", …]       bytes of tokens 0, 1, … in base64; null for an id without an ordinary token
+"special_tokens": {"<|bos|>": 32759}, "bos": "<|bos|>", "eos": null,
+"pattern": "…", "ranks": ["AA==", …]   bytes of tokens 0, 1, … in base64; null for an id without an ordinary token
 }
+
+For a tokenizer that ranks do not describe, the last line is
+
+"library": "tokenizers", "definition": {…}     the fields of a tokenizer.json; for sentencepiece, its model in base64
 """
 
 import base64
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.storage.local import read_bytes, reading, replace_bytes, writing
+from tokenfeed.text.tokenizer.byte_pairs import NotBytePairsError, read_byte_pairs
+from tokenfeed.text.tokenizer.general import GeneralVocabulary, read_definition, read_model, vocab_of
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
-__all__ = ["check_place", "read_ranks", "read_vocabulary", "write_vocabulary"]
+__all__ = ["AnyVocabulary", "check_place", "read_ranks", "read_vocabulary", "write_vocabulary"]
 
 PathLike = str | os.PathLike[str]
+AnyVocabulary = Vocabulary | GeneralVocabulary
 _NAME = "tokenizer.json"
+_NAMES = (_NAME, "tekken.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+"""Files of a folder that may be its tokenizer; the first that is there is it."""
 _LISTED = 20
 _FORMAT = "tokenfeed-tokenizer"
-_OF_TOKENIZERS = ("tokenizer", "special_tokens_map.", "added_tokens.", "vocab.", "merges.", ".")
+_OF_TOKENIZERS = ("tokenizer", "special_tokens_map.", "added_tokens.", "vocab.", "merges.", "tekken", ".")
 """How names of files begin that a folder of a tokenizer may hold."""
-# The default pattern of the ByteLevel pre-tokenizer.
-_BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+"""An entry of `added_tokens` in a `tokenizer.json`, but for its id and content."""
+_TEKKEN_SPECIAL = (
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
+    *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
+    *("[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
+)
+"""Special tokens of tekken files that list none, which older ones do not."""
 
 
-def read_vocabulary(path: PathLike, *, bos: str | None = None, eos: str | None = None) -> Vocabulary:
-    """Read our own format or Hugging Face's, from a file or from the `tokenizer.json` in a folder.
+def read_vocabulary(path: PathLike, *, bos: str | None = None, eos: str | None = None) -> AnyVocabulary:
+    """Read a tokenizer from a file, or from a folder that holds one.
 
     Hugging Face says in a `tokenizer_config.json` beside it which tokens are BOS and EOS; that is not asked where
     the caller has a `bos` or `eos` of its own.
     """
     file = Path(path)
     if file.is_dir():
-        file /= _NAME
+        file /= next((name for name in _NAMES if (file / name).exists()), _NAME)
     if not file.exists():
-        others = [name for name in ("tokenizer.model", "vocab.json") if (file.parent / name).exists()]
+        others = [name for name in ("vocab.json", "vocab.txt") if (file.parent / name).exists()]
         advice = f" (transformers makes one of {others[0]}: AutoTokenizer, save_pretrained)" if others else ""
         raise NotFoundError(f"there is no tokenizer at {path}: {file} does not exist{advice}")
-    fields = _read_object(file, ". If it is a rank file of tiktoken, use Tokenizer.from_ranks")
+    given = {"bos": bos, "eos": eos}
     try:
+        if file.suffix == ".model":
+            return _from_sentencepiece(file, read_bytes(file), given)
+        fields = _read_object(file, ". If it is a rank file of tiktoken, use Tokenizer.from_ranks")
         if fields.get("format") == _FORMAT:
             return _from_fields(fields)
         if "model" in fields:
-            beside = file.with_name("tokenizer_config.json")
-            config = _read_object(beside) if beside.exists() else {}
-            replaced = {key for key, name in (("bos_token", bos), ("eos_token", eos)) if name is not None}
-            return _from_hugging_face(fields, {key: config[key] for key in config.keys() - replaced})
+            return _from_hugging_face(file, fields, given)
+        if "config" in fields and "vocab" in fields:
+            return _from_tekken(fields)
     except (ArgumentError, FormatError) as error:
-        raise FormatError(f"{file}: {error}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise (error if str(file) in str(error) else FormatError(f"{file}: {error}")) from error
+    except (AttributeError, KeyError, TypeError, ValueError, LookupError) as error:
         raise FormatError(f"{file} is not a tokenizer: {type(error).__name__} {error}") from error
-    raise FormatError(f'{file} is not a tokenizer of tokenfeed (no "format") or of Hugging Face (no "model")')
+    raise FormatError(
+        f'{file} is not a tokenizer of tokenfeed (no "format"), of Hugging Face (no "model") or of Mistral (no '
+        '"config" and "vocab")'
+    )
 
 
 def _read_object(file: Path, advice: str = "") -> dict[str, Any]:
@@ -91,24 +112,38 @@ def _file_at(path: PathLike) -> Path:
     return Path(path) if Path(path).suffix == ".json" else Path(path) / _NAME
 
 
-def write_vocabulary(vocabulary: Vocabulary, path: PathLike) -> Path:
-    """Write our own format atomically: to `path` if it ends in `.json`, else into that folder. Returns the file."""
+def write_vocabulary(vocabulary: AnyVocabulary, path: PathLike, *, overwrite: bool = False) -> Path:
+    """Write our own format atomically: to `path` if it ends in `.json`, else into that folder. Returns the file.
+
+    Another tokenizer, or anything else that is there, is replaced only with `overwrite`.
+    """
     file = _file_at(path)
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    ranks: list[str | None] = [None] * (max(vocabulary.ranks.values()) + 1)
-    for token, rank in vocabulary.ranks.items():
-        ranks[rank] = base64.b64encode(token).decode()
-    fields = {
+    fields: dict[str, Any] = {
         "format": _FORMAT,
         "version": 1,
-        "pattern": vocabulary.pattern,
         "special_tokens": dict(vocabulary.special_tokens),
         "bos": vocabulary.bos,
         "eos": vocabulary.eos,
-        "ranks": ranks,
     }
-    replace_bytes(file, (json.dumps(fields, indent=0) + "\n").encode())
+    if isinstance(vocabulary, Vocabulary):
+        ranks: list[str | None] = [None] * (max(vocabulary.ranks.values()) + 1)
+        for token, rank in vocabulary.ranks.items():
+            ranks[rank] = base64.b64encode(token).decode()
+        fields |= {"pattern": vocabulary.pattern, "ranks": ranks}
+    else:
+        is_json, data = vocabulary.library == "tokenizers", vocabulary.definition
+        definition = json.loads(data) if is_json else base64.b64encode(data).decode()
+        fields |= {"library": vocabulary.library, "definition": definition}
+    written = (json.dumps(fields, indent=0) + "\n").encode()
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and not overwrite:
+        if read_bytes(file) == written:
+            return file
+        raise ArgumentError(
+            f"{file} exists already, and is not this tokenizer. Choose another place, or replace it with overwrite=True"
+        )
+    replace_bytes(file, written)
     return file
 
 
@@ -132,10 +167,13 @@ def read_ranks(path: PathLike) -> dict[bytes, int]:
     return ranks
 
 
-def _from_fields(fields: dict[str, Any]) -> Vocabulary:
+def _from_fields(fields: dict[str, Any]) -> AnyVocabulary:
     if fields.get("version") != 1:
         raise FormatError(f"version is {fields.get('version')!r}; this version of tokenfeed reads version 1")
-    pattern, special_tokens, bos, tokens = (fields.get(key) for key in ("pattern", "special_tokens", "bos", "ranks"))
+    special_tokens, bos, eos = (fields.get(key) for key in ("special_tokens", "bos", "eos"))
+    if "library" in fields:
+        return _from_library(fields["library"], fields["definition"], special_tokens, bos, eos)
+    pattern, tokens = fields.get("pattern"), fields.get("ranks")
     if not isinstance(pattern, str) or not isinstance(special_tokens, dict) or not isinstance(tokens, list):
         raise FormatError("expected pattern (text), special_tokens (an object) and ranks (a list)")
     ranks: dict[bytes, int] = {}
@@ -149,109 +187,130 @@ def _from_fields(fields: dict[str, Any]) -> Vocabulary:
         if decoded in ranks:
             raise FormatError(f"tokens {ranks[decoded]} and {rank} are both {decoded!r}")
         ranks[decoded] = rank
-    return Vocabulary(ranks, pattern, special_tokens, bos, fields.get("eos"))
+    return Vocabulary(ranks, pattern, special_tokens, bos, eos)
 
 
-def _from_hugging_face(fields: dict[str, Any], config: dict[str, Any]) -> Vocabulary:
-    """The vocabulary of a parsed `tokenizer.json` and its configuration. Added tokens become special tokens."""
-    model = fields["model"]
-    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
-        kind = model.get("type") if isinstance(model, dict) else model
-        raise _refused(f"its model is {kind!r}, not BPE")
-    for key in ("byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(key):
-            raise _refused(f"its model has {key} = {model[key]!r}")
-    normalizer = fields.get("normalizer")
-    if normalizer is not None:
-        kind = normalizer.get("type") if isinstance(normalizer, dict) else normalizer
-        raise _refused(f"it changes the text first (normalizer {kind!r})")
-    added = fields.get("added_tokens") or []
-    special_tokens = {token["content"]: token["id"] for token in added}
-    if blank := [token for token in special_tokens if not token.strip()]:  # GPT-NeoX has runs of spaces
-        raise _refused(f"added token {blank[0]!r} is white space, which occurs in ordinary text")
-    if plain := [token["content"] for token in added if token.get("special") is False]:
-        raise _refused(
-            f"added token {plain[0]!r} is not special, so it would be one token wherever a text has these characters. "
-            'If it should be ordinary text there, mark it "special": true in the file'
-        )
-    byte_of = {character: byte for byte, character in enumerate(_byte_characters())}
+def _from_library(library: Any, definition: Any, special_tokens: Any, bos: Any, eos: Any) -> GeneralVocabulary:
+    if library == "tokenizers":
+        return read_definition(definition, special_tokens, bos, eos)
+    if library == "sentencepiece":
+        return replace(read_model(base64.b64decode(definition, validate=True), special_tokens), bos=bos, eos=eos)
+    raise FormatError(f"library is {library!r}; expected tokenizers or sentencepiece")
+
+
+def _from_hugging_face(file: Path, fields: dict[str, Any], given: Mapping[str, str | None]) -> AnyVocabulary:
+    """The vocabulary of a parsed `tokenizer.json`, by ranks if they describe it. `given`: the caller's BOS and EOS."""
+    config = _read_config(file)
+    if not isinstance(fields["model"], dict):
+        raise FormatError(f"its model is {fields['model']!r:.80}; expected an object")
+    listed = {token["content"]: token for token in fields.get("added_tokens") or []}
+    for number, token in (config.get("added_tokens_decoder") or {}).items():
+        listed.setdefault(token["content"], {**_ADDED, **token, "id": int(number)})
+    words = vocab_of(fields["model"])
+    roles = _roles(config, given)
+    for name in filter(None, roles.values()):
+        if name in listed or name in words:  # special, because it has a role, whatever the list says
+            listed[name] = {**_ADDED, "id": words.get(name), "content": name, **listed.get(name, {}), "special": True}
+    special = {name: token["id"] for name, token in listed.items() if token.get("special") is not False}
+    if blank := [name for name in special if not name.strip()]:
+        raise FormatError(f"special token {blank[0]!r} is white space, which occurs in ordinary text")
+    roles = _check_roles(roles, special, given)
+    fields = {**fields, "added_tokens": sorted(listed.values(), key=lambda token: token["id"])}
+    try:
+        return read_byte_pairs(fields, special, **roles)
+    except NotBytePairsError:
+        return read_definition(fields, special, **roles)
+
+
+def _from_sentencepiece(file: Path, data: bytes, given: Mapping[str, str | None]) -> GeneralVocabulary:
+    config = _read_config(file)
+    added: dict[str, int] = {}
+    for number, token in (config.get("added_tokens_decoder") or {}).items():
+        if token.get("special") is False:
+            raise FormatError(
+                f"tokenizer_config.json adds token {token['content']!r}, which is not special, and the model does not "
+                "know it. Use the tokenizer.json of this tokenizer (transformers makes one: save_pretrained)"
+            )
+        added[token["content"]] = int(number)
+    plain = read_model(data, added)
+    roles = _check_roles(_roles(config, given), plain.special_tokens, given)
+    own_bos = None if _ends_only(config) else plain.bos
+    return replace(plain, bos=roles["bos"] or own_bos, eos=roles["eos"] or plain.eos)
+
+
+def _from_tekken(fields: dict[str, Any]) -> Vocabulary:
+    """Mistral's: ranks of tiktoken after the special tokens, which have the first ids.
+
+    {"config": {"pattern": …, "default_vocab_size": 131072, "default_num_special_tokens": 1000, "version": "v3"},
+     "vocab": [{"rank": 0, "token_bytes": "AA==", "token_str": …}, …],
+     "special_tokens": [{"rank": 1, "token_str": "<s>"}, …]}
+
+    The vocabulary may have more tokens than are used. Special tokens without a name are called <SPECIAL_20> and so on.
+    """
+    config = fields["config"]
+    num_special, size = config["default_num_special_tokens"], config["default_vocab_size"]
+    listed = fields.get("special_tokens")
+    named = {one["rank"]: one["token_str"] for one in listed} if listed else dict(enumerate(_TEKKEN_SPECIAL))
+    if len(named) > num_special or set(named) != set(range(len(named))):
+        raise FormatError(f"special_tokens has ranks {sorted(named)[:20]}; expected 0 to at most {num_special - 1}")
+    special = {named.get(number, f"<SPECIAL_{number}>"): number for number in range(num_special)}
+    if len(special) < num_special:
+        raise FormatError("special_tokens names a token twice")
     ranks: dict[bytes, int] = {}
-    for text, number in model["vocab"].items():
-        if text in special_tokens:
+    for one in fields["vocab"]:
+        token, rank = base64.b64decode(one["token_bytes"], validate=True), one["rank"]
+        if rank >= size - num_special:
             continue
-        try:
-            ranks[bytes(byte_of[character] for character in text)] = number
-        except KeyError as error:
-            raise _refused(f"token {text!r} is not written in byte-level characters") from error
-    _check_merges(model, byte_of, ranks)
-    named = [config.get(key) for key in ("bos_token", "eos_token")]
-    bos, eos = (name.get("content") if isinstance(name, dict) else name for name in named)
-    if config.get("add_eos_token") and not config.get("add_bos_token", True):
-        bos = None  # it would end documents, and not begin them
+        if token in ranks:
+            raise FormatError(f"tokens {ranks[token] - num_special} and {rank} are both {token!r}")
+        ranks[token] = num_special + rank
+    if sorted(ranks.values()) != list(range(num_special, size)):
+        raise FormatError(f"vocab has {len(ranks)} of the {size - num_special} ranks from 0 on that it should have")
+    bos, eos = (name if name in special else None for name in ("<s>", "</s>"))
+    return Vocabulary(ranks, config["pattern"], special, bos, eos)
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """`tokenizer_config.json` beside a file; BOS and EOS may be in the older `special_tokens_map.json`."""
+    beside = [file.with_name(name) for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    config: dict[str, Any] = {}
+    for one in beside:
+        if one.exists():
+            config |= _read_object(one)
+    return config
+
+
+def _roles(config: Mapping[str, Any], given: Mapping[str, str | None]) -> dict[str, str | None]:
+    """BOS and EOS: the caller's, else those that the configuration names."""
+    named = {role: config.get(f"{role}_token") for role in ("bos", "eos")}
+    roles = {role: name.get("content") if isinstance(name, dict) else name for role, name in named.items()}
+    if _ends_only(config):
+        roles["bos"] = None
+    return {role: given[role] or name for role, name in roles.items()}
+
+
+def _ends_only(config: Mapping[str, Any]) -> bool:
+    """Whether it would end documents, and not begin them."""
+    return bool(config.get("add_eos_token") and not config.get("add_bos_token", True))
+
+
+def _check_roles(
+    roles: Mapping[str, str | None], special: Mapping[str, int], given: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    """Refuse names of the configuration that there are no tokens of; leave out such of the caller, which come later."""
     unknown = [
-        f"{key} {name!r}"
-        for key, name in (("bos_token", bos), ("eos_token", eos))
-        if name is not None and name not in special_tokens
+        f"{role}_token {name!r}"
+        for role, name in roles.items()
+        if name is not None and name not in special and given[role] is None
     ]
     if unknown:
         raise FormatError(
-            f"tokenizer_config.json names {' and '.join(unknown)}, not among the added tokens of tokenizer.json: "
-            f"{_list_some(special_tokens)}. Correct either file, or name others: Tokenizer.load(…, bos=…, eos=…)"
+            f"tokenizer_config.json names {' and '.join(unknown)}, not among its special tokens: "
+            f"{_list_some(special)}. Correct either file, or name others: Tokenizer.load(…, bos=…, eos=…)"
         )
-    return Vocabulary(ranks, _pattern(fields.get("pre_tokenizer")), special_tokens, bos, eos)
+    return {role: name if name in special else None for role, name in roles.items()}
 
 
 def _list_some(names: Iterable[str]) -> str:
     first = list(islice(names, _LISTED + 1))
     return ", ".join(map(repr, first[:_LISTED])) + (", …" if first[_LISTED:] else "") if first else "there are none"
-
-
-def _pattern(pre_tokenizer: Any) -> str:
-    """The regular expression of `ByteLevel`, or of `Sequence([Split(…), ByteLevel(use_regex=False)])`."""
-    described = pre_tokenizer if isinstance(pre_tokenizer, dict) else {}
-    steps = described.get("pretokenizers", []) if described.get("type") == "Sequence" else [described]
-    kinds = [step.get("type") for step in steps]
-    if kinds in (["ByteLevel"], ["Split", "ByteLevel"]):
-        byte_level = steps[-1]
-        if byte_level.get("add_prefix_space", True):
-            raise _refused("it puts a space before every text (add_prefix_space)")
-        uses_regex = byte_level.get("use_regex", True)
-        if len(steps) == 1 and uses_regex:
-            return _BYTE_LEVEL
-        if len(steps) == 2 and not uses_regex:
-            split = steps[0]
-            regex = split.get("pattern", {}).get("Regex")
-            if isinstance(regex, str) and split.get("behavior") == "Isolated" and not split.get("invert"):
-                return regex
-    raise _refused(f"it splits text by {kinds}, expected ByteLevel, or one isolating regular expression and ByteLevel")
-
-
-def _check_merges(model: dict[str, Any], byte_of: dict[str, int], ranks: dict[bytes, int]) -> None:
-    """Check that the merges make every token in the order of ids, so that the id of a token is its rank."""
-    made: set[int] = set()
-    last = -1
-    for number, merge in enumerate(model.get("merges", [])):
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
-        try:
-            rank = ranks[bytes(byte_of[character] for character in left + right)]
-        except KeyError as error:
-            raise _refused(f"merge {number} ({left} {right}) makes no token of the vocabulary") from error
-        if rank < last:
-            raise _refused(f"merge {number} ({left} {right}) makes token {rank}, after one that made token {last}")
-        made.add(rank)
-        last = rank
-    # With ignore_merges a piece that is a token is kept whole, as in tiktoken.
-    unmade = [token for token, rank in ranks.items() if len(token) > 1 and rank not in made]
-    if unmade and not model.get("ignore_merges"):
-        raise _refused(f"no merge makes token {ranks[unmade[0]]}, {unmade[0]!r}")
-
-
-def _byte_characters() -> list[str]:
-    """The character that GPT-2's vocabulary files use for each byte: the byte itself if it is printable."""
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    others = iter(range(256, 512))
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
-
-
-def _refused(why: str) -> FormatError:
-    return FormatError(f"this tokenizer cannot be used, because ranks alone do not describe it: {why}")

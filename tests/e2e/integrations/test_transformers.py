@@ -1,0 +1,238 @@
+"""The real Trainer of transformers and SFTTrainer of TRL: a resumed run has the samples of one that was not stopped."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tokenfeed
+from tokenfeed.errors import ArgumentError, StateError
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+pytest.importorskip("trl", reason="trl is not installed: pip install trl")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainingArguments  # noqa: E402
+
+from tokenfeed.integrations.transformers import Samples, Trainer, as_inputs  # noqa: E402
+
+LENGTH, VOCABULARY = 15, 100
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("transformers") / "store"
+    rng = np.random.default_rng(0)
+    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, spans={"documents": "json"}, sync=False) as writer:
+        for number in range(40):
+            writer.append({"tokens": rng.integers(0, VOCABULARY, rng.integers(5, 40))}, documents=number)
+    store = tokenfeed.open(path)
+    store.pack(LENGTH)
+    return store
+
+
+@pytest.fixture(autouse=True)
+def on_the_processor(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def make_model():
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=LENGTH + 1, **shape))
+
+
+def settings(folder, **changes):
+    options = {"per_device_train_batch_size": 3, "max_steps": 24, "save_steps": 5, "gradient_accumulation_steps": 2}
+    quiet = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "logging_steps": 1000}
+    return {"output_dir": str(folder), **options, **quiet, **changes}
+
+
+def recording(kind):
+    class Recording(kind):
+        seen = None
+
+        def training_step(self, model, inputs, *arguments, **more):
+            loss = super().training_step(model, inputs, *arguments, **more)
+            self.seen = [*(self.seen or []), (inputs["input_ids"].tolist(), float(loss))]
+            return loss
+
+    return Recording
+
+
+def train(folder, data, *, resume=None, **changes):
+    trainer = recording(Trainer)(model=make_model(), args=TrainingArguments(**settings(folder, **changes)), **data)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def views(store):
+    windows, packed = store.windows(LENGTH), store.packed(LENGTH)
+    return {"windows": windows, "packed": packed, "mixture": tokenfeed.mix({"a": (windows, 0.5), "b": (windows, 0.5)})}
+
+
+@pytest.mark.parametrize("kind", ["windows", "packed", "mixture"])
+@pytest.mark.parametrize("ignore", [False, True])
+def test_a_resumed_run_is_the_run(kind, ignore, store, tmp_path):
+    """Across the end of an epoch, where accumulation ends early; and whether or not the Trainer wants to skip."""
+    view = views(store)[kind]
+    whole = train(tmp_path / "whole", {"train_dataset": view})
+    assert whole.state.epoch > 1 or kind == "mixture"
+    resumed = train(
+        tmp_path / "again",
+        {"train_dataset": view},
+        resume=str(tmp_path / "whole" / "checkpoint-5"),
+        ignore_data_skip=ignore,
+    )
+    assert resumed.seen == whole.seen[-len(resumed.seen) :]
+    assert len(whole.seen) - len(resumed.seen) == 10
+    assert resumed.state.epoch == whole.state.epoch
+
+
+def test_it_is_the_loader(store, tmp_path):
+    """Every sample in the order of a Loader, and the loss that of the model over inputs and targets."""
+    view = store.windows(LENGTH)
+    trainer = train(tmp_path, {"train_dataset": view}, max_steps=4, gradient_accumulation_steps=1)
+    loader = tokenfeed.Loader(view, 3, seed=trainer.args.seed, rank=0, world_size=1)
+    for (rows, _), batch in zip(trainer.seen, loader, strict=False):
+        assert rows == batch.column("tokens").tolist()
+    batch = next(tokenfeed.torch.to_device(loader, "cpu"))
+    given = as_inputs(batch)
+    model = make_model()
+    ours = torch.nn.functional.cross_entropy(model(batch.inputs).logits.flatten(0, 1), batch.targets.flatten())
+    assert torch.allclose(model(**given).loss, ours, atol=1e-5)
+
+
+def test_masks_become_labels(store):
+    batch = store.packed(LENGTH).read([0, 1, 2])
+    given = as_inputs(batch)
+    counted = given["labels"][:, 1:] != -100
+    assert (counted.numpy() == batch.loss_mask).all()
+    assert (given["labels"][:, 1:][counted].numpy() == batch.targets[batch.loss_mask]).all()
+    assert (given["labels"][:, 0] == -100).all()
+
+
+def test_documents_apart(store):
+    """What one document holds does not change what the model says of another."""
+    view = store.windows(LENGTH)
+    rows = as_inputs(view.read([3]), separate_documents=True)
+    starts = np.flatnonzero(rows["position_ids"][0] == 0)
+    assert starts.size > 1, "the row holds the end of one document and the beginning of another"
+    model = make_model().eval()
+    cut = int(starts[1])
+    whole = model(**rows).logits[:, cut:]
+    alone = model(input_ids=rows["input_ids"][:, cut:]).logits
+    assert torch.allclose(whole, alone, atol=1e-5)
+
+
+def test_evaluation_sees_every_sample(store, tmp_path):
+    view = store.windows(LENGTH)
+    trainer = train(tmp_path, {"train_dataset": view, "eval_dataset": view}, max_steps=1)
+    metrics = trainer.evaluate()
+    loss = make_loss(trainer.model, Samples(view))
+    assert metrics["eval_loss"] == pytest.approx(loss, abs=1e-4)
+
+
+def make_loss(model, samples):
+    with torch.no_grad():
+        rows = samples.__getitems__(list(range(len(samples))))
+        return float(model(**{name: torch.stack([row[name] for row in rows]) for name in rows[0]}).loss)
+
+
+def test_a_loader_of_ones_own(store, tmp_path):
+    view = store.windows(LENGTH)
+    loader = tokenfeed.Loader(view, 3, seed=7, rank=0, world_size=1)
+    seen = train(tmp_path / "a", {"train_dataset": loader}, max_steps=4).seen
+    assert seen[0][0] == next(iter(tokenfeed.Loader(view, 3, seed=7, rank=0, world_size=1))).column("tokens").tolist()
+    with pytest.raises(ArgumentError, match="give both the same, or give a view"):
+        train(tmp_path / "b", {"train_dataset": loader}, per_device_train_batch_size=2)
+
+
+def test_what_is_refused(store, tmp_path):
+    view = store.windows(LENGTH)
+    with pytest.raises(ArgumentError, match="dataloader_num_workers is 2"):
+        train(tmp_path, {"train_dataset": view}, dataloader_num_workers=2)
+    with pytest.raises(ArgumentError, match="the model takes 16: make rows of length 15"):
+        train(tmp_path, {"train_dataset": store.windows(LENGTH + 1)})
+    with pytest.raises(ArgumentError, match="leave epochs out"):
+        train(tmp_path, {"train_dataset": tokenfeed.Loader(view, 3, epochs=1, rank=0, world_size=1)})
+    with pytest.raises(ArgumentError, match="lengths differ"):
+        train(tmp_path, {"train_dataset": view, "eval_dataset": store.documents()})
+    plain = transformers.Trainer
+    (tmp_path / "plain").mkdir()
+    trainer = plain(
+        model=make_model(),
+        args=TrainingArguments(**settings(tmp_path / "plain", max_steps=5)),
+        train_dataset=Samples(view),
+    )
+    trainer.train()
+    with pytest.raises(StateError, match="began without tokenfeed"):
+        train(tmp_path, {"train_dataset": view}, resume=str(tmp_path / "plain" / "checkpoint-5"))
+
+
+def test_trl(store, tmp_path):
+    import tokenizers
+    import trl
+
+    from tokenfeed.integrations.trl import SFTTrainer
+
+    words = tokenizers.models.WordLevel({str(number): number for number in range(VOCABULARY)}, unk_token="0")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), eos_token="1", pad_token="2")
+
+    def fine_tune(folder, resume=None):
+        arguments = trl.SFTConfig(**settings(folder), bf16=False)
+        options = {"train_dataset": store.packed(LENGTH), "processing_class": tokenizer}
+        trainer = recording(SFTTrainer)(model=make_model(), args=arguments, **options)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer.seen
+
+    whole = fine_tune(tmp_path / "whole")
+    resumed = fine_tune(tmp_path / "again", str(tmp_path / "whole" / "checkpoint-5"))
+    assert resumed == whole[10:]
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+sys.path[:0] = {tests!r}
+import test_transformers as here
+import tokenfeed
+folder, resume = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+view = tokenfeed.open({store!r}).windows(here.LENGTH)
+changes = {{"max_steps": 6, "save_steps": 3, "gradient_accumulation_steps": 1}}
+trainer = here.train(folder, {{"train_dataset": view}}, resume=resume, **changes)
+(folder / f"seen-{{trainer.args.process_index}}.json").write_text(json.dumps([rows for rows, _ in trainer.seen]))
+"""
+
+
+def test_two_processes_then_three(store, tmp_path):
+    """Each step's rows are those of the plan, whoever reads them; a checkpoint of two processes goes on with three."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        PROGRAM.format(tests=[str(path) for path in (sys.path[0], Path(__file__).parent)], store=store.paths[0])
+    )
+
+    def launch(processes, folder, *resume):
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        done = subprocess.run(
+            [*words, str(program), str(folder), *resume], capture_output=True, text=True, env=os.environ
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        ranks = [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(processes)]
+        return [sorted(row for rows in step for row in rows) for step in zip(*ranks, strict=True)]
+
+    two = launch(2, tmp_path / "two")
+    three = launch(3, tmp_path / "three", str(tmp_path / "two" / "checkpoint-3"))
+    view = store.windows(LENGTH)
+    loader = tokenfeed.Loader(view, 1, seed=42, rank=0, world_size=1)
+    order = [next(loader).column("tokens").tolist()[0] for _ in range(6 * 3 * 3)]
+    assert two == [sorted(order[step * 6 : step * 6 + 6]) for step in range(6)]
+    assert three == [sorted(order[18 + step * 9 : 27 + step * 9]) for step in range(3)]

@@ -1,0 +1,123 @@
+"""Profiles of the AWS tools: keys that a command writes, or that a role gives; none of them in any message."""
+
+import http.server
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.storage import credentials
+from tokenfeed.storage.credentials import environment, portable, s3_config
+from tokenfeed.storage.profiles import find_keys
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    for name in (*credentials._S3_VARIABLES, *credentials._S3_ELSEWHERE, *credentials._GCS_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("AWS_SHARED_CREDENTIALS_FILE", raising=False)
+    monkeypatch.delenv("AWS_CONFIG_FILE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    (tmp_path / ".aws").mkdir()
+    return tmp_path / ".aws"
+
+
+def process(home, answer, *, status=0):
+    """A profile whose command counts its calls, and answers."""
+    script = home / "keys.py"
+    script.write_text(
+        f"import sys\nopen({str(home / 'calls')!r}, 'a').write('x')\nprint({answer!r})\nsys.exit({status})\n"
+    )
+    (home / "config").write_text(
+        f"[profile job]\nregion = eu-north-1\ncredential_process = {sys.executable} '{script}'\n"
+    )
+
+
+def test_keys_of_a_command(home, monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "job")
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    process(home, f'{{"AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c", "Expiration": "{later}"}}')
+    expected = {"region": "eu-north-1", "access_key_id": "a", "secret_access_key": "b", "session_token": "c"}
+    assert s3_config() == s3_config() == expected
+    assert environment("s3") == environment("s3")
+    assert (home / "calls").read_text() == "x"  # once
+    there = portable()
+    assert (there["AWS_ACCESS_KEY_ID"], there["AWS_SESSION_TOKEN"], there["AWS_REGION"]) == ("a", "c", "eu-north-1")
+    assert there["AWS_PROFILE"] is None
+
+
+def test_keys_that_expire_are_asked_for_again(home, monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "job")
+    soon = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+    process(home, f'{{"AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "{soon}"}}')
+    find_keys()
+    find_keys()
+    assert (home / "calls").read_text() == "xx"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [("hidden", 0), ('{"AccessKeyId": "hidden"}', 0), ("[]", 0), ('{"hidden": 1}', 3)]
+)
+def test_a_command_that_fails_is_named_and_not_quoted(home, monkeypatch, answer, status):
+    monkeypatch.setenv("AWS_PROFILE", "job")
+    process(home, answer, status=status)
+    with pytest.raises(ArgumentError, match="credential_process of the AWS profile 'job'") as caught:
+        s3_config()
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_role_needs_botocore_and_says_so(home, monkeypatch):
+    (home / "config").write_text("[profile job]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = other\n")
+    monkeypatch.setenv("AWS_PROFILE", "job")
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    with pytest.raises(ArgumentError, match="pip install botocore"):
+        s3_config()
+
+
+class Sts(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        keys = "<AccessKeyId>a</AccessKeyId><SecretAccessKey>b</SecretAccessKey><SessionToken>c</SessionToken>"
+        later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        inner = f"<Credentials>{keys}<Expiration>{later}</Expiration></Credentials>"
+        body = f"<R><AssumeRoleResult>{inner}</AssumeRoleResult></R>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_keys_of_a_role(home, monkeypatch):
+    pytest.importorskip("botocore", reason="NOT TESTED with roles: botocore is not installed")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sts) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (home / "config").write_text(
+            "[profile job]\nrole_arn = arn:aws:iam::123456789012:role/x\nsource_profile = other\nregion = eu-west-1\n"
+        )
+        (home / "credentials").write_text("[other]\naws_access_key_id = x\naws_secret_access_key = y\n")
+        monkeypatch.setenv("AWS_PROFILE", "job")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{server.server_port}")
+        expected = {"region": "eu-west-1", "access_key_id": "a", "secret_access_key": "b", "session_token": "c"}
+        assert s3_config() == expected
+        server.shutdown()
+    (home / "config").write_text("[profile job]\nsso_start_url = http://127.0.0.1:1\nsso_region = eu-west-1\n")
+    with pytest.raises(ArgumentError, match="aws sso login --profile job"):
+        s3_config()
+
+
+def test_what_goes_along_to_other_machines(home, monkeypatch):
+    assert portable() == {"AWS_EC2_METADATA_DISABLED": "true"} | dict.fromkeys(
+        name for name in credentials._S3_VARIABLES if name != "AWS_EC2_METADATA_DISABLED"
+    )
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(home / "key.json"))
+    (home / "key.json").write_text('{"type": "service_account"}')
+    there = portable()
+    assert there["GOOGLE_SERVICE_ACCOUNT_KEY"] == '{"type": "service_account"}'
+    assert there["GOOGLE_APPLICATION_CREDENTIALS"] is None
+    assert not any(name.startswith("AZURE") for name in there)
