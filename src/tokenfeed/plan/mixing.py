@@ -167,7 +167,7 @@ def _explain(*tokenizers: str | None) -> str:
 
 
 class Mixture:
-    """Sources and their schedule. Made by `mix`, changed by `then`; a `Loader` takes it as it takes a view."""
+    """Sources and their schedule. Made by `mix`; a `Loader` takes it as it takes a view, and `amend` changes it."""
 
     def __init__(self, schedule: Schedule, sources: Sources, *, shares: Mapping[str, float] | None = None) -> None:
         self.schedule = schedule
@@ -188,16 +188,6 @@ class Mixture:
             raise ArgumentError(f"{view} is empty: there is nothing to load")
         sources = Sources({"": view}, {}, {"": None})
         return cls(Schedule([Stage({"": 1.0})], [""]), sources, shares={"": 1.0})
-
-    def then(self, at: int, weights: Mapping[str, float], *, sources: Mapping[str, Part] | None = None) -> "Mixture":
-        """The same mixture up to sample `at` of the run, and other weights from there on, perhaps with new sources.
-
-        Weights count as those of the mixture do, samples or tokens. Sources that are not named weigh nothing. Every
-        source goes on where it was: nothing is repeated. New sources are under the rules of the mixture: its tokenizer,
-        its `max_epochs`. A checkpoint taken at or before `at` fits both mixtures.
-        """
-        flat = self.sources.add(sources or {})
-        return Mixture(self.schedule.then(at, flat.spread(Stage(weights).weights)), flat)
 
     @cached_property
     def joined(self) -> View:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, StateError, quantity
-from tokenfeed.plan.plan import check_epochs
+from tokenfeed.plan.mixing import Sources
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.run_order import check_epochs
 from tokenfeed.plan.skips import Where, check_where
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.runs.file import Leg, Start, StepRow, find_legs, read_starts
@@ -36,6 +38,18 @@ class Run(Delivered):
         """The starts that no later one overrides at once, each with the steps that it has in the end."""
         return find_legs(self.starts)
 
+    def plan(self, *, stores: Stores | None = None) -> Plan:
+        """The plan of the run with all its amendments, over its data: `Loader(run.plan(), 32)` delivers it again, on
+        any number of ranks, and goes on from any of its checkpoints. `stores` as for `trace`.
+        """
+        if not self.starts:
+            raise ArgumentError(f"{self.path}: nothing was started")
+        start = self.starts[-1]
+        origins = self._origins(start, stores)
+        views = {key: origins.view(each.name) for each, key in start.plan.keyed_sources}
+        limits = {key: each.max_epochs for each, key in start.plan.keyed_sources}
+        return start.plan.over(Sources(views, {}, limits, start.plan.by))
+
     def _origins(self, start: Start, stores: Stores | None) -> Origins:
         return Origins(start.plan, start.stores, stores, self._opened)
 
@@ -54,8 +68,8 @@ class Run(Delivered):
     def samples(self, step: int, *, rank: int | None = None) -> list[int]:
         """The samples of the run that a step delivers: of one rank row by row, or of all ranks in order."""
         start = self.leg_of(step).start
-        begin = start.batch_sizes.after(start.samples, step - start.step, start.world_size)
-        size = start.batch_sizes.at(begin)
+        begin = start.rows.after(start.samples, step - start.step, start.world_size)
+        size = start.rows.at(begin)
         if rank is not None and not 0 <= rank < start.world_size:
             raise ArgumentError(f"step {step} ran on {quantity(start.world_size, 'rank')}; there was no rank {rank}")
         if start.stop is not None and begin >= start.stop:
@@ -72,7 +86,7 @@ class Run(Delivered):
         if step is not None:
             leg = self.leg_of(step)
             start = leg.start
-            end = start.batch_sizes.after(start.samples, step - start.step, start.world_size)
+            end = start.rows.after(start.samples, step - start.step, start.world_size)
             end = end if start.stop is None else min(end, start.stop)
             if end > leg.reached:
                 raise ArgumentError(
