@@ -206,6 +206,6 @@ def test_how_two_runs_differ(web, path, delivered, tmp_path):
     skipping = tmp_path / "skipping.jsonl"
     deliver(view, skipping, skips=[tokenfeed.Skip(samples=(6 * 10**7, 6 * 10**7 + 5))])
     found = run_json("diff", path, skipping, status=1)
-    assert (found["step"], [each["part"] for each in found["why"]]) == (10**7, ["skips"])
+    assert (found["step"], [each["part"] for each in found["why"]]) == (10**7, ["amendments"])
     assert "From step 10,000,000 on the runs deliver other samples" in run("diff", path, skipping, status=1).stdout
     assert "no run file" in refused("diff", path, tmp_path / "nothing.jsonl")

@@ -164,8 +164,8 @@ def plan_file(folder: Path) -> Attempt:
     """What `Plan.save` wrote; what is read answers forward and backward alike."""
     views = open_views(folder)
     plans = [tokenfeed.Plan.of(views[name], seed=3) for name in ("windows", "groups", "documents")]
-    skips = [tokenfeed.Skip(samples=(5, 9)), tokenfeed.Skip(indices=[3, 4], at=7)]
-    plans.append(tokenfeed.Plan.of(views["windows"], seed=3, skips=skips))
+    amended = tokenfeed.Plan.of(views["windows"], seed=3).amend(skip=tokenfeed.Skip(samples=(5, 9)))
+    plans.append(amended.amend(7, skip=tokenfeed.Skip(indices=[3, 4]), length=LENGTH // 2, max_epochs=10**9))
     plans.append(tokenfeed.Plan.of(views["windows"], seed=3, shuffle=tokenfeed.Locality(4, 2)))
 
     def attempt(case: Case) -> None:

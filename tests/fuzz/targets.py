@@ -9,6 +9,7 @@ __all__ = ["TARGETS"]
 
 TARGETS: Mapping[str, Target] = {
     "manifest": store_targets.manifest,
+    "packed-manifest": store_targets.packed_manifest,
     "remote-manifest": store_targets.remote_manifest,
     "npy": store_targets.npy,
     "spans": store_targets.spans,

@@ -50,7 +50,9 @@ def test_a_change_of_length_in_mid_epoch(store, first, second, groups, seed, wor
         )
         seen += [item for _, row in rows for item in row]
         state = batches[0].state
-    two = Loader(store.windows(second, group=GROUP, extra=0), 1, seed=seed, rank=0, world_size=1, prefetch=0)
+    two = Loader(
+        tokenfeed.Plan.of(view, seed=seed).amend(state["samples"], length=second), 1, rank=0, world_size=1, prefetch=0
+    )
     two.load_state_dict(state)
     num_items = 20 * GROUP
     while len(seen) < 3 * num_items:
@@ -104,10 +106,15 @@ def test_what_is_refused(store):
     loader = Loader(store.windows(6, group=GROUP), 3)
     next(loader)
     state = loader.state_dict()
-    with pytest.raises(PlanMismatchError, match="within a group"):
-        Loader(store.windows(24, group=GROUP), 3).load_state_dict(state)
-    with pytest.raises(PlanMismatchError, match="view"):
-        Loader(store.windows(6, group=12), 3).load_state_dict(state)
-    with pytest.raises(PlanMismatchError, match="view"):
-        Loader(store.windows(6), 3).load_state_dict(state)
+    with pytest.raises(ArgumentError, match=r"at sample 3 a group of windows has begun.*give at=4"):
+        loader.amend(length=24)
+    loader.amend(4, length=24)
+    with pytest.raises(ArgumentError, match="in the middle of a step: steps begin at 3 and 6"):
+        next(loader)
+    for length in (0, 7, 48, "12"):
+        with pytest.raises(ArgumentError, match="which another length must divide"):
+            Loader(store.windows(6, group=GROUP), 3).amend(length=length)
+    for view in (store.windows(6, group=12), store.windows(6), store.windows(24, group=GROUP)):
+        with pytest.raises(PlanMismatchError, match="samples are windows"):
+            Loader(view, 3).load_state_dict(state)
     loader.close()

@@ -167,9 +167,10 @@ def test_groups_stay_together_when_the_length_changes(store):
     two = Loader(store.windows(12, group=12, extra=0), 1, shuffle=shuffle)
     for _ in range(90):
         assert next(one).tokens.reshape(-1).tolist() == next(two).tokens.reshape(-1).tolist()
-    two.load_state_dict(one.state_dict())
+    one.amend(length=12)
+    one.resize(rank=0, world_size=1, batch_size=1)
     assert next(one).tokens.reshape(-1).tolist() == next(two).tokens.reshape(-1).tolist()
-    with pytest.raises(PlanMismatchError, match=r"locality \[5, 4\], this plan has \[6, 4\]"):
+    with pytest.raises(PlanMismatchError, match=r"locality \[5, 4\], and this plan has \[6, 4\]"):
         Loader(store.windows(12, group=12, extra=0), 1, shuffle=Locality(6, 4)).load_state_dict(one.state_dict())
     one.close()
     two.close()
@@ -179,8 +180,8 @@ def test_groups_stay_together_when_the_length_changes(store):
 def test_runs_are_traced_and_documents_found_offline(store, tmp_path, is_mixed):
     view = store.windows(4)
     mixed = tokenfeed.mix({"a": (view, 2), "b": (store.windows(4), 1)})
-    skips = [tokenfeed.Skip(documents=[7], at=20, source="a" if is_mixed else None)]
-    loader = Loader(mixed if is_mixed else view, 6, shuffle=Locality(8, 3), skips=skips, run=tmp_path / "run.jsonl")
+    loader = Loader(mixed if is_mixed else view, 6, shuffle=Locality(8, 3), run=tmp_path / "run.jsonl")
+    loader.amend(20, skip=tokenfeed.Skip(documents=[7], source="a" if is_mixed else None))
     batches = [next(loader) for _ in range(80)]
     loader.close()
     told = tokenfeed.Run(tmp_path / "run.jsonl")

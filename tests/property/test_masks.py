@@ -54,24 +54,26 @@ def test_no_target_of_a_masked_document_counts(stores, kind, documents, at, hist
     view = view_of(stores, kind)
     mixture = Mixture.of(view)
     joined, starts = mixture.joined, np.cumsum([0, *map(len, mixture.views.values())])
-    skip = tokenfeed.Skip(documents=documents, at=at, mask=True, source="b" if "mixture" in kind else None)
+    skip = tokenfeed.Skip(documents=documents, mask=True, source="b" if "mixture" in kind else None)
+    masked_plan = tokenfeed.Plan.of(view).amend(at, skip=skip)
 
     def see(batch):
         masked = np.isin(batch.targets, 1000 + np.array(documents)) & (batch.samples >= at)[:, None]
         plain = joined.read(batch.indices + starts[batch.sources]).loss_mask
         assert (batch.loss_mask == (~masked if plain is None else plain & ~masked)).all()
 
-    rows = run(history, lambda **options: Loader(view, skips=[skip], **options), see=see)
+    rows = run(history, lambda **options: Loader(masked_plan, **options), see=see)
     assert rows == run(history, lambda **options: Loader(view, **options))
 
 
 def test_a_mask_is_part_of_the_plan(stores):
     view = stores[0].windows(4)
-    masked = Loader(view, 4, skips=[tokenfeed.Skip(documents=[4], at=8, mask=True)], rank=0, world_size=1, prefetch=0)
+    masked = Loader(view, 4, rank=0, world_size=1, prefetch=0)
+    masked.amend(8, skip=tokenfeed.Skip(documents=[4], mask=True))
     plain = Loader(view, 4, rank=0, world_size=1, prefetch=0)
     states = [next(masked).state for _ in range(3)]
     plain.load_state_dict(states[1])  # nothing was masked yet
-    with pytest.raises(PlanMismatchError, match="skips"):
+    with pytest.raises(PlanMismatchError, match="its run was amended by skips, growth or length, and this was not"):
         plain.load_state_dict(states[2])
     assert tokenfeed.Plan.from_json(masked.plan.to_json()).skips == masked.plan.skips
 

@@ -94,20 +94,20 @@ def test_any_history_of_a_mixture(views, weights, history, seed):
 def test_weights_changed_on_resume_repeat_nothing(views, first, second, at, checkpoint, seed):
     names = list(views)
     before = mixture(views, first)
-    after = before.then(
+    after = tokenfeed.Plan.of(before, seed=seed).amend(
         at,
-        dict(zip(names, second, strict=False)),
+        weights=dict(zip(names, second, strict=False)),
         sources={name: views[name] for name in names[len(first) : len(second)]},
     )
     start = Loader(before, 1, seed=seed)
     rows = [next(start).column("tokens")[0, 0] for _ in range(checkpoint)]
     state = start.state_dict()
     start.close()
-    resumed = Loader(after, 1, seed=seed)
+    resumed = Loader(after, 1)
     if checkpoint > at:
         with contextlib.suppress(PlanMismatchError):  # unless both draw the same up to there
             resumed.load_state_dict(state)
-            assert after.schedule.digest(checkpoint) == before.schedule.digest(checkpoint)
+            assert after.schedule.digest(checkpoint) == start.plan.schedule.digest(checkpoint)
         return
     resumed.load_state_dict(state)
     rows += [next(resumed).column("tokens")[0, 0] for _ in range(80)]
@@ -146,7 +146,8 @@ def test_nested_mixtures_and_weights_by_tokens(views):
     nested = tokenfeed.mix({"web": (views["web"], 0.5), "science": (inner, 0.5)}, by="tokens")
     assert [budget.samples for budget in nested.budget(800)] == [400, 300, 100]
     with pytest.raises(ArgumentError, match="constant weights"):
-        tokenfeed.mix({"a": (inner.then(10, {"code": 1}), 1)})
+        staged = tokenfeed.mix({"code": views["code"]}, stages=[tokenfeed.Stage({"code": 1})])
+        tokenfeed.mix({"a": (staged, 1)})
 
 
 def test_limits_on_repetition(views):
@@ -165,8 +166,8 @@ def test_limits_on_repetition(views):
 
 def test_documents_of_one_source_are_skipped(views):
     mixed = mixture(views, [1, 1])
-    skip = tokenfeed.Skip(documents=[3, 7], source="code", at=4)
-    loader = Loader(mixed, 1, skips=[skip])
+    loader = Loader(mixed, 1)
+    loader.amend(4, skip=tokenfeed.Skip(documents=[3, 7], source="code"))
     seen = [int(next(loader).column("tokens")[0, 0]) for _ in range(200)]
     codes = [value % 1000 // LENGTH for value in seen[4:] if value // 1000 == 1]
     assert not {3, 7} & set(codes)
@@ -218,9 +219,10 @@ def test_a_change_before_the_checkpoint_is_refused(views):
     state = loader.state_dict()
     loader.close()
     assert len(str(state)) < 300
-    Loader(mixed.then(40, {"web": 1}), 4).load_state_dict(state)
-    with pytest.raises(PlanMismatchError, match="mixture"):
-        Loader(mixed.then(39, {"web": 1}), 4).load_state_dict(state)
+    plan = tokenfeed.Plan.of(mixed)
+    Loader(plan.amend(40, weights={"web": 1}), 4).load_state_dict(state)
+    with pytest.raises(PlanMismatchError, match=r"change of weights begins at sample 39, .*checkpoint \(40\).* >= 40"):
+        Loader(plan.amend(39, weights={"web": 1}), 4).load_state_dict(state)
     with pytest.raises(PlanMismatchError, match="data"):
         Loader(tokenfeed.mix({"web": (views["math"], 1), "code": (views["code"], 1)}), 4).load_state_dict(state)
     with pytest.raises(StateError):
@@ -258,12 +260,15 @@ def test_later_weights_count_tokens_as_the_mixture_does(documents):
     """Later weights counted samples, whatever the mixture counted."""
     mixed = tokenfeed.mix({name: (view, 1) for name, view in documents.items()}, by="tokens")
     assert [budget.samples for budget in mixed.budget(400)] == [300, 100]
-    later = mixed.then(400, {"short": 1, "long": 3})
-    assert [budget.samples for budget in later.budget(800)] == [300 + 200, 100 + 200]
-    again = later.then(800, {"short": 1, "long": 1, "more": 1}, sources={"more": documents["long"]})
-    assert [budget.samples for budget in again.budget(1300)] == [500 + 300, 300 + 100, 100]
-    by_samples = tokenfeed.mix({name: (view, 1) for name, view in documents.items()}).then(400, {"short": 1, "long": 3})
-    assert [budget.samples for budget in by_samples.budget(800)] == [200 + 100, 200 + 300]
+    later = tokenfeed.Plan.of(mixed).amend(400, weights={"short": 1, "long": 3})
+    assert [each.samples for each in later.ledger(800)] == [300 + 200, 100 + 200]
+    again = later.amend(800, weights={"short": 1, "long": 1, "more": 1}, sources={"more": documents["long"]})
+    assert [each.samples for each in again.ledger(1300)] == [500 + 300, 300 + 100, 100]
+    with pytest.raises(ArgumentError, match=r"weighs by tokens, .*Run\(path\).plan"):
+        tokenfeed.Plan.from_json(later.to_json()).amend(900, weights={"short": 1})
+    by_samples = tokenfeed.Plan.of(tokenfeed.mix({name: (view, 1) for name, view in documents.items()}))
+    by_samples = by_samples.amend(400, weights={"short": 1, "long": 3})
+    assert [each.samples for each in by_samples.ledger(800)] == [200 + 100, 200 + 300]
 
 
 def test_tokens_of_a_nested_mixture(documents):

@@ -94,15 +94,14 @@ def deliver(view, history, path, seed):
         del checkpoints[max(1, len(checkpoints) - leg.back) :]
         state, num_delivered, skips = checkpoints[-1]
         if leg.skip:
-            start = int(tokenfeed.Plan.of(view, skips=skips).without_skips(num_delivered + 1))
-            skips = (*skips, tokenfeed.Skip(samples=(start, start + leg.skip)))
+            skips = (*skips, tokenfeed.Skip(samples=(num_delivered + 1, num_delivered + 1 + leg.skip)))
         loaders = [
-            Loader(
-                view, leg.batch_size, seed=seed, rank=rank, world_size=leg.world_size, skips=skips, prefetch=0, run=path
-            )
+            Loader(view, leg.batch_size, seed=seed, rank=rank, world_size=leg.world_size, prefetch=0, run=path)
             for rank in range(leg.world_size)
         ]
         for loader in loaders:
+            for skip in skips:
+                loader.amend(skip=skip)
             if state is not None:
                 loader.load_state_dict(state)
         for number in range(leg.steps):

@@ -97,13 +97,6 @@ class SkipDocuments:
 
 
 @dataclass(frozen=True)
-class Length:
-    """Windows of another length over the same groups."""
-
-    length: int = 3
-
-
-@dataclass(frozen=True)
 class Evaluate:
     """Every sample once, beside the run."""
 
@@ -120,9 +113,7 @@ class Refuse:
     what: str = "seed"
 
 
-Event = (
-    Start | Steps | Save | Crash | Lose | Weigh | SkipSamples | SkipIndices | SkipDocuments | Length | Evaluate | Refuse
-)
+Event = Start | Steps | Save | Crash | Lose | Weigh | SkipSamples | SkipIndices | SkipDocuments | Evaluate | Refuse
 
 
 @dataclass(frozen=True)
@@ -140,7 +131,6 @@ class History:
 
 
 WEIGHTS = (1.0, 1.0, 2.0, 3.0, 5.0, 0.5, 0.25)
-GROUP_LENGTHS = (2, 3, 4, 6, 12)
 
 
 def draw_history(seed: int, number: int) -> History:
@@ -152,7 +142,7 @@ def draw_history(seed: int, number: int) -> History:
     events: list[Event] = [draw_start(rng, world, most)]
     for _ in range(rng.randint(1, 4 if kind == WIDE else 16)):
         events.append(draw_event(rng, world, most))
-        if isinstance(events[-1], Crash | Lose | Weigh | SkipSamples | SkipIndices | SkipDocuments | Length):
+        if isinstance(events[-1], Crash | Lose | Weigh | SkipSamples | SkipIndices | SkipDocuments):
             events += [draw_start(rng, world, most)] if rng.random() < 0.8 else []
         if isinstance(events[-1], Start):
             events.append(Steps(rng.randint(1, 2 if kind == WIDE else 6)))
@@ -197,8 +187,8 @@ def draw_start(rng: random.Random, world: World, most: int) -> Start:
 def draw_event(rng: random.Random, world: World, most: int) -> Event:
     after = rng.choice([0, 0, 1, rng.randint(0, 40), rng.randint(-20, 40)])
     kind = rng.choices(
-        [Start, Steps, Save, Crash, Lose, Weigh, SkipSamples, SkipIndices, SkipDocuments, Length, Evaluate, Refuse],
-        [1, 5, 5, 1, 2, 2, 1, 1, 1, 1, 0.6, 0.6],
+        [Start, Steps, Save, Crash, Lose, Weigh, SkipSamples, SkipIndices, SkipDocuments, Evaluate, Refuse],
+        [1, 5, 5, 1, 2, 2, 1, 1, 1, 0.6, 0.6],
     )[0]
     if kind is Start:
         return draw_start(rng, world, most)
@@ -215,8 +205,6 @@ def draw_event(rng: random.Random, world: World, most: int) -> Event:
     if kind is SkipDocuments:
         documents = tuple(rng.randrange(12) for _ in range(rng.randint(1, 3)))
         return SkipDocuments(documents, rng.randrange(4), after, rng.random() < 0.5)
-    if kind is Length:
-        return Length(rng.choice(GROUP_LENGTHS))
     if kind is Evaluate:
         return Evaluate(rng.randint(1, 8), rng.randint(1, 9), rng.randint(1, 2), rng.random() < 0.8)
     if kind is Refuse:

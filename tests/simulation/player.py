@@ -19,13 +19,12 @@ from simulation.worlds import NAMES, Data, Dropped, Masked, Settings, put_vast_i
 from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, TokenfeedError
 
 IMPOSSIBLE = (
-    "order in which they were made",  # a removal before an earlier one
     "samples would be skipped",  # nothing would be left
     "touches these documents",  # an empty document, or one behind the last whole window
-    "where the change before it begins",  # a mixture changed before an earlier change
-    "leaves a gap",  # … or after its end
-    "whole documents; skip them",  # masks are of windows
-    "outside the schedule",  # a removal from behind the end of a mixture on
+    "cannot be drawn yet",  # a source that comes later
+    "leaves a gap",  # a change after the end
+    "are whole documents",  # masks are of windows
+    "after the end of the run",  # a removal from behind the end of a mixture on
 )
 
 
@@ -127,9 +126,6 @@ class Player:
     def _begin(self, event: h.Start, checkpoint: Checkpoint | None) -> None:
         settings = self.settings
         begin = checkpoint.samples if checkpoint else self.world.at
-        made_with = checkpoint.settings if checkpoint else self.data.first_settings()
-        if made_with.length != settings.length:
-            begin = begin * made_with.length // settings.length
         sizes = [(0, event.batch_size), *((begin + after, size) for after, size in sorted(dict(event.ramp).items()))]
         subject = self.data.subject(settings)
         loaders = {}
@@ -137,9 +133,6 @@ class Player:
             loaders[rank] = tokenfeed.Loader(
                 subject,
                 dict(sizes),
-                seed=self.world.seed,
-                shuffle=self.data.shuffle(),
-                skips=self.data.skips(settings),
                 prefetch=event.prefetch,
                 threads=event.threads,
                 rank=rank,
@@ -180,16 +173,13 @@ class Player:
 
     def _must_accept(self, checkpoint: Checkpoint, settings: Settings) -> bool:
         """Whether settings are the same but for what begins behind the checkpoint."""
-        if checkpoint.settings.length != settings.length:
-            is_whole = checkpoint.samples % self.data.per_group(checkpoint.settings) == 0
-            return is_whole and not settings.skips and not checkpoint.settings.skips
         # A schedule counts what is skipped, too.
         reached = self.data.reference(checkpoint.settings).jump(checkpoint.samples - 1) + 1
 
         def past(given: Settings) -> Any:
             chapters = [chapter for chapter in given.chapters if chapter[0] < reached]
             run = self.data.reference(given)
-            begins = [run.retreat(skip[0]) if isinstance(skip, tuple) else skip.at for skip in given.skips]
+            begins = [run.retreat(skip[0] if isinstance(skip, tuple) else skip.at) for skip in given.skips]
             return chapters, {s for s, begin in zip(given.skips, begins, strict=True) if begin < checkpoint.samples}
 
         return bool(past(settings) == past(checkpoint.settings))
@@ -197,8 +187,6 @@ class Player:
     def _must_refuse(self, checkpoint: Checkpoint, settings: Settings) -> bool:
         """Whether any sample before the checkpoint would have been another."""
         one, other = self.data.reference(checkpoint.settings), self.data.reference(settings)
-        if checkpoint.settings.length != settings.length:
-            return checkpoint.samples * checkpoint.settings.length % settings.length != 0
         numbers: Any = range(checkpoint.samples)
         if self.world.kind != SMALL:
             numbers = range(max(0, checkpoint.samples - 40), checkpoint.samples)
@@ -261,20 +249,23 @@ class Player:
             wanted = self.data.content(row.drawn, settings)
             demand(tokens.tobytes() == wanted.tobytes(), "sample", row, "is", tokens, "not", wanted)
         if masked:
-            self._check_masks(batch.loss_mask, expected, masked)
+            jump = self.data.reference(settings).jump
+            self._check_masks(batch.loss_mask, expected, masked, [jump(row.sample) for row in expected])
         self.figures.samples += len(expected)
 
     def _masked(self, settings: Settings) -> list[Masked]:
         return [skip for skip in settings.skips if isinstance(skip, Masked)]
 
-    def _check_masks(self, mask: Any, expected: Sequence[Delivered], masked: Sequence[Masked]) -> None:
-        for number, row in enumerate(expected):
+    def _check_masks(
+        self, mask: Any, expected: Sequence[Delivered], masked: Sequence[Masked], turns: Sequence[int]
+    ) -> None:
+        for number, (row, turn) in enumerate(zip(expected, turns, strict=True)):
             start, stop = self.data.bounds(row.drawn, row.settings)
             spans = self.data.documents(row.drawn.source)
             hidden = [
                 spans[document]
                 for skip in masked
-                if skip.source == row.drawn.source and skip.at <= row.sample
+                if skip.source == row.drawn.source and skip.at <= turn
                 for document in skip.documents
             ]
             counts = [not any(first <= item < end for first, end in hidden) for item in range(start + 1, stop)]
@@ -331,10 +322,7 @@ class Player:
     def _change(self, settings: Settings) -> None:
         """Take other settings, if they are possible at all."""
         try:
-            subject, skips = self.data.subject(settings), self.data.skips(settings)
-            tokenfeed.Loader(
-                subject, 1, seed=self.world.seed, shuffle=self.data.shuffle(), skips=skips, rank=0, world_size=1
-            )
+            tokenfeed.Loader(self.data.subject(settings), 1, rank=0, world_size=1)
         except (ArgumentError, SampleIndexError) as error:
             demand(any(reason in str(error) for reason in IMPOSSIBLE), "refused:", error)
             self.figures.impossible += 1
@@ -367,19 +355,15 @@ class Player:
         if drawn:
             source = drawn[0].source
             indices = tuple(sorted({each.index for each in drawn if each.source == source}))
-            self._skip(Dropped(source, at, indices))
+            self._skip(Dropped(source, reference.jump(at), indices))
 
     def _skipdocuments(self, event: h.SkipDocuments) -> None:
         if self.world.kind != SMALL:
             return
         source = event.source % self.settings.num_sources
         documents = tuple(sorted(set(event.documents)))
-        at = self._here(event.after)
+        at = self.data.reference(self.settings).jump(self._here(event.after))
         self._skip(Masked(source, at, documents) if event.mask else Dropped(source, at, documents=documents))
-
-    def _length(self, event: h.Length) -> None:
-        if self.world.view == "groups" and not self.data.is_mixed and not self.settings.skips:
-            self._change(replace(self.settings, length=event.length))
 
     # Beside the run.
 
@@ -388,7 +372,7 @@ class Player:
             return
         loaders = [
             tokenfeed.Loader(
-                self.data.subject(self.settings),
+                self.data.view(0, self.settings),
                 event.batch_size,
                 seed=self.world.seed,
                 shuffle=event.shuffle,
@@ -413,7 +397,7 @@ class Player:
         if not self.checkpoints or self.checkpoints[-1].samples == 0:
             return
         state, settings = self.checkpoints[-1].state, self.checkpoints[-1].settings
-        seed, shuffle, subject = self.world.seed, self.data.shuffle(), self.data.subject(settings)
+        seed, shuffle, subject = self.world.seed, self.data.shuffle(), self.data.plain(settings)
         if event.what == "seed":
             if not self.world.shuffle:
                 return
@@ -445,8 +429,7 @@ class Player:
         for step in steps if self.world.kind == SMALL else steps[-2:]:
             self._check_trace(run, step)
         places = [(*at, number) for at, rows in self.rows.items() for number in range(len(rows))]
-        lengths = {rows[0].settings.length for rows in self.rows.values() if rows}
-        for place in places[:: max(1, len(places) // 40)] if len(lengths) == 1 else ():
+        for place in places[:: max(1, len(places) // 40)]:
             sample = self.rows[place[:2]][place[2]].sample
             demand(run.place(sample) == place, "sample", sample, "was at", place, "not at", run.place(sample))
         if self.world.kind == SMALL:

@@ -417,7 +417,7 @@ class Drawn(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """Samples of a source that are missing from sample `at` of the run on."""
+    """Samples of a source that are missing from turn `at` on: a number of the run without skipped ranges."""
 
     source: int
     indices: frozenset[int]
@@ -440,7 +440,7 @@ class Run:
         self.sources = [Source(*each) for each in zip(sizes, orders, groups, strict=True)]
         self.ranges = [skip for skip in skips if not isinstance(skip, Removal)]
         for skip in sorted((skip for skip in skips if isinstance(skip, Removal)), key=lambda skip: skip.at):
-            own = self.turns.count(self.jump(skip.at))[skip.source]
+            own = self.turns.count(skip.at)[skip.source]
             self.sources[skip.source].removals.append((own, skip.indices))
 
     def jump(self, k: int) -> int:

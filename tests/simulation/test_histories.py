@@ -111,7 +111,7 @@ def plant_prefetched(monkeypatch):
 def plant_acceptance(monkeypatch):
     """Checkpoints do not tell what was skipped."""
     right = Plan.parts
-    monkeypatch.setattr(Plan, "parts", lambda self, delivered: {**right(self, delivered), "skips": None})
+    monkeypatch.setattr(Plan, "parts", lambda self, delivered: {**right(self, delivered), "amendments": None})
 
 
 def plant_epoch(monkeypatch):
@@ -120,7 +120,7 @@ def plant_epoch(monkeypatch):
 
     def locate(self, samples):
         sources, epochs, indices = right(self, samples)
-        if len(self.sources) == 1 and not self.skips:
+        if len(self.sources) == 1 and not self.amendments:
             indices = right(self, samples % self.sources[0].num_samples)[2]
         return sources, epochs, indices
 
@@ -164,16 +164,18 @@ def test_skips_in_any_order_and_changes_behind_them():
 @pytest.mark.parametrize("delivered", [0, 10, 11, 45, 46, 48, 60])
 def test_a_skip_that_a_later_one_brings_closer_is_part_of_the_past(delivered):
     """Samples (50, 60), then (10, 15): the first begins at 45 now, and a checkpoint behind that tells so."""
-    first, second = tokenfeed.Skip(samples=(50, 60)), tokenfeed.Skip(samples=(10, 15))
-    both, one = (plan_over(1000, skips=skips) for skips in ([first, second], [second]))
+    one = plan_over(1000).amend(skip=tokenfeed.Skip(samples=(10, 15)))
+    both = plan_over(1000).amend(skip=tokenfeed.Skip(samples=(50, 60))).amend(skip=tokenfeed.Skip(samples=(10, 15)))
     samples = np.arange(delivered)
     are_same = np.array_equal(both.locate(samples), one.locate(samples))
     assert are_same == (delivered <= 45)
     if are_same:
         assert one.accept(both.state(delivered)) == delivered
     else:
-        with pytest.raises(PlanMismatchError, match="skips"):
+        with pytest.raises(PlanMismatchError, match="amended differently"):
             one.accept(both.state(delivered))
+        with pytest.raises(PlanMismatchError, match="the skip begins at sample 45, before this checkpoint"):
+            both.accept(one.state(delivered))
 
 
 def test_the_reference_is_of_the_same_definition():

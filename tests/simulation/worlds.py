@@ -41,7 +41,7 @@ class Settings:
 
     chapters: tuple[tuple[int, tuple[Stage, ...]], ...]
     skips: tuple[Any, ...] = ()
-    """(start, stop), `Dropped` or `Masked`, in the order in which they were made."""
+    """(start, stop), `Dropped` or `Masked`; all count in the run as it is without skipped ranges."""
     length: int = LENGTH
 
     @property
@@ -223,7 +223,8 @@ class Data:
                     skips.append(skip)
             sizes = [self.size(source, settings) for source in range(count)]
             groups = [self.per_group(settings)] * count
-            self._runs[settings] = Run(sizes, orders, settings.chapters, skips, groups)
+            chapters = sorted(settings.chapters, key=lambda chapter: chapter[0])
+            self._runs[settings] = Run(sizes, orders, chapters, skips, groups)
         return self._runs[settings]
 
     def view(self, source: int, settings: Settings) -> Any:
@@ -232,33 +233,37 @@ class Data:
             return store.documents()
         return store.windows(settings.length, group=GROUP if self.world.view == "groups" else None)
 
-    def subject(self, settings: Settings) -> Any:
-        """What a `Loader` takes."""
+    def plain(self, settings: Settings) -> Any:
+        """A view, or a mixture as it began."""
+        (_, first), *_ = settings.chapters
         if not self.is_mixed:
             return self.view(0, settings)
-        (_, first), *changes = settings.chapters
-        views = {name: self.view(number, settings) for number, name in enumerate(NAMES)}
-        known = len(first[0].weights)
+        names = NAMES[: len(first[0].weights)]
         stages = [
-            tokenfeed.Stage(dict(zip(NAMES, stage.weights, strict=False)), stage.samples, stage.ramp) for stage in first
+            tokenfeed.Stage(dict(zip(names, each.weights, strict=True)), each.samples, each.ramp) for each in first
         ]
-        mixture = tokenfeed.mix({name: views[name] for name in NAMES[:known]}, stages=stages)
-        for at, (stage,) in changes:
-            added = {name: views[name] for name in NAMES[known : len(stage.weights)]}
-            known += len(added)
-            mixture = mixture.then(at, dict(zip(NAMES, stage.weights, strict=False)), sources=added)
-        return mixture
+        return tokenfeed.mix({name: self.view(number, settings) for number, name in enumerate(names)}, stages=stages)
 
-    def skips(self, settings: Settings) -> list[tokenfeed.Skip]:
-        return [self._skip(skip) for skip in settings.skips]
+    def subject(self, settings: Settings) -> Any:
+        """What a `Loader` takes: a plan, with all that was amended."""
+        plan = tokenfeed.Plan.of(self.plain(settings), seed=self.world.seed, shuffle=self.shuffle())
+        (_, first), *changes = settings.chapters
+        known = len(first[0].weights)
+        for at, (stage,) in changes:
+            added = {NAMES[number]: self.view(number, settings) for number in range(known, len(stage.weights))}
+            known += len(added)
+            plan = plan.amend(at, weights=dict(zip(NAMES, stage.weights, strict=False)), sources=added or None)
+        for skip in settings.skips:
+            if not isinstance(skip, tuple):
+                plan = plan.amend(skip.at, skip=self._skip(skip))
+        ranges = [tokenfeed.Skip(samples=skip) for skip in settings.skips if isinstance(skip, tuple)]
+        return plan.amend(0, skip=ranges) if ranges else plan  # all at once, so that none counts in another's run
 
     def _skip(self, skip: Any) -> tokenfeed.Skip:
-        if isinstance(skip, tuple):
-            return tokenfeed.Skip(samples=skip)
         source = NAMES[skip.source] if self.is_mixed else None
         if isinstance(skip, Masked):
-            return tokenfeed.Skip(documents=skip.documents, at=skip.at, source=source, mask=True)
-        return tokenfeed.Skip(indices=skip.indices, documents=skip.documents, at=skip.at, source=source)
+            return tokenfeed.Skip(documents=skip.documents, source=source, mask=True)
+        return tokenfeed.Skip(indices=skip.indices, documents=skip.documents, source=source)
 
     def shuffle(self) -> Any:
         local = self.world.shuffle

@@ -10,8 +10,9 @@ from tokenfeed.loader.delivery import AS_DATASET, Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import check_whole, find_rank
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.loader.reading import StepReader, Steps, announced, find_masks, make_steps
-from tokenfeed.plan.mixing import Mixture
+from tokenfeed.loader.reading import StepReader, Steps, announced, check_changes, find_eras, make_steps
+from tokenfeed.plan.amending import Grown, NewSource, Weights
+from tokenfeed.plan.mixing import Limits, Mixture
 from tokenfeed.plan.permutation import Locality, Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
@@ -42,27 +43,29 @@ class Loader(Delivery):
 
     def __init__(
         self,
-        view: View | Mixture,
+        view: View | Mixture | Plan,
         batch_size: int | Mapping[int, int],
         *,
         seed: int = 0,
         shuffle: Shuffle = True,
         epochs: int | None = None,
-        skips: Sequence[Skip] = (),
+        skips: Skip | Sequence[Skip] = (),
         prefetch: int | None = None,
         threads: int = 2,
         rank: int | None = None,
         world_size: int | None = None,
         collate: Callable[[HostBatch], Any] | None = None,
         run: str | Path | None = None,
+        accumulate: int = 1,
     ) -> None:
-        """`batch_size` is that of one rank, or a ramp {samples delivered: batch size}. `prefetch` batches are read
-        ahead: 0 for none, and no thread; by default 32, or what fits 64 MiB. `rank` and `world_size` come from the
-        launcher unless given. `threads` read without the interpreter lock; their number does not change the order. A
-        `Locality` as `shuffle` mixes less, where reading single samples from all over the data is too slow.
+        """`view` may be a plan, which has its own seed, shuffle and skips. `batch_size` is that of one rank, or a ramp
+        {samples delivered: batch size}. `prefetch` batches are read ahead: 0 for none, and no thread; by default 32, or
+        what fits 64 MiB. `rank` and `world_size` come from the launcher unless given. `threads` read without the
+        interpreter lock; their number does not change the order. A `Locality` as `shuffle` mixes less, where reading
+        single samples from all over the data is too slow.
 
         `collate` is called with every batch, in the background; its result is `batch.data`. `run` is a file in which
-        rank 0 notes what was run from where, for `Run`.
+        rank 0 notes what was run from where, for `Run`; `accumulate` batches are one training step there.
         """
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
@@ -71,30 +74,54 @@ class Loader(Delivery):
         check_whole("threads", threads, least=1)
         if epochs is not None:
             check_whole("epochs", epochs, least=1)
-        self.rank, self.world_size = find_rank(rank, world_size)
+        check_whole("accumulate", accumulate, least=1)
         self.batch_sizes = BatchSizes(batch_size)
-        mixture = Mixture.of(view)
-        self.plan = Plan.of(mixture, seed=seed, shuffle=shuffle, skips=skips)
-        self._stop = self.plan.end if epochs is None else self.plan.count(epochs)
-        self._paths = {name: each.paths for name, each in mixture.views.items()}
-        joined = mixture.joined
-        self._reader = joined.reader
-        self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, joined.sample_bytes))
-        fitting = min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
-        self._prefetch = fitting if prefetch is None else prefetch
+        if accumulate > 1 and len(self.batch_sizes.to_json()) > 1:
+            raise ArgumentError("batch_size is a ramp, and accumulate is more than 1: only one of them may be")
+        if isinstance(view, Plan) and (seed not in (0, view.seed) or shuffle not in (True, view.shuffle) or skips):
+            raise ArgumentError(f"{view} has its seed, shuffle and skips; give Plan.of(…) what they should be")
+        self._epochs = epochs
+        self._asked_prefetch = prefetch
         self._threads = threads
+        self._collate = collate
+        self._run_path = run
+        self._run: RunFile | None = None
+        self._accumulate = accumulate
+        self._next = 0
+        self._step: int | None = None
+        self._buffers = Buffers()
+        self._place(*find_rank(rank, world_size))
+        self._use(view if isinstance(view, Plan) else Plan.of(view, seed=seed, shuffle=shuffle, skips=skips))
+
+    def _place(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+        if self._run_path is None or rank != 0:
+            self._run = None
+        elif self._run is None:
+            self._run = RunFile(self._run_path)
+
+    def _use(self, plan: Plan) -> None:
+        """Read what this plan says from the next batch on."""
+        eras = find_eras(plan)
+        stop = plan.end if self._epochs is None else plan.count(self._epochs)
+        self.close()
+        self.plan, self._stop = plan, stop
+        self._changes = [era.start for era in eras[1:]]
+        view = eras[-1].view
+        self._reader = view.reader
+        self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, view.sample_bytes))
+        fitting = min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
+        self._prefetch = fitting if self._asked_prefetch is None else self._asked_prefetch
         self._steps = StepReader(
-            self.plan,
-            joined,
-            find_masks(self.plan, list(mixture.views.values())),
+            plan,
+            eras,
             rank=self.rank,
             world_size=self.world_size,
-            stop=self._stop,
-            collate=collate,
-            block_bytes=self._prepare_blocks(shuffle, list(mixture.views.values())),
+            stop=stop,
+            collate=self._collate,
+            block_bytes=self._prepare_blocks(plan.shuffle, eras[-1].views),
         )
-        self._run = None if run is None or self.rank != 0 else RunFile(run)
-        self._next = 0
+        self._steps.use_buffers(self._buffers)
 
     def _prepare_blocks(self, shuffle: Shuffle, views: Sequence[View]) -> int:
         """Bytes of remote data that are fetched at once because the order has need of neighbours; 0 where it has none.
@@ -112,6 +139,60 @@ class Loader(Delivery):
         whole = (len(view) * view.stored_bytes for view in views)
         self._reader.keep(sum(map(min, kept, whole)) * 9 // 8)
         return min(remote.request_bytes, 1 << max(0, min(blocks).bit_length() - 4))
+
+    def amend(
+        self,
+        at: int | None = None,
+        *,
+        weights: Weights | None = None,
+        sources: Mapping[str, NewSource] | None = None,
+        grown: Grown | Mapping[str, Grown] | None = None,
+        skip: Skip | Sequence[Skip] | None = None,
+        length: int | None = None,
+        max_epochs: Limits = None,
+    ) -> None:
+        """Change the run from sample `at` on, by default from the next batch on: as `Plan.amend`.
+
+        What was read ahead is dropped, and nothing of the run is lost or repeated. Every rank must make the same call
+        after the same batch; where one does not, the states of the ranks differ from then on.
+        """
+        if at is not None and at < self._next:
+            raise ArgumentError(
+                f"at is {at:,}, and {self._next:,} samples were delivered: what is past stays as it is. Give at >= "
+                f"{self._next:,}, or go back to a checkpoint at or before {at:,} first"
+            )
+        amended = self.plan.amend(
+            self._next if at is None else at,
+            weights=weights,
+            sources=sources,
+            grown=grown,
+            skip=skip,
+            length=length,
+            max_epochs=max_epochs,
+        )
+        self._use(amended)
+
+    def resize(
+        self,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        batch_size: int | Mapping[int, int] | None = None,
+        same_global_batch: bool = False,
+    ) -> None:
+        """Go on as another rank of another number of ranks, from the next batch on; as the launcher says, or as given.
+
+        The batch size of a rank stays, or becomes `batch_size`; or, with `same_global_batch`, that which keeps the
+        number of rows of all ranks together. Every rank must make the call after the same batch.
+        """
+        rank, world_size = find_rank(rank, world_size)
+        sizes = self.batch_sizes if batch_size is None else BatchSizes(batch_size)
+        if same_global_batch:
+            sizes = self.batch_sizes.spread(self.world_size, world_size)
+        self.close()
+        self.batch_sizes = sizes
+        self._place(rank, world_size)
+        self._use(self.plan)
 
     def __iter__(self) -> Self:
         if self._stop is not None and self._next >= self._stop:
@@ -142,16 +223,26 @@ class Loader(Delivery):
             self._run.deliver(self._next)
 
     def _use_buffers(self, buffers: Buffers) -> None:
+        self._buffers = buffers
         self._steps.use_buffers(buffers)
 
     def _work(self) -> dict[str, Any]:
         return {**self._steps.work, "remote": self._reader.stats()}
 
     def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
+        check_changes(self._next, self._changes, self.batch_sizes, self.world_size)
         if self._run is not None:
-            what = {"plan": self.plan.to_json(), "stores": self._paths}
-            sizes, stop = self.batch_sizes, self._stop
-            self._run.begin(what, self._next, self.world_size, sizes, stop=stop, plan=self.plan)
+            self._run.begin(
+                {"stores": self.plan.paths},
+                self._next,
+                self.world_size,
+                self.batch_sizes,
+                stop=self._stop,
+                plan=self.plan,
+                step=self._step,
+                accumulate=self._accumulate,
+            )
+            self._step = None
         batches, end = self._read()
         return batches, end if self._run is None else partial(_note_and_end, self._run, end)
 
@@ -159,7 +250,7 @@ class Loader(Delivery):
         # Several steps are read by one call: handing over batches one by one would cost more than reading them. Not so
         # for remote data, where the first must not wait for those after it.
         together = max(1, self._prefetch // 2) if self._reader.remote is None else 1
-        coming = make_steps(self._next, self._stop, self.batch_sizes, self.world_size, together)
+        coming = make_steps(self._next, self._stop, self.batch_sizes, self.world_size, together, self._changes)
         if self._prefetch == 0:
             read = self._steps
             return (batch for steps in coming for batch in read(steps)), coming.close
@@ -176,15 +267,20 @@ class Loader(Delivery):
             self._run.note()
         return self.plan.state(self._next)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after a checkpoint, made on any number of ranks with any batch size."""
+    def load_state_dict(self, state: Any, *, step: int | None = None) -> None:
+        """Go on after a checkpoint, made on any number of ranks with any batch size.
+
+        The states of all ranks in a list are compared first. `step` is the training step that comes next, for the run
+        file; one that was kept up to here knows it.
+        """
         num_delivered = self.plan.accept(state)
         self.close()
-        self._next = num_delivered
+        self._next, self._step = num_delivered, step
 
     def __reduce__(self) -> Any:
-        place = {"rank": self.rank, "world_size": self.world_size}
-        return _open_again, ({**self._arguments, **place}, self.state_dict())
+        now = {"view": self.plan, "batch_size": self.batch_sizes.stages}
+        plain = {"seed": 0, "shuffle": True, "skips": (), "rank": self.rank, "world_size": self.world_size}
+        return _open_again, ({**self._arguments, **plain, **now}, self.state_dict())
 
     def __repr__(self) -> str:
         end = "" if self._stop is None else f" of {self._stop:,}"
@@ -208,7 +304,7 @@ def _open_again(arguments: dict[str, Any], state: dict[str, Any]) -> Loader:
 
 
 def _check_view(view: Any) -> None:
-    if isinstance(view, View | Mixture):
+    if isinstance(view, View | Mixture | Plan):
         return
     if isinstance(view, str | Path):
         raise ArgumentError(

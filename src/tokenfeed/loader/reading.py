@@ -16,13 +16,13 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.skips import Skip
+from tokenfeed.plan.rounding import some
 from tokenfeed.plan.steps import BatchSizes, rows_of
 from tokenfeed.store.batch import Draw, HostBatch, Rows
 from tokenfeed.store.view import View
 from tokenfeed.types import Bools, Ints
 
-__all__ = ["StepReader", "Steps", "announced", "find_masks", "make_steps"]
+__all__ = ["Era", "StepReader", "Steps", "announced", "check_changes", "find_eras", "make_steps"]
 
 
 class Steps(NamedTuple):
@@ -37,21 +37,36 @@ class Steps(NamedTuple):
 
 
 def make_steps(
-    start: int, stop: int | None, batch_sizes: BatchSizes, world_size: int, together: int
+    start: int, stop: int | None, batch_sizes: BatchSizes, world_size: int, together: int, changes: Sequence[int] = ()
 ) -> Generator[Steps, None, None]:
     """The steps from `start` samples on, to `stop` or without end, so many `together`.
 
-    The first step comes alone, so that it comes soon.
+    The first step comes alone, so that it comes soon. Rows of one reading have one length, which `changes` at some
+    samples.
     """
     count = 1
     while stop is None or start < stop:
         steps = Steps(start, [])
-        while len(steps.sizes) < count and (stop is None or start < stop):
+        end = min((change for change in changes if change > start), default=None)
+        while len(steps.sizes) < count and (stop is None or start < stop) and start != end:
             size = batch_sizes.at(start)
             steps.sizes.append(size)
             start += size * world_size
         yield steps
         count = together
+
+
+def check_changes(start: int, changes: Sequence[int], batch_sizes: BatchSizes, world_size: int) -> None:
+    """Refuse steps that hold rows of two lengths."""
+    for change in changes:
+        if change > start:
+            count = batch_sizes.steps_between(start, change, world_size)
+            before, after = (batch_sizes.after(start, steps, world_size) for steps in (count - 1, count))
+            if after != change:
+                raise ArgumentError(
+                    f"the length changes at sample {change:,}, in the middle of a step: steps begin at {before:,} and "
+                    f"{after:,}. Amend the length at one of these, or choose a batch size that fits"
+                )
 
 
 def announced(coming: Iterator[Steps], announce: Callable[[Steps], None], ahead: int) -> Iterator[Steps]:
@@ -80,7 +95,7 @@ Masks = Callable[[Rows, Ints, int, int], Bools]
 
 def find_masks(plan: Plan, views: Sequence[View]) -> Masks | None:
     """The skips of a plan that mask; None where there is none. `views` are those of its sources."""
-    masks = [_find(views, plan.source_number(skip.source), skip) for skip in plan.skips if skip.mask]
+    masks = [_find(views, *each) for each in plan.masks]
     return partial(_mask, masks, views[0].spec.table) if masks else None
 
 
@@ -89,7 +104,7 @@ def _mask(masks: list[_Mask], table: str, rows: Rows, samples: Ints, start: int,
     length = rows.input_length(start, stop)
     mask = np.ones((stop - start, length), np.bool_)
     for at, indices, documents in masks:
-        touched = (samples[start:stop] >= at) & np.isin(rows.indices[start:stop], indices)
+        touched = (samples[start:stop] >= at) & np.isin(rows.own[start:stop], indices)
         if touched.any():
             spans = rows.spans(table).part(start, stop, length=length)
             offsets = rows.offsets[start : stop + 1] - rows.offsets[start]
@@ -98,16 +113,39 @@ def _mask(masks: list[_Mask], table: str, rows: Rows, samples: Ints, start: int,
     return mask
 
 
-def _find(views: Sequence[View], number: int, skip: Skip) -> _Mask:
+def _find(views: Sequence[View], at: int, number: int, documents: Sequence[int]) -> _Mask:
     view, earlier = views[number], views[:number]
     if view.length is None:
-        raise ArgumentError(f"{skip}: samples of {view} are whole documents; skip them without mask=True")
-    touched = view.samples_touching(skip.documents)
+        raise ArgumentError(f"samples of {view} are whole documents; skip {some(documents)} without mask=True")
+    touched = view.samples_touching(documents)
     if touched.size == 0:
-        raise ArgumentError(f"{skip}: no sample touches these documents")
+        raise ArgumentError(f"documents {some(documents)} cannot be masked: no sample touches these documents")
     first_index = sum(len(each) for each in earlier)
     first_document = sum(len(each.data.spans[each.spec.table]) for each in earlier)
-    return _Mask(skip.at, first_index + touched, first_document + np.array(skip.documents))
+    return _Mask(at, first_index + touched, first_document + np.array(documents))
+
+
+class Era(NamedTuple):
+    """Samples of one length."""
+
+    start: int
+    """First sample of the run."""
+    view: View
+    """Samples of all sources, one source after the other."""
+    views: Sequence[View]
+    first_samples: Ints
+    """Number in that view of the first sample of each source."""
+    masks: Masks | None
+
+
+def find_eras(plan: Plan) -> list[Era]:
+    """The views that a plan is over, joined, one for every length."""
+    eras = []
+    for start, views in plan.open_eras():
+        firsts = np.cumsum([0, *(len(view) for view in views)])[:-1]
+        joined = views[0].join(views[1:]) if len(views) > 1 else views[0]
+        eras.append(Era(start, joined, views, firsts, find_masks(plan, views)))
+    return eras
 
 
 class StepReader:
@@ -116,8 +154,7 @@ class StepReader:
     def __init__(
         self,
         plan: Plan,
-        view: View,
-        masks: Masks | None,
+        eras: Sequence[Era],
         *,
         rank: int,
         world_size: int,
@@ -125,10 +162,9 @@ class StepReader:
         collate: Callable[[HostBatch], Any] | None,
         block_bytes: int = 0,
     ) -> None:
-        """`view` has the samples of all sources, one source after the other. `block_bytes` is that of `announce`."""
+        """`block_bytes` is that of `announce`."""
         self._plan = plan
-        self._view = view
-        self._masks = masks
+        self._eras = eras
         self._rank = rank
         self._world_size = world_size
         self._stop = stop
@@ -148,23 +184,30 @@ class StepReader:
         """Begin to fetch what steps will read."""
         with contextlib.suppress(Exception):  # an error is raised when the steps have their turn
             sources, _, indices = self._plan.locate(self._samples_of(steps))
-            self._view.announce(self._joined(sources, indices), block_bytes=self._block_bytes)
+            era = self._era(steps)
+            era.view.announce(self._joined(era, sources, indices), block_bytes=self._block_bytes)
 
     def _samples_of(self, steps: Steps) -> Ints:
         samples = rows_of(steps.start, sum(steps.sizes), self._rank, self._world_size)
         return samples if self._stop is None else samples[samples < self._stop]
 
-    def _joined(self, sources: Ints, indices: Ints) -> Ints:
+    def _era(self, steps: Steps) -> Era:
+        if len(self._eras) == 1:
+            return self._eras[0]
+        return next(era for era in reversed(self._eras) if era.start <= steps.start)
+
+    def _joined(self, era: Era, sources: Ints, indices: Ints) -> Ints:
         """Numbers of samples in the view that joins all sources."""
-        return indices + self._plan.starts[sources] if self._is_joined else indices
+        return indices + era.first_samples[sources] if self._is_joined else indices
 
     def __call__(self, steps: Steps) -> list[HostBatch]:
         """The batches of steps, read by one call."""
         began = time.perf_counter()
         samples = self._samples_of(steps)
         sources, epochs, indices = self._plan.locate(samples)
-        rows = self._view.load(self._joined(sources, indices), self._buffers.take)
-        draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, self._masks)
+        era = self._era(steps)
+        rows = era.view.load(self._joined(era, sources, indices), self._buffers.take)
+        draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
         batches, delivered, first = [], steps.start, 0
         for size in steps.sizes:
             delivered += size * self._world_size

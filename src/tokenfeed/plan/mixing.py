@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
 __all__ = ["Ledger", "Mixture", "mix"]
@@ -127,10 +128,10 @@ class Sources:
                     raise ArgumentError(f"max_epochs of {full!r} is {own}; it must be at least 1")
         first_name, first = next(iter(views.items()))
         for name, view in views.items():
-            if view.spec.sample != first.spec.sample:
+            if view.spec.unit != first.spec.unit:
                 raise ArgumentError(
-                    f"sources {first_name!r} and {name!r} cannot be mixed: samples of one are {first.spec.sample}, of "
-                    f"the other {view.spec.sample}; rows of a batch are of one kind and length"
+                    f"sources {first_name!r} and {name!r} cannot be mixed: samples of one are {first.spec.unit}, of "
+                    f"the other {view.spec.unit}; rows of a batch are of one kind and length"
                 )
             if view.tokenizer != first.tokenizer and not self.allow_different_tokenizers:
                 raise ArgumentError(
@@ -166,7 +167,7 @@ def _explain(*tokenizers: str | None) -> str:
 
 
 class Mixture:
-    """Sources and their schedule. Made by `mix`, changed by `then`; a `Loader` takes it as it takes a view."""
+    """Sources and their schedule. Made by `mix`; a `Loader` takes it as it takes a view, and `amend` changes it."""
 
     def __init__(self, schedule: Schedule, sources: Sources, *, shares: Mapping[str, float] | None = None) -> None:
         self.schedule = schedule
@@ -188,21 +189,10 @@ class Mixture:
         sources = Sources({"": view}, {}, {"": None})
         return cls(Schedule([Stage({"": 1.0})], [""]), sources, shares={"": 1.0})
 
-    def then(self, at: int, weights: Mapping[str, float], *, sources: Mapping[str, Part] | None = None) -> "Mixture":
-        """The same mixture up to sample `at` of the run, and other weights from there on, perhaps with new sources.
-
-        Weights count as those of the mixture do, samples or tokens. Sources that are not named weigh nothing. Every
-        source goes on where it was: nothing is repeated. New sources are under the rules of the mixture: its tokenizer,
-        its `max_epochs`. A checkpoint taken at or before `at` fits both mixtures.
-        """
-        flat = self.sources.add(sources or {})
-        return Mixture(self.schedule.then(at, flat.spread(Stage(weights).weights)), flat)
-
     @cached_property
     def joined(self) -> View:
         """The samples of all sources, one after the other; the view itself where there is one."""
-        first, *others = self.views.values()
-        return first.join(others) if others else first
+        return join_views(list(self.views.values()))
 
     def budget(self, samples: int) -> list[Ledger]:
         """How many samples, and epochs, of each source a run of `samples` samples draws."""

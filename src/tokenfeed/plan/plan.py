@@ -1,267 +1,146 @@
-"""`Plan`: which sample of which source a run delivers as its k-th. A pure function; it knows counts, never bytes.
-
-    k ──skipped ranges──► j ──schedule──► (source, its own number) ──order of the source──► (epoch, index)
-
-A run over one view is a mixture of one source, whose name is empty: the schedule is then the identity.
-"""
+"""`Plan`: what a run delivers, as a pure function; how it is amended; and what checkpoints say of it."""
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError, quantity
-from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.mixing import Ledger, Mixture
-from tokenfeed.plan.order import INT64, Orders
-from tokenfeed.plan.permutation import Locality, Shuffle, shuffle_from_json, shuffle_to_json
-from tokenfeed.plan.schedule import Schedule, Stage
-from tokenfeed.plan.skips import Ranges, Skip, check_skips
-from tokenfeed.plan.state import VERSION, check_kind, check_parts
+from tokenfeed.plan.amending import Drafter, Grown, NewSource, Weights, with_spec
+from tokenfeed.plan.amendment import Amendment, PlanSource
+from tokenfeed.plan.mixing import Limits, Mixture, Sources
+from tokenfeed.plan.permutation import Shuffle, shuffle_from_json, shuffle_to_json
+from tokenfeed.plan.run_order import RunOrder, digest
+from tokenfeed.plan.schedule import END, Schedule
+from tokenfeed.plan.skips import Skip
+from tokenfeed.plan.state import VERSION, check_kind, explain
 from tokenfeed.storage.local import read_bytes, replace_bytes
-from tokenfeed.store.spec import PackedSpec, ViewSpec
 from tokenfeed.store.view import View
-from tokenfeed.types import Ints
 
-__all__ = ["Plan", "PlanSource", "Trace"]
+__all__ = ["Plan", "PlanSource"]
 
 _LONGEST_LABEL = 40
 """Length of a text that is written out in a state, which is then at most 300 bytes of JSON; else its checksum is."""
 
 
-@dataclass(frozen=True)
-class PlanSource:
-    """One source of a plan: how many samples it has, of which data, and what one sample is. Never bytes or paths."""
-
-    name: str
-    """Empty for the only source of a run over one view."""
-    num_samples: int
-    data: str
-    """Checksum of its data."""
-    spec: ViewSpec
-    """What one sample is."""
-    max_epochs: int | None = None
-    """Limit on how often its samples are seen; the run ends there."""
-
-    @property
-    def label(self) -> str:
-        """What one sample is, as text that differs wherever samples do."""
-        return (
-            f"{self.spec} by algorithm {self.spec.algorithm}" if isinstance(self.spec, PackedSpec) else str(self.spec)
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        fields = {"name": self.name, "samples": self.num_samples, "data": self.data, "view": self.spec.to_json()}
-        return fields if self.max_epochs is None else {**fields, "max_epochs": self.max_epochs}
-
-    @classmethod
-    def from_json(cls, value: Any) -> "PlanSource":
-        match value:
-            case {"name": str(name), "samples": int(count), "data": str(data), "view": view}:
-                limit = value.get("max_epochs")
-                if all(type(each) is int and 0 < each < 1 << 62 for each in (count, 1 if limit is None else limit)):
-                    return cls(name, count, data, ViewSpec.from_json(view), limit)
-        raise StateError(f"{str(value)[:200]} describes no source of a plan")
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """Where the k-th sample of a run comes from."""
-
-    sample: int
-    """k, its number in the run."""
-    epoch: int
-    """Epoch of its source."""
-    index: int
-    """Its number in the view of its source."""
-    source: str
-    """Name of its source; empty where the run is over one view."""
-
-
-class Plan:
+class Plan(RunOrder):
     """k → (source, epoch, index) for k = 0, 1, 2, …
 
     Every source is shuffled, and goes through its epochs, by itself. Over one view of n samples, sample k has epoch
-    k // n and index `Permutation(n, seed, epoch)[k % n]`, less the skips; `Orders` tells the rule with groups and with
-    locality. Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do later.
+    k // n and index `Permutation(n, seed, epoch)[k % n]`, as long as nothing is amended; `Orders` tells the rule with
+    groups and with locality. Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do
+    later: `amend` makes such plans.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[PlanSource],
-        schedule: Schedule | None = None,
-        *,
-        seed: int = 0,
-        shuffle: Shuffle = True,
-        skips: Sequence[Skip] = (),
-    ) -> None:
-        """`sources` in the order of the schedule's names; one source needs no schedule.
-
-        Skips by document need a view to find samples: `Plan.of`. A `Locality` as `shuffle` holds for every source: a
-        run then reads from 2 · tile blocks of each at a time.
-        """
-        if schedule is None:
-            schedule = Schedule([Stage({source.name: 1.0 for source in sources})], [source.name for source in sources])
-        if [source.name for source in sources] != list(schedule.names):
-            raise ArgumentError(
-                f"the schedule is of {list(schedule.names)}, the sources are {[each.name for each in sources]}"
-            )
-        self.sources = tuple(sources)
-        self.schedule = schedule
-        self.seed = seed
-        if not isinstance(shuffle, bool | Locality):
-            raise ArgumentError(f"shuffle is {shuffle!r}; it must be True, False or a Locality")
-        self.shuffle = shuffle
-        self.skips = skips = check_skips(skips)
-        self.starts: Ints = np.cumsum([0, *(source.num_samples for source in sources)])
-        """Joined number of the first sample of each source, where all are numbered one after the other; and the end."""
-        self._orders = Orders(
-            [source.num_samples for source in sources],
-            [source.spec.samples_per_group for source in sources],
-            [_seed_of(source.name, seed) for source in sources],
-            shuffle,
-        )
-        self._ranges = Ranges([skip.samples for skip in skips if skip.samples is not None])
-        for skip in sorted((skip for skip in skips if skip.samples is None), key=lambda skip: skip.at):
-            number = self.source_number(skip.source)
-            if skip.where is not None or not (skip.indices or skip.mask):
-                raise ArgumentError(f"{skip}: only a view can tell which samples touch these documents; use Plan.of")
-            if not skip.mask:  # which changes no order
-                reached = int(self._ranges.jump(np.array([skip.at]))[0])
-                self._orders.remove(number, skip.indices, int(schedule.counts(reached)[number]))
-        self._changes = [skip.at if skip.samples is None else self._ranges.retreat(skip.samples[0]) for skip in skips]
-        """The first k that each skip may change."""
-        self._is_alone = len(sources) == 1 and schedule.total is None
-        """Whether the numbers of the only source are those of the run."""
-        self._steady: tuple[int, int, dict[str, Any]] = 0, 0, {}
-        """(start, stop, parts): for all k in [start, stop), `parts(k)` is this."""
-
     @classmethod
-    def of(cls, view: View | Mixture, *, seed: int = 0, shuffle: Shuffle = True, skips: Sequence[Skip] = ()) -> "Plan":
-        """The plan over a view or a mixture."""
+    def of(
+        cls, view: View | Mixture, *, seed: int = 0, shuffle: Shuffle = True, skips: Skip | Sequence[Skip] = ()
+    ) -> "Plan":
+        """The plan over a view or a mixture. `skips` hold from the beginning."""
         mixture = Mixture.of(view)
         sources = [
             PlanSource(name, len(each), each.identity, each.spec.sample, mixture.max_epochs[name])
             for name, each in mixture.views.items()
         ]
-        # A plan without skips tells the sources apart, so that what is wrong with a skip is told the same way.
-        plain = cls(sources, mixture.schedule, seed=seed, shuffle=shuffle)
-        views = list(mixture.views.values())
-        found = [
-            skip if skip.samples is not None else skip.resolve(views[plain.source_number(skip.source)])
-            for skip in check_skips(skips)
-        ]
-        return cls(sources, mixture.schedule, seed=seed, shuffle=shuffle, skips=found) if found else plain
+        given = mixture.sources
+        plan = cls(sources, mixture.schedule, seed=seed, shuffle=shuffle, given=given, by=given.by)
+        return plan.amend(0, skip=skips) if skips != () and skips != [] else plan
 
-    def source_number(self, name: str | None) -> int:
-        """The place of a source in `sources`; without a name, of the only one."""
-        names = [source.name for source in self.sources]
-        if name is None and len(names) == 1:
-            return 0
-        if name is None:
-            raise ArgumentError(f"of which source? Give source=…; there are {', '.join(names)}")
-        if names == [""] and name:
-            raise ArgumentError(f"there is no source {name!r}: the run is over one view, without a name; leave it out")
-        if name not in names:
-            raise ArgumentError(f"there is no source {name!r}; there are {', '.join(names)}")
-        return names.index(name)
+    def amend(
+        self,
+        at: int | None = None,
+        *,
+        weights: Weights | None = None,
+        sources: Mapping[str, NewSource] | None = None,
+        grown: Grown | Mapping[str, Grown] | None = None,
+        skip: Skip | Sequence[Skip] | None = None,
+        length: int | None = None,
+        max_epochs: Limits = None,
+    ) -> "Plan":
+        """The same run up to sample `at`, and from there on what is given; the rest goes on as it was.
 
-    def locate(self, samples: Sequence[int] | Ints) -> tuple[Ints, Ints, Ints]:
-        """(sources, epochs, indices) of samples of the run; each index counts in its own source.
+        `weights`, by source, count as those of the mixture do, and sources that they do not name weigh nothing; or a
+        list of `Stage`. `sources` adds views, or mixtures, which need weights; where the run began with one view, that
+        view takes the name that `weights` give it. `grown` is the view of a store that has more samples now, or the
+        store (by source, in a mixture): what is left of the epoch and the added samples come in a new random order,
+        nothing is lost or repeated, and the next epoch is over everything. `skip` leaves out samples or documents.
+        `length` is that of windows from there on: it divides their group. `max_epochs` limits how often sources are
+        seen; {name: None} lifts a limit.
 
-        O(1) each, O(log s) with s samples removed. Over one view, 3 µs a call and 15 ns a sample.
+        A checkpoint taken at or before `at` fits both plans. A skip of samples needs no `at`.
         """
-        numbers = np.asarray(samples, INT64)
-        if self._ranges:
-            numbers = self._ranges.jump(numbers)
-        if self._is_alone:
-            return np.zeros(numbers.size, INT64), *self._orders.locate(None, numbers)
-        sources, numbers = self.schedule.locate(numbers)
-        return sources, *self._orders.locate(sources, numbers)
-
-    def without_skips(self, samples: Any) -> Any:
-        """Numbers of samples in the run without skipped ranges: what `Skip(samples=…)` and `then(at=…)` count in."""
-        return self._ranges.jump(samples)
-
-    def find(self, index: int, *, epochs: Sequence[int], source: str | None = None) -> Ints:
-        """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped."""
-        check_epochs(epochs)
-        found = [self.find_all([index], epoch, source=source) for epoch in epochs]
-        samples = np.concatenate([np.empty(0, np.int64), *found])
-        return samples[samples >= 0]
-
-    def find_all(self, indices: Sequence[int] | Ints, epoch: int, *, source: str | None = None) -> Ints:
-        """The k at which samples of a source are delivered in one of its epochs, −1 where never.
-
-        100 ns each; 20 µs each where samples of the source are skipped.
-        """
-        number = self.source_number(source)
-        given, size = np.asarray(indices, np.int64), self.sources[number].num_samples
-        if given.size and not (given.min() >= 0 and given.max() < size):
-            raise ArgumentError(f"samples {given.min()} to {given.max()} are asked for; the view has {size:,}")
-        own = self._orders.find(number, given, epoch)
-        found = own if self._is_alone else self.schedule.find(number, own)
-        return self._ranges.jump_back(found) if self._ranges else found
-
-    @cached_property
-    def end(self) -> int | None:
-        """How many samples the run has: to the end of the last stage, or until a source would be seen too often."""
-        limits = [(number, each.max_epochs) for number, each in enumerate(self.sources) if each.max_epochs is not None]
-        ends = [self._count(number, limit) for number, limit in limits]
-        if self.schedule.total is not None:
-            ends.append(self._ranges.retreat(self.schedule.total))
-        return min((end for end in ends if end is not None), default=None)
-
-    def count(self, epochs: int) -> int:
-        """How many samples the run delivers in `epochs` epochs of its only source."""
-        if len(self.sources) > 1:
+        ranges = isinstance(skip, Skip) and skip.samples is not None
+        if at is None and not ranges:
             raise ArgumentError(
-                "sources of a mixture have epochs of their own; give the last stage a length, or mix(…, max_epochs=…)"
+                "from which sample on? Give at=…, such as the samples of a checkpoint: state['samples']"
             )
-        return min(end for end in (self._count(0, epochs), self.end) if end is not None)
+        if at is not None and (isinstance(at, bool) or not isinstance(at, int | np.integer) or not 0 <= at < END):
+            raise ArgumentError(f"at is {at!r}; expected the number of a sample")
+        drafter = Drafter(self, 0 if at is None else int(at))
+        options = weights, sources, grown, skip, length, max_epochs
+        if all(each is None for each in options):
+            raise ArgumentError("nothing to amend: give weights, sources, grown, skip, length or max_epochs")
+        if sources is not None or weights is not None:
+            drafter.weigh(weights, sources or {})
+        if grown is not None:
+            drafter.grow(grown)
+        if length is not None:
+            drafter.change_length(length)
+        if max_epochs is not None:
+            drafter.limit(max_epochs)
+        if skip is not None:
+            drafter.skip(skip)
+        drafter.check_length()
+        plan = self.amended(drafter.amendment, drafter.sources)
+        if max_epochs is not None and at is not None and plan.end is not None and plan.end < at:
+            raise ArgumentError(
+                f"max_epochs is {max_epochs}: the run would have ended after {plan.end:,} samples, and this is sample "
+                f"{at:,}. Allow one epoch more"
+            )
+        return plan
 
-    def _count(self, number: int, epochs: int) -> int | None:
-        """How many samples come before a source would begin its next epoch after so many; None if it never does."""
-        own = self._orders.count(number, epochs)
-        sample = int(self.schedule.find(number, np.array([own]))[0])
-        return None if sample < 0 else self._ranges.retreat(sample)
-
-    def trace(self, samples: Sequence[int] | Ints) -> list[Trace]:
-        """Where samples of the run come from."""
-        numbers = np.asarray(samples, np.int64)
-        if numbers.size and numbers.min() < 0:
-            raise ArgumentError(f"a run has no sample {numbers.min()}")
-        if numbers.size and self.end is not None and numbers.max() >= self.end:
-            raise ArgumentError(f"the run ends with sample {self.end - 1:,}; there is no sample {numbers.max():,}")
-        columns = (each.tolist() for each in (numbers, *self.locate(numbers)))
-        return [
-            Trace(k, epoch, index, self.sources[source].name) for k, source, epoch, index in zip(*columns, strict=True)
-        ]
-
-    def ledger(self, num_delivered: int) -> list[Ledger]:
-        """What every source has given among the first `num_delivered` samples (those of skipped ranges not counted)."""
-        reached = self._reached(num_delivered)
-        jumps = [(start, stop) for start, stop in self._ranges if start < reached]
-        counts, targets = (
-            (count(reached) - sum(count(stop) - count(start) for start, stop in jumps)).tolist()
-            for count in (self.schedule.counts, self.schedule.targets)
+    def follows(self, other: "Plan") -> tuple[Amendment, ...] | None:
+        """The amendments that this plan has after those of another; None if it is not that one, amended."""
+        count = len(other.amendments)
+        same = (self._base, self.seed, self.shuffle, self.amendments[:count]) == (
+            other._base,
+            other.seed,
+            other.shuffle,
+            other.amendments,
         )
-        return [
-            Ledger(source.name, count, target, source.num_samples, source.max_epochs)
-            for source, count, target in zip(self.sources, counts, targets, strict=True)
-        ]
+        return self.amendments[count:] if same else None
 
-    def _reached(self, num_delivered: int) -> int:
-        """Where the schedule is after the last sample: a range that is skipped from here on changes nothing yet."""
-        return int(self._ranges.jump(np.array([num_delivered - 1]))[0]) + 1 if num_delivered else 0
+    def follows_json(self, other: Any) -> tuple[Amendment, ...] | None:
+        """The same of a plan that was saved."""
+        ours = self.to_json()
+        before = other.get("amendments", ())
+        same = {**ours, "amendments": before} == other and ours["amendments"][: len(before)] == before
+        return self.amendments[len(before) :] if same else None
 
-    def early_skips(self, num_delivered: int) -> list[Skip]:
-        """The skips that may change any of the first `num_delivered` samples."""
-        return [skip for skip, first in zip(self.skips, self._changes, strict=True) if first < num_delivered]
+    def over(self, given: Sources | None) -> "Plan":
+        """The same plan, with the views that it is over."""
+        plan = copy(self)
+        plan.given = given
+        return plan
+
+    @property
+    def paths(self) -> dict[str, list[str]]:
+        """Where the data of every source lay when it was opened."""
+        views = {} if self.given is None else self.given.views
+        return {source.name: views[key].paths for source, key in self.keyed_sources}
+
+    def open_eras(self) -> list[tuple[int, list[View]]]:
+        """(first sample, views of all sources) for every length that the run has."""
+        if self.given is None:
+            raise ArgumentError("the plan was read from a file and is over no views: Run(path).plan() opens them")
+        views = [self.given.views[key] for key in self.schedule.names]
+        *earlier, (last, _) = self.eras
+        found = [(self._ranges.retreat(turn), [with_spec(view, spec) for view in views]) for turn, spec in earlier]
+        return [*found, (self._ranges.retreat(last), views)]
 
     def parts(self, num_delivered: int) -> dict[str, Any]:
         """What the first `num_delivered` samples depend on, part by part: the plan that a state carries.
@@ -273,82 +152,70 @@ class Plan:
             return dict(known)
         reached = self._reached(num_delivered)
         mixture, begun, until = self.schedule.past(reached)
-        drawn = [each for each, is_drawn in zip(self.sources, begun, strict=True) if is_drawn or not each.name]
-        alone = drawn[0].spec if len(drawn) == 1 else None
-        family = None if alone is None else alone.family
-        early = sorted(json.dumps(skip.to_json()) for skip in self.early_skips(num_delivered))
+        drawn = [each for each, is_drawn in zip(self._first, begun, strict=True) if is_drawn or not each.name]
+        count = bisect_left(self._changes, reached, key=lambda each: each[0])
+        jumps = [each for each in self._ranges if each[0] < reached]
         parts = {
             "data": _summary([[each.name, each.num_samples, each.data] for each in drawn], {e.data for e in drawn}),
-            "view": family or _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
+            "view": _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
             "mixture": mixture,
             "seed": self.seed if self.shuffle else None,
-            "skips": _digest(early) if early else None,
             "locality": None if isinstance(self.shuffle, bool) else shuffle_to_json(self.shuffle),
-            "group": alone.samples_per_group if alone is not None and family else None,
+            "amendments": digest([jumps, self._digests[count]]) if jumps or count else None,
         }
-        ends = [first for first in self._changes if first >= num_delivered]
-        self._steady = num_delivered, min([num_delivered + until - reached, *ends]) + 1, parts
+        turns = [until, *(start for start, _ in self._ranges if start >= reached)]
+        turns += [turn for turn, _ in self._changes[count : count + 1]]
+        self._steady = num_delivered, self._ranges.retreat(min(turns)) + 1, parts
         return dict(parts)
 
     def state(self, num_delivered: int) -> dict[str, Any]:
         """The checkpoint after `num_delivered` samples of the run: at most 300 bytes of JSON."""
         return {"kind": "run", "version": VERSION, "samples": num_delivered, "plan": self.parts(num_delivered)}
 
-    @property
-    def _family(self) -> str | None:
-        """What the only source has in common with views of other lengths over the same groups."""
-        return self.sources[0].spec.family if len(self.sources) == 1 else None
-
     def accept(self, state: Any) -> int:
         """The number of samples that a state says were delivered, if this plan would have delivered the same.
 
-        A state of windows of another length over the same groups is accepted after a whole number of groups, and counts
-        in samples of this plan.
+        A list of the states of all ranks must say the same of all.
         """
         given = check_kind(state, "run")
         num_delivered, theirs = given.get("samples"), given.get("plan")
         if type(num_delivered) is not int or not 0 <= num_delivered < 1 << 62 or not isinstance(theirs, Mapping):
             raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
-        per_group = theirs.get("group")
-        if self._family is not None and theirs.get("view") == self._family and type(per_group) is int and per_group > 0:
-            group = self.sources[0].spec.samples_per_group
-            if group != per_group and (theirs.get("skips") or self.early_skips(num_delivered * group // per_group)):
-                raise PlanMismatchError(
-                    f"the checkpoint was taken after a skip took effect, with {per_group} samples in a group; "
-                    f"{self.sources[0].spec} has {group}. Samples of another length lose other items by the same skip, "
-                    "so the run cannot go on where it was: keep the length, or change it before the skip begins"
-                )
-            num_delivered, rest = divmod(num_delivered * group, per_group)
-            if rest:
-                raise PlanMismatchError(
-                    f"the checkpoint was taken within a group of {per_group} samples; to go on with "
-                    f"{self.sources[0].spec}, take one after a whole number of groups"
-                )
-            theirs = {**theirs, "group": group}
         total = self.schedule.total
         if total is not None and self._reached(num_delivered) > total:
             raise PlanMismatchError(
                 f"the checkpoint was taken after {num_delivered:,} samples; this schedule ends after {total:,}, and "
                 "with these skips there are not as many"
             )
-        check_parts(self.parts(num_delivered), theirs)
+        ours = self.parts(num_delivered)
+        if dict(theirs) != ours:
+            early = [each for each in self.amendments if self.begins(each) < num_delivered]
+            told = next(
+                (f"{each} begins at sample {self.begins(each):,}" for each in self._culprits(early, given)), None
+            )
+            raise PlanMismatchError(explain(ours, theirs, num_delivered, told, bool(early)))
         return num_delivered
 
-    def recount(self, num_delivered: int, other: "Plan") -> int:
-        """So many samples, in those of another plan: it may have windows of another length over the same groups."""
-        if self._family is None or self._family != other._family:
-            return num_delivered
-        group, others = self.sources[0].spec.samples_per_group, other.sources[0].spec.samples_per_group
-        return num_delivered * others // group
+    def _culprits(self, early: Sequence[Amendment], state: Mapping[str, Any]) -> Iterable[Amendment]:
+        """Amendments without which, or without which and those after it, the state would have been accepted."""
+        for number in range(len(early) - 1, max(-1, len(early) - 64), -1):
+            for kept in (early[:number], [*early[:number], *early[number + 1 :]]):
+                try:
+                    if self._again(kept, None).parts(state["samples"]) == state["plan"]:
+                        yield early[number]
+                except ArgumentError:  # one amendment needs another
+                    continue
 
     def to_json(self) -> dict[str, Any]:
+        sources, schedule = self._base
         return {
             "version": VERSION,
-            "sources": [source.to_json() for source in self.sources],
-            "schedule": self.schedule.to_json(),
+            "sources": [source.to_json() for source in sources],
+            "schedule": schedule.to_json(),
             "seed": self.seed,
             "shuffle": shuffle_to_json(self.shuffle),
-            "skips": [skip.to_json() for skip in self.skips],
+            "by": self.by,
+            "amendments": [amendment.to_json() for amendment in self.amendments],
         }
 
     @classmethod
@@ -363,7 +230,8 @@ class Plan:
                 Schedule.from_json(value["schedule"]),
                 seed=value["seed"],
                 shuffle=shuffle_from_json(value["shuffle"]),
-                skips=[Skip.from_json(skip) for skip in value["skips"]],
+                by=str(value["by"]),
+                amendments=[Amendment.from_json(amendment) for amendment in value["amendments"]],
             )
         except (TypeError, KeyError) as error:
             raise StateError(f"{str(value)[:200]} describes no plan ({error})") from error
@@ -392,28 +260,11 @@ class Plan:
         what = many if names else f"{self.sources[0].num_samples:,} samples of {self.sources[0].spec}"
         order = f"seed {self.seed}" if self.shuffle else "in order"
         local = "" if isinstance(self.shuffle, bool) else f", {self.shuffle}"
-        return f"Plan({what}; {order}{local}, {quantity(len(self.skips), 'skip')})"
-
-
-def check_epochs(epochs: Any) -> None:
-    """Refuse a number where epochs to look at are asked for: it may be one epoch, or how many."""
-    if isinstance(epochs, str) or not isinstance(epochs, Iterable):
-        raise ArgumentError(
-            f"epochs is {epochs!r}; expected the epochs to look at: epochs=[2] for that one, epochs=range(2) for the "
-            "first two"
-        )
-
-
-def _seed_of(name: str, seed: int) -> int:
-    """The seed of a source: that of the run for the source without a name, else one of its own."""
-    return int(checksum(f"{seed}/{name}".encode()), 16) >> 1 if name else seed
+        amended = f", {quantity(len(self.amendments), 'amendment')}" if self.amendments else ""
+        return f"Plan({what}; {order}{local}{amended})"
 
 
 def _summary(entries: list[list[Any]], texts: set[str]) -> str:
     """The text that all entries have in common, if it is one and short; else a checksum of them."""
     text = min(texts, default="")
-    return text if len(texts) == 1 and len(text) <= _LONGEST_LABEL else _digest(entries)
-
-
-def _digest(value: Any) -> str:
-    return checksum(json.dumps(value).encode())
+    return text if len(texts) == 1 and len(text) <= _LONGEST_LABEL else digest(entries)

@@ -5,7 +5,7 @@ counts. These results must never change: a checkpoint holds a number of samples,
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -119,7 +119,7 @@ def apportion(owed: Ints, size: int) -> Ints:
     return counts
 
 
-def some(items: Sequence[Any]) -> str:
+def some(items: Sequence[Any], tell: Callable[[Any], str] = repr) -> str:
     """`'a', 'b', 'c' and 997 more`; `nothing`."""
-    told = ", ".join(repr(item) for item in items[:5])
+    told = ", ".join(map(tell, items[:5]))
     return f"{told} and {len(items) - 5} more" if len(items) > 5 else told or "nothing"

@@ -28,9 +28,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError, quantity
 from tokenfeed.kernels import mixture as kernels
@@ -39,6 +40,8 @@ from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise,
 from tokenfeed.types import Bools, Floats, Ints
 
 __all__ = ["Change", "Schedule", "Stage"]
+
+Number = TypeVar("Number", bound=np.generic)
 
 RAMP_STEPS = 256
 Before = tuple[Ints, Ints]
@@ -167,7 +170,7 @@ class Schedule:
         self._first_names = tuple(names)
         self.chapters: tuple[Change, ...] = (Change(0, tuple(stages)), *changes)
         self.names = _collect_names(self._first_names, self.chapters)
-        nothing = np.zeros(len(self.names), np.int64)
+        nothing = np.zeros(len(names), np.int64)
         self._segments: list[Segment] = []
         self._end: Before = nothing, nothing
         self._pasts: list[tuple[str, Bools]] = []
@@ -187,7 +190,8 @@ class Schedule:
                 self._segments.append(last := replace(last, stop=start))
                 self._end = last.count(start), last.owed(start)
         del self._pasts[len(self._segments) :]
-        before, state = self._segments[-1].shares if self._segments else None, self._end
+        before = _pad(self._segments[-1].shares, len(self.names)) if self._segments else None
+        state = _pad(self._end[0], len(self.names)), _pad(self._end[1], len(self.names))
         for stage in chapter.stages:
             asked = scale(np.array([stage.weights.get(name, 0.0) for name in self.names]))
             for length, shares in _steps(stage, before, asked):
@@ -214,7 +218,8 @@ class Schedule:
 
     @cached_property
     def _bases(self) -> Ints:
-        return np.stack([*(segment.bases for segment in self._segments), self._end[0]])
+        bases = [*(segment.bases for segment in self._segments), self._end[0]]
+        return np.stack([_pad(each, len(self.names)) for each in bases])
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """(sources, numbers) of samples of the run: 10 ns each, and 5 µs for every segment that they lie in."""
@@ -242,7 +247,7 @@ class Schedule:
             if not 0 <= j < len(self._segments):
                 continue
             segment = self._segments[j]
-            if segment.counts[source]:
+            if source < segment.counts.size and segment.counts[source]:
                 table, i = segment.table, int(np.searchsorted(segment.active, source))
                 positions = table.positions[table.offsets[i] : table.offsets[i + 1]]
                 limit = int(limits[j + 1]) if j + 1 < limits.size else END
@@ -252,12 +257,12 @@ class Schedule:
 
     def counts(self, num_samples: int) -> Ints:
         """How many of the first `num_samples` samples come from each source. O(sources)."""
-        return self._segments[self._before(num_samples)].count(num_samples)
+        return _pad(self._segments[self._before(num_samples)].count(num_samples), len(self.names))
 
     def targets(self, num_samples: int) -> Floats:
         """Samples due from each source after `num_samples`, through all stages; `counts` is within one of them."""
         segment = self._segments[self._before(num_samples)]
-        return np.asarray(segment.count(num_samples) + segment.owed(num_samples) / ONE)
+        return _pad(segment.count(num_samples) + segment.owed(num_samples) / ONE, len(self.names))
 
     @property
     def rounding(self) -> float:
@@ -272,17 +277,19 @@ class Schedule:
         weights that k = at − 1 was drawn with.
         """
         change = Change(at, tuple(stage if isinstance(stage, Stage) else Stage(stage) for stage in stages))
-        first, *changes = self.chapters
-        if any(name not in self.names for stage in change.stages for name in stage.weights):
-            return Schedule(first.stages, self._first_names, changes=[*changes, change])
         again = copy(self)  # what is known of k < at need not be computed again
         again.chapters = (*self.chapters, change)
-        _collect_names(self.names, again.chapters[-2:])
+        again.names = _collect_names(self.names, again.chapters[-2:])
         again._segments, again._pasts = list(self._segments), list(self._pasts)
         for name in ("_starts", "_bases"):
             vars(again).pop(name, None)
         again._append(change)
         return again
+
+    def follow(self, changes: Sequence[Change]) -> "Schedule":
+        """The same with changes, in their order: as `then` for each, and faster for many."""
+        first, *others = self.chapters
+        return Schedule(first.stages, self._first_names, changes=[*others, *changes])
 
     def digest(self, num_samples: int) -> str:
         """A checksum of what determines the first `num_samples` samples, and of nothing else: 16 hex digits."""
@@ -298,11 +305,12 @@ class Schedule:
             return checksum(b""), np.zeros(len(self.names), np.bool_), 0
         last = self._before(num_samples)
         for segment in self._segments[len(self._pasts) : last + 1]:
-            digest, drawn = self._pasts[-1] if self._pasts else ("", np.zeros(len(self.names), np.bool_))
+            digest, drawn = self._pasts[-1] if self._pasts else ("", np.zeros(0, np.bool_))
             told = [digest, segment.start, [self.names[i] for i in segment.active.tolist()]]
             digest = checksum(json.dumps(told).encode() + b"".join(segment.key))
-            self._pasts.append((digest, drawn | (segment.rates > 0)))
-        return *self._pasts[last], self._segments[last].stop
+            self._pasts.append((digest, _pad(drawn, segment.rates.size) | (segment.rates > 0)))
+        digest, drawn = self._pasts[last]
+        return digest, _pad(drawn, len(self.names)), self._segments[last].stop
 
     def _segments_of(self, limits: Ints, numbers: Ints) -> list[int]:
         """The segments that the numbers lie in, where segment j begins with limits[j]."""
@@ -351,6 +359,13 @@ class Schedule:
         changes = quantity(len(self.chapters) - 1, "change")
         stages = quantity(sum(len(chapter.stages) for chapter in self.chapters), "stage")
         return f"Schedule({quantity(len(self.names), 'source')}, {stages}, {length}, {changes})"
+
+
+def _pad(numbers: npt.NDArray[Number], size: int) -> npt.NDArray[Number]:
+    """Zeros for the sources that came later."""
+    if numbers.size == size:
+        return numbers
+    return np.concatenate([numbers, np.zeros(size - numbers.size, numbers.dtype)])
 
 
 def _steps(stage: Stage, before: Floats | None, asked: Floats) -> Iterator[tuple[int | None, Floats]]:

@@ -1,12 +1,8 @@
-"""Samples that a run must not see: ranges of the run, and samples of the data from some point of the run on.
+"""Samples that a run must not see: ranges of the run, and samples or documents of its data.
 
-A run numbers the samples it delivers k = 0, 1, 2, … without gaps, whatever it skips. A range [start, stop) counts in
-the run as it is without skips, and is a jump. A removal takes samples of one source out of every epoch from k = `at`
-on. Let q₀ < q₁ < … be the sorted places of the removed samples in an epoch: the r-th sample that is left has place
-r + (number of i with qᵢ − i ≤ r).
-
-Both change only what comes after the point at which they begin, in whatever order they were made. So a run can return
-to a checkpoint before a loss spike, skip the samples that caused it, and repeat nothing.
+A run numbers the samples it delivers k = 0, 1, 2, … without gaps, whatever it skips. A range is a jump. Samples and
+documents are left out of every epoch of their source, from the amendment on that skips them. Both change only what
+comes later, so a run can return to a checkpoint before a loss spike, skip what caused it, and repeat nothing.
 """
 
 import operator
@@ -25,7 +21,6 @@ from tokenfeed.types import Ints
 __all__ = [
     "Range",
     "Ranges",
-    "Removals",
     "Skip",
     "Where",
     "check_skips",
@@ -38,29 +33,27 @@ Range = tuple[int, int]
 Where = Callable[[Any], bool] | Mapping[str, Any]
 """Which documents: a function that their payloads must satisfy, or fields that they must have."""
 
-_FIELDS = {"samples": list, "documents": list, "indices": list, "at": int, "source": str, "mask": bool}
+_FIELDS = {"samples": list, "documents": list, "indices": list, "source": str, "mask": bool}
 _SLICE = 4096  # payloads that are read together: some MB, and Ctrl-C is heard between
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Samples not to see: `samples`, a range of the run; or `documents` or `indices`, skipped from sample `at` on.
+    """Samples not to see, for `amend(skip=…)`: `samples`, a range of the run; or `documents` or `indices` of its data.
 
-    All ranges count in the run as it is without skips: `plan.without_skips(k)` is the number there of the k-th sample
-    of a run that has skips already. `at` is a k of the run as it is delivered, such as that of a checkpoint.
+    A range counts in the run as it was before it was amended.
 
-    >>> Skip(samples=(81_000, 82_000))          # what steps around a loss spike would have delivered
-    >>> Skip(documents=[17, 4711], at=80_000)   # every sample that touches these documents
-    >>> Skip(where={"id": "a-17"}, at=80_000)   # documents by their payload: fields, or a function of it
-    >>> Skip(indices=[5], at=80_000)            # sample 5 of the view
-    >>> Skip(documents=[17], source="web", at=80_000)
-    >>> Skip(documents=[17], mask=True, at=80_000)   # samples stay, and `batch.loss_mask` leaves the document out
+    >>> Skip(samples=(81_000, 82_000))   # what steps around a loss spike would have delivered
+    >>> Skip(documents=[17, 4711])       # every sample that touches these documents
+    >>> Skip(where={"id": "a-17"})       # documents by their payload: fields, or a function of it
+    >>> Skip(indices=[5])                # sample 5 of the view
+    >>> Skip(documents=[17], source="web")
+    >>> Skip(documents=[17], mask=True)  # samples stay, and `batch.loss_mask` leaves the document out
     """
 
     samples: Range | None = None
     documents: Sequence[int] = ()
     indices: Sequence[int] = ()
-    at: int = 0
     source: str | None = None
     """Name of the source that `documents` or `indices` count in; required in a mixture of several sources."""
     mask: bool = False
@@ -72,15 +65,13 @@ class Skip:
         for name in ("documents", "indices"):
             numbers = _whole(name, getattr(self, name), "a list of whole numbers", f"{name}=[17, 42]")
             object.__setattr__(self, name, tuple(sorted(set(numbers))))
-        (at,) = _whole("at", [self.at], "the number of a sample", "documents=[17], at=80_000")
-        object.__setattr__(self, "at", at)
         if self.where is not None:
             check_where(self.where)
         if self.samples is not None:
             given = _whole("samples", self.samples, "a range (start, stop) of the run", "samples=(450, 470)")
             start, stop = given if len(given) == 2 else (0, 0)
             object.__setattr__(self, "samples", tuple(given))
-            others = self.documents or self.indices or self.at or self.source is not None or self.where is not None
+            others = self.documents or self.indices or self.source is not None or self.where is not None
             if not 0 <= start < stop or others:
                 raise ArgumentError(
                     f"{self}: samples is a range (start, stop) of the run with 0 <= start < stop, and stands alone"
@@ -89,8 +80,6 @@ class Skip:
             raise ArgumentError("a Skip needs samples, documents, indices or where")
         if self.mask and (self.indices or (not self.documents and self.where is None)):
             raise ArgumentError(f"{self}: mask=True goes with documents or where, and with nothing else")
-        if self.at < 0:
-            raise ArgumentError(f"{self}: at is the number of a sample, and cannot be negative")
 
     def resolve(self, view: View) -> "Skip":
         """The same skip with the numbers of its documents, and unless it masks them, of the samples that touch them."""
@@ -109,7 +98,7 @@ class Skip:
 
     def __repr__(self) -> str:
         given = {each.name: getattr(self, each.name) for each in fields(self)}
-        told = {name: _shorten(value) for name, value in given.items() if value not in ((), None, False, 0)}
+        told = {name: _shorten(value) for name, value in given.items() if value not in ((), None, False)}
         return f"Skip({', '.join(f'{name}={value}' for name, value in told.items())})"
 
     def to_json(self) -> dict[str, Any]:
@@ -131,17 +120,14 @@ def _whole(name: str, given: Any, expected: str, example: str) -> list[int]:
     try:
         return [operator.index(number) for number in given]
     except TypeError:
-        told = given[0] if name == "at" else given
-        raise ArgumentError(f"{name} is {told!r}; expected {expected}: Skip({example})") from None
+        raise ArgumentError(f"{name} is {given!r}; expected {expected}: Skip({example})") from None
 
 
-def check_skips(skips: Any) -> tuple[Skip, ...]:
-    """The skips of a plan, if they are some."""
-    if isinstance(skips, Skip):
-        raise ArgumentError(f"skips is one {skips}; expected a list: skips=[{skips}]")
-    given = tuple(skips) if isinstance(skips, Iterable) else (skips,)
-    if not all(isinstance(skip, Skip) for skip in given):
-        raise ArgumentError(f"skips is {skips!r}; expected a list of Skip: skips=[Skip(documents=[17])]")
+def check_skips(skip: Any) -> tuple[Skip, ...]:
+    """One skip or several, if they are some."""
+    given = tuple(skip) if isinstance(skip, Iterable) else (skip,)
+    if not all(isinstance(each, Skip) for each in given):
+        raise ArgumentError(f"skip is {skip!r}; expected a Skip, or a list of them: skip=Skip(documents=[17])")
     return given
 
 
@@ -232,76 +218,3 @@ class Ranges(list[Range]):
     def retreat(self, number: int) -> int:
         """The first k that `jump` takes to `number` or beyond it."""
         return number - sum(min(stop, number) - start for start, stop in self if start < number)
-
-
-class Removals:
-    """Number ↔ position in the endless stream of a source that samples are removed from, from some number on.
-
-    `places(epoch, indices)` tells where samples stand in an epoch. Stage i begins with the i-th removal: from number
-    `starts[i]`, which has position `positions[i]`, all samples of `removed[i]` are missing.
-    """
-
-    def __init__(self, num_samples: int, places: Callable[[int, Ints], Ints]) -> None:
-        self._n = num_samples
-        self._places = places
-        self._starts = np.zeros(1, np.int64)
-        self._positions = np.zeros(1, np.int64)
-        self._removed: list[Ints] = [np.empty(0, np.int64)]
-        self._sorted: dict[tuple[int, int], Ints] = {}
-
-    def add(self, start: int, indices: Ints) -> None:
-        """Remove `indices` too, from number `start` on, which is no earlier than those before."""
-        removed = np.union1d(self._removed[-1], indices)
-        if removed.size >= self._n:
-            raise ArgumentError(f"all {self._n:,} samples would be skipped")
-        position = self.to_positions(np.array([start]))[0]
-        self._starts = np.append(self._starts, start)
-        self._positions = np.append(self._positions, position)
-        self._removed.append(removed)
-
-    def _missing(self, stage: int, epoch: int) -> Ints:
-        """Sorted places of the samples that are missing in an epoch. A few epochs are remembered."""
-        key = (stage, epoch)
-        if key not in self._sorted:
-            if len(self._sorted) > 16:
-                self._sorted.clear()
-            self._sorted[key] = np.sort(self._places(epoch, self._removed[stage]))
-        return self._sorted[key]
-
-    def _left_before(self, stage: int, position: int) -> int:
-        """Number of samples left before a position in a stream that was in this stage from the beginning."""
-        epoch, place = divmod(position, self._n)
-        gone = self._removed[stage].size * epoch + int(np.searchsorted(self._missing(stage, epoch), place))
-        return position - gone
-
-    def count_before(self, position: int) -> int:
-        """Number of samples left before a position."""
-        stage = int(np.searchsorted(self._positions, position, side="right")) - 1
-        begin = self._left_before(stage, int(self._positions[stage]))
-        return int(self._starts[stage]) + self._left_before(stage, position) - begin
-
-    def to_positions(self, numbers: Ints) -> Ints:
-        """Number → position."""
-        positions = numbers.copy()
-        stages = np.searchsorted(self._starts, numbers, side="right") - 1
-        for stage in np.unique(stages[stages > 0]):
-            begin = self._left_before(stage, int(self._positions[stage]))
-            rows = np.flatnonzero(stages == stage)
-            epochs, rest = np.divmod(numbers[rows] - self._starts[stage] + begin, self._n - self._removed[stage].size)
-            for epoch in np.unique(epochs):
-                missing = self._missing(stage, int(epoch))
-                chosen = epochs == epoch
-                shift = np.searchsorted(missing - np.arange(missing.size), rest[chosen], side="right")
-                positions[rows[chosen]] = epoch * self._n + rest[chosen] + shift
-        return positions
-
-    def to_numbers(self, positions: Ints) -> Ints:
-        """Position → number, −1 for positions of removed samples."""
-        numbers = positions.copy()
-        stages = np.searchsorted(self._positions, positions, side="right") - 1
-        for row in np.flatnonzero(stages > 0):
-            stage, position = int(stages[row]), int(positions[row])
-            epoch, place = divmod(position, self._n)
-            gone = place in self._missing(stage, epoch)
-            numbers[row] = -1 if gone else self.count_before(position)
-        return numbers

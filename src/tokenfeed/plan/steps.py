@@ -37,6 +37,11 @@ class BatchSizes:
         self._stages = sorted((int(start), int(size)) for start, size in stages.items())
 
     @property
+    def stages(self) -> dict[int, int]:
+        """Batch sizes by the number of samples delivered from which on they hold."""
+        return dict(self._stages)
+
+    @property
     def largest(self) -> int:
         """The largest of them."""
         return max(size for _, size in self._stages)
@@ -73,6 +78,17 @@ class BatchSizes:
             if samples < stop:
                 return step - (samples - stop) // (size * world_size)
         return 0
+
+    def spread(self, before: int, after: int) -> "BatchSizes":
+        """The batch sizes with which so many ranks have as many rows together as so many had before."""
+        if any(size * before % after for _, size in self._stages):
+            wide = next(size * before for _, size in self._stages if size * before % after)
+            raise ArgumentError(f"{wide} rows of all ranks cannot be divided among {after}; give batch_size=")
+        return BatchSizes({start: size * before // after for start, size in self._stages})
+
+    def times(self, count: int) -> "BatchSizes":
+        """The rows of so many batches together."""
+        return self if count == 1 else BatchSizes({start: size * count for start, size in self._stages})
 
     def to_json(self) -> list[list[int]]:
         return [list(stage) for stage in self._stages]

@@ -1,5 +1,6 @@
 """Where two runs part, and why, from their run files alone."""
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import numpy as np
 
 from tokenfeed.errors import StateError
 from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.rounding import some
 from tokenfeed.plan.steps import Stretch
 from tokenfeed.runs.file import Leg
 from tokenfeed.runs.run import Run
@@ -30,6 +32,9 @@ class Difference:
     second: Any
 
     def __str__(self) -> str:
+        if self.part == "amendments":
+            told = (("first", self.first), ("second", self.second))
+            return " and ".join(f"because of {some(each, str)} in the {run} run alone" for run, each in told if each)
         first, second = ("none" if value in (None, []) else str(value)[:200] for value in (self.first, self.second))
         return f"with {self.part} {first} in the first run and {second} in the second"
 
@@ -201,8 +206,11 @@ def _reasons(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> It
     plans = ones.leg.start.plan, others.leg.start.plan
     ends = [min(sample + 1, each.samples + each.left) for sample, each in zip(samples, (ones, others), strict=True)]
     first, second = (plan.parts(end) for plan, end in zip(plans, ends, strict=True))
+    amended = [_amended(*each) for each in zip(plans, plans[::-1], ends, strict=True)]
+    if any(amended):
+        yield Difference("amendments", *amended)
     for name in first:
-        if first[name] != second[name]:
+        if first[name] != second[name] and not (any(amended) and name in ("amendments", "mixture")):
             yield Difference(name, *(_tell(plan, name, end) for plan, end in zip(plans, ends, strict=True)))
     if ones.left != others.left and samples[0] - ones.samples >= min(ones.left, others.left):
         yield Difference("end", ones.leg.start.stop, others.leg.start.stop)
@@ -220,10 +228,15 @@ def _layout(ones: _Progress, others: _Progress) -> Iterator[Difference]:
             yield Difference(name, first, second)
 
 
+def _amended(plan: Plan, other: Plan, num_delivered: int) -> list[str]:
+    """The amendments before some sample that another plan does not have."""
+    others = {json.dumps(each.to_json()) for each in other.amendments}
+    ours = [(each, plan.begins(each)) for each in plan.amendments if json.dumps(each.to_json()) not in others]
+    return [f"{each} at sample {begin:,}" for each, begin in ours if begin < num_delivered]
+
+
 def _tell(plan: Plan, name: str, num_delivered: int) -> Any:
     """A part of a plan, as one can read it."""
-    if name == "skips":
-        return [repr(skip) for skip in plan.early_skips(num_delivered)]
     by_source: dict[str, Any] = {
         "data": {source.name: source.data for source in plan.sources},
         "view": {source.name: str(source.spec) for source in plan.sources},

@@ -4,12 +4,14 @@ One JSON object a line. The first line holds the plan and where its data lies:
 
     {"kind": "run", "version": 2, "plan": {…}, "stores": {"": ["/data/store"]}}
 
-At every start, resume or return to an earlier checkpoint, a line follows with the step, the samples delivered before
-it, the world size, the batch sizes and the time; the first line again whenever it has changed. The last such line that
-begins at or before step N tells what step N delivers. A line `{"reached": K}` tells that K samples were delivered: what
-comes later is planned. It is written at every `state_dict()`, when the loader is closed or collected, at the end of the
-process, and while the run goes on: every second at first, and after 100 seconds whenever the run is 1% older. So a run
-of four months has about 1,200 such lines, and a crash leaves at most 1% of its time unknown.
+At every start, resume or return to an earlier checkpoint, and whenever the run is amended or resized, a line follows
+with the training step, the samples delivered before it, the world size, the batch sizes, how many batches are a step,
+and the time. A line `{"amend": [{"at": K, …}], "stores": {…}}` comes before it where the plan was amended, and the
+first line again where it is another plan. The last start that begins at or before step N tells what step N delivers: an
+amendment changes nothing that was delivered before it. A line `{"reached": K}` tells that K samples were delivered:
+what comes later is planned. It is written at every `state_dict()`, when the loader is closed or collected, at the end
+of the process, and while the run goes on: every second at first, and after 100 seconds whenever the run is 1% older. So
+a run of four months has about 1,200 such lines, and a crash leaves at most 1% of its time unknown.
 
 The file of a stream begins with `{"kind": "stream", …}`, and tells where it was started, on how many ranks, and over
 what. Which documents a step delivered does not follow from it: that would take reading the text up to there.
@@ -27,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import NotFoundError, StateError, TokenfeedError
+from tokenfeed.errors import ArgumentError, NotFoundError, StateError, TokenfeedError
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.state import VERSION, check_kind
 from tokenfeed.plan.steps import BatchSizes, Stretch
@@ -58,13 +60,21 @@ class StreamStart:
     time: float
     reached: int
     """Number of samples known to be delivered before the next start."""
+    accumulate: int = 1
+    """Number of batches that are one training step."""
+
+    @property
+    def rows(self) -> BatchSizes:
+        """Rows per rank and training step."""
+        return self.batch_sizes.times(self.accumulate)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Start(StreamStart):
     """A start of a run over stored data."""
 
     plan: Plan
+    """The plan with all later amendments: they change nothing of what this start delivered."""
     stores: Paths
 
 
@@ -82,6 +92,12 @@ class RunFile:
         """Bytes of the file after our last line."""
         self._delivered = self._reached = 0
         self._began = self._due = 0.0
+        self._starts: list[StreamStart] = []
+        """Starts that the file tells of."""
+        self._header: Any = None
+        """What it said last of what the run is over, when it was read."""
+        self._plan: Plan | None = None
+        """The plan that we noted last."""
 
     def begin(
         self,
@@ -92,25 +108,53 @@ class RunFile:
         *,
         stop: int | None = None,
         plan: Plan | None = None,
+        step: int | None = None,
+        accumulate: int = 1,
     ) -> None:
-        """Note that a run goes on from here. `what` tells what it is over; it has a `plan`, unless it is a stream."""
-        header = {"kind": "stream" if plan is None else "run", "version": VERSION, **what}
+        """Note that a run goes on from here. `what` tells what it is over, beside a `plan`, which a stream has not.
+
+        `step` is the training step that comes next, where the caller knows it and the file may not.
+        """
         with reading(str(self._path)):
             is_there = self._path.exists()
-        known, starts = _read(self._path, header["kind"]) if is_there else (None, [])
+        if not is_there or self._process != os.getpid() or not self._is_last():
+            lines = _read(self._path, "stream" if plan is None else "run") if is_there else []
+            self._starts = [start for start, _ in lines]
+            self._header, self._plan = lines[-1][1] if lines else None, None
         start = {
-            "step": find_step(starts, num_delivered, plan),
+            "step": find_step(self._starts, num_delivered) if step is None else step,
             "samples": num_delivered,
             "world_size": world_size,
             "batch_sizes": batch_sizes.to_json(),
+            **({} if accumulate == 1 else {"accumulate": accumulate}),
             "stop": stop,
             "time": round(time.time(), 3),
         }
-        self._append([start] if known == json.loads(json.dumps(header)) else [header, start])
+        self._append([*self._tell(what, plan, num_delivered), start])
+        self._starts.append(_read_start(start))
+        self._plan = plan
         self._process = os.getpid()
         self._delivered = self._reached = num_delivered
         self._began = time.monotonic()
         self._due = self._began + _SHORTEST_PAUSE
+
+    def _tell(self, what: Mapping[str, Any], plan: Plan | None, num_delivered: int) -> list[dict[str, Any]]:
+        """The lines that must precede a start: none, amendments, or what the run is over."""
+        header = {"kind": "run", "version": VERSION, "plan": None if plan is None else plan.to_json(), **what}
+        if plan is None:
+            header = {"kind": "stream", "version": VERSION, **what}
+            return [] if self._header == json.loads(json.dumps(header)) else [header]
+        before = self._header if self._plan is None else None
+        if self._plan is not None:
+            new = plan.follows(self._plan)
+        else:
+            new = None if before is None else plan.follows_json(before["plan"])
+        same_stores = before is None or before["stores"] == what["stores"]
+        if new == () and same_stores:
+            return []
+        if new and all(plan.begins(each) >= num_delivered for each in new):
+            return [{"amend": [each.to_json() for each in new], **what}]
+        return [header]
 
     def deliver(self, num_delivered: int) -> None:
         """So many samples were delivered: a look at the clock, and a note of 40 µs where one is due."""
@@ -126,6 +170,7 @@ class RunFile:
         if self._delivered > self._reached and self._process == os.getpid() and self._is_last():
             self._append([{"reached": self._delivered}])
             self._reached = self._delivered
+            self._starts[-1] = replace(self._starts[-1], reached=self._reached)
 
     def _is_last(self) -> bool:
         """Whether nobody else has written to the file, or removed it."""
@@ -152,28 +197,42 @@ def read_starts(path: Path) -> list[Start]:
         is_there = path.is_file()
     if not is_there:
         raise NotFoundError(f"there is no run file {path}")
-    return [start for start in _read(path, "run")[1] if isinstance(start, Start)]
+    plans: dict[int, Plan] = {}
+    starts = []
+    for start, header in _read(path, "run", check=True):
+        if id(header) not in plans:
+            try:
+                plans[id(header)] = Plan.from_json(header["plan"])
+            except (ArgumentError, KeyError, OverflowError, RecursionError) as error:
+                raise StateError(f"{path}: {error}") from error
+        starts.append(Start(**vars(start), plan=plans[id(header)], stores=header["stores"]))
+    return starts
 
 
-def _read(path: Path, kind: str) -> tuple[Any, list[StreamStart]]:
-    """(the last line that tells what the run is over, its starts)."""
-    starts: list[StreamStart] = []
+def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamStart, Any]]:
+    """Every start, and what the run is over then: for a run, with all amendments that follow without a break."""
+    starts: list[tuple[StreamStart, Any]] = []
     header: Any = None
-    plan: Plan | None = None
     for number, fields in _read_lines(path):
         try:
-            if "plan" in fields or "kind" in fields:
-                header, plan = _check_header(fields, kind)
+            if "amend" in fields:
+                _check_stores(fields["stores"])
+                header["plan"]["amendments"] += fields["amend"]
+                header["stores"] = fields["stores"]
+            elif "plan" in fields or "kind" in fields:
+                header = _check_header(fields, kind)
+                if check and kind == "run":
+                    Plan.from_json(header["plan"])
             elif header is None:
                 raise StateError("the file does not begin with a plan; it is no run file")
             elif "reached" in fields:
-                starts[-1] = replace(starts[-1], reached=max(starts[-1].reached, _count(fields, "reached")))
+                start, held = starts[-1]
+                starts[-1] = replace(start, reached=max(start.reached, _count(fields, "reached"))), held
             else:
-                start = _read_start(fields)
-                starts.append(start if plan is None else Start(**vars(start), plan=plan, stores=header["stores"]))
+                starts.append((_read_start(fields), header))
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
             raise StateError(f"{path}, line {number}: {error}") from error
-    return header, starts
+    return starts
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -191,21 +250,23 @@ def _read_lines(path: Path) -> Iterator[tuple[int, Any]]:
         yield number, value
 
 
-def _check_header(fields: Any, kind: str) -> tuple[Any, Plan | None]:
+def _check_header(fields: Any, kind: str) -> Any:
     if kind == "run" and isinstance(fields, Mapping) and fields.get("kind") == "stream":
         raise StateError(
             "this is the run file of a stream, and cannot be traced: the rows of a stream do not follow from a plan. "
             "batch.documents says which documents a batch holds, when it is delivered"
         )
     header = check_kind(fields, kind)
-    if kind == "stream":
-        return header, None
-    stores = header["stores"]
+    if kind == "run":
+        _check_stores(header["stores"])
+    return header
+
+
+def _check_stores(stores: Any) -> None:
     if not isinstance(stores, Mapping) or not all(
         isinstance(paths, list) and all(isinstance(path, str) for path in paths) for paths in stores.values()
     ):
         raise StateError(f"stores are {str(stores)[:200]}; expected lists of paths by the name of the source")
-    return header, Plan.from_json(header["plan"])
 
 
 def _read_start(fields: Mapping[str, Any]) -> StreamStart:
@@ -213,9 +274,11 @@ def _read_start(fields: Mapping[str, Any]) -> StreamStart:
     step, samples = _count(fields, "step"), _count(fields, "samples")
     world_size = _count(fields, "world_size", least=1)
     stop = None if fields["stop"] is None else _count(fields, "stop")
-    if sizes.largest * world_size > _MOST_ROWS:
-        raise StateError(f"{sizes.largest * world_size:,} rows in a step; at most {_MOST_ROWS:,} are expected")
-    return StreamStart(step, samples, world_size, sizes, stop, float(fields["time"]), samples)
+    accumulate = _count({"accumulate": 1, **fields}, "accumulate", least=1)
+    if sizes.largest * world_size * accumulate > _MOST_ROWS:
+        told = f"{sizes.largest * world_size * accumulate:,} rows in a step"
+        raise StateError(f"{told}; at most {_MOST_ROWS:,} are expected")
+    return StreamStart(step, samples, world_size, sizes, stop, float(fields["time"]), samples, accumulate)
 
 
 def _count(fields: Mapping[str, Any], name: str, *, least: int = 0) -> int:
@@ -250,7 +313,7 @@ class Leg:
         if self.stop_step is None:
             return self.start.stop
         start = self.start
-        end = start.batch_sizes.after(start.samples, self.stop_step - start.step, start.world_size)
+        end = start.rows.after(start.samples, self.stop_step - start.step, start.world_size)
         return end if start.stop is None else min(end, start.stop)
 
     @property
@@ -261,7 +324,7 @@ class Leg:
     @cached_property
     def stretches(self) -> list[Stretch]:
         """Its parts of equal batch size. O(stages of the batch size)."""
-        found = self.start.batch_sizes.stretches(self.start.samples, self.start.world_size)
+        found = self.start.rows.stretches(self.start.samples, self.start.world_size)
         found = [each._replace(step=self.first_step + each.step) for each in found]
         return [each for each in found if self.stop_step is None or each.step < self.stop_step]
 
@@ -289,12 +352,9 @@ def find_legs(starts: Sequence[Start]) -> list[Leg]:
     return legs[::-1]
 
 
-def find_step(starts: Sequence[StreamStart], num_delivered: int, plan: Plan | None) -> int:
-    """The step that comes after so many samples of a plan; 0 where no start lies before."""
+def find_step(starts: Sequence[StreamStart], num_delivered: int) -> int:
+    """The training step that comes after so many samples; 0 where no start lies before."""
     for start in reversed(starts):
-        delivered = num_delivered
-        if plan is not None and isinstance(start, Start):
-            delivered = plan.recount(num_delivered, start.plan)
-        if start.samples <= delivered:
-            return start.step + start.batch_sizes.steps_between(start.samples, delivered, start.world_size)
+        if start.samples <= num_delivered:
+            return start.step + start.rows.steps_between(start.samples, num_delivered, start.world_size)
     return 0

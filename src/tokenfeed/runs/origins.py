@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError, PlanMismatchError
-from tokenfeed.plan.plan import Plan, PlanSource
+from tokenfeed.plan.amending import with_spec
+from tokenfeed.plan.amendment import PlanSource
+from tokenfeed.plan.plan import Plan
 from tokenfeed.runs.file import Paths
+from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.store.view import View
 
@@ -37,9 +40,16 @@ class Origins:
         """The source of that name; without a name all, or if it must be `one`, the only one."""
         return self.names if source is None and not one else [self.names[self.plan.source_number(source)]]
 
-    def view(self, name: str) -> View:
-        """The view of a source. Opening reads the manifest, and the identity is O(shards); then it is at hand."""
-        source = self.plan.sources[self.plan.source_number(name)]
+    def view(self, name: str, spec: ViewSpec | None = None) -> View:
+        """The view of a source, in samples of an earlier length if `spec` says so.
+
+        Opening reads the manifest, and the identity is O(shards); then it is at hand.
+        """
+        view = self._find(self.plan.sources[self.plan.source_number(name)])
+        return view if spec is None or spec == view.spec.sample else with_spec(view, spec)
+
+    def _find(self, source: PlanSource) -> View:
+        name = source.name
         told = f"the data of source {name!r}" if name else "the data"
         given = self._stores.get(name)
         if given is None:
@@ -79,12 +89,14 @@ def open_data(place: Any, identity: str, told: str) -> Store:
     if isinstance(place, list) and len(place) == 1:
         (place,) = place
     store = open_store(place, split="all")
-    if store.identity != identity:
-        for split in (*filter(None, store.splits), None):
-            with contextlib.suppress(MissingError):  # no split is taken by default where there is no "train"
-                part = open_store(place, split=split)
-                if part.identity == identity:
-                    return part
+    for split in ("all", *filter(None, store.splits), None):
+        with contextlib.suppress(MissingError):  # no split is taken by default where there is no "train"
+            part = store if split == "all" else open_store(place, split=split)
+            if part.identity == identity:
+                return part
+            for version in part.versions:
+                if version.identity == identity:
+                    return open_store(place, split=split, version=version.number)
     _check_identity(store.identity, identity, told, place)
     return store
 

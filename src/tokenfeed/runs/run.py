@@ -7,19 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, quantity
-from tokenfeed.plan.plan import check_epochs
+from tokenfeed.errors import ArgumentError, StateError, quantity
+from tokenfeed.plan.mixing import Sources
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.run_order import check_epochs
 from tokenfeed.plan.skips import Where, check_where
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.runs.file import Leg, Start, StepRow, find_legs, read_starts
 from tokenfeed.runs.origins import Origins, Stores
+from tokenfeed.runs.sets import select
 from tokenfeed.runs.tracing import RowTrace, Sightings, find_rows, trace_rows
+from tokenfeed.store.view import Delivered, View
 
 __all__ = ["Run"]
 
 
-class Run:
-    """A run, from its run file: `trace` a step to the data, `find` a document, `place` a sample."""
+class Run(Delivered):
+    """A run, from its run file: `trace` a step to the data, `find` a document, `place` a sample.
+
+    `view.unseen(run)` and `view.seen(run)` are views of the samples that it has never, or ever, delivered.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -30,6 +37,18 @@ class Run:
     def legs(self) -> list[Leg]:
         """The starts that no later one overrides at once, each with the steps that it has in the end."""
         return find_legs(self.starts)
+
+    def plan(self, *, stores: Stores | None = None) -> Plan:
+        """The plan of the run with all its amendments, over its data: `Loader(run.plan(), 32)` delivers it again, on
+        any number of ranks, and goes on from any of its checkpoints. `stores` as for `trace`.
+        """
+        if not self.starts:
+            raise ArgumentError(f"{self.path}: nothing was started")
+        start = self.starts[-1]
+        origins = self._origins(start, stores)
+        views = {key: origins.view(each.name) for each, key in start.plan.keyed_sources}
+        limits = {key: each.max_epochs for each, key in start.plan.keyed_sources}
+        return start.plan.over(Sources(views, {}, limits, start.plan.by))
 
     def _origins(self, start: Start, stores: Stores | None) -> Origins:
         return Origins(start.plan, start.stores, stores, self._opened)
@@ -49,8 +68,8 @@ class Run:
     def samples(self, step: int, *, rank: int | None = None) -> list[int]:
         """The samples of the run that a step delivers: of one rank row by row, or of all ranks in order."""
         start = self.leg_of(step).start
-        begin = start.batch_sizes.after(start.samples, step - start.step, start.world_size)
-        size = start.batch_sizes.at(begin)
+        begin = start.rows.after(start.samples, step - start.step, start.world_size)
+        size = start.rows.at(begin)
         if rank is not None and not 0 <= rank < start.world_size:
             raise ArgumentError(f"step {step} ran on {quantity(start.world_size, 'rank')}; there was no rank {rank}")
         if start.stop is not None and begin >= start.stop:
@@ -58,6 +77,24 @@ class Run:
         everything = rows_of(begin, size * start.world_size, 0, 1)
         samples: list[int] = (everything if rank is None else everything[rank :: start.world_size]).tolist()
         return [sample for sample in samples if start.stop is None or sample < start.stop]
+
+    def select(self, view: View, *, step: int | None, source: str | None, seen: bool) -> View:
+        """What `view.seen` and `view.unseen` give. Steps that were run several times count as they were run last."""
+        if not self.legs:
+            raise StateError(f"{self.path} tells of no start: nothing was delivered, as far as it goes")
+        leg, reached = self.legs[-1], self.reached
+        if step is not None:
+            leg = self.leg_of(step)
+            start = leg.start
+            end = start.batch_sizes.after(start.samples, step - start.step, start.world_size)
+            end = end if start.stop is None else min(end, start.stop)
+            if end > leg.reached:
+                raise ArgumentError(
+                    f"step {step} begins after {quantity(end, 'sample')}, and the run is known to have delivered "
+                    f"{leg.reached:,}: what comes later was not seen. Give an earlier step, or none for all of it"
+                )
+            reached = end
+        return select(view, leg.start.plan, reached, source, seen=seen)
 
     def trace(self, step: int, *, rank: int | None = None, stores: Stores | None = None) -> list[RowTrace]:
         """Where the rows of a step come from: of one rank row by row, or of all ranks in the order of the run.

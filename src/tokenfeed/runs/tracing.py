@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.plan.plan import Trace
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.run_order import Trace
 from tokenfeed.plan.skips import Where, explain_missing, find_documents
 from tokenfeed.runs.file import Leg
 from tokenfeed.runs.origins import Origins
 from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.reader import Location
 from tokenfeed.store.spans import Span
+from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.view import View
 from tokenfeed.types import Ints
 
@@ -40,14 +42,15 @@ class Seen(_Row):
 class _SourceRows:
     """The rows of one step that come from one source: looked up together, when the first of them is asked for."""
 
-    def __init__(self, origins: Origins, source: str) -> None:
+    def __init__(self, origins: Origins, source: str, spec: ViewSpec) -> None:
         self._origins = origins
         self._source = source
+        self._spec = spec
         self.indices: list[int] = []
 
     @cached_property
     def view(self) -> View:
-        return self._origins.view(self._source)
+        return self._origins.view(self._source, self._spec)
 
     @cached_property
     def batch(self) -> HostBatch:
@@ -89,12 +92,13 @@ class RowTrace(_Row):
 
 def trace_rows(origins: Origins, leg: Leg, samples: Sequence[int]) -> list[RowTrace]:
     """Samples of the run that a leg delivers. O(1) each; nothing is opened."""
-    by_source: dict[str, _SourceRows] = {}
+    by_source: dict[tuple[str, ViewSpec], _SourceRows] = {}
     traced = []
     places = np.stack(leg.place(np.array(samples, np.int64))).T.tolist()
     for trace, (step, rank, row) in zip(origins.plan.trace(samples), places, strict=True):
         k, epoch, index, source = trace.sample, trace.epoch, trace.index, trace.source
-        rows = by_source.setdefault(source, _SourceRows(origins, source))
+        spec = origins.plan.spec_at(k)
+        rows = by_source.setdefault((source, spec), _SourceRows(origins, source, spec))
         rows.indices.append(index)
         place = len(rows.indices) - 1
         traced.append(RowTrace(k, epoch, index, source, step, rank, row, k >= leg.reached, rows, place))
@@ -140,24 +144,27 @@ def find_rows(
     touching: dict[Any, list[tuple[int, Ints]]] = {}
     names: list[str] = []
     views: list[View] = []
-    asked: list[tuple[Sequence[Leg], str, list[tuple[int, Ints]]]] = []
+    asked: list[tuple[Sequence[Leg], str, list[tuple[int, Ints]], int | None]] = []
     found = [np.empty((9, 0), np.int64)]
     for origins, legs in parts:
         for name in origins.choose(source, one=document is not None):
-            view = origins.view(name)
-            identity = view.identity, view.spec.sample
-            if identity not in touching:
-                documents = [document] if where is None else find_documents(view, where)
-                touching[identity] = [(each, view.samples_touching([each])) for each in documents if each is not None]
-            found += _rows_of(legs, name, touching[identity], epochs, len(names))
-            asked.append((legs, name, touching[identity]))
-            names.append(name)
-            views.append(view)
+            for spec in dict.fromkeys(spec for _, spec in origins.plan.eras):
+                view = origins.view(name, spec if len(origins.plan.eras) > 1 else None)
+                identity = view.identity, view.spec.sample
+                if identity not in touching:
+                    documents = [document] if where is None else find_documents(view, where)
+                    touching[identity] = [
+                        (each, view.samples_touching([each])) for each in documents if each is not None
+                    ]
+                found += _rows_of(legs, name, touching[identity], epochs, len(names), view.length)
+                asked.append((legs, name, touching[identity], view.length))
+                names.append(name)
+                views.append(view)
     rows = np.concatenate(found, axis=1)
     why = ""
     if not rows.size:
         first = min((leg.first_step for legs, *_ in asked for leg in legs), default=0)
-        reasons = [each for legs, name, held in asked for each in _explain(legs, name, held, epochs, first)]
+        reasons = [each for what in asked for each in _explain(*what, epochs, first)]
         count = sum(map(len, touching.values()))
         why = "; ".join(dict.fromkeys(reasons))
         if not why:
@@ -168,7 +175,12 @@ def find_rows(
 
 
 def _explain(
-    legs: Sequence[Leg], source: str, touching: Sequence[tuple[int, Ints]], epochs: Sequence[int], first_step: int
+    legs: Sequence[Leg],
+    source: str,
+    touching: Sequence[tuple[int, Ints]],
+    length: int | None,
+    epochs: Sequence[int],
+    first_step: int,
 ) -> Iterator[str]:
     """Why legs with one plan deliver none of the samples of documents; `first_step` is that of the run file."""
     if not touching or not epochs:
@@ -179,7 +191,7 @@ def _explain(
     if not indices.size:
         yield f"no sample of the view holds {what}"
         return
-    samples = np.concatenate([plan.find_all(indices, epoch, source=source) for epoch in epochs])
+    samples = np.concatenate([_find(plan, indices, epoch, source, length) for epoch in epochs])
     if (samples < 0).any():
         skips = [each for each in plan.skips if each.source in (None, source) and not each.mask]
         named = [each for each in skips if not set(indices.tolist()).isdisjoint(each.indices)]
@@ -194,8 +206,17 @@ def _explain(
         yield f"the run ends after {stop:,} samples, before {what}"
 
 
+def _find(plan: Plan, indices: Ints, epoch: int, source: str, length: int | None) -> Ints:
+    return plan.find_all(indices, epoch, source=source, length=length if len(plan.eras) > 1 else None)
+
+
 def _rows_of(
-    legs: Sequence[Leg], source: str, touching: Sequence[tuple[int, Ints]], epochs: Sequence[int], number: int
+    legs: Sequence[Leg],
+    source: str,
+    touching: Sequence[tuple[int, Ints]],
+    epochs: Sequence[int],
+    number: int,
+    length: int | None,
 ) -> Iterator[Ints]:
     """Where legs with one plan deliver the samples of documents: the columns of `Sightings`."""
     if not touching:
@@ -203,7 +224,7 @@ def _rows_of(
     indices = np.concatenate([samples for _, samples in touching])
     documents = np.repeat([document for document, _ in touching], [samples.size for _, samples in touching])
     for epoch in epochs:
-        samples = legs[0].start.plan.find_all(indices, epoch, source=source)
+        samples = _find(legs[0].start.plan, indices, epoch, source, length)
         for leg in legs:
             held = leg.holds(samples)
             given = samples[held]

@@ -182,20 +182,19 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"seed": 1}, "seed 0, this plan has 1"),
-        ({"length": 32}, r"view 'windows\(64\)', this plan has 'windows\(32\)'"),
-        ({"extra": 0}, "view"),
-        ({"shuffle": False}, "seed 0, this plan has None"),
-        ({"skips": [tokenfeed.Skip(samples=(5, 7))]}, "skips"),
-        ({"skips": [tokenfeed.Skip(indices=[5], at=2)]}, "skips"),
+        ({"seed": 1}, "seed 0, and this plan has 1"),
+        ({"length": 32}, r"its samples are windows\(64\), and here windows\(32\)"),
+        ({"extra": 0}, "samples are"),
+        ({"shuffle": False}, "seed 0, and this plan has none"),
+        ({"skips": [tokenfeed.Skip(samples=(5, 7))]}, r"the skip begins at sample 5, before this checkpoint \(8\)"),
+        ({"skips": tokenfeed.Skip(indices=[5])}, "begins at sample 0, .* made without it: give at >= 8, or go back"),
     ],
 )
 def test_a_state_of_another_plan(store, options, part):
     state = next(tokenfeed.Loader(store.windows(64), 8)).state
     view = store.windows(options.pop("length", 64), extra=options.pop("extra", 1))
-    with pytest.raises(PlanMismatchError, match=part) as caught:
+    with pytest.raises(PlanMismatchError, match=part):
         tokenfeed.Loader(view, 8, **options).load_state_dict(state)
-    assert "agree" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -261,9 +260,9 @@ def test_tiny_data(tmp_path):
 def test_skipped_documents_are_not_seen(store, plain):
     view = store.windows(64, spans=["documents"])
     state = next(tokenfeed.Loader(view, 20)).state
-    skip = tokenfeed.Skip(documents=[30, 31, 90], at=20)
-    loader = tokenfeed.Loader(view, 20, skips=[skip], epochs=2)
+    loader = tokenfeed.Loader(view, 20, epochs=2)
     loader.load_state_dict(state)
+    loader.amend(skip=tokenfeed.Skip(documents=[30, 31, 90]))
     seen = set()
     count = 0
     for batch in loader:
@@ -281,9 +280,8 @@ def test_skipped_documents_are_not_seen(store, plain):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"samples": (5, 5)}, {"samples": (-1, 5)}, {"samples": (1, 2), "documents": [1]}, {"documents": [1], "at": -1},
-     {"samples": (1, 2), "at": 1}],
-)  # fmt: skip
+    [{}, {"samples": (5, 5)}, {"samples": (-1, 5)}, {"samples": (1, 2), "documents": [1]}],
+)
 def test_bad_skips(arguments):
     with pytest.raises(ArgumentError):
         tokenfeed.Skip(**arguments)

@@ -25,6 +25,10 @@ def drawn(mixture, samples):
     return [entry.samples for entry in mixture.budget(samples)]
 
 
+def given(plan, samples):
+    return [entry.samples for entry in plan.ledger(samples)]
+
+
 def test_different_tokenizers_are_refused(make):
     """A batch of both vocabularies was delivered."""
     stores = {name: make(name, [9] * 9, tokenizer) for name, tokenizer in (("a", "one"), ("b", "two"), ("c", "one"))}
@@ -34,11 +38,12 @@ def test_different_tokenizers_are_refused(make):
         tokenfeed.mix({"a": (a, 1), "b": (b, 1)})
     alike = tokenfeed.mix({"a": (a, 1), "c": (c, 1)})
     with pytest.raises(ArgumentError, match="different tokenizers"):
-        alike.then(5, {"b": 1}, sources={"b": b})
+        tokenfeed.Plan.of(alike).amend(5, weights={"b": 1}, sources={"b": b})
     with pytest.raises(ArgumentError, match="'inner/a' and 'b' were made"):
         tokenfeed.mix({"inner": (alike, 1), "b": (b, 1)})
     allowed = tokenfeed.mix({"a": (a, 1), "b": (b, 1)}, allow_different_tokenizers=True)
-    assert drawn(allowed.then(4, {"a": 1, "c": 1}, sources={"c": c}), 8) == [4, 2, 2]
+    later = tokenfeed.Plan.of(allowed).amend(4, weights={"a": 1, "c": 1}, sources={"c": c})
+    assert given(later, 8) == [4, 2, 2]
     with pytest.raises(ArgumentError, match="different tokenizers"):  # allowed inside, not outside
         tokenfeed.mix({"inner": (allowed, 1), "c": (c, 1)})
 
@@ -54,7 +59,7 @@ def test_views_that_make_no_batch_are_refused_at_once(make):
         with pytest.raises(ArgumentError, match=re.escape(told)):
             tokenfeed.mix({"a": (one, 1), "b": (other, 1)})
         with pytest.raises(ArgumentError, match="cannot be mixed"):
-            tokenfeed.mix({"a": (one, 1)}).then(3, {"b": 1}, sources={"b": other})
+            tokenfeed.Plan.of(tokenfeed.mix({"a": (one, 1)})).amend(3, weights={"b": 1}, sources={"b": other})
     for wrong in (store, "store", None, (store.windows(4), 1, 2)):
         with pytest.raises(ArgumentError, match=r"source 'a'.*(give a view of a store: store.windows|a weight)"):
             tokenfeed.mix({"a": (wrong, 1)})
@@ -65,8 +70,8 @@ def test_weights_by_tokens_use_exact_means(make):
     short, long = make("short", [1, 1, 2] * 4).documents(), make("long", [4, 4, 4]).documents()
     mixed = tokenfeed.mix({"short": (short, 0.5), "long": (long, 0.5)}, by="tokens")
     assert drawn(mixed, 400) == [300, 100]
-    later = mixed.then(400, {"short": 1, "more": 1}, sources={"more": long})
-    assert drawn(later, 800) == [600, 100, 100]
+    later = tokenfeed.Plan.of(mixed).amend(400, weights={"short": 1, "more": 1}, sources={"more": long})
+    assert given(later, 800) == [600, 100, 100]
     empty = make("empty", [0, 0]).documents()
     with pytest.raises(ArgumentError, match="'empty' has no tokens to weigh"):
         tokenfeed.mix({"short": (short, 1), "empty": (empty, 1)}, by="tokens")
@@ -98,18 +103,20 @@ def test_shares_by_tokens_at_every_level(make):
     deep = tokenfeed.mix({"z": (both, 1), "short": (short, 1)}, by="tokens")
     (first, *_), alone = drawn(deep, 24_000)[:4], drawn(deep, 24_000)[4]
     assert abs(first * (300 * 8 + 600 * 2 + 200 * 6) / 300 - alone * 2) <= 16
-    assert drawn(both.then(0, {"x": 1}), 400) == [200, 200, 0, 0]  # a nested mixture by its name: its rule stays
-    assert drawn(both.then(0, {"x/a": 1, "x/b": 1}), 400) == [300, 100, 0, 0]
+    plan = tokenfeed.Plan.of(both)
+    assert given(plan.amend(0, weights={"x": 1}), 400) == [200, 200, 0, 0]  # a nested mixture by name: its rule stays
+    assert given(plan.amend(0, weights={"x/a": 1, "x/b": 1}), 400) == [300, 100, 0, 0]
 
 
 def test_sources_added_later_have_the_limit_of_the_mixture(make):
     """They had none."""
     a, b = make("a", [4] * 10).documents(), make("b", [4] * 3).documents()
-    mixed = tokenfeed.mix({"a": (a, 1)}, max_epochs=2).then(4, {"b": 1}, sources={"b": b})
-    assert [entry.max_epochs for entry in mixed.budget(4)] == [2, 2]
-    assert tokenfeed.Plan.of(mixed).end == 4 + 6
-    named = tokenfeed.mix({"a": (a, 1)}, max_epochs={"a": 2}).then(4, {"b": 1}, sources={"b": b})
-    assert [entry.max_epochs for entry in named.budget(4)] == [2, None]
+    change = {"weights": {"b": 1}, "sources": {"b": b}}
+    plan = tokenfeed.Plan.of(tokenfeed.mix({"a": (a, 1)}, max_epochs=2)).amend(4, **change)
+    assert [entry.max_epochs for entry in plan.ledger(4)] == [2, 2]
+    assert plan.end == 4 + 6
+    named = tokenfeed.Plan.of(tokenfeed.mix({"a": (a, 1)}, max_epochs={"a": 2})).amend(4, **change)
+    assert [entry.max_epochs for entry in named.ledger(4)] == [2, None]
     inner = tokenfeed.mix({"b": (b, 1)}, max_epochs=1)
     for limit, found in ((None, [None, 1]), (3, [3, 1])):
         outer = tokenfeed.mix({"a": (a, 1), "x": (inner, 1)}, max_epochs=limit)
@@ -120,7 +127,6 @@ def test_what_mixtures_say(make):
     a, b = make("a", [4] * 10).documents(), make("b", [4] * 3).documents()
     mixed = tokenfeed.mix({"a": (a, 3), "b": (b, 1)})
     assert repr(mixed) == f"Mixture(a 75.0%: {a}, b 25.0%: {b})"
-    staged = repr(mixed.then(5, {"b": 1}))
-    assert "no end, 1 change" in staged
+    assert repr(tokenfeed.Plan.of(mixed).amend(5, weights={"b": 1})) == "Plan(2 sources: a, b; seed 0, 1 amendment)"
     many = tokenfeed.mix({str(number): (a, 1) for number in range(10)})
     assert repr(many).endswith("and 2 more)")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tokenfeed
-from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError
+from tokenfeed.errors import ArgumentError, MissingError
 
 
 @pytest.fixture
@@ -29,8 +29,9 @@ def store(tmp_path):
 
 def test_documents_are_skipped_by_their_payload(store):
     view = store.windows(4, extra=0)
-    found = tokenfeed.Plan.of(view, skips=[tokenfeed.Skip(where={"id": "train-3"}, at=5)])
-    assert found == tokenfeed.Plan.of(view, skips=[tokenfeed.Skip(documents=[3], at=5)])
+    plan = tokenfeed.Plan.of(view)
+    found = plan.amend(5, skip=tokenfeed.Skip(where={"id": "train-3"}))
+    assert found == plan.amend(5, skip=tokenfeed.Skip(documents=[3]))
     several = tokenfeed.Plan.of(view, skips=[tokenfeed.Skip(where=lambda each: each and each["kind"] == "odd")])
     assert several.skips[0].documents == (1, 3, 5, 7, 9, 11)
     assert tokenfeed.Plan.from_json(several.to_json()) == several
@@ -53,7 +54,7 @@ def test_a_skip_that_finds_nothing_says_why(store):
     with pytest.raises(MissingError, match="no span table"):
         tokenfeed.Plan.of(_without_documents(store), skips=[tokenfeed.Skip(where={"id": 1})])
     with pytest.raises(ArgumentError, match=r"only a view can tell.*use Plan.of"):
-        tokenfeed.Plan(tokenfeed.Plan.of(view).sources, skips=[tokenfeed.Skip(where={"id": 1})])
+        tokenfeed.Plan(tokenfeed.Plan.of(view).sources).amend(0, skip=tokenfeed.Skip(where={"id": 1}))
 
 
 def _without_documents(store):
@@ -92,7 +93,7 @@ def test_a_search_that_finds_nothing_says_why(store, tmp_path):
     ("skip", "told"),
     [
         (tokenfeed.Skip(samples=(5, 9)), "Skip(samples=(5, 9))"),
-        (tokenfeed.Skip(documents=[9, 3], at=7, source="web"), "Skip(documents=(3, 9), at=7, source='web')"),
+        (tokenfeed.Skip(documents=[9, 3], source="web"), "Skip(documents=(3, 9), source='web')"),
         (tokenfeed.Skip(documents=[3], mask=True), "Skip(documents=(3,), mask=True)"),
         (tokenfeed.Skip(indices=range(1000)), "Skip(indices=[0, 1, 2, 3, 4, 5, 6, 7, … 992 more])"),
         (tokenfeed.Skip(where={"id": 5}), "Skip(where={'id': 5})"),
@@ -115,23 +116,8 @@ def test_lists_pass_a_type_checker():
         ({"samples": (9, 5)}, "0 <= start < stop"),
         ({"samples": (5, 9), "where": {"id": 1}}, "stands alone"),
         ({"indices": [3], "mask": True}, "mask=True goes with documents or where"),
-        ({"indices": [3], "at": -1}, "cannot be negative"),
     ],
 )
 def test_bad_skips(options, told):
     with pytest.raises(ArgumentError, match=told):
         tokenfeed.Skip(**options)
-
-
-@pytest.mark.parametrize("skip", [tokenfeed.Skip(documents=[3]), tokenfeed.Skip(samples=(2, 4))])
-def test_another_length_after_a_skip_says_why_not(store, skip):
-    """It said that digests differ."""
-    short, long = (store.windows(length, group=16, extra=0) for length in (4, 8))
-    state = tokenfeed.Plan.of(short, skips=[skip]).state(8)
-    with pytest.raises(PlanMismatchError, match=r"after a skip took effect, with 4 samples.*keep the length"):
-        tokenfeed.Plan.of(long, skips=[skip]).accept(state)
-    with pytest.raises(PlanMismatchError, match="keep the length"):
-        tokenfeed.Plan.of(long).accept(state)
-    later = [tokenfeed.Skip(documents=[3], at=4)]
-    assert tokenfeed.Plan.of(long, skips=later).accept(tokenfeed.Plan.of(short).state(8)) == 4
-    assert tokenfeed.Plan.of(short, skips=[skip]).accept(state) == 8

@@ -50,7 +50,7 @@ def test_any_step_can_be_traced(windows, tmp_path):
     run = tokenfeed.Run(path)
     assert [start.step for start in run.starts] == [0, 5, 5, 8]
     assert [start.world_size for start in run.starts] == [2, 3, 1, 2]
-    assert sum("reached" not in line for line in path.read_text().splitlines()) == 6
+    assert sum("reached" not in line for line in path.read_text().splitlines()) == 6  # a plan, an amendment, 4 starts
     with pytest.raises(ArgumentError, match="no rank 5"):
         run.trace(3, rank=5)
     with pytest.raises(ArgumentError, match="no step -1"):
@@ -271,13 +271,13 @@ def test_no_run_file(tmp_path):
 
 
 def test_plans_are_saved_and_loaded(windows, tmp_path):
-    plan = tokenfeed.Plan.of(windows, seed=5, skips=[tokenfeed.Skip(documents=[3], at=7)])
+    plan = tokenfeed.Plan.of(windows, seed=5).amend(7, skip=tokenfeed.Skip(documents=[3]))
     plan.save(tmp_path / "plan.json")
     loaded = tokenfeed.Plan.load(tmp_path / "plan.json")
     assert loaded == plan
     assert loaded.trace([0, 5, 99]) == plan.trace([0, 5, 99])
     saved = json.loads((tmp_path / "plan.json").read_text())
-    for damage in ({}, [], {**saved, "version": 1}, {**saved, "sources": [{}]}, {**saved, "skips": [[1]]}):
+    for damage in ({}, [], {**saved, "version": 1}, {**saved, "sources": [{}]}, {**saved, "amendments": [[1]]}):
         (tmp_path / "plan.json").write_text(json.dumps(damage))
         with pytest.raises((StateError, ArgumentError)):
             tokenfeed.Plan.load(tmp_path / "plan.json")

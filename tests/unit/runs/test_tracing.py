@@ -159,14 +159,18 @@ def test_the_data_has_changed(store, store_path, path):
         writer.append({"tokens": [1, 2, 3], "frame": frame}, documents="new", concepts=None)
     changed = tokenfeed.open(store_path)
     run = tokenfeed.Run(path)
-    with pytest.raises(PlanMismatchError, match=f"{store.identity}.*{changed.identity}"):
-        _ = run.trace(0)[0].documents
+    assert run.trace(0)[0].content.tokens.tolist() == store.windows(64)[run.trace(0)[0].index].tokens.tolist()
     with pytest.raises(PlanMismatchError, match=f"{store.identity}.*{changed.identity}"):
         run.find(3, stores=changed)
     with pytest.raises(PlanMismatchError, match=r"windows\(64\).*windows\(32\)"):
         run.find(3, stores=store.windows(32))
     with pytest.raises(ArgumentError, match="expected a path"):
         run.find(3, stores=5)
+    with tokenfeed.Writer(store_path, mode="w", columns=columns, spans=spans) as writer:
+        writer.append({"tokens": [1, 2, 3], "frame": frame}, documents="new", concepts=None)
+    changed = tokenfeed.open(store_path)
+    with pytest.raises(PlanMismatchError, match=f"{store.identity}.*{changed.identity}"):
+        _ = tokenfeed.Run(path).trace(0)[0].documents
 
 
 def test_the_data_is_one_split(tmp_path, path):
@@ -223,7 +227,7 @@ def test_finding_documents(store, plain, path):
 
 def test_skipped_documents_are_not_found(store, path):
     view = store.windows(64)
-    skips = [tokenfeed.Skip(documents=[17], at=0), tokenfeed.Skip(samples=(3, 9))]
+    skips = [tokenfeed.Skip(documents=[17]), tokenfeed.Skip(samples=(3, 9))]
     deliver(view, path, 2, skips=skips)
     run = tokenfeed.Run(path)
     assert run.find(17, epochs=range(3)) == []
@@ -242,7 +246,8 @@ def test_sources_of_a_mixture(store, tmp_path, path):
     views = {"a": store.windows(64), "b": tokenfeed.open(tmp_path / "b").windows(64)}
     mixed = tokenfeed.mix({"a": (views["a"], 1)})
     (*_, last) = deliver(mixed, path, 3)
-    batches = deliver(mixed.then(12, {"a": 1, "b": 2}, sources={"b": views["b"]}), path, 4, state=last.state)
+    later = tokenfeed.Plan.of(mixed).amend(12, weights={"a": 1, "b": 2}, sources={"b": views["b"]})
+    batches = deliver(later, path, 4, state=last.state)
     run = tokenfeed.Run(path)
     assert run.starts[-1].stores == {"a": store.paths, "b": [str(tmp_path / "b")]}
     for step, batch in enumerate(batches, 3):
@@ -265,15 +270,24 @@ def test_sources_of_a_mixture(store, tmp_path, path):
 
 
 def test_other_lengths_over_the_same_groups(store, path):
-    """A run that changes its window in mid-epoch goes on with the next step, though it counts samples otherwise."""
-    short = deliver(store.windows(16, group=64, extra=0), path, 5, 4)
-    long = deliver(store.windows(32, group=64, extra=0), path, 5, 4, state=short[-1].state)
+    """A run that changes its window in mid-epoch goes on with the next step and the next sample."""
+    view = store.windows(16, group=64, extra=0)
+    short = deliver(view, path, 5, 4)
+    long = deliver(tokenfeed.Plan.of(view).amend(20, length=32), path, 5, 4, state=short[-1].state)
     run = tokenfeed.Run(path)
     assert [start.step for start in run.starts] == [0, 5]
-    assert [start.samples for start in run.starts] == [0, 10]
+    assert [start.samples for start in run.starts] == [0, 20]
+    assert [batch.inputs.shape for batch in (short[-1], long[0])] == [(4, 16), (4, 32)]
+    found = run.find(5, epochs=range(1))
+    seen = [(step, row) for step, each in enumerate([*short, *long]) for row in range(4) if 5 in numbers(each, row)]
+    assert [(each.step, each.row) for each in found if each.step < 10] == seen
     for step, batch in enumerate([*short, *long]):
         for place, row in enumerate(run.trace(step)):
             np.testing.assert_array_equal(row.content.tokens, batch[place].tokens)
+
+
+def numbers(batch, row):
+    return [span.number for span in batch.spans["documents"][row]]
 
 
 def test_places(store, path):
@@ -320,19 +334,22 @@ def test_comparing(store, tmp_path):
         assert part in [each.part for each in other.why]
     skipped = compare(one, run((1, 6, 1), skips=[tokenfeed.Skip(samples=(6 * 10**8 + 1, 6 * 10**8 + 2))]))
     assert (skipped.step, skipped.samples) == (10**8, (6 * 10**8 + 1, 6 * 10**8 + 1))
-    assert [each.part for each in skipped.why] == ["skips"]
+    assert [each.part for each in skipped.why] == ["amendments"]
     assert skipped.planned
-    assert str(skipped).endswith("in the second. Neither run is known to have got there: this is planned.")
+    told = "because of the skip at sample 600,000,001 in the second run alone. Neither run is known to have got there"
+    assert told in str(skipped)
     assert not wider.planned
     assert not divided.division_planned
     finite = compare(one, run((1, 6, 1), epochs=2))
     assert finite.step == 2 * len(view) // 6
     assert [each.part for each in finite.why] == ["end"]
     mixed = tokenfeed.mix({"a": (view, 2), "b": (view, 1)})
-    first, later = run((1, 6, 1), base=mixed), run((1, 6, 1), base=mixed.then(6 * 10**9, {"a": 1, "b": 2}))
+    changed = tokenfeed.Plan.of(mixed).amend(6 * 10**9, weights={"a": 1, "b": 2})
+    first, later = run((1, 6, 1), base=mixed), run((1, 6, 1), base=changed)
     assert compare(first, first).same
     found = compare(first, later)
-    assert (found.step, found.why[0].part) == (10**9, "mixture")
+    assert (found.step, found.why[0].part) == (10**9, "amendments")
+    assert "because of the change of weights at sample 6,000,000,000 in the second run alone" in str(found)
     assert compare(one, first).step == 0
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(StateError, match="no start"):

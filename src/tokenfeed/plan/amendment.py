@@ -1,0 +1,147 @@
+"""`Amendment`: what changes from some point of a run on, as data: JSON in and out, in a plan and in a run file.
+
+Its point is a *turn*: a number of the run as it is without skipped ranges. So a range that is skipped later, before
+that point, does not change what an amendment does.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenfeed.errors import ArgumentError, StateError, quantity
+from tokenfeed.plan.schedule import END, Stage
+from tokenfeed.plan.skips import Range, Skip
+from tokenfeed.store.spec import PackedSpec, ViewSpec
+
+__all__ = ["Amendment", "PlanSource"]
+
+
+@dataclass(frozen=True)
+class PlanSource:
+    """One source of a plan: how many samples it has, of which data, and what one sample is. Never bytes or paths."""
+
+    name: str
+    """Empty for the only source of a run over one view."""
+    num_samples: int
+    data: str
+    """Checksum of its data."""
+    spec: ViewSpec
+    """What one sample is."""
+    max_epochs: int | None = None
+    """Limit on how often its samples are seen; the run ends there."""
+
+    @property
+    def label(self) -> str:
+        """What one sample is, as text that differs wherever samples do."""
+        return (
+            f"{self.spec} by algorithm {self.spec.algorithm}" if isinstance(self.spec, PackedSpec) else str(self.spec)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {"name": self.name, "samples": self.num_samples, "data": self.data, "view": self.spec.to_json()}
+        return fields if self.max_epochs is None else {**fields, "max_epochs": self.max_epochs}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "PlanSource":
+        match value:
+            case {"name": str(name), "samples": int(count), "data": str(data), "view": view}:
+                limit = value.get("max_epochs")
+                if all(type(each) is int and 0 < each < 1 << 62 for each in (count, 1 if limit is None else limit)):
+                    return cls(name, count, data, ViewSpec.from_json(view), limit)
+        raise StateError(f"{str(value)[:200]} describes no source of a plan")
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """What changes from turn `at` on; everything that is not named stays as it is. Made by `Plan.amend`."""
+
+    at: int
+    stages: tuple[Stage, ...] = ()
+    """Weights of samples from there on, by the names of sources."""
+    sources: tuple[PlanSource, ...] = ()
+    """Sources that are new."""
+    name: str | None = None
+    """Name that the only source, which had none, has from there on: there are several now."""
+    grown: tuple[PlanSource, ...] = ()
+    """Sources that have more samples from there on."""
+    length: int | None = None
+    """Length of samples from there on."""
+    skips: tuple[Skip, ...] = ()
+    """Samples and documents of sources that are left out, or masked, from there on."""
+    ranges: tuple[Range, ...] = ()
+    """Turns that are jumped over."""
+    max_epochs: Mapping[str, int | None] = field(default_factory=dict)
+    """Limits on how often sources are seen."""
+
+    def changes(self) -> Iterator[Any]:
+        """What it does to the order of sources, and to what counts of them: the part that a state has a digest of."""
+        for source in self.grown:
+            yield [self.at, "grown", source.name, source.num_samples, source.data]
+        if self.length is not None:
+            yield [self.at, "length", self.length]
+        for skip in sorted(self.skips, key=lambda each: str(each.to_json())):
+            yield [self.at, "skip", skip.to_json()]
+
+    def __str__(self) -> str:
+        """`the skip`, `the change of weights and the growth of web`."""
+        told = []
+        if self.stages:
+            told.append("the change of weights")
+        if self.sources:
+            told.append(f"the new source {', '.join(each.name for each in self.sources)}")
+        if self.grown:
+            names = ", ".join(each.name for each in self.grown)
+            told.append(f"the growth of {names}" if names else "the growth of the data")
+        if self.length is not None:
+            told.append(f"the change to length {self.length}")
+        if self.skips or self.ranges:
+            count = len(self.skips) + len(self.ranges)
+            told.append("the skip" if count == 1 else quantity(count, "skip"))
+        if self.max_epochs:
+            told.append("the change of max_epochs")
+        return " and ".join(told) or "an amendment that changes nothing"
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {
+            "at": self.at,
+            "stages": [[dict(stage.weights), stage.samples, stage.ramp] for stage in self.stages],
+            "sources": [source.to_json() for source in self.sources],
+            "name": self.name,
+            "grown": [source.to_json() for source in self.grown],
+            "length": self.length,
+            "skips": [skip.to_json() for skip in self.skips],
+            "ranges": [list(each) for each in self.ranges],
+            "max_epochs": dict(self.max_epochs),
+        }
+        return {name: value for name, value in fields.items() if name == "at" or value not in (None, [], {})}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Amendment":
+        try:
+            given = dict(value)
+            found = cls(
+                _whole(given.pop("at")),
+                tuple(Stage(*each) for each in given.pop("stages", ())),
+                tuple(PlanSource.from_json(each) for each in given.pop("sources", ())),
+                given.pop("name", None),
+                tuple(PlanSource.from_json(each) for each in given.pop("grown", ())),
+                given.pop("length", None),
+                tuple(Skip.from_json(each) for each in given.pop("skips", ())),
+                tuple((_whole(start), _whole(stop)) for start, stop in given.pop("ranges", ())),
+                {name: None if each is None else _whole(each) for name, each in given.pop("max_epochs", {}).items()},
+            )
+            if given:
+                raise ValueError(f"it has {', '.join(given)}, which this tokenfeed does not know")
+            if found.length is not None:
+                _whole(found.length)
+            if not isinstance(found.name, str | None) or any(start >= stop for start, stop in found.ranges):
+                raise ValueError("its name or its ranges cannot be")
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise StateError(f"{str(value)[:200]} describes no amendment ({error})") from error
+        return found
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < END >> 1:
+        raise ArgumentError(f"{str(value)[:80]} is no whole number from 0 to 2**62")
+    return value

@@ -1,0 +1,373 @@
+"""`RunOrder`: which sample of which source a run delivers as its k-th, and when it delivers a sample.
+
+    k ──skipped ranges──► turn ──schedule──► (source, its own number) ──order of the source──► (epoch, index)
+
+A run over one view is a mixture of one source, whose name is empty: the schedule is then the identity. Whatever changes
+on the way is an amendment: a point of the run, and what changes from there on.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, SampleIndexError
+from tokenfeed.kernels.checksum import checksum
+from tokenfeed.plan.amending import with_length
+from tokenfeed.plan.amendment import Amendment, PlanSource
+from tokenfeed.plan.mixing import Ledger, Sources
+from tokenfeed.plan.order import INT64, Orders
+from tokenfeed.plan.permutation import Locality, Shuffle
+from tokenfeed.plan.schedule import Change, Schedule, Stage
+from tokenfeed.plan.skips import Ranges, Skip
+from tokenfeed.store.spec import ViewSpec
+from tokenfeed.types import Bools, Ints
+
+__all__ = ["RunOrder", "Trace", "check_epochs", "digest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Where the k-th sample of a run comes from."""
+
+    sample: int
+    """k, its number in the run."""
+    epoch: int
+    """Epoch of its source."""
+    index: int
+    """Its number in the view of its source."""
+    source: str
+    """Name of its source; empty where the run is over one view."""
+
+
+class RunOrder:
+    """k → (source, epoch, index) for k = 0, 1, 2, …, and back."""
+
+    def __init__(
+        self,
+        sources: Sequence[PlanSource],
+        schedule: Schedule | None = None,
+        *,
+        seed: int = 0,
+        shuffle: Shuffle = True,
+        amendments: Iterable[Amendment] = (),
+        given: Sources | None = None,
+        by: str = "samples",
+    ) -> None:
+        """`sources` in the order of the schedule's names; one source needs no schedule. `given` are their views.
+
+        A `Locality` as `shuffle` holds for every source: a run then reads from 2 · tile blocks of each at a time.
+        """
+        if schedule is None:
+            schedule = Schedule([Stage({source.name: 1.0 for source in sources})], [source.name for source in sources])
+        if [source.name for source in sources] != list(schedule.names):
+            raise ArgumentError(
+                f"the schedule is of {list(schedule.names)}, the sources are {[each.name for each in sources]}"
+            )
+        if not isinstance(shuffle, bool | Locality):
+            raise ArgumentError(f"shuffle is {shuffle!r}; it must be True, False or a Locality")
+        self.seed = seed
+        self.shuffle = shuffle
+        self.given = given
+        """The views that the plan is over, and the rules of their mixture; None where it was read from a file."""
+        self.by = by
+        """What weights of a mixture count: samples or tokens."""
+        self.amendments = tuple(sorted(amendments, key=lambda each: each.at))
+        self._base = tuple(sources), schedule
+        changes = [Change(each.at, each.stages) for each in self.amendments if each.stages]
+        self.schedule = schedule.follow(changes) if changes else schedule
+        self.sources = self._base[0]
+        """The sources as they are in the end: with all that they grew by, and all that were added."""
+        self._first = self.sources
+        """The sources as they were when they came."""
+        self.arrivals = [0] * len(sources)
+        """Turns at which sources come."""
+        self._orders = self._make_orders(self.sources)
+        self._ranges = Ranges([])
+        self._changes: list[tuple[int, Any]] = []
+        """(turn, what) of all that changes the order of a source."""
+        self._digests = [""]
+        """Checksums of the changes before each."""
+        self.eras = [(0, self.sources[0].spec)]
+        """(turn, what one sample is from there on): the length may change."""
+        for amendment in self.amendments:
+            self._apply(amendment)
+        self._finish()
+
+    def _make_orders(self, sources: Sequence[PlanSource]) -> Orders:
+        return Orders(*self._columns(sources), self.shuffle)
+
+    def _columns(self, sources: Sequence[PlanSource]) -> tuple[list[int], list[int], list[int]]:
+        sizes = [source.num_samples for source in sources]
+        return sizes, [each.spec.samples_per_group for each in sources], [_seed_of(e.name, self.seed) for e in sources]
+
+    def _apply(self, amendment: Amendment) -> None:
+        """Take over all that an amendment changes but weights, which the schedule has."""
+        if amendment.ranges:
+            self._ranges = Ranges([*self._ranges, *amendment.ranges])
+        if amendment.sources:
+            self._orders = self._orders.add(*self._columns(amendment.sources))
+            self._first, self.sources = (*self._first, *amendment.sources), (*self.sources, *amendment.sources)
+            self.arrivals = [*self.arrivals, *[amendment.at] * len(amendment.sources)]
+        if amendment.name is not None:
+            self._replace(0, name=amendment.name)
+        for key, limit in amendment.max_epochs.items():
+            self._replace(self._number(key), max_epochs=limit)
+        if not (amendment.grown or amendment.skips or amendment.length is not None):
+            return
+        try:
+            counts = self.schedule.counts(amendment.at).tolist()
+        except SampleIndexError as error:
+            raise ArgumentError(f"{amendment} begins after the end of the run: {error}") from error
+        for source in amendment.grown:
+            number = self._number(source.name)
+            added, rest = divmod(source.num_samples - self.sources[number].num_samples, source.spec.samples_per_group)
+            if added < 1 or rest:
+                before = self.sources[number].num_samples
+                raise ArgumentError(
+                    f"{amendment}, to {source.num_samples:,} samples, is no growth of {before:,}: growths come in the "
+                    "order of the run"
+                )
+            self._amend(number, counts[number], added=added)
+            self._replace(number, num_samples=source.num_samples, data=source.data)
+        if amendment.length is not None:
+            self._change_length(amendment.length, counts)
+            self.eras = [*self.eras, (amendment.at, self.sources[0].spec)]
+        for skip in amendment.skips:
+            number = self._number(skip.source or "")
+            if not skip.mask:  # which changes no order
+                self._amend(number, counts[number], removed=np.array(skip.indices, np.int64))
+        entries = [(amendment.at, entry) for entry in amendment.changes()]
+        self._changes = [*self._changes, *entries]
+        self._digests = list(self._digests)
+        for entry in entries:
+            self._digests.append(digest([self._digests[-1], entry]))
+
+    def _change_length(self, length: int, counts: Sequence[int]) -> None:
+        for number, source in enumerate(self.sources):
+            spec = with_length(source.spec, length, repr(source.name))
+            self._amend(number, counts[number], group=spec.samples_per_group)
+            self._replace(number, spec=spec, num_samples=self._orders.course(number).num_samples)
+
+    def _amend(self, number: int, count: int, **change: Any) -> None:
+        self._orders = self._orders.amend(number, lambda course: course.amend(count, **change))
+
+    def _replace(self, number: int, **fields: Any) -> None:
+        changed = replace(self.sources[number], **fields)
+        self.sources = (*self.sources[:number], changed, *self.sources[number + 1 :])
+
+    def _number(self, key: str) -> int:
+        """The place of a source, by the name that the schedule has for it."""
+        names = self.schedule.names[: len(self.sources)]
+        if key not in names:
+            raise ArgumentError(f"an amendment names source {key!r}; at that point there are {', '.join(names)}")
+        return names.index(key)
+
+    def _finish(self) -> None:
+        if len(self.sources) != len(self.schedule.names):
+            raise ArgumentError(
+                f"the schedule is of {list(self.schedule.names)}, and there are {len(self.sources)} sources"
+            )
+        self.starts: Ints = np.cumsum([0, *(source.num_samples for source in self.sources)])
+        """Joined number of the first sample of each source, where all are numbered one after the other; and the end."""
+        self._is_alone = len(self.sources) == 1 and self.schedule.total is None
+        """Whether the numbers of the only source are those of the run."""
+        self._steady: tuple[int, int, dict[str, Any]] = 0, 0, {}
+        """(start, stop, parts): for all k in [start, stop), `parts(k)` is this."""
+        vars(self).pop("end", None)
+
+    def amended(self, amendment: Amendment, given: Sources | None = None) -> Self:
+        """The same with one amendment more. O(1) where it comes last."""
+        if self.amendments and amendment.at < self.amendments[-1].at:
+            return self._again([*self.amendments, amendment], given)
+        plan = copy(self)
+        plan.given = given
+        plan.amendments = (*self.amendments, amendment)
+        if amendment.stages:
+            plan.schedule = self.schedule.then(amendment.at, *amendment.stages)
+        plan._apply(amendment)
+        plan._finish()
+        return plan
+
+    def _again(self, amendments: Iterable[Amendment], given: Sources | None) -> Self:
+        """The same plan with other amendments."""
+        sources, schedule = self._base
+        shuffle = self.shuffle
+        return type(self)(
+            sources, schedule, seed=self.seed, shuffle=shuffle, amendments=amendments, given=given, by=self.by
+        )
+
+    def turn(self, sample: int) -> int:
+        """The number of sample k in the run as it is without skipped ranges."""
+        return int(self._ranges.jump(np.array([sample]))[0])
+
+    def begins(self, amendment: Amendment) -> int:
+        """The first sample k that an amendment may change."""
+        if not self._ranges:
+            return amendment.at
+        first = min([amendment.at, *(start for start, _ in amendment.ranges)])
+        return self._ranges.retreat(first)
+
+    def sources_within_groups(self, samples: Ints) -> Bools:
+        """At which samples of the run any source has begun a group and not finished it."""
+        within = np.zeros(samples.size, np.bool_)
+        for number, source in enumerate(self.sources):
+            if source.spec.samples_per_group > 1:
+                course = self._orders.course(number)
+                within |= [
+                    not course.is_between_groups(int(self.schedule.counts(self.turn(sample))[number]))
+                    for sample in samples.tolist()
+                ]
+        return within
+
+    def source_number(self, name: str | None) -> int:
+        """The place of a source in `sources`; without a name, of the only one."""
+        names = [source.name for source in self.sources]
+        if name is None and len(names) == 1:
+            return 0
+        if name is None:
+            raise ArgumentError(f"of which source? Give source=…; there are {', '.join(names)}")
+        if names == [""] and name:
+            raise ArgumentError(f"there is no source {name!r}: the run is over one view, without a name; leave it out")
+        if name not in names:
+            raise ArgumentError(f"there is no source {name!r}; there are {', '.join(names)}")
+        return names.index(name)
+
+    def locate(self, samples: Sequence[int] | Ints) -> tuple[Ints, Ints, Ints]:
+        """(sources, epochs, indices) of samples of the run; each index counts in its own source.
+
+        O(1) each, O(log s) with s samples removed. Over one view, 3 µs a call and 15 ns a sample.
+        """
+        numbers = np.asarray(samples, INT64)
+        if self._ranges:
+            numbers = self._ranges.jump(numbers)
+        if self._is_alone:
+            return np.zeros(numbers.size, INT64), *self._orders.locate(None, numbers)
+        sources, numbers = self.schedule.locate(numbers)
+        return sources, *self._orders.locate(sources, numbers)
+
+    @property
+    def skips(self) -> tuple[Skip, ...]:
+        """All that is skipped; ranges in numbers of the run as it is without them."""
+        found = [skip for each in self.amendments for skip in each.skips]
+        return (*found, *(Skip(samples=each) for each in self._ranges))
+
+    @property
+    def masks(self) -> list[tuple[int, int, Sequence[int]]]:
+        """(first sample, source, documents) of all that is delivered with documents masked."""
+        masked = [(each, skip) for each in self.amendments for skip in each.skips if skip.mask]
+        return [
+            (self._ranges.retreat(each.at), self._number(skip.source or ""), skip.documents) for each, skip in masked
+        ]
+
+    def spec_at(self, sample: int) -> ViewSpec:
+        """What sample k is."""
+        if len(self.eras) == 1:
+            return self.eras[0][1]
+        return self.eras[bisect_right(self.eras, self.turn(sample), key=lambda era: era[0]) - 1][1]
+
+    def find(self, index: int, *, epochs: Sequence[int], source: str | None = None) -> Ints:
+        """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped."""
+        check_epochs(epochs)
+        found = [self.find_all([index], epoch, source=source) for epoch in epochs]
+        samples = np.concatenate([np.empty(0, np.int64), *found])
+        return samples[samples >= 0]
+
+    def find_all(
+        self, indices: Sequence[int] | Ints, epoch: int, *, source: str | None = None, length: int | None = None
+    ) -> Ints:
+        """The k at which samples of a source are delivered in one of its epochs, −1 where never. 100 ns each.
+
+        Where the length changed on the way, `indices` count samples of `length`, or of the last one.
+        """
+        number = self.source_number(source)
+        given, spec = np.asarray(indices, np.int64), self.sources[number].spec
+        group = spec.samples_per_group
+        if length is not None:
+            group = with_length(spec, length, f"source {source!r}").samples_per_group
+        size = self.sources[number].num_samples // spec.samples_per_group * group
+        if given.size and not (given.min() >= 0 and given.max() < size):
+            raise ArgumentError(f"samples {given.min()} to {given.max()} are asked for; the view has {size:,}")
+        own = self._orders.find(number, given, epoch, group=group)
+        found = own if self._is_alone else self.schedule.find(number, own)
+        return self._ranges.jump_back(found) if self._ranges else found
+
+    @cached_property
+    def end(self) -> int | None:
+        """How many samples the run has: to the end of the last stage, or until a source would be seen too often."""
+        limits = [(number, each.max_epochs) for number, each in enumerate(self.sources) if each.max_epochs is not None]
+        ends = [self._count(number, limit) for number, limit in limits]
+        if self.schedule.total is not None:
+            ends.append(self._ranges.retreat(self.schedule.total))
+        return min((end for end in ends if end is not None), default=None)
+
+    def count(self, epochs: int) -> int:
+        """How many samples the run delivers in `epochs` epochs of its only source."""
+        if len(self.sources) > 1:
+            raise ArgumentError(
+                "sources of a mixture have epochs of their own; give the last stage a length, or mix(…, max_epochs=…)"
+            )
+        return min(end for end in (self._count(0, epochs), self.end) if end is not None)
+
+    def _count(self, number: int, epochs: int) -> int | None:
+        """How many samples come before a source would begin its next epoch after so many; None if it never does."""
+        own = self._orders.course(number).count(epochs)
+        sample = int(self.schedule.find(number, np.array([own]))[0])
+        return None if sample < 0 else self._ranges.retreat(sample)
+
+    def trace(self, samples: Sequence[int] | Ints) -> list[Trace]:
+        """Where samples of the run come from."""
+        numbers = np.asarray(samples, np.int64)
+        if numbers.size and numbers.min() < 0:
+            raise ArgumentError(f"a run has no sample {numbers.min()}")
+        if numbers.size and self.end is not None and numbers.max() >= self.end:
+            raise ArgumentError(f"the run ends with sample {self.end - 1:,}; there is no sample {numbers.max():,}")
+        columns = (each.tolist() for each in (numbers, *self.locate(numbers)))
+        return [
+            Trace(k, epoch, index, self.sources[source].name) for k, source, epoch, index in zip(*columns, strict=True)
+        ]
+
+    def ledger(self, num_delivered: int) -> list[Ledger]:
+        """What every source has given among the first `num_delivered` samples (those of skipped ranges not counted)."""
+        reached = self._reached(num_delivered)
+        jumps = [(start, stop) for start, stop in self._ranges if start < reached]
+        counts, targets = (
+            (count(reached) - sum(count(stop) - count(start) for start, stop in jumps)).tolist()
+            for count in (self.schedule.counts, self.schedule.targets)
+        )
+        return [
+            Ledger(source.name, count, target, source.num_samples, source.max_epochs)
+            for source, count, target in zip(self.sources, counts, targets, strict=True)
+        ]
+
+    def _reached(self, num_delivered: int) -> int:
+        """Where the schedule is after the last sample: a range that is skipped from here on changes nothing yet."""
+        return int(self._ranges.jump(np.array([num_delivered - 1]))[0]) + 1 if num_delivered else 0
+
+    @property
+    def keyed_sources(self) -> list[tuple[PlanSource, str]]:
+        """Sources, each with the name that it came with: that of a run over one view had none."""
+        return list(zip(self.sources, self.schedule.names, strict=True))
+
+
+def check_epochs(epochs: Any) -> None:
+    """Refuse a number where epochs to look at are asked for: it may be one epoch, or how many."""
+    if isinstance(epochs, str) or not isinstance(epochs, Iterable):
+        raise ArgumentError(
+            f"epochs is {epochs!r}; expected the epochs to look at: epochs=[2] for that one, epochs=range(2) for the "
+            "first two"
+        )
+
+
+def _seed_of(name: str, seed: int) -> int:
+    """The seed of a source: that of the run for the source without a name, else one of its own."""
+    return int(checksum(f"{seed}/{name}".encode()), 16) >> 1 if name else seed
+
+
+def digest(value: Any) -> str:
+    return checksum(json.dumps(value).encode())
