@@ -73,6 +73,7 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/permutation.py
 	$(BIN)/python bench/loader.py
+	$(BIN)/python bench/engines.py
 	$(BIN)/python bench/stream.py
 	$(BIN)/python bench/packing.py
 	$(BIN)/python bench/locality.py

@@ -93,6 +93,28 @@ def test_the_stranger_reads_documents_that_tokenfeed_wrote(written, plain):
         assert (None if payload is None else json.loads(payload)) == document.payload == expected.payload
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+def test_the_stranger_reads_packed_columns(tmp_path, sealed):
+    rng = np.random.default_rng(0)
+    columns = {"tokens": "<u4", "delta": ("<i2", (2, 3)), "flag": "|b1"}
+    written = {
+        "tokens": rng.integers(0, 1 << 17, 5003).astype(np.uint32),
+        "delta": rng.integers(-256, 256, (5003, 2, 3)).astype(np.int16),
+        "flag": rng.integers(0, 2, 5003).astype(bool),
+    }
+    for name, bits in (("a", {}), ("b", {"tokens": 17, "delta": 9, "flag": 1}), ("c", {"flag": 1})):
+        with tokenfeed.Writer(tmp_path, mode="append", columns=columns, bits=bits, name=name, seal=False) as writer:
+            writer.append(written)
+    if sealed:
+        tokenfeed.seal(tmp_path)
+    theirs = stranger.Store(tmp_path)
+    theirs.check()
+    assert theirs.identity == tokenfeed.open(tmp_path).identity
+    for a, b in ((0, 15_009), (5002, 5010), (9_999, 10_007), (6_001, 6_002)):
+        for name, values in written.items():
+            assert np.array_equal(theirs.items(name, a, b), np.concatenate([values] * 3)[a:b])
+
+
 def test_the_stranger_notices_a_changed_byte_in_any_file(plain, tmp_path):
     plain.write(tmp_path / "store", shard_bytes=1 << 30, name="part")
     files = every_file(tmp_path / "store")

@@ -203,10 +203,9 @@ def _widened(name: str, stored: Column, dtype: np.dtype[Any]) -> Column:
 
 
 def _sizes(stored: Column, delivered: Column) -> tuple[int, ...]:
-    """Bytes of an item in files and in batches, bytes of one number of it in files, and the sign bit of these."""
-    number_bytes = stored.dtype.itemsize
-    sign = 1 << (8 * number_bytes - 1) if stored.dtype.kind == "i" and number_bytes < 8 else 0
-    return stored.item_bytes, delivered.item_bytes, number_bytes, sign
+    """What `items.COLUMN` says of a column, from `item_bytes` to `is_signed`."""
+    sizes = math.prod(stored.shape), stored.dtype.itemsize, delivered.dtype.itemsize
+    return stored.item_bytes, delivered.item_bytes, *sizes, stored.dtype.kind == "i"
 
 
 def offsets_of(lengths: Ints) -> Ints:

@@ -92,11 +92,11 @@ def record_file(folder: Folder, name: str) -> str:
 def parse_record(folder: Folder, name: str, data: bytes, manifest: Manifest) -> tuple[ShardRecord, ShardEntry]:
     """The record in a shard's `shard.json`, and its entry for the manifest, from the bytes of the file."""
     path = folder.path(record_file(folder, name))
-    record = ShardRecord.from_json(data, path, manifest.spans)
-    expected = {*shard_files(manifest.columns, manifest.spans), SHARD_SUMS}
+    record = ShardRecord.from_json(data, path, manifest.spans, manifest.columns)
+    expected = {*shard_files(manifest.columns, manifest.spans, record.bits), SHARD_SUMS}
     if record.files.keys() != expected:
         raise CorruptionError(f"{path} lists the files {sorted(record.files)}; expected {sorted(expected)}")
-    return record, ShardEntry(name, record.items, record.spans, checksum(data), record.split)
+    return record, ShardEntry(name, record.items, record.spans, checksum(data), record.split, record.bits)
 
 
 def load_entries(

@@ -60,7 +60,9 @@ class View(ABC):
         if self.reader.remote is not None and self.columns:
             table = data.spans.get(spec.table)  # packed rows are made of spans
             row_items = windows.get("num_items") or data.num_items // max(1, 0 if table is None else len(table))
-            self.reader.expect_rows(row_items * min(data.columns[name].item_bytes for name in self.columns))
+            self.reader.expect_rows(
+                min(self.reader.row_bytes(name, data.columns[name], row_items) for name in self.columns)
+            )
         self._payloads_of = [data.spans[name].name for name in spec.spans]
         self.layout = Layout(length, extra, self.column_set.names, data.primary, spec.table, tuple(data.spans))
 

@@ -48,6 +48,21 @@ def test_documents_in_the_order_of_the_inputs(inputs, tmp_path):
     assert [(source.name, source.files) for source in report.sources] == [(".", 3)]
 
 
+def test_compressed_tokens(inputs, tmp_path):
+    """The vocabulary says how many bits a token needs; one that fills its dtype is refused."""
+    folder, documents = inputs
+    bits = (TOKENIZER.vocab_size - 1).bit_length()
+    prepare(folder, tmp_path / "store", val=None, compress=True, slice_bytes=20_000)
+    assert [tokens for tokens, _ in contents(tmp_path / "store")] == expected_tokens(documents)
+    assert verify(tmp_path / "store").ok
+    assert {tuple(shard.bits.items()) for shard in tokenfeed.open(tmp_path / "store").shards} == {(("tokens", bits),)}
+    with pytest.raises(ArgumentError, match="compress was 12, now None"):
+        prepare(folder, tmp_path / "store", val=None, slice_bytes=20_000)
+    write_jsonl(tmp_path / "ids.jsonl", [{"ids": [1, 2]}])
+    with pytest.raises(ArgumentError, match="4,294,967,296 ids need 32 bits, and uint32 has 32"):
+        tokenfeed.prepare(tmp_path / "ids.jsonl", tmp_path / "other", tokens_column="ids", compress=True, workers=0)
+
+
 def test_what_the_manifest_says(inputs, tmp_path):
     folder, _ = inputs
     prepare(folder, tmp_path / "store")
@@ -80,10 +95,12 @@ def test_the_bytes_are_the_same_for_any_workers_and_engine_of_the_tokenizer(inpu
     options = {"slice_bytes": 15_000, "shard_bytes": 20_000, "val": 0.2, "keep": ["url"]}
     prepare(folder, tmp_path / "one", **options)
     prepare(folder, tmp_path / "two", workers=2, **options)
+    prepare(folder, tmp_path / "processes", workers=2, engine="processes", **options)
     prepare(folder, tmp_path / "three", workers=3, **options, tokenizer=golden_tokenizer("tiktoken"))
     expected = picture(tmp_path / "one")
     assert len([name for name in expected if name.endswith("shard.json")]) > 8
     assert picture(tmp_path / "two") == expected
+    assert picture(tmp_path / "processes") == expected
     assert picture(tmp_path / "three") == expected
 
 
