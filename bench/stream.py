@@ -1,4 +1,4 @@
-"""Measures the streaming road: `python bench/stream.py [--quick] [--text FOLDER] [--json PATH]`.
+"""Measures the streaming road: `python bench/stream.py [--quick] [--text FOLDER] [--threads 1,2,16] [--json PATH]`.
 
 `--text` is a folder of Parquet files with a column `text`; unless given, Python sources of this machine are taken.
 `--quick` takes little text and few repetitions, and enforces nothing. Exit status 1 if a bar is missed.
@@ -22,7 +22,7 @@ LENGTH = 2048
 ENGINES = ("tokenfeed", "tiktoken")
 
 
-def throughput(report: Report, folder: Path, repetitions: int, batches: int) -> None:
+def throughput(report: Report, folder: Path, repetitions: int, batches: int, threads: int) -> None:
     """Tokens a second: the feed, the tokenizer alone over the same text, and nanochat's loop written plainly."""
     for engine in ENGINES:
         tokenizer = find_tokenizer(folder, engine)
@@ -36,10 +36,12 @@ def throughput(report: Report, folder: Path, repetitions: int, batches: int) -> 
         def encode(_: int, tokenizer=tokenizer, chunks=chunks, num_tokens=num_tokens) -> float:
             began = time.perf_counter()
             for chunk in chunks:
-                tokenizer.encode_batch(chunk, threads=2, prepend=tokenizer.bos_id)
+                tokenizer.encode_batch(chunk, threads=threads, prepend=tokenizer.bos_id)
             return num_tokens / (time.perf_counter() - began) / 1e6
 
-        feed = tokenfeed.stream(folder, tokenizer, batch_size=ROWS, length=LENGTH, threads=2, rank=0, world_size=1)
+        feed = tokenfeed.stream(
+            folder, tokenizer, batch_size=ROWS, length=LENGTH, threads=threads, rank=0, world_size=1
+        )
         steps = max(10, num_tokens // (ROWS * LENGTH))
 
         def stream(_: int, feed=feed, steps=steps) -> float:
@@ -50,7 +52,7 @@ def throughput(report: Report, folder: Path, repetitions: int, batches: int) -> 
 
         contenders: dict[str, Callable[[int], float]] = {"feed": stream, "encode": encode}
         if engine == ENGINES[0]:
-            loop = plain_loop(folder, tokenizer, ROWS, LENGTH)
+            loop = plain_loop(folder, tokenizer, ROWS, LENGTH, threads=threads)
 
             def plain(_: int, loop=loop) -> float:
                 began = time.perf_counter()
@@ -62,9 +64,11 @@ def throughput(report: Report, folder: Path, repetitions: int, batches: int) -> 
         for contender in contenders.values():
             contender(0)
         result = interleave(contenders, repetitions=repetitions, unit="M tokens/s")
-        report.compare(f"feed, {engine}: encoding alone", result["feed"], result["encode"], bar=0.9)
+        report.compare(f"feed, {engine}, threads {threads}: encoding alone", result["feed"], result["encode"], bar=0.9)
         if "plain" in result:
-            report.compare(f"feed, {engine}: nanochat's loop", result["feed"], result["plain"], bar=10)
+            report.compare(
+                f"feed, {engine}, threads {threads}: nanochat's loop", result["feed"], result["plain"], bar=25
+            )
         feed.close()
 
 
@@ -153,11 +157,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--text", type=Path)
+    parser.add_argument("--threads", default="2")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     report = Report("the streaming road")
     folder = find_text(arguments.text, 4 if arguments.quick else 50)
-    throughput(report, folder, 3 if arguments.quick else 7, 3 if arguments.quick else 20)
+    for threads in map(int, arguments.threads.split(",")):
+        throughput(report, folder, 3 if arguments.quick else 7, 3 if arguments.quick else 20, threads)
     waste(report, folder, 20 if arguments.quick else 400)
     memory(report, folder, 120 if arguments.quick else 1000)
     report.show()

@@ -1,7 +1,9 @@
 """Text to measure with, and the loop to measure against. Made once under `bench/.data/`."""
 
+import json
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 __all__ = ["find_text", "find_tokenizer", "plain_loop"]
 
 _FOLDER = Path(__file__).parent / ".data"
+_GOLDEN = Path(__file__).parents[1] / "tests" / "data" / "golden" / "tokenizer"
 _GROUP_ROWS = 1024
 _VOCABULARY = 32768
 
@@ -42,8 +45,13 @@ def find_text(folder: Path | None, megabytes: float) -> Path:
 
 
 def find_tokenizer(folder: Path, engine: str | None = None) -> Tokenizer:
-    """A vocabulary of 32,768 tokens trained on the text, with nanochat's pattern."""
+    """A vocabulary of 32,768 tokens trained on the text by nanochat's pattern; without rustbpe, that of the tests."""
     saved = _FOLDER / f"tokenizer-{folder.resolve().name}.json"
+    if not saved.exists() and not find_spec("rustbpe"):
+        special_tokens = json.loads((_GOLDEN / "special_tokens.json").read_text())
+        return Tokenizer.from_ranks(
+            _GOLDEN / "ranks.tiktoken", pattern="nanochat", special_tokens=special_tokens, bos="<|bos|>", engine=engine
+        )
     if not saved.exists():
         saved.parent.mkdir(parents=True, exist_ok=True)
         groups = TextFiles.find(folder, split="train").iter_row_groups()
@@ -58,7 +66,7 @@ def plain_loop(
     """Best fit with cropping as nanochat describes it: tiktoken, Python lists, a scan of the buffer per placement."""
     import tiktoken
 
-    vocabulary = tokenizer._vocabulary
+    vocabulary = tokenizer.vocabulary
     encoding = tiktoken.Encoding(
         "plain", pat_str=vocabulary.pattern, mergeable_ranks=vocabulary.ranks, special_tokens=vocabulary.special_tokens
     )

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from golden import golden_texts
+from tokenfeed.text.tokenizer.byte_pairs import _SEQUENCES
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS
 
 SPECIAL = ["<unk>", "<s>", "</s>", "[MASK]"]
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -135,7 +137,26 @@ def _gpt2():
     return _trained(models.BPE(), _bpe(initial_alphabet=_ALPHABET), pre_tokenizer=split, decoder=decoders.ByteLevel())
 
 
+def _qwen():
+    """As Qwen 2: NFC, its own pattern, and added tokens of which some are not special."""
+    split = pre_tokenizers.Split(library.Regex(PATTERNS["qwen2"]), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    parts = {"normalizer": normalizers.NFC(), "pre_tokenizer": pre_tokenizers.Sequence([split, byte_level])}
+    made = _trained(models.BPE(), _bpe(initial_alphabet=_ALPHABET), **parts, decoder=decoders.ByteLevel())
+    made.add_tokens([library.AddedToken("<|tool|>", normalized=False)])
+    return made
+
+
+def _deepseek():
+    steps = [pre_tokenizers.Split(library.Regex(regex), "isolated") for regex in next(iter(_SEQUENCES))]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    parts = {"pre_tokenizer": pre_tokenizers.Sequence(steps), "decoder": decoders.ByteLevel()}
+    return _trained(models.BPE(), _bpe(initial_alphabet=_ALPHABET), **parts)
+
+
 _KINDS = {
+    "qwen": _qwen,
+    "deepseek": _deepseek,
     "llama": _llama,
     "t5": _t5,
     "plain_unigram": _plain_unigram,
@@ -148,7 +169,9 @@ _KINDS = {
     "gpt2": _gpt2,
 }
 KINDS = sorted(_KINDS)
-KEEP_TEXT = {"llama", "plain_unigram", "digits", "roberta", "gpt2"}
+FAST = {"gpt2": "tokenfeed", "deepseek": "tokenfeed", "qwen": "tokenfeed+tokenizers", "neox": "tokenfeed+tokenizers"}
+"""Those that run on our own engine, or mostly."""
+KEEP_TEXT = {"deepseek", "llama", "plain_unigram", "digits", "roberta", "gpt2"}
 """Those that change no text, but for a space that they put before it."""
 
 

@@ -57,13 +57,17 @@ def compress(data):
 
 
 def picture(store):
-    """Every file of a store but the lock, and its bytes."""
+    """Every file of a store but the lock, and its bytes; of the manifest, all but the history of the store."""
     store = Path(store)
-    return {
+    files = {
         str(path.relative_to(store)): path.read_bytes()
         for path in sorted(store.rglob("*"))
         if path.is_file() and path.name != "lock"
     }
+    if "manifest.json" in files:
+        fields = json.loads(files["manifest.json"])
+        files["manifest.json"] = {name: fields[name] for name in fields if name not in ("versions", "checksum")}
+    return files
 
 
 def damage(store):

@@ -74,7 +74,9 @@ class Shard:
         meta, raw = load(folder / "shard.json", "tokenfeed-shard")
         self.folder, self.checksum, self.split = folder, checksum(raw), meta["split"]
         self.items, self.spans, self.listed = meta["items"], meta["spans"], meta["files"]
-        said = {"name": folder.name, "checksum": self.checksum} | {k: meta[k] for k in ("items", "split", "spans")}
+        said = {"name": folder.name, "checksum": self.checksum} | {
+            k: meta[k] for k in ("items", "split", "spans", "bits") if k in meta
+        }
         need(entry in (None, said), folder, "not what the manifest says", said, entry)
         need(self.split is None or re.fullmatch(SPLIT, self.split), folder, "name of split")
         counts = [self.items, *(n for pair in self.spans.values() for n in pair)]
@@ -82,7 +84,13 @@ class Shard:
         need(self.spans.keys() == manifest["spans"].keys(), folder, "tables")
         self.files = {}  # by name: header, dtype of one row, number of rows
         for name, column in manifest["columns"].items():
-            self.expect(f"{name}.npy", self.items, column["dtype"], column["shape"])
+            if (bits := meta.get("bits", {}).get(name)) is None:
+                self.expect(f"{name}.npy", self.items, column["dtype"], column["shape"])
+                continue
+            numbers = self.items * int(np.prod(column["shape"], dtype=int))
+            last = 8 - -numbers % 8 if numbers else 0
+            field = f"{column['dtype']} {tuple(column['shape'])} last {last}"
+            self.expect(f"{name}.bits.npy", -(-numbers // 8), [[field, "|u1", [bits]]])
         for name, table in manifest["spans"].items():
             spans, size = self.spans[name]
             need(spans or not self.items, folder, "items without span")
@@ -110,6 +118,16 @@ class Shard:
         with (self.folder / file).open("rb") as f:
             f.seek(len(head) + a * row.itemsize)
             return np.frombuffer(f.read((b - a) * row.itemsize), row)
+
+    def column(self, name, row, a, b):
+        if f"{name}.npy" in self.files:
+            return self.read(f"{name}.npy", a, b)
+        size = int(np.prod(row.shape, dtype=int))
+        rows = self.read(f"{name}.bits.npy", a * size // 8, -(-b * size // 8))
+        bits = np.unpackbits(rows[rows.dtype.names[0]], axis=1, bitorder="little").reshape(8 * len(rows), -1)
+        weights = 1 << np.arange(bits.shape[1])
+        weights[-1] *= -1 if row.base.kind == "i" else 1
+        return (bits @ weights)[a * size % 8 :][: (b - a) * size].astype(row.base).reshape(b - a, *row.shape)
 
     def span(self, table, i):
         """(start, stop, payload) of span i; the payload is None where there is none."""
@@ -150,25 +168,30 @@ class Shard:
 class Store:
     """A store, sealed or not, or one that is combined from others."""
 
-    def __init__(self, path):
+    def __init__(self, path, version=None):
         path = Path(path)
         self.manifest, _ = load(path / "manifest.json", "tokenfeed")
         need(all(re.fullmatch(NAME, n) for k in ("columns", "spans") for n in self.manifest[k]), path, "names")
         if "stores" in self.manifest:
             self.shards = []
             for entry in self.manifest["stores"]:
-                part = Store(path / entry["uri"])
+                part = Store(path / entry["uri"], entry["version"])
                 need(part.identity == entry["identity"], path, entry, "identity is", part.identity)
                 for key in ("columns", "spans", "tokenizer"):
                     need(part.manifest[key] == self.manifest[key], path, entry, key)
                 self.shards += part.shards
-        elif "shards" in self.manifest:
-            entries = self.manifest["shards"]
-            need(all(re.fullmatch(SHARD, e["name"]) for e in entries), path, "names of shards")
-            self.shards = [Shard(path / e["name"], self.manifest, e) for e in entries]
         else:
-            found = sorted(p.parent for p in path.glob("*/shard.json") if not p.parent.name.startswith("."))
-            self.shards = [Shard(folder, self.manifest) for folder in found]
+            entries = self.manifest.get("shards", self.manifest.get("earlier", []))
+            need(all(re.fullmatch(SHARD, e["name"]) for e in entries), path, "names of shards")
+            if version is not None and "versions" in self.manifest:
+                said = self.manifest["versions"][version - 1]
+                entries = entries[: said["shards"]]
+                need(checksum("".join(e["checksum"] for e in entries).encode()) == said["checksum"], path, "version")
+            self.shards = [Shard(path / e["name"], self.manifest, e) for e in entries]
+            if version is None and "shards" not in self.manifest:
+                names, listed = (p.parent.name for p in path.glob("*/shard.json")), {e["name"] for e in entries}
+                new = sorted(name for name in names if not name.startswith(".") and name not in listed)
+                self.shards += [Shard(path / name, self.manifest) for name in new]
         self.identity = identity(self.manifest, [s.checksum for s in self.shards])
 
     def __len__(self):
@@ -194,8 +217,8 @@ class Store:
             base += shard.items
 
     def items(self, column, a, b):
-        parts = [shard.read(f"{column}.npy", lo, hi) for shard, _, lo, hi, _ in self.pieces(a, b)]
         row = row_dtype(**self.manifest["columns"][column])
+        parts = [shard.column(column, row, lo, hi) for shard, _, lo, hi, _ in self.pieces(a, b)]
         return np.concatenate([np.empty(0, row), *parts], dtype=row.base)
 
     def spans(self, table, a, b):
@@ -212,7 +235,7 @@ class Store:
         for shard in self.shards:
             if i < shard.spans[table][0]:
                 start, stop, payload = shard.span(table, i)
-                return shard.read(f"{column}.npy", start, stop), payload
+                return shard.column(column, row_dtype(**self.manifest["columns"][column]), start, stop), payload
             i -= shard.spans[table][0]
         raise IndexError(i)
 

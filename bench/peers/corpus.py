@@ -33,7 +33,7 @@ def make_corpus(folder: Path, megabytes: float) -> Path:
         )
     tokenizer = find_tokenizer(source)
     tokenizer.save(target / "tokenizer.json")
-    vocabulary = tokenizer._vocabulary
+    vocabulary = tokenizer.vocabulary
     lines = [base64.b64encode(token) + b" %d\n" % rank for token, rank in vocabulary.ranks.items()]
     (target / "ranks.tiktoken").write_bytes(b"".join(lines))
     fields = {"pattern": vocabulary.pattern, "special_tokens": vocabulary.special_tokens, "bos": tokenizer.bos_id}

@@ -20,6 +20,7 @@ from tokenfeed.plan.skips import Skip
 from tokenfeed.preparation import prepare
 from tokenfeed.runs.run import Run
 from tokenfeed.storage.remote import Remote
+from tokenfeed.store.compress import compress
 from tokenfeed.store.resolve import combine
 from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
@@ -42,6 +43,7 @@ __all__ = [
     "Writer",
     "__version__",
     "combine",
+    "compress",
     "errors",
     "mix",
     "open",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attacks import formats, lies, page
+from attacks import answers, formats, lies, mixtures, page, texts
 from fuzz import targets
 from fuzz.harness import Target
 
@@ -27,6 +27,12 @@ CLASSES: Mapping[str, AttackClass] = {
     "files": AttackClass(formats.files, 300),
     "combined": AttackClass(formats.combined, 120),
     "nested": AttackClass(formats.nested, 8),
+    "server-answers": AttackClass(answers.answers, 165),
+    "parquet": AttackClass(texts.parquet, 300),
+    "tokenizers": AttackClass(texts.tokenizers, 400),
+    "weights": AttackClass(mixtures.weights, 200),
+    "mixture-plans": AttackClass(mixtures.plan_files, 200),
+    "mixture-tables": AttackClass(mixtures.tables, 300),
     "page": AttackClass(page.page, 10_000),
     **{name: AttackClass(target, 150) for name, target in targets.TARGETS.items()},
 }

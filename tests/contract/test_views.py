@@ -9,7 +9,18 @@ import pytest
 
 import tokenfeed
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.skips import Skip
+from tokenfeed.runs.sets import select
 from tokenfeed.store.spec import ViewSpec
+from tokenfeed.store.subset import join_views
+
+
+def chosen(view, *, seen, skip=None):
+    """A third of a view, or the rest of it."""
+    plan = Plan.of(view, seed=3)
+    return select(view, plan if skip is None else plan.amend(5, skip=skip), len(view) // 3, None, seen=seen)
+
 
 MAKE = {
     "windows": lambda store: store.windows(7),
@@ -19,9 +30,18 @@ MAKE = {
     "concepts": lambda store: store.documents("concepts", columns=["frame"]),
     "packed": lambda store: store.packed(30),
     "packed concepts": lambda store: store.packed(30, table="concepts"),
+    "unseen windows": lambda store: chosen(store.windows(7), seen=False),
+    "seen documents": lambda store: chosen(store.documents(columns=["frame"]), seen=True),
+    "unseen packed": lambda store: chosen(store.packed(30), seen=False),
+    "unseen windows in groups": lambda store: chosen(store.windows(4, group=12, dtype="int32"), seen=False),
+    "unseen windows with skips": lambda store: chosen(store.windows(7), seen=False, skip=Skip(documents=[3, 40])),
+    "unseen of unseen": lambda store: chosen(chosen(store.documents(), seen=False), seen=False),
     "joined windows": lambda store: store.windows(7).join([store.windows(7), store.windows(7)]),
     "joined documents": lambda store: store.documents().join([store.documents()]),
     "joined packed": lambda store: store.packed(30).join([store.packed(30)]),
+    "joined with unseen": lambda store: join_views(
+        [store.windows(7), chosen(store.windows(7), seen=False), chosen(store.windows(7), seen=True)]
+    ),
 }
 ALONE = [name for name in MAKE if "joined" not in name]
 
@@ -76,7 +96,7 @@ def test_documents_are_in_the_samples_that_they_touch(store, kind):
 def test_the_mean_length_is_exact(store, kind):
     view = MAKE[kind](store)
     lengths = view.lengths(np.arange(len(view)))
-    extra = view.spec.extra if view.spec.kind == "windows" else 0
+    extra = view.spec.unit.extra if view.spec.unit.kind == "windows" else 0
     assert view.mean_length == Fraction(int((lengths - extra).sum()), len(view))
 
 

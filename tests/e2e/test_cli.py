@@ -30,6 +30,34 @@ def test_inspect(store_path, plain):
     )
 
 
+def test_compress_and_back(tmp_path):
+    with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint32"}) as writer:
+        writer.append({"tokens": np.arange(100_000)})
+    done = run("compress", tmp_path / "store", "-o", tmp_path / "small")
+    assert done.returncode == 0, done.stderr
+    assert "100,000 items" in done.stdout
+    assert "tokens: 17 bits" in done.stdout
+    (column,) = json.loads(run("inspect", tmp_path / "small", "--json").stdout)["columns"]
+    assert column == {"name": "tokens", "dtype": "uint32", "stored": "17 bits", "bytes": 12_500 * 17}
+    assert run("verify", tmp_path / "small").returncode == 0
+    report = json.loads(run("compress", tmp_path / "small", "-o", tmp_path / "back", "--plain", "--json").stdout)
+    assert report["bits"] == {}
+    assert tokenfeed.open(tmp_path / "back").identity == tokenfeed.open(tmp_path / "store").identity
+    assert run("compress", tmp_path / "small", "-o", tmp_path / "back").returncode == 2
+
+
+def test_inspect_lists_versions(tmp_path):
+    for tokens in ([1, 2], [3]):
+        with tokenfeed.Writer(tmp_path, mode="append", columns={"tokens": "u2"}) as writer:
+            writer.append({"tokens": tokens})
+    identities = [tokenfeed.open(tmp_path, version=number).identity for number in (1, 2)]
+    shown = run("inspect", tmp_path).stdout
+    assert all(identity in shown for identity in identities)
+    described = json.loads(run("inspect", tmp_path, "--version", 1, "--json").stdout)
+    assert (described["version"], described["num_items"], described["identity"]) == (1, 2, identities[0])
+    assert [each["items"] for each in described["versions"]] == [2, 3]
+
+
 def test_inspect_a_foreign_file(tmp_path):
     np.arange(100, dtype="<u2").tofile(tmp_path / "train.bin")
     described = json.loads(run("inspect", tmp_path / "train.bin", "--eos", 9, "--json").stdout)

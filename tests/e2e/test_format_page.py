@@ -1,6 +1,7 @@
 """docs/format.md is enough: what it alone led a stranger to read and to write is what tokenfeed writes and reads."""
 
 import json
+import shutil
 
 import msgpack
 import numpy as np
@@ -44,6 +45,22 @@ def written(request, plain, store_path, tmp_path):
     }[request.param]
 
 
+def test_the_stranger_reads_every_version(store_path, plain):
+    options = {"columns": {"tokens": "uint16", "frame": ("uint8", (2, 3))}, "shard_bytes": 1}
+    options |= {"spans": {"documents": "json", "concepts": "msgpack"}, "mode": "append"}
+    document = {"tokens": [1], "frame": np.zeros((1, 2, 3), np.uint8)}
+    for name in ("b", "a"):
+        with tokenfeed.Writer(store_path, name=name, **options) as writer:
+            writer.append(document)
+    for number in (1, 2, 3, None):
+        assert stranger.Store(store_path, number).identity == tokenfeed.open(store_path, version=number).identity
+    with tokenfeed.Writer(store_path, name="0", **options) as writer:
+        writer.append(document)
+        writer.append(document)  # which commits the one before
+        for number in (1, 2, 3, None):
+            assert stranger.Store(store_path, number).identity == tokenfeed.open(store_path, version=number).identity
+
+
 def test_the_stranger_reads_what_tokenfeed_wrote(written, plain):
     path, times = written
     theirs, ours = stranger.Store(path), tokenfeed.open(path)
@@ -77,6 +94,28 @@ def test_the_stranger_reads_documents_that_tokenfeed_wrote(written, plain):
         assert (None if payload is None else json.loads(payload)) == document.payload == expected.payload
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+def test_the_stranger_reads_packed_columns(tmp_path, sealed):
+    rng = np.random.default_rng(0)
+    columns = {"tokens": "<u4", "delta": ("<i2", (2, 3)), "flag": "|b1"}
+    written = {
+        "tokens": rng.integers(0, 1 << 17, 5003).astype(np.uint32),
+        "delta": rng.integers(-256, 256, (5003, 2, 3)).astype(np.int16),
+        "flag": rng.integers(0, 2, 5003).astype(bool),
+    }
+    for name, bits in (("a", {}), ("b", {"tokens": 17, "delta": 9, "flag": 1}), ("c", {"flag": 1})):
+        with tokenfeed.Writer(tmp_path, mode="append", columns=columns, bits=bits, name=name, seal=False) as writer:
+            writer.append(written)
+    if sealed:
+        tokenfeed.seal(tmp_path)
+    theirs = stranger.Store(tmp_path)
+    theirs.check()
+    assert theirs.identity == tokenfeed.open(tmp_path).identity
+    for a, b in ((0, 15_009), (5002, 5010), (9_999, 10_007), (6_001, 6_002)):
+        for name, values in written.items():
+            assert np.array_equal(theirs.items(name, a, b), np.concatenate([values] * 3)[a:b])
+
+
 def test_the_stranger_notices_a_changed_byte_in_any_file(plain, tmp_path):
     plain.write(tmp_path / "store", shard_bytes=1 << 30, name="part")
     files = every_file(tmp_path / "store")
@@ -93,6 +132,9 @@ def test_the_stranger_notices_a_changed_byte_in_any_file(plain, tmp_path):
 
 def test_the_stranger_notices_a_part_that_changed(plain, store_path, tmp_path):
     tokenfeed.combine([store_path], tmp_path / "all")
+    plain.write(store_path, name="more")
+    assert stranger.Store(tmp_path / "all").identity == tokenfeed.open(tmp_path / "all").identity  # as it was
+    shutil.rmtree(store_path)
     plain.write(store_path, name="more")
     with pytest.raises(ValueError, match="identity"):
         stranger.Store(tmp_path / "all")

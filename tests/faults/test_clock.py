@@ -91,7 +91,8 @@ def test_writers_without_names(tmp_path):
 
 PREPARING = """
 import sys, tokenfeed
-tokenfeed.prepare(sys.argv[1], sys.argv[2], tokenizer=sys.argv[3], workers=2, slice_bytes=60_000, shard_bytes=50_000)
+tokenfeed.prepare(sys.argv[1], sys.argv[2], tokenizer=sys.argv[3], workers=2, engine="processes",
+    slice_bytes=60_000, shard_bytes=50_000)
 print(0)
 """
 

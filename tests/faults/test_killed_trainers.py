@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+import psutil
 
 import tokenfeed
 from tiers import pick
@@ -46,16 +48,26 @@ while True:
 
 
 def test_kill_minus_nine_of_a_trainer(store_path, tmp_path):
+    """It resumes at exactly the next batch, and leaves no process, shared memory, temporary file or lock."""
     rng = np.random.default_rng(0)
     kept = []
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    stored = {path: path.stat().st_mtime_ns for path in store_path.rglob("*")}
     for number in range(ROUNDS):
-        process = subprocess.Popen([sys.executable, "-c", CODE, store_path, tmp_path], stdout=subprocess.PIPE)
+        arguments = [sys.executable, "-c", CODE, store_path, tmp_path]
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)})
         if number % 4 != 3:  # every fourth is killed while it starts
             assert process.stdout.readline()
         time.sleep(float(rng.uniform(0, 0.2)))
+        helpers = psutil.Process(process.pid).children(recursive=True)
+        shared = [line for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines() if "/dev/shm/" in line]
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
+        assert (helpers, shared, list(temporary.iterdir())) == ([], [], [])  # so that nothing is left behind
+        assert {path: path.stat().st_mtime_ns for path in store_path.rglob("*")} == stored
+        assert not [path for path in tmp_path.rglob("*") if path.stem.endswith("lock")]
         if not (tmp_path / "checkpoint.json").exists():
             (tmp_path / "trained").unlink(missing_ok=True)
             continue

@@ -29,7 +29,8 @@ COMMAND = Path(sys.executable).parent / "tokenfeed"
 
 CODE = """
 import sys, tokenfeed
-tokenfeed.prepare(sys.argv[1], sys.argv[2], tokenizer=sys.argv[3], workers=2, slice_bytes=60_000, shard_bytes=50_000,
+tokenfeed.prepare(sys.argv[1], sys.argv[2], tokenizer=sys.argv[3], workers=2, engine="processes",
+    slice_bytes=60_000, shard_bytes=50_000,
                   val=0.1, keep=["url"], progress=lambda progress: print(progress.slices, flush=True))
 """
 OPTIONS = {"slice_bytes": 60_000, "shard_bytes": 50_000, "val": 0.1, "keep": ["url"]}
@@ -113,7 +114,13 @@ def test_kill_minus_nine_of_workers(text, tmp_path):
                 worker.kill()
 
         report = tokenfeed.prepare(
-            text / "text.jsonl", store, tokenizer=text / "tokenizer", workers=2, progress=kill, **OPTIONS
+            text / "text.jsonl",
+            store,
+            tokenizer=text / "tokenizer",
+            workers=2,
+            engine="processes",
+            progress=kill,
+            **OPTIONS,
         )
         assert report.is_complete
         assert verify(store).ok
@@ -154,10 +161,12 @@ def test_a_slice_that_kills_its_worker_is_named(text, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_control_c(text, tmp_path):
+@pytest.mark.parametrize(("engine", "num_processes"), [("processes", 2), ("local", 0)])
+def test_control_c(text, tmp_path, engine, num_processes):
     """Stops at once, says how to go on, and leaves nobody behind."""
     store = tmp_path / "store"
     command = [COMMAND, "prepare", text / "text.jsonl", "-o", store, "--tokenizer", text / "tokenizer", "-w", "2"]
+    command += ["--engine", engine]
     write_jsonl(tmp_path / "more.jsonl", make_documents(12_000, seed=1))
     command[2:3] = [text / "text.jsonl", tmp_path / "more.jsonl"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
@@ -167,7 +176,7 @@ def test_control_c(text, tmp_path):
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     workers = psutil.Process(process.pid).children(recursive=True)
-    assert len(workers) == 2
+    assert len(workers) == num_processes
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 130
@@ -193,6 +202,7 @@ def test_two_runs_at_once(text, tmp_path, monkeypatch):
     assert not (tmp_path / "store" / ".prepare" / "lock").exists()
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_where_there_are_no_locks(text, tmp_path):
     """As on some network file systems: one of them may fail, and the store is complete, or is said not to be."""
     code = CODE.replace(

@@ -21,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,22 +89,26 @@ def fuzz(
     names: Sequence[str],
     *,
     first: int = 0,
-    inputs: int | None = None,
+    inputs: int | Mapping[str, int] | None = None,
     seconds: float = 1e9,
     keep: Path | None = None,
     module: str = "fuzz.targets",
 ) -> dict[str, Figures]:
-    """Try inputs first, first + 1, … of each target: so many, or for so many seconds. `keep` takes the findings."""
+    """Try inputs first, first + 1, … of each target: so many (of each by name), or for so many seconds.
+
+    `keep` is a folder for the findings.
+    """
     figures = {name: Figures() for name in names}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         report, waiting = Path(folder, "report"), list(names)
+        counts = dict(inputs) if isinstance(inputs, Mapping) else dict.fromkeys(names, inputs)
+        stops = {name: None if counts[name] is None else first + counts[name] for name in names}
         starts, left = dict.fromkeys(names, first), dict.fromkeys(names, seconds)
         while waiting:
             report.write_bytes(b"")
             began = time.monotonic()
-            tasks = [(name, starts[name], left[name]) for name in waiting]
-            count = None if inputs is None else first + inputs
-            told = {"module": module, "tasks": tasks, "stop": count, "folder": folder, "keep": keep and str(keep)}
+            tasks = [(name, starts[name], stops[name], left[name]) for name in waiting]
+            told = {"module": module, "tasks": tasks, "folder": folder, "keep": keep and str(keep)}
             code = "import sys; from fuzz.harness import child; child(sys.argv[1])"
             paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
             done = subprocess.run(
@@ -126,7 +130,7 @@ def fuzz(
             starts[name] = number + 1
             left[name] -= time.monotonic() - began
             waiting = waiting[waiting.index(name) :]
-            if left[name] <= 0 or len(figures[name].findings) >= FINDING or starts[name] == count:
+            if left[name] <= 0 or len(figures[name].findings) >= FINDING or starts[name] == stops[name]:
                 waiting = waiting[1:]
     return figures
 
@@ -152,12 +156,12 @@ def child(arguments: str) -> None:
     targets = importlib.import_module(told["module"]).TARGETS
     report = os.open(Path(told["folder"], "report"), os.O_WRONLY)
     guard = Guard()
-    for which, (name, first, seconds) in enumerate(told["tasks"]):
+    for which, (name, first, stop, seconds) in enumerate(told["tasks"]):
         limit_memory(None)
         with tempfile.TemporaryDirectory(dir=told["folder"]) as place:
             attempt = targets[name](Path(place))
             guard.root = place
-            figures = _try_many(name, attempt, guard, first, told["stop"], seconds, report, which, told["keep"])
+            figures = _try_many(name, attempt, guard, first, stop, seconds, report, which, told["keep"])
             guard.root = None
         line = json.dumps({"name": name, **vars(figures)}).encode()
         os.pwrite(report, b"done " + line + b"\n", os.fstat(report).st_size)

@@ -83,10 +83,29 @@ def load_tokens(path: Path, store: tokenfeed.Store) -> np.ndarray:
     return np.concatenate(arrays)
 
 
+def packed_manifest(folder: Path) -> Attempt:
+    """As `manifest`, of a store whose column is packed. Plain copies lie beside, for `load_tokens`."""
+    path = folder / "store"
+    tokens = np.random.default_rng(0).integers(0, 300, 1000).astype(np.uint16)
+    with tokenfeed.Writer(
+        path, columns={"tokens": "uint16"}, bits={"tokens": 9}, name="part", shard_bytes=300, sync=False
+    ) as writer:
+        for start in range(0, 1000, 37):
+            writer.append({"tokens": tokens[start : start + 37]})
+    store = tokenfeed.open(path)
+    for shard, start in zip(store.shards, store.reader.starts.tolist(), strict=False):
+        np.save(path / shard.name / "tokens.npy", tokens[start : start + shard.num_items])
+    return _damaged_manifest(path)
+
+
 def manifest(folder: Path) -> Attempt:
     """`manifest.json`, sealed or not, and `shard.json`."""
     path = folder / "store"
     write_store(path)
+    return _damaged_manifest(path)
+
+
+def _damaged_manifest(path: Path) -> Attempt:
     sealed = json.loads((path / "manifest.json").read_bytes())
     unsealed = {key: value for key, value in sealed.items() if key != "shards"}
     record = json.loads((path / "part-00001" / "shard.json").read_bytes())
@@ -340,6 +359,23 @@ def olmo(folder: Path) -> Attempt:
         return read_store(case, tokenfeed.open(folder / "a.npy", dtype="uint16"), TOKENS)
 
     return attempt
+
+
+def nanogpt(folder: Path) -> Attempt:
+    """Raw tokens, of a dtype that the caller says, with a damaged `meta.pkl` beside them, which is never loaded."""
+    return _foreign(
+        folder, {"train.bin": TOKENS.tobytes(), "meta.pkl": b"cos\nsystem\n(S'false'\ntR."}, "train.bin", dtype="uint16"
+    )
+
+
+def litdata(folder: Path) -> Attempt:
+    """An index and a chunk of plain tokens, of which the chunk's offsets say where items end."""
+    ends = np.array([0, 10, 10, 300, 400]) * 2 + 4 * 6
+    chunk = struct.pack("<I", 4) + ends.astype("<u4").tobytes() + TOKENS.tobytes()
+    config = {"data_format": ["no_header_tensor:20"], "compression": None, "encryption": None}
+    chunks = [{"filename": "chunk-0.bin", "chunk_size": 4, "dim": 400, "chunk_bytes": len(chunk)}]
+    index = json.dumps({"chunks": chunks, "config": config}).encode()
+    return _foreign(folder, {"index.json": index, "chunk-0.bin": chunk}, ".")
 
 
 def disk_cache(folder: Path) -> Attempt:

@@ -9,6 +9,7 @@ __all__ = ["TARGETS"]
 
 TARGETS: Mapping[str, Target] = {
     "manifest": store_targets.manifest,
+    "packed-manifest": store_targets.packed_manifest,
     "remote-manifest": store_targets.remote_manifest,
     "npy": store_targets.npy,
     "spans": store_targets.spans,
@@ -18,6 +19,8 @@ TARGETS: Mapping[str, Target] = {
     "datatrove": store_targets.datatrove,
     "headed": store_targets.headed,
     "olmo": store_targets.olmo,
+    "nanogpt": store_targets.nanogpt,
+    "litdata": store_targets.litdata,
     "disk-cache": store_targets.disk_cache,
     "loader-state": state_targets.loader_state,
     "stream-state": state_targets.stream_state,
@@ -29,5 +32,6 @@ TARGETS: Mapping[str, Target] = {
     "jsonl-compressed": text_targets.jsonl_compressed,
     "tokenizer": text_targets.tokenizer,
     "hugging-face": text_targets.hugging_face,
+    "any-tokenizer": text_targets.any_tokenizer,
     "rank-file": text_targets.rank_file,
 }

@@ -90,10 +90,10 @@ def test_a_buffer_that_is_too_small_is_refused(store_path):
 def test_files_in_memory_end_where_they_end():
     """The last item, and one more."""
     data = guarded(np.arange(10).tobytes())
-    files = posix.record(posix.FILE, address=data.ctypes.data, size=data.size, start=1, handle=posix.TRANSIENT)
+    files = posix.record(posix.FILE, address=data.ctypes.data, size=data.size, start=1, bits=1, handle=posix.TRANSIENT)
     for num_items, status in ((10, posix.OK), (11, posix.END_OF_FILE)):
         starts = np.array([0, num_items])
-        request = make_request(starts, files, 1, np.array([(0, 8, 8, 8, 0)], COLUMN), ahead=32)
+        request = make_request(starts, files, 1, np.array([(0, 8, 8, 1, 8, 8, 0, 0)], COLUMN), ahead=32)
         out = guarded(bytes(8 * num_items))
         found = read_ragged(np.array([0]), np.array([0, num_items]), request, out)
         assert found[0] == status

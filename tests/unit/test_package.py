@@ -50,6 +50,7 @@ def test_public_names():
         "Writer",
         "__version__",
         "combine",
+        "compress",
         "errors",
         "mix",
         "open",

@@ -14,6 +14,7 @@ _LONGEST = 400
 def command(
     path: StorePath,
     split: Split = None,
+    version: Annotated[int | None, typer.Option(help="Version of the store, by default the newest.")] = None,
     dtype: Dtype = None,
     eos: Eos = None,
     sample: Annotated[int, typer.Option(help="Number of the window and document to show.", min=0)] = 0,
@@ -21,7 +22,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Show the contents of a store: shards, columns, spans, sizes, and a decoded sample."""
-    store, unfinished = open_unfinished(path, split=split, dtype=dtype, eos=eos)
+    store, unfinished = open_unfinished(path, split=split, version=version, dtype=dtype, eos=eos)
     decoder = load_decoder(tokenizer, path)
     decode = None if decoder is None else lambda tokens: decoder(tokens, store.tokenizer)
     description = {
@@ -51,10 +52,25 @@ def _show(path: str, described: dict[str, Any]) -> None:
             "size": show_bytes(described["num_bytes"]),
             "tokenizer": described["tokenizer"] or "not recorded",
             "identity": described["identity"],
+            "version": "none: it is not sealed" if described["version"] is None else str(described["version"]),
         }
     )
-    columns = [(column["name"], column["dtype"], show_bytes(column["bytes"])) for column in described["columns"]]
-    console.print(make_table(("column", "dtype", "size"), columns, title="Columns"))
+    if len(described["versions"]) > 1:
+        versions = [
+            (
+                str(one["number"]),
+                f"{one['shards']:,}",
+                f"{one['items']:,}",
+                one["identity"] or "lost: its shards changed",
+            )
+            for one in described["versions"]
+        ]
+        console.print(make_table(("version", "shards", "items", "identity"), versions, title="Versions"))
+    columns = [
+        (column["name"], column["dtype"], column["stored"], show_bytes(column["bytes"]))
+        for column in described["columns"]
+    ]
+    console.print(make_table(("column", "dtype", "stored", "size"), columns, title="Columns"))
     if described["spans"]:
         spans = [
             (table["name"], table["codec"] or "no payloads", f"{table['spans']:,}", f"{table['mean_items']:,.1f}")

@@ -37,6 +37,9 @@ def command(
         bool, typer.Option("--no-separator", help="Put nothing between documents: they run into each other.")
     ] = False,
     dtype: Annotated[str | None, typer.Option(help="Default: uint16 for up to 65,536 tokens, else uint32.")] = None,
+    compress: Annotated[
+        bool, typer.Option("--compress", help="Store tokens in as few bits as they need: 17 instead of 32 for 128k.")
+    ] = False,
     val: Val = None,
     map_: Annotated[
         str | None, typer.Option("--map", help="A function of your own: file.py:function or module:function.")
@@ -44,7 +47,7 @@ def command(
     workers: Annotated[
         int | None, typer.Option("-w", "--workers", help="Processes. Default: one a core; 0: this process.", min=0)
     ] = None,
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
     on_error: Annotated[
         str, typer.Option(help="fail: the first malformed line is an error. skip: leave them out and count.")
     ] = "fail",
@@ -77,6 +80,7 @@ def command(
                 eos=eos,
                 separator=None if no_separator else "auto",
                 dtype=dtype,
+                compress=compress,
                 val=parse_val(val),
                 map=map_,
                 workers=workers,

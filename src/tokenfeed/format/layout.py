@@ -60,17 +60,23 @@ def check_name(kind: str, name: object, where: str) -> str:
     return name
 
 
-def column_file(column: str) -> str:
-    return f"{column}.npy"
+def column_file(column: str, *, packed: bool = False) -> str:
+    """A packed column has another name: `np.load` of a file named like a plain one gives its values."""
+    return f"{column}.bits.npy" if packed else f"{column}.npy"
 
 
 def span_files(table: str) -> SpanFiles:
     return SpanFiles(f"{table}.starts.npy", f"{table}.anchors.npy", f"{table}.offsets.npy", f"{table}.payload.bin")
 
 
-def shard_files(columns: Mapping[str, object], spans: Mapping[str, str | None]) -> list[str]:
-    """Names of the data files of a shard, sorted. `spans` gives the codecs; a table without one has no payloads."""
-    names = [column_file(column) for column in columns]
+def shard_files(
+    columns: Mapping[str, object], spans: Mapping[str, str | None], bits: Mapping[str, int] | None = None
+) -> list[str]:
+    """Names of the data files of a shard, sorted. `spans` gives the codecs; a table without one has no payloads.
+
+    `bits` has the columns that are packed.
+    """
+    names = [column_file(column, packed=column in (bits or ())) for column in columns]
     for table, codec in spans.items():
         names += span_files(table) if codec is not None else span_files(table)[:2]
     return sorted(names)

@@ -1,21 +1,23 @@
 """`manifest.json` and `shard.json`: their contents, written and read as `records.py` does."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, FormatError
+from tokenfeed.errors import CorruptionError, FormatError, MissingError
 from tokenfeed.format.layout import check_name
 from tokenfeed.format.records import Digest, parse, reader, refuse, sign
+from tokenfeed.kernels.checksum import checksum
+from tokenfeed.kernels.numbers import MOST_BITS
 
-__all__ = ["Column", "FileRecord", "Manifest", "Reference", "ShardEntry", "ShardRecord", "SpanCount"]
+__all__ = ["Column", "FileRecord", "Manifest", "Reference", "ShardEntry", "ShardRecord", "SpanCount", "Version"]
 
 _LARGEST_ITEM = 1 << 31
-
+_MOST_PACKED_BITS = 1 << 62
 
 _Split = Annotated[str, partial(check_name, "split")]
 
@@ -47,6 +49,25 @@ class Column:
     def item_bytes(self) -> int:
         return self.dtype.itemsize * math.prod(self.shape)
 
+    @property
+    def most_bits(self) -> int:
+        """Most bits that one number of it may be packed into: fewer than it has. 0 where its values are no integers."""
+        if self.dtype.kind == "b":
+            return 1
+        return min(MOST_BITS, 8 * self.dtype.itemsize - 1) if self.dtype.kind in "iu" else 0
+
+    def packed(self, bits: int, num_items: int) -> tuple["Column", int]:
+        """Row and number of rows of the file that holds items in so many bits a number. A row is 8 numbers.
+
+        The name of its field says what the values are, and how many numbers are in the last row: so the header fits no
+        other column and no other count.
+
+            13 numbers of 17 bits  →  2 rows of [("<u4 () last 5", "u1", (17,))], where 3 numbers of the second are 0
+        """
+        numbers = num_items * math.prod(self.shape)
+        last = (numbers - 1) % 8 + 1 if numbers else 0
+        return Column(np.dtype([(f"{self.dtype.str} {self.shape} last {last}", "|u1", (bits,))])), -(-numbers // 8)
+
     def __str__(self) -> str:
         inner = f" × {self.shape}" if self.shape else ""
         return f"{self.dtype}{inner}"
@@ -68,6 +89,21 @@ class ShardEntry:
     spans: _Spans
     checksum: Digest
     split: _Split | None = None
+    bits: Mapping[str, int] | None = None
+    """Bits of one number, of the columns that are packed; None where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A list of shards that the store was sealed with: the first `shards` of the present list."""
+
+    shards: int
+    checksum: Digest
+    """Checksum of theirs, which shows whether the present list still begins with the same shards."""
+
+    @classmethod
+    def of(cls, entries: Sequence[ShardEntry]) -> "Version":
+        return cls(len(entries), checksum("".join(entry.checksum for entry in entries).encode()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +116,8 @@ class Reference:
     dtype: str | None = None
     """Dtype of a file of another system that does not record it."""
     eos: int | None = None
+    version: int | None = None
+    """Version of a store that had versions when it was combined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +132,7 @@ def _read_codecs(value: Any, where: str) -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Description of a store. `shards` is None until it is sealed, `stores` is None unless it is combined."""
+    """Description of a store. `shards` is None while it is not sealed, `stores` is None unless it is combined."""
 
     columns: Mapping[Annotated[str, partial(check_name, "column")], Annotated[Column, _read_column]]
     spans: Annotated[Mapping[str, str | None], _read_codecs]
@@ -102,26 +140,62 @@ class Manifest:
     tokenizer: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     shards: tuple[ShardEntry, ...] | None = None
+    earlier: tuple[ShardEntry, ...] | None = None
+    """List of the last version, while new shards are being added to it."""
+    versions: tuple[Version, ...] = ()
+    """All lists that the store was sealed with, the first one first."""
     stores: tuple[Reference, ...] | None = None
 
+    @property
+    def listed(self) -> tuple[ShardEntry, ...]:
+        """Shards of the last version."""
+        return self.shards or self.earlier or ()
+
+    @property
+    def version(self) -> int | None:
+        """Number of the version that its list is; None where it has none, or one that was changed by hand."""
+        is_known = self.versions[-1:] == (Version.of(self.listed),)
+        return len(self.versions) if is_known and (self.shards, self.earlier) != (None, None) else None
+
+    def at(self, number: int, path: str) -> tuple[ShardEntry, ...]:
+        """Shards of a version, counted from 1."""
+        if not 1 <= number <= len(self.versions):
+            there = f"versions 1 to {len(self.versions)}" if self.versions else "no versions: it was never sealed"
+            raise MissingError(f"{path} has no version {number}; it has {there}")
+        entries = self.listed[: self.versions[number - 1].shards]
+        if Version.of(entries) != self.versions[number - 1]:
+            raise CorruptionError(
+                f"version {number} of {path} is lost: shards that it listed were changed or removed later. Restore "
+                "them from a copy of the store, or start a new run on the present version"
+            )
+        return entries
+
     def to_json(self) -> str:
-        """One line per column, table, shard and store, so that manifests can be compared line by line."""
+        """One line per column, table, shard, version and store, so that manifests can be compared line by line."""
         described = asdict(self) | {"spans": {name: {"codec": codec} for name, codec in self.spans.items()}}
-        for absent in [name for name in ("shards", "stores") if described[name] is None]:
-            del described[absent]
+        if self.shards is not None and self.versions == (Version.of(self.shards),):
+            described["versions"] = ()  # which the list alone says
+        for absent in [name for name in ("shards", "earlier", "versions", "stores") if not described[name]]:
+            if described[absent] is None or absent == "versions":
+                del described[absent]
+        for lists in {"shards", "earlier"} & described.keys():
+            described[lists] = [_without_none(entry, "bits") for entry in described[lists]]
         return sign("tokenfeed", described)
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> "Manifest":
         manifest = parse(cls, "tokenfeed", data, path)
-        shards = manifest.shards or ()
+        shards = manifest.listed
         for entry in shards:
             _check_tables(entry.spans, manifest.spans, path)
+            _check_bits(entry, manifest.columns, f"{path}: shard {entry.name!r}")
         if len({entry.name for entry in shards}) < len(shards):
             raise FormatError(f"{path} lists a shard twice")
-        if manifest.shards is not None and manifest.stores is not None:
-            raise FormatError(f"{path} has both shards and stores; expected one of them")
-        return manifest
+        if sum(each is not None for each in (manifest.shards, manifest.earlier, manifest.stores)) > 1:
+            raise FormatError(f"{path} has several of shards, earlier and stores; expected one of them")
+        if manifest.shards is None:
+            return manifest
+        return manifest if manifest.versions else replace(manifest, versions=(Version.of(manifest.shards),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +214,36 @@ class ShardRecord:
     spans: _Spans
     files: Mapping[str, FileRecord]
     split: _Split | None = None
+    bits: Mapping[str, int] | None = None
+    """As for `ShardEntry`."""
 
     def to_json(self) -> str:
-        return sign("tokenfeed-shard", asdict(self))
+        return sign("tokenfeed-shard", _without_none(asdict(self), "bits"))
 
     @classmethod
-    def from_json(cls, data: bytes, path: str, tables: Mapping[str, Any]) -> "ShardRecord":
+    def from_json(
+        cls, data: bytes, path: str, tables: Mapping[str, Any], columns: Mapping[str, Column]
+    ) -> "ShardRecord":
         record = parse(cls, "tokenfeed-shard", data, path)
         _check_tables(record.spans, tables, path)
+        _check_bits(record, columns, path)
         return record
+
+
+def _without_none(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key != name or value is not None}
+
+
+def _check_bits(shard: ShardEntry | ShardRecord, columns: Mapping[str, Column], where: str) -> None:
+    for name, bits in (shard.bits or {}).items():
+        if name not in columns:
+            raise CorruptionError(f"{where} packs a column {name!r}; the store has {sorted(columns)}")
+        most = columns[name].most_bits
+        if not 1 <= bits <= most:
+            expected = f"1 to {most}" if most else "none, because only integers can be packed"
+            raise FormatError(f"{where} packs {name!r}, {columns[name]}, into {bits} bits; expected {expected}")
+        if bits * shard.items * math.prod(columns[name].shape) > _MOST_PACKED_BITS:
+            raise CorruptionError(f"{where} claims {shard.items:,} items of {name!r}, which is too many")
 
 
 def _check_tables(found: Mapping[str, Any], expected: Mapping[str, Any], path: str) -> None:

@@ -56,7 +56,7 @@ _CACHE = words(
     "long",  # address of (hash, byte in the arena (32 bits), size (16), number of tokens (16)) of longer words
     "arena",  # address of bytes and tokens of longer words
     "used",  # bytes of the arena that are in use
-    "queue",  # address of (address, size, hash, entry or hash in the vocabulary) of words on their way
+    "queue",  # address of (address, size, place in the cache) of words on their way
     "scratch",  # address of what merging needs
 )
 
@@ -67,7 +67,7 @@ def make_cache() -> tuple[Array, Array]:
         "short": 64 * _SETS,
         "long": 16 * _LONG_WORDS,
         "arena": _ARENA + PADDING,
-        "queue": 32 * _QUEUE,
+        "queue": 24 * _QUEUE,
         "scratch": SCRATCH_BYTES,
     }
     room = np.zeros(sum(sizes.values()) + 64, np.uint8)
@@ -152,7 +152,7 @@ def _cut_words(tables, cache, start, stop):
     queued = 0
     while start < stop and queued < _QUEUE:
         end = _find_end(transitions, loops, classes, pages, end_class, start, stop)
-        size, word = end - start, queue + 32 * queued
+        size, word = end - start, queue + 24 * queued
         if size <= _SHORT:
             place = short + np.int64(_hash_short(start, size) & _U(_SETS - 1)) * 64
         else:
@@ -164,21 +164,6 @@ def _cut_words(tables, cache, start, stop):
         queued += 1
         start = end
     return start, queued
-
-
-@inlined
-def _find_entries(tables, cache, queued):
-    """Put the entry of each short word into the queue, or 0 and its hash in the vocabulary where it is new."""
-    ranks, last = tables.ranks, _U(tables.last_rank)
-    for i in range(queued):
-        word = cache.queue + 32 * i
-        address, size, entry = get_int64(word, 0), get_int64(word, 1), get_int64(word, 2)
-        if size <= _SHORT and not _is_entry(entry, address, size):
-            if _is_entry(entry + 32, address, size):
-                put_word(word, 2, _U(entry + 32))
-            else:
-                hashed = hash_bytes(address, size)
-                prefetch_line(ranks + np.int64(hashed & last) * 8)
 
 
 @inlined
@@ -196,7 +181,6 @@ def _merge(tables, cache, address, size, hashed, out):
 @inlined
 def _remember_short(entry, address, size, out, count):
     """Put a word first in its set, and the one that was first second."""
-    entry &= ~63
     c_memcpy(entry + 32, entry, 32)
     put_word(entry, 0, get_word(address, 0) & MASKS[size])
     put_word(entry, 1, get_word(address, 1) & MASKS[size + 17])
@@ -238,26 +222,34 @@ def _encode_long(tables, cache, place, address, size, out):
 
 
 @inlined
+def _put_entry(entry, out):
+    """The tokens of an entry go to address `out`; their number."""
+    one, other = get_word(entry, 2), get_word(entry, 3)
+    put_uint32(out, 0, one >> _U(8) & _ID)
+    put_uint32(out, 1, one >> _U(32) & _ID)
+    put_uint32(out, 2, other & _ID)
+    put_uint32(out, 3, other >> _U(24) & _ID)
+    return np.int64(one >> _U(5) & _U(7))
+
+
+@inlined
 def _encode_words(tables, cache, queued, out):
     """The tokens of all words in the queue go to address `out`; where they end."""
     queue = cache.queue
     for i in range(queued):
-        word = queue + 32 * i
+        word = queue + 24 * i
         address, size, entry = get_int64(word, 0), get_int64(word, 1), get_int64(word, 2)
         if size > _SHORT:
-            out += 4 * _encode_long(tables, cache, entry, address, size, out)
+            count = _encode_long(tables, cache, entry, address, size, out)
         elif _is_entry(entry, address, size):
-            one, other = get_word(entry, 2), get_word(entry, 3)
-            put_uint32(out, 0, one >> _U(8) & _ID)
-            put_uint32(out, 1, one >> _U(32) & _ID)
-            put_uint32(out, 2, other & _ID)
-            put_uint32(out, 3, other >> _U(24) & _ID)
-            out += 4 * np.int64(one >> _U(5) & _U(7))
+            count = _put_entry(entry, out)
+        elif _is_entry(entry + 32, address, size):
+            count = _put_entry(entry + 32, out)
         else:
             count = _merge(tables, cache, address, size, hash_bytes(address, size), out)
             if count <= 4:
                 _remember_short(entry, address, size, out, count)
-            out += 4 * count
+        out += 4 * count
     return out
 
 
@@ -268,12 +260,11 @@ def encode(tables, caches, text, bounds, out, ends):
     `text` has `PADDING` bytes more, and `out` room for one token a byte, and `ROOM` more.
     """
     table, cache = tables[0], caches[0]
-    base, first = text.ctypes.data, out.ctypes.data
+    base, first = np.int64(text.ctypes.data), np.int64(out.ctypes.data)
     at = first
     for number in range(len(bounds) - 1):
         start, stop = base + bounds[number], base + bounds[number + 1]
         while start < stop:
             start, queued = _cut_words(table, cache, start, stop)
-            _find_entries(table, cache, queued)
             at = _encode_words(table, cache, queued, at)
         ends[number] = (at - first) // 4

@@ -13,11 +13,12 @@ record for each column. Every further argument would cost 0.1 µs under the GIL,
 """
 
 import numpy as np
-from numba import carray, from_dtype, types
+from numba import carray, from_dtype
 
 from tokenfeed.kernels import posix
 from tokenfeed.kernels.jit import inlined, kernel, step
-from tokenfeed.kernels.posix import BAD_INDEX, MISSING, OK, fetch, file_pointer, int64_pointer
+from tokenfeed.kernels.numbers import OVERREAD_BYTES, unpack_row, widen_row
+from tokenfeed.kernels.posix import BAD_INDEX, MISSING, OK, PLAIN, UNOPENED, fetch, file_pointer, int64_pointer
 from tokenfeed.types import Array, Ints
 
 ALIGNMENT = 64
@@ -38,8 +39,11 @@ COLUMN = posix.words(
     "file",  # number among the files of a segment
     "item_bytes",  # in the file
     "out_bytes",  # in the buffer; where these are more, numbers are widened on the way
-    "number_bytes",  # of one number of an item, in the file
-    "sign",  # sign bit of these numbers, or 0
+    "numbers",  # in an item
+    "number_bytes",  # of one of them, in a file that is not packed
+    "out_number_bytes",  # in the buffer
+    "is_signed",  # 1 if these numbers may be negative
+    "is_packed",  # 1 if some file holds its numbers in fewer bits
 )
 _REQUEST_WORDS, _COLUMN_WORDS = REQUEST.itemsize // 8, COLUMN.itemsize // 8
 _MOST_BYTES = 1 << 62
@@ -117,7 +121,7 @@ def _align(offset):
 
 @inlined
 def _measure(row_offsets, columns):
-    """(bytes of the buffer, bytes of the longest row that is read aside to be widened).
+    """(bytes of the buffer, bytes of the longest row that is read aside to be converted).
 
     What does not fit 62 bits is said to be 2**62, which no buffer has: products must not wrap around.
     """
@@ -131,8 +135,8 @@ def _measure(row_offsets, columns):
         if row_offsets[rows] > (_MOST_BYTES - _align(size)) // max(1, columns[c].out_bytes):
             return _MOST_BYTES, 0
         size = _align(size) + row_offsets[rows] * columns[c].out_bytes
-        if columns[c].out_bytes != columns[c].item_bytes:
-            aside = max(aside, longest * columns[c].item_bytes)
+        if columns[c].out_bytes != columns[c].item_bytes or columns[c].is_packed != 0:
+            aside = max(aside, longest * columns[c].item_bytes + 1 + OVERREAD_BYTES)
     return size, aside
 
 
@@ -157,57 +161,54 @@ def load_lines(file, byte, count):
                 posix.prefetch_line(file.address + byte + line * ALIGNMENT)
 
 
+@step
+def _place(column, file, position, num_items):
+    """(first byte, number of bytes, bits before the first item) of items of a file, which begin at item `position`.
+
+    5 bits an item, items [3, 5):  bits [15, 25)  →  bytes 1, 2 and 3, of which 7 bits belong to item 2
+    """
+    if file.bits <= PLAIN:
+        return position * column.item_bytes, num_items * column.item_bytes, 0
+    item_bits = (file.bits - PLAIN) * column.numbers
+    bit = position * item_bits
+    return bit >> 3, ((bit & 7) + num_items * item_bits + 7) >> 3, bit & 7
+
+
+@inlined
+def _convert(column, file, source, first_bit, target, num_items):
+    """The numbers at address `source`, as they lie in a file, to `target`, as they are in the buffer."""
+    count = num_items * column.numbers
+    if file.bits == PLAIN:
+        widen_row(source, column.number_bytes, column.is_signed, target, column.out_number_bytes, count)
+    else:
+        bits = file.bits - PLAIN
+        unpack_row(source, first_bit, bits, column.is_signed, target, column.out_number_bytes, count)
+
+
 @inlined
 def _begin_row(position, num_items, segment, fixed, columns, starts, files):
     """Tell the operating system about a row: the part of it that lies in its first segment."""
     count = min(num_items, starts[segment + 1] - position)
     for c in range(columns.size):
-        item_bytes = columns[c].item_bytes
         file = files[segment * fixed.files_per_segment + columns[c].file]
-        posix.prefetch_file(file, (position - starts[segment]) * item_bytes, count * item_bytes)
-
-
-@inlined
-def _widen(narrow, wide, sign):
-    """`sign` is the sign bit of the narrow numbers, 0 where they have none:  0xFFFE ^ 0x8000 - 0x8000 = -2"""
-    for i in range(wide.size):
-        wide[i] = (types.int64(narrow[i]) ^ sign) - sign
-
-
-@inlined
-def _widen_row(column, source, target, num_items):
-    """Whole numbers at address `source`, of 1, 2 or 4 bytes, as wider ones at `target`; the two may not overlap."""
-    count = num_items * column.item_bytes // column.number_bytes
-    if column.number_bytes * column.out_bytes // column.item_bytes == 8:
-        numbers = carray(int64_pointer(target), (count,))
-        if column.number_bytes == 1:
-            _widen(carray(posix.uint8_pointer(source), (count,)), numbers, column.sign)
-        elif column.number_bytes == 2:
-            _widen(carray(posix.uint16_pointer(source), (count,)), numbers, column.sign)
-        else:
-            _widen(carray(posix.uint32_pointer(source), (count,)), numbers, column.sign)
-    else:
-        halves = carray(posix.int32_pointer(target), (count,))
-        if column.number_bytes == 1:
-            _widen(carray(posix.uint8_pointer(source), (count,)), halves, column.sign)
-        else:
-            _widen(carray(posix.uint16_pointer(source), (count,)), halves, column.sign)
+        byte, num_bytes, _ = _place(columns[c], file, position - starts[segment], count)
+        posix.prefetch_file(file, byte, num_bytes)
 
 
 @step
-def _try_run(column, file, byte, num_items, target, scratch, may_wait):
+def _try_run(column, file, position, num_items, target, scratch, may_wait):
     """Read items that lie in one file, where that takes a copy or one system call; what became of it."""
-    if file.handle == 0 or file.start == 0:
+    if file.handle == 0 or file.start == 0 or file.bits == 0:
         return _INVOLVED
-    num_bytes = num_items * column.item_bytes
-    is_widened = column.out_bytes != column.item_bytes
-    landing = scratch + _VECTOR_BYTES if is_widened else target
+    byte, num_bytes, first_bit = _place(column, file, position, num_items)
+    is_converted = column.out_bytes != column.item_bytes or file.bits != PLAIN
+    landing = scratch + _VECTOR_BYTES if is_converted else target
     byte += file.start - 1
     if file.address != 0:
-        if byte + num_bytes > file.size:
+        if byte + num_bytes + (0 if file.bits == PLAIN else OVERREAD_BYTES) > file.size:
             return _INVOLVED
         landing = file.address + byte
-        if not is_widened:
+        if not is_converted:
             posix.c_memcpy(target, landing, num_bytes)
     elif file.handle < 0:
         return _INVOLVED
@@ -220,8 +221,8 @@ def _try_run(column, file, byte, num_items, target, scratch, may_wait):
         vector[1] = num_bytes
         if posix.try_pread(file.handle - 1, scratch, byte) != num_bytes:
             return _UNCACHED
-    if is_widened:
-        _widen_row(column, landing, target, num_items)
+    if is_converted:
+        _convert(column, file, landing, first_bit, target, num_items)
     return _READ
 
 
@@ -237,8 +238,7 @@ def _try_row(position, num_items, segment, offset, total, fixed, columns, starts
         file = files[segment * fixed.files_per_segment + column.file]
         first_byte = _align(first_byte)
         target = address + first_byte + offset * column.out_bytes
-        byte = (position - starts[segment]) * column.item_bytes
-        outcome = _try_run(column, file, byte, num_items, target, scratch, may_wait)
+        outcome = _try_run(column, file, position - starts[segment], num_items, target, scratch, may_wait)
         if outcome != _READ:
             return outcome
         first_byte += total * column.out_bytes
@@ -246,8 +246,11 @@ def _try_row(position, num_items, segment, offset, total, fixed, columns, starts
 
 
 @inlined
-def _read_run(position, num_items, fixed, column, starts, files, address):
-    """Read items [position, position + num_items) of one column to `address`, across segments; 0: only prepare to."""
+def _read_run(position, num_items, fixed, column, starts, files, address, aside):
+    """Read items [position, position + num_items) of one column to `address`, across segments; 0: only prepare to.
+
+    `aside` is the address of room for as many items, to convert them from.
+    """
     done = 0
     result = OK
     segment = find_segment(starts, position)
@@ -255,14 +258,21 @@ def _read_run(position, num_items, fixed, column, starts, files, address):
         while starts[segment + 1] <= position + done:
             segment += 1
         count = min(num_items - done, starts[segment + 1] - position - done)
-        file = segment * fixed.files_per_segment + column.file
-        byte = (position + done - starts[segment]) * column.item_bytes
-        target = address + done * column.item_bytes if address != 0 else 0
-        status = fetch(files, file, byte, count * column.item_bytes, target)
+        number = segment * fixed.files_per_segment + column.file
+        file = files[number]
+        if file.bits == 0:
+            return UNOPENED, number
+        byte, num_bytes, first_bit = _place(column, file, position + done - starts[segment], count)
+        target = address + done * column.out_bytes
+        is_converted = column.out_bytes != column.item_bytes or file.bits != PLAIN
+        landing = 0 if address == 0 else aside if is_converted else target
+        status = fetch(files, number, byte, num_bytes, landing)
         if status == MISSING:
             result = MISSING
         elif status != OK:
-            return status, file
+            return status, number
+        elif is_converted and address != 0:
+            _convert(column, file, aside, first_bit, target, count)
         done += count
     return result, 0
 
@@ -276,19 +286,15 @@ def _read_row(row, first_items, row_offsets, fixed, columns, starts, files, addr
     result = OK
     first_byte = 0
     for c in range(columns.size):
-        column = columns[c]
         first_byte = _align(first_byte)
-        target = address + first_byte + offset * column.out_bytes
-        is_widened = column.out_bytes != column.item_bytes
-        landing = scratch + _VECTOR_BYTES if is_widened else target
-        status, file = _read_run(first_items[row], num_items, fixed, column, starts, files, landing)
+        target = address + first_byte + offset * columns[c].out_bytes
+        aside = scratch + _VECTOR_BYTES
+        status, file = _read_run(first_items[row], num_items, fixed, columns[c], starts, files, target, aside)
         if status == MISSING:
             result = MISSING
         elif status != OK:
             return status, file
-        elif is_widened:
-            _widen_row(column, landing, target, num_items)
-        first_byte += total * column.out_bytes
+        first_byte += total * columns[c].out_bytes
     return result, 0
 
 
@@ -312,7 +318,7 @@ def _read_rows(first_items, row_offsets, request, buffer):
     if size > buffer.size:
         return posix.SMALL_OUTPUT, 0, 0
     address = buffer.ctypes.data
-    # Room for the vector of a system call, and to read aside what is widened. Used up to the end, else it were freed.
+    # Room for the vector of a system call, and to read aside what is converted. Used up to the end, else it were freed.
     memory = np.empty(_VECTOR_BYTES + aside_bytes, np.uint8)
     scratch = memory.ctypes.data
     waiting = np.empty(fixed.ahead, np.int64)  # rows, as a ring
@@ -330,7 +336,7 @@ def _read_rows(first_items, row_offsets, request, buffer):
             next_segment = find_segment(starts, first_items[row + 1])
             if columns.size > 0:
                 file = files[next_segment * fixed.files_per_segment + columns[0].file]
-                byte = (first_items[row + 1] - starts[next_segment]) * columns[0].item_bytes
+                byte, _, _ = _place(columns[0], file, first_items[row + 1] - starts[next_segment], 0)
                 load_lines(file, byte, _PREFETCHED_LINES)  # the processor then finds the rest by itself
         if position == PADDING:
             _clear_row(offset, num_items, total, columns, address)
@@ -409,7 +415,7 @@ def want_rows(first_items, row_offsets, request):
         if count < 0 or not 0 <= first_items[row] <= starts[starts.size - 1] - count:
             return BAD_INDEX, 0, row
         for c in range(columns.size):
-            status, file = _read_run(first_items[row], count, fixed, columns[c], starts, files, 0)
+            status, file = _read_run(first_items[row], count, fixed, columns[c], starts, files, 0, 0)
             if status == MISSING:
                 result = MISSING
             elif status != OK:

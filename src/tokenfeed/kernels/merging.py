@@ -45,6 +45,8 @@ TABLES = words(
     "last_rank",  # its last place
     "pairs",  # address of a hash table from two ranks to that of their merge: 21, 21 bits, and 22 for rank + 1
     "last_pair",  # its last place
+    "filter",  # address of a set of bits, in which that of every pair is 1: most pairs that do not merge end there
+    "filter_shift",  # 64 less the logarithm of the number of bits
     "byte_ranks",  # address of the ranks of bytes
     "byte_pairs",  # address of the ranks of two bytes, or -1
     "tokens",  # address of the ids of ranks
@@ -117,12 +119,17 @@ def find_rank(tables, address, size, hashed):
 
 
 @inlined
-def _find_pair(pairs, last, left, right):
+def _find_pair(tables, left, right):
     """The rank of the token that two tokens merge into, or `_NO_RANK`."""
     key = _U(left) << _U(21) | _U(right)
-    place = (key * _K1) >> _U(40) & last
+    hashed = key * _K1
+    bit = hashed >> _U(tables.filter_shift)
+    if get_word(tables.filter, bit >> _U(6)) >> (bit & _U(63)) & _U(1) == _U(0):
+        return np.int32(_NO_RANK)
+    last = _U(tables.last_pair)
+    place = hashed >> _U(40) & last
     while True:
-        entry = get_word(pairs, place)
+        entry = get_word(tables.pairs, place)
         if entry == _U(0):
             return np.int32(_NO_RANK)
         if entry >> _U(22) == key:
@@ -137,7 +144,7 @@ def merge_by_scanning(tables, scratch, address, size, out):
     The key of byte i is rank << 8 | i for the pair that begins there: the least of them is the pair to merge, the
     leftmost one of equals. The search for it compiles to vector instructions.
     """
-    pairs, last, byte_ranks, byte_pairs = tables.pairs, _U(tables.last_pair), tables.byte_ranks, tables.byte_pairs
+    byte_ranks, byte_pairs = tables.byte_ranks, tables.byte_pairs
     ranks, keys, following, preceding = scratch, scratch + _ROW, scratch + 2 * _ROW, scratch + 3 * _ROW
     nothing = np.int32(_NO_RANK)
     byte = np.int64(get_byte(address, 0))
@@ -170,10 +177,10 @@ def merge_by_scanning(tables, scratch, address, size, out):
         merged = nothing
         if right < size:
             put_int32(preceding, right, first)
-            merged = _find_pair(pairs, last, rank, get_int32(ranks, right))
+            merged = _find_pair(tables, rank, get_int32(ranks, right))
         put_int32(keys, first, nothing if merged == nothing else merged << 8 | first)
         if left >= 0:
-            merged = _find_pair(pairs, last, get_int32(ranks, left), rank)
+            merged = _find_pair(tables, get_int32(ranks, left), rank)
             put_int32(keys, left, nothing if merged == nothing else merged << 8 | left)
     count, place = 0, 0
     while place < size:
@@ -211,7 +218,6 @@ def merge_by_heap(tables, address, size, out):
 
     A pair in the heap is rank << 32 | place. Every byte brings one, and every merge takes one and brings two at most.
     """
-    pairs, last = tables.pairs, _U(tables.last_pair)
     ranks, following, preceding = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
     room = np.empty(2 * size, np.uint64)
     heap, queued = room.ctypes.data, 0
@@ -219,7 +225,7 @@ def merge_by_heap(tables, address, size, out):
         ranks[i] = get_int32(tables.byte_ranks, get_byte(address, i))
         following[i], preceding[i] = i + 1, i - 1
     for i in range(size - 1):
-        rank = _find_pair(pairs, last, ranks[i], ranks[i + 1])
+        rank = _find_pair(tables, ranks[i], ranks[i + 1])
         if rank != _NO_RANK:
             room[queued] = _U(rank) << _U(32) | _U(i)
             queued += 1
@@ -231,7 +237,7 @@ def merge_by_heap(tables, address, size, out):
         room[0] = room[queued]
         _sift_down(heap, 0, queued)
         gone = np.int64(following[first])
-        if ranks[first] < 0 or gone >= size or _find_pair(pairs, last, ranks[first], ranks[gone]) != rank:
+        if ranks[first] < 0 or gone >= size or _find_pair(tables, ranks[first], ranks[gone]) != rank:
             continue  # one of the two was merged meanwhile
         ranks[first], ranks[gone] = rank, -1
         following[first] = following[gone]
@@ -239,7 +245,7 @@ def merge_by_heap(tables, address, size, out):
             preceding[following[first]] = first
         for left in (np.int64(preceding[first]), first):
             if left >= 0 and following[left] < size:
-                merged = _find_pair(pairs, last, ranks[left], ranks[following[left]])
+                merged = _find_pair(tables, ranks[left], ranks[following[left]])
                 if merged != _NO_RANK:
                     _sift_up(heap, queued, _U(merged) << _U(32) | _U(left))
                     queued += 1
@@ -264,8 +270,8 @@ def fill_ranks(token_bytes, starts, ranks):
 
 
 @kernel
-def fill_pairs(tables, count, pairs):
-    """Fill the hash table of pairs from the tokens, as far as half of it; the number of pairs that there are."""
+def fill_pairs(tables, count, pairs, bits):
+    """Fill the hash table of pairs, as far as half of it, and their filter; the number of pairs that there are."""
     table, last, found = tables[0], _U(len(pairs) - 1), 0
     for rank in range(count):
         start = get_int64(table.starts, rank)
@@ -285,6 +291,8 @@ def fill_pairs(tables, count, pairs):
             if 2 * found > len(pairs):
                 continue
             key = _U(left) << _U(21) | _U(right)
+            bit = (key * _K1) >> _U(table.filter_shift)
+            bits[bit >> _U(6)] |= _U(1) << (bit & _U(63))
             place = (key * _K1) >> _U(40) & last
             while pairs[place]:
                 place = (place + _U(1)) & last

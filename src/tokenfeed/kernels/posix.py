@@ -32,8 +32,10 @@ FILE = words(
     "start",  # 1 + the byte at which its items begin; 0: the record is not complete yet
     "path",  # address of the NUL-terminated path, if TRANSIENT
     "reader",  # address of a reader that reads in place of the kernel, or 0 (see `read_by`)
+    "bits",  # PLAIN, or PLAIN + the bits of a number where they are packed (`numbers.py`); 0: not complete yet
 )
 TRANSIENT = -1
+PLAIN = 1
 
 
 def record(kind: np.dtype[Any], **fields: int) -> Any:

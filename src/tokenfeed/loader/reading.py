@@ -104,7 +104,7 @@ def _mask(masks: list[_Mask], table: str, rows: Rows, samples: Ints, start: int,
     length = rows.input_length(start, stop)
     mask = np.ones((stop - start, length), np.bool_)
     for at, indices, documents in masks:
-        touched = (samples[start:stop] >= at) & np.isin(rows.indices[start:stop], indices)
+        touched = (samples[start:stop] >= at) & np.isin(rows.own[start:stop], indices)
         if touched.any():
             spans = rows.spans(table).part(start, stop, length=length)
             offsets = rows.offsets[start : stop + 1] - rows.offsets[start]

@@ -39,12 +39,13 @@ _NEEDED = {
     "msgpack": "the msgpack codec for payloads",
 }
 _OPTIONAL = {
-    "huggingface_hub": ("'tokenfeed[hub]'", "datasets of the Hugging Face hub"),
+    "huggingface_hub": ("'tokenfeed[hub]'", "datasets and tokenizers of the Hugging Face hub"),
     "torch": ("'tokenfeed[torch]'", "batches as tensors"),
     "jax": ("'tokenfeed[jax]'", "batches as global arrays"),
     "ray": ("'tokenfeed[ray]'", "prepare on a cluster"),
     "rustbpe": ("'tokenfeed[text]'", "trains vocabularies"),
-    "tokenizers": ("tokenizers", "not needed to load a tokenizer.json"),
+    "tokenizers": ("'tokenfeed[tokenizers]'", "Hugging Face tokenizers that are not plain byte-level BPE"),
+    "sentencepiece": ("'tokenfeed[tokenizers]'", "tokenizers of SentencePiece"),
     "psutil": ("psutil", "memory of the process on systems without /proc"),
     "pynvml": ("nvidia-ml-py", "GPU load in `tokenfeed top`"),
 }

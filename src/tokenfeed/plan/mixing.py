@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
 __all__ = ["Ledger", "Mixture", "mix"]
@@ -127,10 +128,10 @@ class Sources:
                     raise ArgumentError(f"max_epochs of {full!r} is {own}; it must be at least 1")
         first_name, first = next(iter(views.items()))
         for name, view in views.items():
-            if view.spec.sample != first.spec.sample:
+            if view.spec.unit != first.spec.unit:
                 raise ArgumentError(
-                    f"sources {first_name!r} and {name!r} cannot be mixed: samples of one are {first.spec.sample}, of "
-                    f"the other {view.spec.sample}; rows of a batch are of one kind and length"
+                    f"sources {first_name!r} and {name!r} cannot be mixed: samples of one are {first.spec.unit}, of "
+                    f"the other {view.spec.unit}; rows of a batch are of one kind and length"
                 )
             if view.tokenizer != first.tokenizer and not self.allow_different_tokenizers:
                 raise ArgumentError(
@@ -191,8 +192,7 @@ class Mixture:
     @cached_property
     def joined(self) -> View:
         """The samples of all sources, one after the other; the view itself where there is one."""
-        first, *others = self.views.values()
-        return first.join(others) if others else first
+        return join_views(list(self.views.values()))
 
     def budget(self, samples: int) -> list[Ledger]:
         """How many samples, and epochs, of each source a run of `samples` samples draws."""

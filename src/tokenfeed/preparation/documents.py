@@ -1,7 +1,8 @@
 """One slice of one input, made into shards of its own: the same bytes by any worker, however often."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -60,6 +61,7 @@ class WorkerSetup:
             mode="append",
             columns={"tokens": self.recipe.dtype, **({} if function is None else function.columns)},
             spans={"documents": documents, **({} if function is None else function.spans)},
+            bits={} if self.recipe.compress is None else {"tokens": self.recipe.compress},
             split=split,
             name=name,
             shard_bytes=self.recipe.shard_bytes,
@@ -106,7 +108,7 @@ class SliceMaker:
                 return writers[split]
 
             documents = _DocumentWriter(setup, self._function, task.file.split, record.counts, writer_of)
-            for portion in read_slice(task.file, task.slice, rules, recipe.num_ids):
+            for portion in _read_ahead(read_slice(task.file, task.slice, rules, recipe.num_ids)):
                 documents.add(portion)
                 record.problems += portion.problems
                 tell(record.counts)
@@ -114,6 +116,15 @@ class SliceMaker:
         record.shards = dict(sorted(made))
         self._workplace.put_record(record)
         return record
+
+
+def _read_ahead(portions: Iterator[Portion]) -> Iterator[Portion]:
+    """The same portions; the next one is read and decoded while one is encoded and written."""
+    with ThreadPoolExecutor(1, "tokenfeed-read") as pool:
+        following = pool.submit(next, portions, None)
+        while (portion := following.result()) is not None:
+            following = pool.submit(next, portions, None)
+            yield portion
 
 
 class _DocumentWriter:

@@ -48,6 +48,8 @@ class Recipe:
     """Name of the map function, and a digest of its source."""
     slice_bytes: int = _SMALLEST_SLICE
     shard_bytes: int = SHARD_BYTES
+    compress: int | None = None
+    """Bits of a token in files; None for plain arrays."""
 
     @property
     def identity(self) -> str | None:

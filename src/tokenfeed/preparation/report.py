@@ -60,6 +60,8 @@ class Report:
     """Counts by folder, in the order of the inputs; at the end only, like the shards and the problems."""
     problems: list[str] = field(default_factory=list)
     """Lines and rows that were left out, in words: the first 20."""
+    growth: str = ""
+    """Checkpoints that the documents added by this run affect, and how to go on from them; empty for a new store."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -77,7 +79,7 @@ class Report:
         return self.total.malformed + self.total.null + self.total.dropped
 
     def __str__(self) -> str:
-        """Four lines: the store, its splits, what was read, and how fast this run was."""
+        """Four lines: the store, its splits, what was read, and how fast this run was; one more where a store grew."""
         total, state = self.total, "complete and sealed" if self.is_complete else "not complete"
         files = {name: quantity(count, "file") for name, count in self.splits.items()}
         splits = [
@@ -99,6 +101,7 @@ class Report:
                 f"  {'; '.join(splits) if self.splits else 'no splits'}",
                 f"  {read}; left out: {left_out if self.left_out else 'nothing'}",
                 f"  this run: {self.made:,} of {quantity(self.num_slices, 'slice')} in {self.seconds:.1f} s: {rates}",
+                *([f"  {self.growth}"] if self.growth else []),
             )
         )
 

@@ -63,21 +63,25 @@ class Workplace:
         listed = load_manifest(self.folder).shards if self.folder.exists(MANIFEST) else None
         return listed is not None and {entry.name: entry.checksum for entry in listed} == _shards_of(records)
 
-    def complete(self, plan: PreparePlan, records: Collection[Record]) -> None:
-        """Seal the store with exactly the shards of all slices, and remove what earlier runs made beside them."""
+    def complete(self, plan: PreparePlan, records: Collection[Record]) -> bool:
+        """Seal the store with exactly the shards of all slices, and remove what earlier runs made beside them.
+
+        Returns whether it was not sealed with them before.
+        """
         shards = _shards_of(records)
         leftovers = self._find_leftovers(shards)
         self._check_is_current(plan)  # after the list: what is in it was made for this plan, or an earlier one
         for shard in leftovers:
             self.remove_shard(shard)
         if self.is_complete(records):
-            return
+            return False
         seal(self.folder, shards=shards)
         try:
             self._check_is_current(plan)
         except StateError:
             unseal(self.folder, sync=True)
             raise
+        return True
 
     def _check_is_current(self, plan: PreparePlan) -> None:
         if self.folder.read(PREPARE_PLAN) != plan.to_json():
@@ -151,7 +155,7 @@ class Workplace:
         if not stale:
             return
         if self.folder.exists(MANIFEST):
-            unseal(self.folder, sync=True)
+            unseal(self.folder, sync=True, forget=True)
         for name in [name for name in self._list_records() if int(name.partition("-")[0]) in stale]:
             self.folder.remove(f"{PREPARED}/{name}.json")
         for shard in [shard for shard in self._find_leftovers(()) if int(shard.partition("-")[0]) in stale]:

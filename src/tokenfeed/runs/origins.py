@@ -89,12 +89,14 @@ def open_data(place: Any, identity: str, told: str) -> Store:
     if isinstance(place, list) and len(place) == 1:
         (place,) = place
     store = open_store(place, split="all")
-    if store.identity != identity:
-        for split in (*filter(None, store.splits), None):
-            with contextlib.suppress(MissingError):  # no split is taken by default where there is no "train"
-                part = open_store(place, split=split)
-                if part.identity == identity:
-                    return part
+    for split in ("all", *filter(None, store.splits), None):
+        with contextlib.suppress(MissingError):  # no split is taken by default where there is no "train"
+            part = store if split == "all" else open_store(place, split=split)
+            if part.identity == identity:
+                return part
+            for version in part.versions:
+                if version.identity == identity:
+                    return open_store(place, split=split, version=version.number)
     _check_identity(store.identity, identity, told, place)
     return store
 

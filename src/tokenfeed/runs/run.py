@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.errors import ArgumentError, StateError, quantity
 from tokenfeed.plan.mixing import Sources
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import check_epochs
@@ -15,13 +15,18 @@ from tokenfeed.plan.skips import Where, check_where
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.runs.file import Leg, Start, StepRow, find_legs, read_starts
 from tokenfeed.runs.origins import Origins, Stores
+from tokenfeed.runs.sets import select
 from tokenfeed.runs.tracing import RowTrace, Sightings, find_rows, trace_rows
+from tokenfeed.store.view import Delivered, View
 
 __all__ = ["Run"]
 
 
-class Run:
-    """A run, from its run file: `trace` a step to the data, `find` a document, `place` a sample."""
+class Run(Delivered):
+    """A run, from its run file: `trace` a step to the data, `find` a document, `place` a sample.
+
+    `view.unseen(run)` and `view.seen(run)` are views of the samples that it has never, or ever, delivered.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -72,6 +77,24 @@ class Run:
         everything = rows_of(begin, size * start.world_size, 0, 1)
         samples: list[int] = (everything if rank is None else everything[rank :: start.world_size]).tolist()
         return [sample for sample in samples if start.stop is None or sample < start.stop]
+
+    def select(self, view: View, *, step: int | None, source: str | None, seen: bool) -> View:
+        """What `view.seen` and `view.unseen` give. Steps that were run several times count as they were run last."""
+        if not self.legs:
+            raise StateError(f"{self.path} tells of no start: nothing was delivered, as far as it goes")
+        leg, reached = self.legs[-1], self.reached
+        if step is not None:
+            leg = self.leg_of(step)
+            start = leg.start
+            end = start.rows.after(start.samples, step - start.step, start.world_size)
+            end = end if start.stop is None else min(end, start.stop)
+            if end > leg.reached:
+                raise ArgumentError(
+                    f"step {step} begins after {quantity(end, 'sample')}, and the run is known to have delivered "
+                    f"{leg.reached:,}: what comes later was not seen. Give an earlier step, or none for all of it"
+                )
+            reached = end
+        return select(view, leg.start.plan, reached, source, seen=seen)
 
     def trace(self, step: int, *, rank: int | None = None, stores: Stores | None = None) -> list[RowTrace]:
         """Where the rows of a step come from: of one rank row by row, or of all ranks in the order of the run.

@@ -4,7 +4,7 @@ import os
 import posixpath
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import url2pathname
 
 from tokenfeed.errors import ArgumentError
@@ -64,7 +64,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not text.startswith("file://"):
         return text
-    parts = urlsplit(text)
+    parts = _parts(text)
     if parts.netloc not in ("", "localhost"):
         raise ArgumentError(f"{text} is on another machine, {parts.netloc}; file:// reads only local files")
     return url2pathname(parts.path)
@@ -80,13 +80,20 @@ def clean(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     if scheme not in _HTTP:
         return f"{scheme}://{rest.rstrip('/')}"
-    parts = urlsplit(uri)
+    parts = _parts(uri)
     login, _, host = parts.netloc.rpartition("@")
     path = parts.path.rstrip("/")
     if login or parts.query:
         of_folder = secret_of(f"{scheme}://{host}{path}")
         _secrets.setdefault((scheme, host), {})[path] = of_folder._replace(login=login, query=parts.query)
     return f"{scheme}://{host}{path}"
+
+
+def _parts(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise ArgumentError(f"{text[:200]!r} is not an address: {error}") from error
 
 
 def remember(uri: str, headers: Mapping[str, str], ca: str = "") -> None:

@@ -51,6 +51,8 @@ class Part(NamedTuple):
     """File of block checksums that every read is compared with (`kernels/checked.py`)."""
     first_sum: int = 0
     """Number of the checksum of its first block."""
+    bits: int = 0
+    """Bits of one number of a column that is packed; 0 for any other file."""
 
 
 class FileTable:
@@ -137,7 +139,7 @@ class FileTable:
         self._checks[number] = check
         row, plain = self.rows[number], self._plain[number]
         if not self._open_part(plain, part):
-            _publish(row, reader=check.ctypes.data, size=part.file_bytes, start=part.byte_start)
+            _publish(row, reader=check.ctypes.data, size=part.file_bytes, start=part.byte_start, bits=part.bits)
             return
         status = checked.read_whole(check, part.file_bytes)
         if status != posix.OK:
@@ -203,7 +205,7 @@ class FileTable:
         if is_remote(part.path):
             assert self.blocks is not None
             self.blocks.check_size(part)
-            _publish(row, reader=self.blocks.address, size=part.file_bytes, start=part.byte_start)
+            _publish(row, reader=self.blocks.address, size=part.file_bytes, start=part.byte_start, bits=part.bits)
             return False
         is_kept = part.kept > 0 and self._bytes_kept + part.file_bytes <= part.kept * _KEPT_BYTES
         fd = open_regular(part.path)
@@ -237,7 +239,7 @@ class FileTable:
             if not stays_open:
                 with contextlib.suppress(OSError):  # it is closed, whatever it says, and nothing was written
                     os.close(fd)
-        _publish(row, size=part.file_bytes, start=part.byte_start, **place)
+        _publish(row, size=part.file_bytes, start=part.byte_start, bits=part.bits, **place)
         return is_kept
 
     def _keep(self, array: Array) -> int:
@@ -265,11 +267,12 @@ class FileTable:
         return ReadError(f"cannot read {name}: {describe_errno(status)}", filename=name, errno=status)
 
 
-def _publish(row: Any, *, start: int = 0, handle: int = posix.TRANSIENT, **fields: int) -> None:
+def _publish(row: Any, *, start: int = 0, bits: int = 0, handle: int = posix.TRANSIENT, **fields: int) -> None:
     """Fill in the record of a file, the handle last: kernels that other threads run may look at it at any time."""
     for name, value in fields.items():
         row[name] = value
     row["start"] = start + 1
+    row["bits"] = posix.PLAIN + bits
     row["handle"] = handle
 
 

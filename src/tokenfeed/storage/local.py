@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from tokenfeed.errors import ReadError, TokenfeedError, WriteError, describe_errno
+from tokenfeed.errors import ReadError, TokenfeedError, TooLargeError, WriteError, describe_errno
 
 __all__ = [
     *("create_bytes", "default_open_files", "open_binary", "open_regular", "read_bytes", "reading", "replace_bytes"),
@@ -64,8 +64,11 @@ def open_binary(path: str | Path) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    with reading(path), open_binary(path) as file:
-        return file.read()
+    try:
+        with reading(path), open_binary(path) as file:
+            return file.read()
+    except MemoryError as error:
+        raise TooLargeError(f"{path} does not fit memory") from error
 
 
 def replace_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -38,7 +38,14 @@ class Rows(ABC):
 
     layout: Layout
     indices: Ints
-    """Number of each row in the view; on the streaming road, in the run."""
+    """Number of each row in the view that reads it; on the streaming road, in the run."""
+    numbers: Ints | None = None
+    """Number of each row in the view that it was asked of, where that is a subset of the one that reads it."""
+
+    @property
+    def own(self) -> Ints:
+        """Number of each row in the view that it was asked of."""
+        return self.indices if self.numbers is None else self.numbers
 
     def __len__(self) -> int:
         return self.indices.size
@@ -183,7 +190,7 @@ class Batch(ABC):
     @property
     def samples(self) -> Ints:
         """Number k of each row in the run."""
-        return (self.rows.indices if self._draw is None else self._draw.samples)[self._start : self._stop]
+        return (self.rows.own if self._draw is None else self._draw.samples)[self._start : self._stop]
 
     @property
     def epochs(self) -> Ints:
@@ -208,7 +215,7 @@ class Batch(ABC):
     @property
     def indices(self) -> Ints:
         """Number of each row in the view of its source; on the streaming road, in the run."""
-        return (self.rows.indices if self._draw is None else self._draw.indices)[self._start : self._stop]
+        return (self.rows.own if self._draw is None else self._draw.indices)[self._start : self._stop]
 
     @property
     def lengths(self) -> Ints:

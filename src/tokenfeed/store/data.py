@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, MissingError, TooLargeError, quantity
+from tokenfeed.errors import ArgumentError, FitError, MissingError, PlanMismatchError, TooLargeError, quantity
 from tokenfeed.format.codecs import Codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
 from tokenfeed.store.reader import Reader, ReadOptions
-from tokenfeed.store.resolve import Content
+from tokenfeed.store.resolve import Content, StoreVersion
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.spans import SpanTable, SpanTables
 from tokenfeed.types import Array, Bytes, Ints
@@ -64,6 +64,34 @@ class Data:
     def identity(self) -> str:
         """Checksum of what is in the store, the same wherever it lies. O(shards), once."""
         return "+".join(content.identity for content in self.contents)
+
+    @property
+    def version(self) -> int | None:
+        """Version of the store that is open; None where it is not sealed, or not one store."""
+        return self.contents[0].version if len(self.contents) == 1 else None
+
+    @property
+    def versions(self) -> list[StoreVersion]:
+        """Versions of the store, the first one first. `tokenfeed.open(path, version=…)` opens each."""
+        return self.contents[0].versions if len(self.contents) == 1 else []
+
+    def check_grown(self, earlier: "Data") -> None:
+        """Raise a PlanMismatchError unless this is `earlier` and new shards after it."""
+        told = "a store grows by new shards at its end, and nothing else"
+        for what, here, there in (
+            ("columns", self.columns, earlier.columns),
+            ("span tables", *({name: t.codec_name for name, t in data.spans.items()} for data in (self, earlier))),
+        ):
+            if here != there:
+                raise PlanMismatchError(f"the {what} were {there} and are now {here}: {told}")
+        for number, shard in enumerate(earlier.shards):
+            if number >= len(self.shards) or self.shards[number].identity != shard.identity:
+                names = {each.identity for each in self.shards}
+                what = "has another place" if shard.identity in names else "is gone, or has changed"
+                raise PlanMismatchError(
+                    f"shard {shard.name!r} of the store before it grew {what}: {told}. Give a later version of the "
+                    "same store, opened for the same split"
+                )
 
     @staticmethod
     def join(parts: Sequence["Data"], names: Iterable[str]) -> "Data":
@@ -175,10 +203,9 @@ def _widened(name: str, stored: Column, dtype: np.dtype[Any]) -> Column:
 
 
 def _sizes(stored: Column, delivered: Column) -> tuple[int, ...]:
-    """Bytes of an item in files and in batches, bytes of one number of it in files, and the sign bit of these."""
-    number_bytes = stored.dtype.itemsize
-    sign = 1 << (8 * number_bytes - 1) if stored.dtype.kind == "i" and number_bytes < 8 else 0
-    return stored.item_bytes, delivered.item_bytes, number_bytes, sign
+    """What `items.COLUMN` says of a column, from `item_bytes` to `is_signed`."""
+    sizes = math.prod(stored.shape), stored.dtype.itemsize, delivered.dtype.itemsize
+    return stored.item_bytes, delivered.item_bytes, *sizes, stored.dtype.kind == "i"
 
 
 def offsets_of(lengths: Ints) -> Ints:

@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from tokenfeed.errors import quantity
+from tokenfeed.storage.folder import PathLike
+from tokenfeed.store.resolve import resolve
 from tokenfeed.store.store import Store
 
-__all__ = ["describe", "describe_columns", "describe_table"]
+__all__ = ["describe", "describe_columns", "describe_growth", "describe_table"]
 
 _SHOWN_ITEMS = 16
 _SHOWN_TOKENS = 200
@@ -45,6 +48,8 @@ def describe(store: Store, *, sample: int = 0, decode: Callable[[Any], str] | No
         "tokenizer": store.tokenizer,
         "provenance": dict(store.provenance),
         "identity": store.identity,
+        "version": store.version,
+        "versions": [each._asdict() for each in store.versions],
         "columns": describe_columns(store),
         "spans": [describe_table(store, name) for name in store.spans],
         "samples": samples,
@@ -52,14 +57,40 @@ def describe(store: Store, *, sample: int = 0, decode: Callable[[Any], str] | No
 
 
 def describe_columns(store: Store) -> list[dict[str, Any]]:
-    """Name, dtype and size of each column."""
-    return [
-        {"name": name, "dtype": str(column), "bytes": store.num_items * column.item_bytes}
-        for name, column in store.columns.items()
-    ]
+    """Name, dtype and size of each column, and how shards store it: "plain", "17 bits", or both."""
+    described = []
+    for name, column in store.columns.items():
+        widths, size = {shard.bits.get(name, 0) for shard in store.shards}, 0
+        for shard in store.shards:
+            bits = shard.bits.get(name)
+            item, count = (column, shard.num_items) if bits is None else column.packed(bits, shard.num_items)
+            size += count * item.item_bytes
+        stored = ", ".join(quantity(bits, "bit") if bits else "plain" for bits in sorted(widths))
+        described.append({"name": name, "dtype": str(column), "stored": stored, "bytes": size})
+    return described
 
 
 def describe_table(store: Store, name: str) -> dict[str, Any]:
     """Name, codec and number of spans of a span table."""
     spans, codec = len(store.spans[name]), store.spans[name].codec_name
     return {"name": name, "codec": codec, "spans": spans, "mean_items": store.num_items / max(1, spans)}
+
+
+def describe_growth(path: PathLike) -> str:
+    """Which checkpoints the last version of a store affects, and how to go on from them; "" for the first version."""
+    whole = resolve(path)
+    changes, version, is_lost = [], len(whole.manifest.versions), False
+    for split in whole.splits or ("",):
+        before, after = ("none", None, *(each.identity for each in whole.select(split or None).versions))[-2:]
+        is_lost |= before is None
+        if before != after:
+            changes.append(f"{split or 'data'} {before or 'lost'} → {after}")
+    if version < 2 or not changes:
+        return ""
+    told = f"version {version} of the store, identity of {', '.join(changes)}"
+    if is_lost:
+        return f"{told}. Checkpoints of earlier versions cannot go on: shards that they need were replaced"
+    return (
+        f"{told}. Checkpoints made before need tokenfeed.open(path, version={version - 1}); loader.amend(grown=view), "
+        "with the same view of the new version, goes on with the new documents too, each once"
+    )

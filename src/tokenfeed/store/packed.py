@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, StateError
+from tokenfeed.errors import CorruptionError, MissingError, PlanMismatchError, SampleIndexError, StateError
 from tokenfeed.format.layout import SUM_DTYPE
 from tokenfeed.format.manifest import Column
 from tokenfeed.format.records import Digest, check_signature, parse, sign
@@ -25,7 +25,7 @@ from tokenfeed.store.spec import PACKING_ALGORITHM, PackedSpec
 from tokenfeed.store.view import StoreRows, View
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["PackKey", "PackRecord", "Packed", "PackingPlan", "plan_folders"]
+__all__ = ["PackKey", "PackRecord", "Packed", "PackingPlan", "PieceRows", "plan_folders"]
 
 RECORD, ROWS, PIECES, SUMS = "pack.json", "rows.npy", "pieces.npy", "pack.blocks.npy"
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -294,6 +294,15 @@ class Packed(View):
     def _join(self, others: Sequence["Packed"], data: Data) -> "Packed":
         return Packed(data, self.spec, [plan for view in (self, *others) for plan in view.plans])
 
+    def grew_from(self, earlier: View) -> int:
+        """The same number where nothing was added; else all documents are packed again, into other rows."""
+        if super().grew_from(earlier) or self.identity != earlier.identity:
+            raise PlanMismatchError(
+                f"{self.spec}: packing a store that grew makes other rows of the documents that were there. Add the "
+                "new documents as a store and a source of their own"
+            )
+        return 0
+
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """As for every view. One pass over the plan: 0.1 s for a million rows."""
         first_items, lengths = self._locate_spans(documents, table)
@@ -315,12 +324,10 @@ class Packed(View):
         return np.concatenate(touching)
 
 
-class _PackedRows(StoreRows):
+class PieceRows(StoreRows):
     """Rows of equal width, made of pieces of documents and padding: row j has pieces [entries[j], entries[j + 1])."""
 
-    view: Packed
-
-    def __init__(self, view: Packed, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
+    def __init__(self, view: View, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
         super().__init__(view, indices)
         self._entries = entries
         self._extents = first_items, offsets
@@ -343,6 +350,8 @@ class _PackedRows(StoreRows):
             table, found.offsets[pieces_before], found.numbers, found.starts + shifts, found.stops + shifts
         )
 
+
+class _PackedRows(PieceRows):
     def loss_mask(self, start: int, stop: int) -> Bools:
         """Whether a target follows its input in the same document, and so can be predicted from it.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, SampleIndexError, quantity
+from tokenfeed.format.manifest import Column
 from tokenfeed.kernels import items, posix, spans
 from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.storage.files import Backend, FileTable, Part
@@ -54,6 +55,10 @@ class Reader:
         self._tables = list(tables)
         self._files_per_segment = len(columns) + spans.TABLE_FILES * len(tables)
         self.starts = _cumulative([shard.num_items for shard in shards])
+        self._bits: dict[str, int] = {}
+        """Columns that are packed in some shard, and the fewest bits of a number of each."""
+        for column, bits in (packed for shard in shards for packed in shard.bits.items()):
+            self._bits[column] = min(bits, self._bits.get(column, bits))
         self._arguments: dict[str, tuple[Ints, Array, int, int]] = {}
         is_remote = any(shard.is_remote for shard in shards)
         self.remote = Remote() if options.remote is None and is_remote else options.remote
@@ -72,11 +77,13 @@ class Reader:
         )
 
     def request(self, columns: Mapping[str, tuple[int, ...]], **windows: int) -> Ints:
-        """The columns to read, the sizes of each (as in `items.COLUMN`), and what `windows` are, as kernels take it.
+        """The columns to read, what `items.COLUMN` says of each from `item_bytes` to `is_signed`, and what `windows`
+        are, as kernels take it.
 
         It is valid for as long as this reader exists.
         """
-        table = np.array([(self._columns.index(name), *sizes) for name, sizes in columns.items()], items.COLUMN)
+        rows = [(self._columns.index(name), *sizes, name in self._bits) for name, sizes in columns.items()]
+        table = np.array(rows, items.COLUMN)
         ahead = self.options.reads_in_flight
         return items.make_request(self.starts, self._files.rows, self._files_per_segment, table, ahead=ahead, **windows)
 
@@ -131,6 +138,12 @@ class Reader:
             if status != posix.UNOPENED:
                 return  # whoever reads the rows is told of anything else that is wrong
             self._recover(status, file, self.starts, first_items)
+
+    def row_bytes(self, name: str, column: Column, num_items: int) -> int:
+        """Bytes of so many items of a column, in the file that holds them in the fewest."""
+        bits = self._bits.get(name)
+        item, count = (column, num_items) if bits is None else column.packed(bits, num_items)
+        return count * item.item_bytes
 
     def expect_rows(self, num_bytes: int) -> None:
         """Prepare to fetch rows of so many bytes, each from one place."""

@@ -16,10 +16,10 @@ from tokenfeed.format.manifest import Manifest, Reference
 from tokenfeed.format.npy import descr_to_json
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
-from tokenfeed.store.sealing import differences, find_unfinished, list_shards, load_entries, load_manifest
+from tokenfeed.store.sealing import differences, find_unfinished, list_shards, load_manifest, merge_entries
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, check_records
 
-__all__ = ["Content", "SplitSize", "as_paths", "combine", "resolve"]
+__all__ = ["Content", "SplitSize", "StoreVersion", "as_paths", "combine", "resolve"]
 
 _FOREIGN = (".idx", ".bin", ".ds", ".npy")
 _DEEPEST = 16
@@ -40,6 +40,16 @@ class SplitSize(NamedTuple):
     items: int
 
 
+class StoreVersion(NamedTuple):
+    """A version of a store: of the split that was opened."""
+
+    number: int
+    shards: int
+    items: int
+    identity: str | None
+    """Identity that a store opened at this version has; None where its shards are lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """The combined content of one or more manifests."""
@@ -51,13 +61,35 @@ class Content:
     """Number of manifests that were opened for it."""
     unfinished: tuple[str, ...] = ()
     """Messages about the stores in it that `prepare` began and has not completed."""
+    version: int | None = None
+    """Version of the one store that it is; None where that has none, or is not sealed."""
+    split: str | None = None
+    """The split that was selected; None for the default."""
 
     @property
     def identity(self) -> str:
         """Checksum of the content, independent of its path. O(shards)."""
+        return self.identify([shard.identity for shard in self.shards])
+
+    def identify(self, checksums: Sequence[str]) -> str:
+        """The identity of content like this that has shards with these checksums."""
         columns = [[name, descr_to_json(column.dtype), column.shape] for name, column in self.manifest.columns.items()]
-        shards = [shard.identity for shard in self.shards]
-        return checksum(json.dumps([columns, list(self.manifest.spans.items()), shards]).encode())
+        return checksum(json.dumps([columns, list(self.manifest.spans.items()), checksums]).encode())
+
+    @property
+    def versions(self) -> list[StoreVersion]:
+        """All versions of the store, restricted to the split. O(versions · shards)."""
+        found = []
+        for number in range(1, len(self.manifest.versions) + 1):
+            try:
+                every = self.manifest.at(number, "the store")
+            except CorruptionError:
+                found.append(StoreVersion(number, self.manifest.versions[number - 1].shards, 0, None))
+                continue
+            entries = [entry for entry in every if self.split == "all" or entry.split in _splits(self.split)]
+            items, identity = sum(entry.items for entry in entries), self.identify([e.checksum for e in entries])
+            found.append(StoreVersion(number, len(entries), items, identity))
+        return found
 
     @property
     def splits(self) -> dict[str, SplitSize]:
@@ -76,9 +108,8 @@ class Content:
     def select(self, split: str | None) -> "Content":
         """The shards of one split, or of "all". Without a name, those of "train" and those that are of none."""
         if split == "all":
-            return self
-        wanted = ("train", None) if split is None else (split,)
-        shards = [shard for shard in self.shards if shard.split in wanted]
+            return replace(self, split=split)
+        shards = [shard for shard in self.shards if shard.split in _splits(split)]
         if not shards and (split is not None or self.shards):
             there = ", ".join(repr(name) for name in self.splits if name)
             remedy = (
@@ -87,7 +118,12 @@ class Content:
                 else "no splits: leave split out"
             )
             raise MissingError(f"there is no split {split or 'train'!r}; the store has {remedy}")
-        return replace(self, shards=shards)
+        return replace(self, shards=shards, split=split)
+
+
+def _splits(split: str | None) -> tuple[str | None, ...]:
+    """Splits of the shards that are taken for one."""
+    return ("train", None) if split is None else (split,)
 
 
 def as_paths(given: Any) -> list[PathLike]:
@@ -109,21 +145,31 @@ def resolve(
     *,
     dtype: Any = None,
     eos: int | None = None,
+    version: int | None = None,
     verify: bool = False,
     within: frozenset[str] = frozenset(),
 ) -> Content:
     """The content at a path. Reads only manifests, and the headers of foreign files.
 
-    `verify` compares everything read later with its checksums; and manifests now, and every `shard.json` that is not on
-    a server. `within` holds the identities of the combined stores that this one is part of. The caller decides whether
-    an unfinished store will do.
+    `version` is that of one store, by default the newest. `verify` compares everything read later with its checksums;
+    and manifests now, and every `shard.json` that is not on a server. `within` holds the identities of the combined
+    stores that this one is part of. The caller decides whether an unfinished store will do.
     """
     if not isinstance(path, str | os.PathLike):
-        how: dict[str, Any] = {"dtype": dtype, "eos": eos, "verify": verify, "within": within}
+        how: dict[str, Any] = {"dtype": dtype, "eos": eos, "version": version, "verify": verify, "within": within}
+        if version is not None and len(as_paths(path)) > 1:
+            raise ArgumentError(
+                f"version={version} is of one store, and a list of {len(as_paths(path))} is opened. Combine them: "
+                "tokenfeed.combine keeps the version of each"
+            )
         return _concatenate([(display(one), resolve(one, **how)) for one in as_paths(path)])
     folder = open_folder(path)
     if folder.local is not None and not folder.exists(MANIFEST):
         content = _resolve_foreign(folder.local, dtype, eos)
+        if version is not None:
+            raise ArgumentError(
+                f"{folder} is a file of another system, which has no versions. Leave version={version} out"
+            )
         if verify:
             raise ArgumentError(
                 f"{folder} is a file of another system, which has no checksums to verify. Open it without verify=True"
@@ -137,7 +183,12 @@ def resolve(
         raise CorruptionError(f"{folder} is a combined store that contains itself")
     manifest = load_manifest(folder, verify=verify)
     if manifest.stores is None:
-        return _resolve_shards(folder, manifest, verify)
+        return _resolve_shards(folder, manifest, version, verify)
+    if version is not None:
+        raise ArgumentError(
+            f"{folder} is a combined store: it names the version of each store in it, and has none of its own. Leave "
+            f"version={version} out"
+        )
     return _resolve_stores(folder, manifest, manifest.stores, verify, within | {folder.identity})
 
 
@@ -147,23 +198,26 @@ def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
     return Content(Manifest(files[0].columns, spans), [ForeignShard(file) for file in files])
 
 
-def _resolve_shards(folder: Folder, manifest: Manifest, verify: bool) -> Content:
-    entries = manifest.shards
+def _resolve_shards(folder: Folder, manifest: Manifest, version: int | None, verify: bool) -> Content:
+    entries = manifest.shards if version is None else manifest.at(version, str(folder))
+    unfinished = find_unfinished(folder, manifest) if version is None else None
     if entries is None:
         if not folder.can_list:
             raise ArgumentError(
                 f"{folder} is not sealed, and its server cannot list files. Call tokenfeed.seal(path) where the store "
                 "was written"
             )
-        entries = load_entries(folder, manifest, list_shards(folder).committed, verify=verify)
+        committed, is_begun = list_shards(folder).committed, unfinished is not None
+        entries = merge_entries(folder, manifest, committed, replace_changed=is_begun, verify=verify)
+    elif version is None:
+        version = manifest.version
     shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
-    if manifest.shards is None:
+    if version is None and manifest.shards is None:
         for shard in shards:
             shard.is_proven = True
     elif folder.local is not None:  # on a server it would be a request for each shard; it is made when one is read
         check_records(shards)
-    unfinished = find_unfinished(folder, manifest)
-    return Content(manifest, shards, num_manifests=1, unfinished=() if unfinished is None else (unfinished,))
+    return Content(manifest, shards, 1, () if unfinished is None else (unfinished,), version)
 
 
 def _resolve_stores(
@@ -171,7 +225,8 @@ def _resolve_stores(
 ) -> Content:
     parts, num_shards, num_manifests = [], 0, 1
     for store in stores:
-        content = resolve(folder.resolve(store.uri), dtype=store.dtype, eos=store.eos, verify=verify, within=within)
+        how: dict[str, Any] = {"dtype": store.dtype, "eos": store.eos, "version": store.version}
+        content = resolve(folder.resolve(store.uri), **how, verify=verify, within=within)
         if content.identity != store.identity:
             raise CorruptionError(
                 f"{store.uri} has changed since it was combined into {folder}: its identity was {store.identity}, and "
@@ -184,13 +239,15 @@ def _resolve_stores(
             most = f"{_MOST_SHARDS:,} shards or {_MOST_MANIFESTS:,} stores"
             raise CorruptionError(f"{folder} combines more than {most}, which nested combined stores multiply")
     content = _concatenate(parts) if parts else Content(manifest, [])
-    manifest = replace(content.manifest, provenance=manifest.provenance)
-    return replace(content, manifest=manifest, num_manifests=num_manifests)
+    manifest = replace(content.manifest, provenance=manifest.provenance, shards=None, earlier=None, versions=())
+    return replace(content, manifest=manifest, num_manifests=num_manifests, version=None)
 
 
 def _concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
     """Several contents as one; columns, span tables and tokenizer must agree."""
     first_name, first = parts[0]
+    if len(parts) == 1:
+        return first
     for name, other in parts[1:]:
         for what, here, there in differences(first.manifest, other.manifest):
             raise ArgumentError(
@@ -199,7 +256,8 @@ def _concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
             )
     shards = [shard for _, content in parts for shard in content.shards]
     unfinished = tuple(message for _, content in parts for message in content.unfinished)
-    return Content(replace(first.manifest, provenance={}), shards, unfinished=unfinished)
+    manifest = replace(first.manifest, provenance={}, shards=None, earlier=None, versions=())
+    return Content(manifest, shards, unfinished=unfinished)
 
 
 def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos: int | None = None) -> None:
@@ -216,8 +274,10 @@ def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos
     whole.check_finished()
     together = whole.manifest
     dtype_name = None if dtype is None else np.dtype(dtype).str
-    references = tuple(Reference(folder.refer(name), content.identity, dtype_name, eos) for name, content in contents)
-    manifest = replace(together, shards=None, stores=references)
+    references = tuple(
+        Reference(folder.refer(name), content.identity, dtype_name, eos, content.version) for name, content in contents
+    )
+    manifest = replace(together, provenance={}, shards=None, earlier=None, versions=(), stores=references)
     folder.make()
     if not folder.create(MANIFEST, manifest.to_json().encode()):
         raise ArgumentError(f"{folder} already holds a store; choose another folder")

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, NotFoundError, ReadError, StateError
 from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, PREPARED, SHARD, SHARD_SUMS, check_name, shard_files
-from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord
+from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord, Version
 from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 
 __all__ = [
     *("ShardList", "differences", "discard", "find_lacking", "find_unfinished", "list_shards"),
-    *("load_entries", "load_manifest", "parse_record", "record_file", "seal", "unseal"),
+    *("load_entries", "load_manifest", "merge_entries", "parse_record", "record_file", "seal", "unseal"),
 ]
 
 
@@ -92,11 +92,11 @@ def record_file(folder: Folder, name: str) -> str:
 def parse_record(folder: Folder, name: str, data: bytes, manifest: Manifest) -> tuple[ShardRecord, ShardEntry]:
     """The record in a shard's `shard.json`, and its entry for the manifest, from the bytes of the file."""
     path = folder.path(record_file(folder, name))
-    record = ShardRecord.from_json(data, path, manifest.spans)
-    expected = {*shard_files(manifest.columns, manifest.spans), SHARD_SUMS}
+    record = ShardRecord.from_json(data, path, manifest.spans, manifest.columns)
+    expected = {*shard_files(manifest.columns, manifest.spans, record.bits), SHARD_SUMS}
     if record.files.keys() != expected:
         raise CorruptionError(f"{path} lists the files {sorted(record.files)}; expected {sorted(expected)}")
-    return record, ShardEntry(name, record.items, record.spans, checksum(data), record.split)
+    return record, ShardEntry(name, record.items, record.spans, checksum(data), record.split, record.bits)
 
 
 def load_entries(
@@ -115,34 +115,72 @@ def load_entries(
     return tuple(entries)
 
 
-def seal(path: PathLike | Folder, *, shards: Mapping[str, str] | None = None, sync: bool = True) -> None:
+def seal(
+    path: PathLike | Folder,
+    *,
+    shards: Mapping[str, str] | None = None,
+    replace_changed: bool = False,
+    sync: bool = True,
+) -> None:
     """Put the list of shards into the manifest, so that opening the store reads one small file.
 
-    `shards` are those to list, with the checksums of their `shard.json`, which must be there. By default all are listed
-    that are there.
+    Where there are shards that no version has, this makes a new version: the shards of the last one, then the new ones
+    by name. Earlier versions stay; `tokenfeed.open(path, version=…)` opens them. A shard of an earlier version that was
+    changed or removed is an error; with `replace_changed` the store is what is there now, and the versions that had the
+    shard cannot be opened any more.
+
+    `shards` are those to list, with the checksums of their `shard.json`, which must be there, whatever earlier versions
+    had. By default all are listed that are there.
 
     Safe at any time, even while writers work: a shard committed meanwhile is listed too.
     """
     folder = open_folder(path)
-    manifest = load_manifest(folder)
+    manifest, done = load_manifest(folder), None
     if manifest.stores is not None:
         raise ArgumentError(f"{folder} is a combined store, which has no shards to seal; seal the stores it combines")
-    listed: list[str] | None = None
-    while listed != (committed := list_shards(folder).committed if shards is None else sorted(shards)):
-        entries = load_entries(folder, manifest, committed)
+    while done != (committed := list_shards(folder).committed if shards is None else sorted(shards)):
+        replaces = replace_changed or shards is not None
+        entries = merge_entries(folder, manifest, committed, replace_changed=replaces)
         if shards is not None and {entry.name: entry.checksum for entry in entries} != shards:
             raise StateError(f"{folder} was changed by another process while it was being sealed. Run it again")
-        sealed = replace(manifest, shards=entries)
+        present = Version.of(entries)
+        versions = manifest.versions if manifest.versions[-1:] == (present,) else (*manifest.versions, present)
+        sealed = replace(manifest, shards=entries, earlier=None, versions=versions)
         folder.replace(MANIFEST, sealed.to_json().encode(), sync=sync)
-        listed = committed
+        manifest, done = load_manifest(folder), committed  # another writer may have sealed the store meanwhile
 
 
-def unseal(path: PathLike | Folder, *, sync: bool) -> None:
-    """Remove the list of shards from the manifest, because a new shard makes it incomplete."""
+def merge_entries(
+    folder: Folder, manifest: Manifest, committed: Sequence[str], *, replace_changed: bool = False, verify: bool = False
+) -> tuple[ShardEntry, ...]:
+    """The shards of the last version, then those that are new, by name; the `shard.json` of each is read.
+
+    `replace_changed` is as for `seal`: where shards of the last version are not as they were, all are listed by name.
+    `verify` is as for `load_manifest`.
+    """
+    found = {entry.name: entry for entry in load_entries(folder, manifest, committed, verify=verify)}
+    listed = () if manifest.version is None else manifest.listed
+    wrong = [entry.name for entry in listed if found.get(entry.name) != entry]
+    if wrong and not replace_changed:
+        raise CorruptionError(
+            f"{folder.path(wrong[0])}, a shard of version {len(manifest.versions)} of the store, "
+            f"{'has changed' if wrong[0] in found else 'is gone'}: a store grows by new shards only. Restore it from a "
+            "copy; or tokenfeed.seal(path, replace_changed=True) takes what is there, and ends the earlier versions"
+        )
+    known = [] if wrong else [entry.name for entry in listed]
+    return tuple(found[name] for name in dict.fromkeys([*known, *committed]))
+
+
+def unseal(path: PathLike | Folder, *, sync: bool, forget: bool = False) -> None:
+    """Mark the list of shards in the manifest as an earlier one, because a new shard makes it incomplete.
+
+    `forget` drops it, because shards that it names will be removed.
+    """
     folder = open_folder(path)
     manifest = load_manifest(folder)
-    if manifest.shards is not None:
-        folder.replace(MANIFEST, replace(manifest, shards=None).to_json().encode(), sync=sync)
+    if manifest.shards is not None or (forget and manifest.earlier is not None):
+        earlier = None if forget else manifest.listed
+        folder.replace(MANIFEST, replace(manifest, shards=None, earlier=earlier).to_json().encode(), sync=sync)
 
 
 def discard(folder: Folder) -> None:

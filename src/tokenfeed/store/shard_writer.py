@@ -16,6 +16,7 @@ from tokenfeed.format.manifest import Column, FileRecord, ShardRecord, SpanCount
 from tokenfeed.format.npy import build_header
 from tokenfeed.kernels.checked import BlockSums
 from tokenfeed.kernels.checksum import Checksum, checksum
+from tokenfeed.kernels.numbers import pack_numbers
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import Folder, is_missing
@@ -48,19 +49,22 @@ class ShardWriter:
         *,
         split: str | None,
         sync: bool,
+        bits: Mapping[str, int] | None = None,
         redo: bool = False,
         check_owner: Callable[[], None] | None = None,
     ) -> None:
         """`home` is the folder of the store. `tables` says for each span table whether it has payloads.
 
         `redo` makes a shard again that may be there already. `check_owner` is called before each upload, and raises a
-        WriteError if the name is no longer this writer's.
+        WriteError if the name is no longer this writer's. `bits` has the columns to pack, with the bits that every
+        number of each must fit.
         """
         self.num_items = 0
         self.num_bytes = 0
         self.name = name
         self._home = home
         self._split = split
+        self._bits = dict(bits or {})
         self._redo = redo
         self._check_owner = check_owner
         if not redo and home.exists(f"{name}/{SHARD}"):
@@ -71,7 +75,7 @@ class ShardWriter:
         self._sync = sync and home.local is not None
         self._files: list[CheckedFile] = []
         try:
-            self._columns = {name: self._create(column_file(name), column) for name, column in columns.items()}
+            self._columns = {name: self._create_column(name, column) for name, column in columns.items()}
             self._tables = {name: self._begin_table(name, payloads) for name, payloads in tables.items()}
         except WriteError:
             self.abort()
@@ -103,6 +107,12 @@ class ShardWriter:
         self._files.append(CheckedFile(self._folder / name, item, temporary=self._lock is None))
         return self._files[-1]
 
+    def _create_column(self, name: str, item: Column) -> "CheckedFile | _PackedFile":
+        bits = self._bits.get(name)
+        if bits is None:
+            return self._create(column_file(name), item)
+        return _PackedFile(self._create(column_file(name, packed=True), item.packed(bits, 0)[0]), item, bits)
+
     def _begin_table(self, table: str, payloads: bool) -> "_SpanWriter":
         *numbers, payload = span_files(table)
         files = [self._create(name, Column(SPAN_DTYPE)) for name in (numbers if payloads else numbers[:2])]
@@ -111,21 +121,29 @@ class ShardWriter:
     def append(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
         """Begin spans one after the other from the current item on, of which the last stays open; and add items."""
         for table, (lengths, payloads) in spans.items():
-            self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
+            self.begin_spans(table, self.num_items, lengths, payloads)
         for name, array in arrays.items():
             self._columns[name].write(array)
-            self.num_bytes += array.nbytes
+            self.num_bytes += array.size * self._bits[name] // 8 if name in self._bits else array.nbytes
         self.num_items += num_items
+
+    def begin_spans(self, table: str, position: int, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> None:
+        """Begin spans of one table from item `position` on, which may not have been added yet."""
+        self.num_bytes += self._tables[table].begin(position, lengths, payloads)
 
     def commit(self) -> str:
         """Finish every file, then write `shard.json`. Returns its checksum."""
         for table in self._tables.values():
             table.finish(self.num_items)
+        for column in self._columns.values():
+            if isinstance(column, _PackedFile):
+                column.finish(self.num_items)
         records = {file.path.name: file.finish(sync=self._sync) for file in self._files}
         with self._create_sums() as sums:
             records[SHARD_SUMS] = write_sums(sums, self._files, sync=self._sync)
             counts = {name: table.count for name, table in self._tables.items()}
-            data = ShardRecord(self.num_items, counts, records, self._split).to_json().encode()
+            record = ShardRecord(self.num_items, counts, records, self._split, self._bits or None)
+            data = record.to_json().encode()
             if self._lock is None:
                 self._upload([*self._files, sums], data)
             else:
@@ -231,7 +249,8 @@ class CheckedFile:
         self.path = path
         self.sums = np.empty(0, SUM_DTYPE)
         """Checksum of every block, set by `finish`."""
-        self._item = item
+        self.item = item
+        """Kind of its items. It may change before `finish`, as long as the header stays as long as it is."""
         self._num_bytes = 0
         header_bytes = len(self._header())
         self._checksum = Checksum()
@@ -275,7 +294,7 @@ class CheckedFile:
                 view = view[os.write(self._fd, view) :]
 
     def _header(self) -> bytes:
-        item = self._item
+        item = self.item
         return b"" if item is None else build_header(item.dtype, item.shape, self._num_bytes // item.item_bytes)
 
     def finish(self, *, sync: bool) -> FileRecord:
@@ -311,6 +330,39 @@ class CheckedFile:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(WriteError):  # of an unfinished file, errors no longer matter
             self.close()
+
+
+class _PackedFile:
+    """Puts the numbers of a column into `bits` bits each. Numbers are collected and packed 1 MiB at a time."""
+
+    def __init__(self, file: CheckedFile, item: Column, bits: int) -> None:
+        self._file = file
+        self._item = item
+        self._bits = bits
+        self._numbers = np.empty(_BUFFER_BYTES // item.dtype.itemsize, f"<u{item.dtype.itemsize}")
+        self._count = 0
+
+    def write(self, array: Array) -> None:
+        """Add the numbers of a contiguous array, all of which fit."""
+        numbers = array.reshape(-1).view(self._numbers.dtype)
+        while numbers.size:
+            taken = numbers[: self._numbers.size - self._count]
+            self._numbers[self._count : self._count + taken.size] = taken
+            self._count += taken.size
+            numbers = numbers[taken.size :]
+            if self._count == self._numbers.size:
+                self._flush()
+
+    def finish(self, num_items: int) -> None:
+        self._flush()
+        self._file.item = self._item.packed(self._bits, num_items)[0]
+
+    def _flush(self) -> None:
+        """Write what was collected. Only after the last number may that be other than whole rows of 8."""
+        stop = -(-self._count // 8) * 8
+        self._numbers[self._count : stop] = 0
+        self._file.write(pack_numbers(self._numbers[:stop], self._bits))
+        self._count = 0
 
 
 def write_sums(sums: CheckedFile, files: Sequence[CheckedFile], *, sync: bool) -> FileRecord:

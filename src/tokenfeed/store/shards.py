@@ -20,13 +20,14 @@ from tokenfeed.types import Ints
 __all__ = ["ForeignShard", "NativeShard", "Shard", "check_records", "compute_anchors", "npy_part", "with_sums"]
 
 _SPAN, _SUM = Column(SPAN_DTYPE), Column(SUM_DTYPE)
+_NO_BITS: Mapping[str, int] = {}
 
 
 class NativeShard:
     """A shard of format version 1. Nothing is read before a file is."""
 
     __slots__ = (
-        *("_columns", "_entry", "_spans", "home", "is_proven", "is_remote", "is_verified", "name", "num_items"),
+        *("_columns", "_entry", "_spans", "bits", "home", "is_proven", "is_remote", "is_verified", "name", "num_items"),
         "split",
     )
 
@@ -43,6 +44,8 @@ class NativeShard:
         self.home = home
         self.name, self.num_items, self.split = entry.name, entry.items, entry.split
         self.is_remote, self.is_verified = home.local is None, verify
+        self.bits: Mapping[str, int] = entry.bits or _NO_BITS
+        """Bits of one number, of the columns that are packed."""
         self.is_proven = not verify
         """Whether its `shard.json` is known to be what the manifest says, or need not be."""
         self._entry = entry
@@ -79,7 +82,11 @@ class NativeShard:
         return self.parts()[os.path.basename(part.path)] if self.is_verified else part
 
     def _column_part(self, column: str) -> Part:
-        return self._npy_part(column_file(column), self._columns[column], self.num_items)
+        item = self._columns[column]
+        if column not in self.bits:
+            return self._npy_part(column_file(column), item, self.num_items)
+        bits = self.bits[column]
+        return self._npy_part(column_file(column, packed=True), *item.packed(bits, self.num_items))._replace(bits=bits)
 
     def _span_parts(self, table: str) -> list[Part]:
         names, count = span_files(table), self._entry.spans[table]
@@ -109,6 +116,7 @@ class ForeignShard:
     """A file of another system. Its document boundaries, 8 bytes each, are read when they are first needed."""
 
     split, is_remote, is_verified, is_proven = None, False, False, True
+    bits: Mapping[str, int] = {}
 
     def __init__(self, file: ForeignFile) -> None:
         self._file = file

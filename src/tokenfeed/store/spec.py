@@ -15,6 +15,7 @@ PACKING_ALGORITHM = 1
 """The rows of a packing plan depend on lengths, width and this number. It changes when `kernels/bestfit.py` does."""
 
 
+_KINDS: dict[str, type["ViewSpec"]] = {}
 _DELIVERY = {"is_delivery": True}
 """Marks a field that says what comes along with a sample, not which items the sample has."""
 
@@ -24,6 +25,10 @@ class ViewSpec:
     """What one sample is. Subclasses are the kinds of views."""
 
     kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in cls.__dict__:
+            _KINDS[cls.kind] = cls
 
     columns: tuple[str, ...] = field(default=(), metadata=_DELIVERY)
     """Columns to read with every batch, beyond the primary one."""
@@ -43,6 +48,11 @@ class ViewSpec:
         return type(self)(**identity)
 
     @property
+    def unit(self) -> "ViewSpec":
+        """Spec of all samples of the kind: that of the whole view, where this one is of some of its samples."""
+        return self.sample
+
+    @property
     def family(self) -> str | None:
         """Text shared by views of other lengths over the same groups; None where samples are not grouped."""
         return None
@@ -57,7 +67,8 @@ class ViewSpec:
         values: dict[str, Any] = {"kind": self.kind}
         for each in fields(self):
             value = getattr(self, each.name)
-            if value is not None and not (each.metadata and value == each.default):
+            is_usual = value == each.default and (each.metadata or value is False)
+            if value is not None and not is_usual:
                 values[each.name] = list(value) if isinstance(value, tuple) else value
         return values
 
@@ -66,19 +77,24 @@ class ViewSpec:
         """The spec that `to_json` wrote. A StateError where it is not one."""
         if not isinstance(value, Mapping) or value.get("kind") not in _KINDS:
             raise StateError(f"{str(value)[:80]} describes no view; expected one of kind {', '.join(_KINDS)}")
-        kind = _KINDS[value["kind"]]
-        types = {each.name: str(each.type) for each in fields(kind)}
-        given = {name: _checked(name, each, types.get(name, "str")) for name, each in value.items() if name != "kind"}
         try:
-            return kind(**given)
+            return _KINDS[value["kind"]].parse({name: each for name, each in value.items() if name != "kind"})
         except (ArgumentError, TypeError) as error:  # a TypeError names a field that is missing or unknown
             raise StateError(f"{str(value)[:200]} describes no view: {error}") from error
 
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Self:
+        """The spec of this kind with the fields that `to_json` wrote."""
+        types = {each.name: str(each.type) for each in fields(cls)}
+        return cls(**{name: _checked(name, each, types.get(name, "str")) for name, each in values.items()})
+
 
 def _checked(name: str, value: Any, declared: str) -> Any:
+    if isinstance(value, ViewSpec):
+        return value
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = tuple(value)
-    accepted = tuple if "tuple" in declared else int if "int" in declared else str
+    accepted = tuple if "tuple" in declared else bool if "bool" in declared else int if "int" in declared else str
     if type(value) is not accepted:
         raise StateError(f"field {name!r} of a view is {str(value)[:80]!r}; expected {accepted.__name__}")
     return value
@@ -94,6 +110,8 @@ class WindowsSpec(ViewSpec):
     extra: int = 1
     group: int | None = None
     """Items whose windows stay together in every shuffle."""
+    by_shard: bool = False
+    """Whether the windows of every shard begin at its first item, so that none crosses from one shard to the next."""
 
     def __post_init__(self) -> None:
         if not all(isinstance(each, int | np.integer) for each in (self.length, self.extra)):
@@ -106,7 +124,8 @@ class WindowsSpec(ViewSpec):
     @property
     def family(self) -> str | None:
         extra = "" if self.extra == 1 else f", extra={self.extra}"
-        return None if self.group is None else f"windows(group={self.group}{extra})"
+        by_shard = ", by_shard=True" if self.by_shard else ""
+        return None if self.group is None else f"windows(group={self.group}{extra}{by_shard})"
 
     @property
     def samples_per_group(self) -> int:
@@ -115,6 +134,7 @@ class WindowsSpec(ViewSpec):
     def __str__(self) -> str:
         options = [] if self.extra == 1 else [f"extra={self.extra}"]
         options += [] if self.group is None else [f"group={self.group}"]
+        options += ["by_shard=True"] if self.by_shard else []
         return f"windows({', '.join([str(self.length), *options])})"
 
 
@@ -147,6 +167,3 @@ class PackedSpec(ViewSpec):
     def __str__(self) -> str:
         table = "" if self.table == "documents" else f", table={self.table!r}"
         return f"packed({self.length}{table})"
-
-
-_KINDS: dict[str, type[ViewSpec]] = {kind.kind: kind for kind in (WindowsSpec, DocumentsSpec, PackedSpec)}

@@ -22,6 +22,7 @@ from tokenfeed.store.packing import PackReport, Progress, pack
 from tokenfeed.store.reader import ReadOptions
 from tokenfeed.store.resolve import Content, SplitSize, as_paths, resolve
 from tokenfeed.store.spec import DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
+from tokenfeed.store.subset import OpenedSpec
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
 
@@ -66,6 +67,8 @@ class Store(Data):
                 return Documents(self, spec)
             case PackedSpec():
                 return Packed(self, spec)
+            case OpenedSpec():
+                return spec.open(self)
         raise ArgumentError(f"{spec!r} describes no view of a store")
 
     def windows(
@@ -74,6 +77,7 @@ class Store(Data):
         *,
         extra: int = 1,
         group: int | None = None,
+        by_shard: bool = False,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
         loss_mask: str | None = None,
@@ -83,7 +87,8 @@ class Store(Data):
 
         Windows of one `group` of items stay together when shuffled, so that a run may change to another length that
         divides the group, in mid-epoch, and still see every item of the epoch once. The last items, which fill no whole
-        group, are in no epoch: `repr` of the view says how many.
+        group, are in no epoch: `repr` of the view says how many. Windows run on from shard to shard; with `by_shard`
+        they begin again at every shard, and those of a shard that is added never change with what was before.
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
@@ -93,7 +98,7 @@ class Store(Data):
         memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
         best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        return Windows(self, WindowsSpec(length, extra, group, **_delivery(columns, spans, loss_mask, dtype)))
+        return Windows(self, WindowsSpec(length, extra, group, by_shard, **_delivery(columns, spans, loss_mask, dtype)))
 
     def documents(
         self,
@@ -159,6 +164,7 @@ def open_store(
     path: PathLike | Sequence[PathLike],
     *,
     split: str | None = None,
+    version: int | None = None,
     dtype: Any = None,
     eos: int | None = None,
     codecs: Iterable[Codec] = (),
@@ -172,6 +178,9 @@ def open_store(
 
     `split` takes the shards of one named split, or of "all". Without it, where a store has named splits, those of
     "train" are taken, and those that are of none: validation data is never trained on by default.
+
+    `version` is a number of `store.versions`, by default that of the newest: whenever shards are added to a sealed
+    store, it has one version more, and the earlier ones stay as they were.
 
     `dtype` is that of files which do not say (raw nanoGPT and OLMo-core files); `eos`, the token that ends a document,
     makes documents of files that have no boundaries. `codecs` are those of your own, for span payloads.
@@ -195,20 +204,26 @@ def open_store(
     if remote is not None:
         for one in filter(is_remote, paths):
             remember(one, remote.headers, os.fspath(remote.ca or ""))
-    whole = resolve(path, dtype=dtype, eos=eos, verify=verify)
+    whole = resolve(path, dtype=dtype, eos=eos, version=version, verify=verify)
     whole.check_finished()
     options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
-    how = {"split": split, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify, **options._asdict()}
+    how = {"split": split, "version": whole.version, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify}
+    how |= options._asdict()
     opening = partial(open_store, paths[0] if len(paths) == 1 else paths, **how)
     return _make_store(whole, split, options, known, paths, opening)
 
 
 def open_unfinished(
-    path: PathLike, *, split: str | None = None, dtype: Any = None, eos: int | None = None
+    path: PathLike,
+    *,
+    split: str | None = None,
+    version: int | None = None,
+    dtype: Any = None,
+    eos: int | None = None,
 ) -> tuple[Store, str | None]:
     """A store to look at, even if `prepare` has not finished it; and then a message that says so."""
-    whole = resolve(path, dtype=dtype, eos=eos)
-    opening = partial(open_store, path, split=split, dtype=dtype, eos=eos)
+    whole = resolve(path, dtype=dtype, eos=eos, version=version)
+    opening = partial(open_store, path, split=split, version=whole.version, dtype=dtype, eos=eos)
     return _make_store(whole, split, ReadOptions(), (), [display(path)], opening), next(iter(whole.unfinished), None)
 
 

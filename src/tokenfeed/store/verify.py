@@ -11,7 +11,7 @@ import numpy as np
 
 from tokenfeed.errors import TokenfeedError, quantity
 from tokenfeed.format.layout import MANIFEST
-from tokenfeed.format.manifest import FileRecord, Manifest, ShardEntry
+from tokenfeed.format.manifest import FileRecord, Manifest
 from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checked import CHECKED_BYTES
@@ -137,11 +137,10 @@ class _Verification:
                 f"lacks {quantity(len(lacking), 'shard')} that `tokenfeed prepare` made: {', '.join(lacking[:_SHOWN])}"
                 f"{more}. Run the same `tokenfeed prepare` again: it repairs the store",
             )
-        names = shards.committed
-        listed: dict[str, ShardEntry] = {}
+        listed = {entry.name: entry for entry in manifest.listed}
+        names = [*listed, *(name for name in shards.committed if name not in listed)]
         if manifest.shards is not None:
-            listed = {entry.name: entry for entry in manifest.shards}
-            for name in sorted(set(names) - set(listed)):
+            for name in names[len(listed) :]:
                 self.report.notes.append(f"{folder.path(name)} is committed but not in the manifest; seal the store")
             names = list(listed)
         for name in shards.unfinished:
@@ -155,7 +154,7 @@ class _Verification:
         self.total = sum(file.bytes for _, record, _ in records for file in record.files.values())
         for name, record, entry in records:
             self.report.num_shards += 1
-            if listed and listed[name] != entry:
+            if listed.get(name, entry) != entry:
                 self._problem(folder.path(name), f"its shard.json says {entry}, the manifest says {listed[name]}")
             with self._noting():
                 shard = NativeShard(folder, entry, manifest.columns, manifest.spans)

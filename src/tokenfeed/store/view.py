@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, SampleIndexError, quantity
+from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, quantity
 from tokenfeed.store.batch import HostBatch, Layout, Rows, Sample
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
 from tokenfeed.store.reader import Location
@@ -17,7 +17,7 @@ from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.types import Array, Bools, Bytes, Ints
 
-__all__ = ["StoreRows", "View", "as_indices"]
+__all__ = ["Delivered", "StoreRows", "View", "as_indices"]
 
 _INT64 = np.dtype(np.int64)
 
@@ -60,7 +60,9 @@ class View(ABC):
         if self.reader.remote is not None and self.columns:
             table = data.spans.get(spec.table)  # packed rows are made of spans
             row_items = windows.get("num_items") or data.num_items // max(1, 0 if table is None else len(table))
-            self.reader.expect_rows(row_items * min(data.columns[name].item_bytes for name in self.columns))
+            self.reader.expect_rows(
+                min(self.reader.row_bytes(name, data.columns[name], row_items) for name in self.columns)
+            )
         self._payloads_of = [data.spans[name].name for name in spec.spans]
         self.layout = Layout(length, extra, self.column_set.names, data.primary, spec.table, tuple(data.spans))
 
@@ -152,7 +154,7 @@ class View(ABC):
         alike = [view for view in others if isinstance(view, type(self))]
         for number, other in enumerate(others, 1):
             ours, theirs = (
-                [view.spec.sample, f"loss_mask={view.spec.loss_mask!r}", view.spec.table, *view.column_set.kinds]
+                [view.spec.unit, f"loss_mask={view.spec.loss_mask!r}", view.spec.table, *view.column_set.kinds]
                 for view in (self, other)
             )
             for mine, its in zip_longest(ours, theirs, fillvalue="nothing"):
@@ -161,6 +163,31 @@ class View(ABC):
                         f"views 0 and {number} cannot be read together: {mine} in one, and {its} in the other"
                     )
         return self._join(alike, Data.join([view.data for view in (self, *alike)], self.columns))
+
+    def grew_from(self, earlier: "View") -> int:
+        """Number of samples added since `earlier`, whose samples are the first of this view, in their order.
+
+        A PlanMismatchError unless the store of this view is that of the earlier one, and new shards after it.
+        """
+        if self.spec.sample != earlier.spec.sample:
+            raise PlanMismatchError(
+                f"the view before the store grew was {earlier.spec.sample}, and this one is {self.spec.sample}; give "
+                "the same view of the grown store"
+            )
+        self.data.check_grown(earlier.data)
+        return len(self) - len(earlier)
+
+    def unseen(self, run: "Delivered", *, step: int | None = None, source: str | None = None) -> "View":
+        """The samples that a run has never delivered, in any epoch: all it is known to have, or the first `step` steps.
+
+        `run` is a `tokenfeed.Run`; `source` names the source of a mixture, where several are over this view. A view
+        that has grown since has its new samples, too.
+        """
+        return _check_run(run).select(self, step=step, source=source, seen=False)
+
+    def seen(self, run: "Delivered", *, step: int | None = None, source: str | None = None) -> "View":
+        """The samples that a run has delivered at least once; otherwise as `unseen`."""
+        return _check_run(run).select(self, step=step, source=source, seen=True)
 
     def choose(self, names: Iterable[str]) -> ColumnSet:
         """Columns to be read together, in the dtypes of batches."""
@@ -191,6 +218,19 @@ class View(ABC):
 
     def __repr__(self) -> str:
         return f"View({len(self):,} samples of {self.spec}: {', '.join(self.columns) or 'payloads'})"
+
+
+class Delivered(ABC):
+    """Something that knows which samples of a view were delivered."""
+
+    @abstractmethod
+    def select(self, view: View, *, step: int | None, source: str | None, seen: bool) -> View: ...
+
+
+def _check_run(run: Any) -> Delivered:
+    if not isinstance(run, Delivered):
+        raise ArgumentError(f"run is {run!r:.100}; expected a run: view.unseen(tokenfeed.Run('run.jsonl'))")
+    return run
 
 
 def _open_again(opening: Callable[[], Any], spec: ViewSpec) -> View:

@@ -26,7 +26,7 @@ class Windows(View):
     `windows(8192, group=8192)`.
 
     Several stores may be joined; no window crosses from one to the next. Stores of 10 and 9 items, length 4: samples 0,
-    1 begin at items 0, 4;  samples 2, 3 at items 10, 14.
+    1 begin at items 0, 4;  samples 2, 3 at items 10, 14. With `by_shard`, so it is with the shards of one store.
     """
 
     spec: WindowsSpec
@@ -34,7 +34,8 @@ class Windows(View):
 
     def __init__(self, data: Data, spec: WindowsSpec, *, part_items: Sequence[int] = ()) -> None:
         """`part_items` are the items of every store that was joined."""
-        counts = np.array(part_items or [data.num_items], np.int64)
+        whole = [shard.num_items for shard in data.shards] if spec.by_shard else [data.num_items]
+        counts = np.array(part_items or whole, np.int64)
         unit = spec.group or spec.length
         samples = np.maximum(0, (counts - spec.extra) // unit) * (unit // spec.length)
         self._first_samples = np.concatenate(([0], np.cumsum(samples)))
@@ -105,7 +106,8 @@ class Windows(View):
         return HostBatch(rows, 0, numbers.size)
 
     def _join(self, others: Sequence["Windows"], data: Data) -> "Windows":
-        return Windows(data, self.spec, part_items=[view.data.num_items for view in (self, *others)])
+        items = () if self.spec.by_shard else [view.data.num_items for view in (self, *others)]
+        return Windows(data, self.spec, part_items=items)
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         first_items, counts = self._locate_spans(documents, table)

@@ -15,6 +15,7 @@ from tokenfeed.format.codecs import Codec, resolve_codec
 from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
 from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, descr_to_json
+from tokenfeed.kernels.numbers import MOST_BITS
 from tokenfeed.storage.folder import PathLike, RemoteFolder, open_folder
 from tokenfeed.storage.lease import Lease
 from tokenfeed.storage.locks import FileLock
@@ -22,7 +23,7 @@ from tokenfeed.store.sealing import differences, discard, list_shards, load_mani
 from tokenfeed.store.shard_writer import ShardWriter, Spans, is_abandoned
 from tokenfeed.types import Array
 
-__all__ = ["Writer", "fit"]
+__all__ = ["Writer", "check_bits", "check_range", "fit"]
 
 _SHARD_BYTES = 1 << 30
 _LONGEST_NAME = 190
@@ -42,6 +43,9 @@ class Writer:
 
     `columns` gives a NumPy dtype for each column, such as `("uint8", (3, 32, 32))` for one with an inner shape. `spans`
     gives a codec for each span table, by name or as an object, or None for spans without payloads.
+
+    `bits={"tokens": 17}` packs the numbers of a column of integers into so many bits each: 53 % of the bytes of uint32
+    for a vocabulary of up to 131,072. It is read as before, at least half as fast, but not by `np.load`.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Writer:
         mode: Literal["x", "append", "w"] = "x",
         columns: Mapping[str, Any],
         spans: Mapping[str, str | Codec | None] | None = None,
+        bits: Mapping[str, int] | None = None,
         split: str | None = None,
         name: str | None = None,
         shard_bytes: int = _SHARD_BYTES,
@@ -69,8 +74,10 @@ class Writer:
         time: a second one is refused. After a kill it is free at once, in an object store after a minute.
 
         `seal=False` never touches the manifest: for many writers on an unsealed store that is sealed once, after all
-        of them are done. `redo=True` makes shards of this `name` again that may be there already, for work that is
-        divided by names and begun again after a crash; whoever does that must make the same bytes.
+        of them are done; those that begin when others have ended say `mode="append"`.
+
+        `redo=True` makes shards of this `name` again that may be there already, for work that is divided by names and
+        begun again after a crash; whoever does that must make the same bytes.
 
         `sync=False` leaves it to the operating system when bytes reach the disk: a crash of the process still loses no
         committed shard, but a power cut may.
@@ -87,6 +94,7 @@ class Writer:
         }
         if not self._columns and not self._codecs:
             raise ArgumentError("a store needs at least one column or span table")
+        self._bits = check_bits(bits or {}, self._columns)
         self._split = None if split is None else check_name("split", split, where=str(self._folder))
         if split == "all":
             raise ArgumentError('split="all" stands for every split; choose another name, such as "train"')
@@ -219,6 +227,8 @@ class Writer:
         if columns.keys() != self._columns.keys():
             raise FitError(f"expected the columns {sorted(self._columns)}, got {sorted(columns)}")
         arrays = {name: fit(columns[name], column, name) for name, column in self._columns.items()}
+        for name, width in self._bits.items():
+            check_range(arrays[name], width, name)
         counts = {name: len(array) for name, array in arrays.items()}
         if len(set(counts.values())) > 1:
             raise FitError(f"columns must have the same number of items; they have {counts}")
@@ -244,6 +254,7 @@ class Writer:
                     *(self._folder, name, self._columns, tables),
                     split=self._split,
                     sync=self._sync,
+                    bits=self._bits,
                     redo=self._redo,
                     check_owner=None if self._lease is None else self._lease.check,
                 )
@@ -329,6 +340,31 @@ def _column(name: str, described: Any) -> Column:
     if 0 in shape:
         raise ArgumentError(f"column {name!r} has inner shape {shape}, which holds no values")
     return Column(base, shape)
+
+
+def check_bits(bits: Mapping[str, int], columns: Mapping[str, Column]) -> dict[str, int]:
+    """The bits to pack columns into; an ArgumentError for a number that a column cannot have, or that saves nothing."""
+    for name, width in bits.items():
+        if name not in columns:
+            raise ArgumentError(f"bits names the column {name!r}; the store has {', '.join(columns) or 'none'}")
+        dtype, most = columns[name].dtype, columns[name].most_bits
+        if not most:
+            raise ArgumentError(f"bits names the column {name!r} of {dtype}; only integers can be packed. Leave it out")
+        if not isinstance(width, int | np.integer) or not 1 <= width <= most:
+            reason = f": {dtype} has {8 * dtype.itemsize}, so more would save nothing" if most < MOST_BITS else ""
+            raise ArgumentError(
+                f"bits of column {name!r} is {width!r}; expected 1 to {most}{reason}. Leave it out for a plain array"
+            )
+    return {name: int(width) for name, width in bits.items()}
+
+
+def check_range(array: Array, bits: int, name: str) -> None:
+    """Refuse numbers that do not fit: of signed ones, one of the bits is for the sign."""
+    is_signed = array.dtype.kind == "i"
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if is_signed else (0, (1 << bits) - 1)
+    for value in (int(array.min()), int(array.max())) if array.size else ():
+        if not low <= value <= high:
+            raise FitError(f"column {name!r} is packed into {bits} bits, which hold {low} to {high}; got {value}")
 
 
 def fit(values: Any, column: Column, name: str) -> Array:

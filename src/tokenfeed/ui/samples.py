@@ -10,6 +10,7 @@ documents.offsets.npy   header │ … 8 bytes per payload: where it begins …
 documents.payload.bin   … the payloads, one after the other …
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import MissingError, SampleIndexError
+from tokenfeed.errors import MissingError, SampleIndexError, quantity
+from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.local import open_binary, reading
@@ -193,8 +195,8 @@ def _places(store: Store, excerpt: Excerpt, column: str | None) -> list[Json]:
                 continue
             place: Json = {"shard": without_paths(shard.name), "start": start, "stop": stop}
             if column is not None:
-                begin, width = shard.column_part(column).byte_start, store.columns[column].item_bytes
-                place |= {"byte_start": begin + start * width, "byte_stop": begin + stop * width}
+                byte_start, byte_stop = _bytes_of(shard.column_part(column), store.columns[column], start, stop)
+                place |= {"byte_start": byte_start, "byte_stop": byte_stop}
             places.append(place)
     return places
 
@@ -239,17 +241,24 @@ class _Shown(NamedTuple):
 
 
 def _column_file(store: Store, shard: Shard, name: str, shown: _Shown) -> Json:
-    column = store.columns[name]
+    column, part = store.columns[name], shard.column_part(name)
+    items = shown.shard_start + shown.first + np.arange(shown.num_items)
     is_scalar = not column.shape and column.dtype.kind in "biuf"
+    values = store.windows(1, extra=0).read(items).column(name)[:, 0] if is_scalar else None
+    cells = []
+    for number in range(shown.num_items):
+        start, stop = _bytes_of(part, column, shown.first + number, shown.first + number + 1)
+        data = _read(part, start, min(stop - start, _MOST_BYTES))
+        text = "" if values is None else str(values[number])
+        cells.append({**_cell(start, stop - start, data, text), "item": shown.place + number})
+    packed = f", {quantity(part.bits, 'bit')} each: neighbours share bytes" if part.bits else ""
+    return _file(part, name, f"one {column} for each item{packed}", cells)
 
-    def value(data: bytes) -> str:
-        return str(np.frombuffer(data, column.dtype)[0]) if is_scalar else ""
 
-    part, width = shard.column_part(name), column.item_bytes
-    cells = _cells(part, range(shown.first, shown.first + shown.num_items), width, value)
-    for number, cell in enumerate(cells, shown.place):
-        cell["item"] = number
-    return _file(part, name, f"one {column} for each item", cells)
+def _bytes_of(part: Part, column: Column, start: int, stop: int) -> tuple[int, int]:
+    """First byte and end of items [start, stop) in the file of a column."""
+    item_bits = part.bits * math.prod(column.shape) or 8 * column.item_bytes
+    return part.byte_start + start * item_bits // 8, part.byte_start - (-stop * item_bits // 8)
 
 
 def _table_files(store: Store, shard: Shard, table: str, shown: _Shown, span_start: int) -> list[Json]:

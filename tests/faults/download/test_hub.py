@@ -20,7 +20,7 @@ from downloads import (
 )
 from flaky_server import Break, FlakyServer, Flip, Stall, Status
 from tokenfeed.cli import app
-from tokenfeed.errors import ArgumentError, DependencyError, DownloadError
+from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, TokenfeedError
 from tokenfeed.text.download import datasets
 from tokenfeed.text.download.shards import download
 from tokenfeed.text.sources.finding import read_listing
@@ -164,6 +164,33 @@ def test_a_list_that_cannot_be_had(hub, tmp_path, behaviour, message):
         download("hf://owner/name", tmp_path)
 
 
+def test_a_list_without_end(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "_MOST_PAGES", 20)
+    where = "/api/datasets/owner/name/tree/main"
+    for entries in (b"[]", b'[{"type": "directory", "path": "data", "size": 0, "oid": "0"}]'):
+        hub.put(where, b"", Status(200, {"Link": f'<{hub.url(where)}?more>; rel="next"'}, entries), ...)
+        asked = len(hub.asked(where))
+        with pytest.raises(DownloadError, match="after 20 pages its list has not ended"):
+            download("hf://owner/name", tmp_path)
+        assert len(hub.asked(where)) - asked == 20
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "\ud800"])
+def test_names_that_no_file_can_have(hub, tmp_path, name):
+    entry = {"type": "file", "path": f"{name}.parquet", "size": 1, "oid": "0" * 40}
+    hub.put("/api/datasets/owner/name/tree/main", b"", Status(200, {}, json.dumps([entry]).encode()), ...)
+    with pytest.raises(TokenfeedError, match="cannot be the name"):
+        download("hf://owner/name", tmp_path)
+
+
+@pytest.mark.parametrize("address", ["/a%00b_{0..1}", f"/{'x' * 300}_{{0..1}}"])
+def test_addresses_of_names_that_no_file_can_have(hub, tmp_path, address):
+    with pytest.raises(TokenfeedError):
+        download(hub.url(address), tmp_path)
+    with pytest.raises(TokenfeedError):
+        download(f"hf://owner/name/{'x' * 300}")
+
+
 @pytest.mark.parametrize("text", ["hf://owner", "hf://../x y", "nothing", "ftp://host/a_{0..1}", "https://host/a.txt"])
 def test_what_names_no_dataset(tmp_path, text):
     with pytest.raises(ArgumentError):
@@ -208,3 +235,14 @@ def test_no_secret_is_shown(hub, tmp_path, capfd):
     for text in shown:
         for secret in (TOKEN, "passw0rd", "ABCDEF123456", "tttttttt", basic):
             assert secret not in text
+
+
+def test_the_token_of_a_login(hub, tmp_path, monkeypatch):
+    """`hf auth login` keeps it in a file."""
+    monkeypatch.delenv("HF_TOKEN")
+    (tmp_path / "token").write_text(TOKEN)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    hub.put_repository("owner/name", FILES)
+    assert download("hf://owner/name", tmp_path / "folder", count=1).ok
+    (request, *_) = hub.asked("/api/datasets/owner/name/tree/main")
+    assert request.headers["Authorization"] == f"Bearer {TOKEN}"

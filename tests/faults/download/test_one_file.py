@@ -159,6 +159,14 @@ def test_a_checksum(server, tmp_path):
     assert contents(tmp_path) == {"once.parquet": content, "val.parquet": content}
 
 
+def test_more_than_the_disk_can_hold(server, tmp_path):
+    """Of a body without end nothing is kept."""
+    data, address = put_shards(server, 2, Promise({"Content-Length": str(10**17)}), ...)
+    done = get(address, tmp_path)
+    assert "announces 100,000,000,000,000,000 bytes, and" in done.failed["shard_0.parquet"]
+    assert contents(tmp_path) == {"shard_1.parquet": data["shard_1.parquet"]}
+
+
 def test_longer_than_promised(server, tmp_path):
     """What follows the promised bytes is not part of the file, and does not disturb the next one."""
     data, address = put_shards(server, 4, Promise({}, extra=b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"))

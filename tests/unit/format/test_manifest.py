@@ -1,6 +1,7 @@
 """Manifests: round trips, and everything that can be wrong with one."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenfeed.errors import FormatError
-from tokenfeed.format.manifest import Column, FileRecord, Manifest, Reference, ShardEntry, ShardRecord, SpanCount
+from tokenfeed.format.manifest import (
+    Column,
+    FileRecord,
+    Manifest,
+    Reference,
+    ShardEntry,
+    ShardRecord,
+    SpanCount,
+    Version,
+)
 
 SUM = "0123456789abcdef"
 MANIFEST = Manifest(
@@ -18,19 +28,22 @@ MANIFEST = Manifest(
     {"by": "é"},
     (ShardEntry("a-00000", 5, {"documents": SpanCount(2, 9), "lines": SpanCount(1, 0)}, SUM, "val"),),
 )
+MANIFEST = replace(MANIFEST, versions=(Version.of(MANIFEST.shards),))
+GROWN = replace(MANIFEST, versions=(Version.of(()), *MANIFEST.versions))
+GROWING = replace(GROWN, shards=None, earlier=GROWN.shards)
 COMBINED = Manifest(
     MANIFEST.columns, MANIFEST.spans, stores=(Reference("../a", SUM), Reference("/b.bin", SUM, "<u2", 7))
 )
 RECORD = ShardRecord(5, MANIFEST.shards[0].spans, {"tokens.npy": FileRecord(138, SUM)}, "val")
 
 
-@pytest.mark.parametrize("manifest", [MANIFEST, COMBINED])
+@pytest.mark.parametrize("manifest", [MANIFEST, COMBINED, GROWN, GROWING])
 def test_manifest_round_trip(manifest):
     assert Manifest.from_json(manifest.to_json().encode(), "m") == manifest
 
 
 def test_shard_record_round_trip():
-    assert ShardRecord.from_json(RECORD.to_json().encode(), "s", MANIFEST.spans) == RECORD
+    assert ShardRecord.from_json(RECORD.to_json().encode(), "s", MANIFEST.spans, MANIFEST.columns) == RECORD
 
 
 def changed(path, value):
@@ -84,7 +97,7 @@ def changed(path, value):
         (["shards", 0, "spans"], {}, "span tables"),
         (["shards", 0, "spans", "documents"], [1], "two whole numbers"),
         (["shards", 0, "spans", "documents"], [1, -1], "whole number"),
-        (["stores"], [], "both shards and stores"),
+        (["stores"], [], "several of shards, earlier and stores"),
     ],
 )
 def test_what_is_wrong_is_named(path, value, message):
@@ -112,7 +125,7 @@ def test_damaged_bytes_give_a_typed_error_or_a_manifest(patch, position, cut):
     damaged = data[:position] + patch + data[position + cut :]
     try:
         Manifest.from_json(damaged, "m")
-        ShardRecord.from_json(damaged, "m", {})
+        ShardRecord.from_json(damaged, "m", {}, {})
     except FormatError:
         pass
     except ValueError as error:

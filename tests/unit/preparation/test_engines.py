@@ -1,5 +1,6 @@
 """Engines: errors that travel, workers that keep to themselves."""
 
+import json
 import multiprocessing
 import os
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import make_documents, write_jsonl
-from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, WorkerError, WriteError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, ReadError, WorkerError, WriteError
 from tokenfeed.preparation.engines import Failure
 
 
@@ -83,9 +84,25 @@ def test_what_a_function_prints_is_not_in_the_report(tmp_path):
     assert done.stderr.count("hello from") == 3
 
 
-def test_no_descriptor_and_no_thread_stays_behind(tmp_path):
+def test_threads_stop_at_an_error(tmp_path):
+    """Which names the line and the slice; what other threads had begun is left, and made again by the next run."""
+    lines = [json.dumps(document) for document in make_documents(60)]
+    (tmp_path / "text.jsonl").write_text("\n".join([*lines[:50], "{", *lines[50:]]))
+    options = {"tokenizer": golden_tokenizer(), "workers": 3, "slice_bytes": 2000}
+    before = set(threading.enumerate())
+    with pytest.raises(FormatError, match="line") as failed:
+        tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "store", **options)
+    assert "while slice" in failed.value.__notes__[0]
+    assert set(threading.enumerate()) <= before
+    report = tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "store", on_error="skip", **options)
+    assert report.total.documents == 60
+    assert report.is_complete
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_no_descriptor_and_no_thread_stays_behind(tmp_path, engine):
     write_jsonl(tmp_path / "text.jsonl", make_documents(20))
-    options = {"tokenizer": golden_tokenizer("tiktoken"), "workers": 2, "slice_bytes": 2000}
+    options = {"tokenizer": golden_tokenizer(), "workers": 2, "slice_bytes": 2000, "engine": engine}
     tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "first", **options)
     descriptors, threads = len(os.listdir("/dev/fd")), set(threading.enumerate())
     tokenfeed.prepare(tmp_path / "text.jsonl", tmp_path / "second", **options)

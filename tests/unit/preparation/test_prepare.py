@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
-from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError, StateError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, NotFoundError, StateError
 from tokenfeed.preparation.records import choose_slice_bytes
 from tokenfeed.store.sealing import load_manifest
 from tokenfeed.store.verify import verify
@@ -48,6 +48,21 @@ def test_documents_in_the_order_of_the_inputs(inputs, tmp_path):
     assert [(source.name, source.files) for source in report.sources] == [(".", 3)]
 
 
+def test_compressed_tokens(inputs, tmp_path):
+    """The vocabulary says how many bits a token needs; one that fills its dtype is refused."""
+    folder, documents = inputs
+    bits = (TOKENIZER.vocab_size - 1).bit_length()
+    prepare(folder, tmp_path / "store", val=None, compress=True, slice_bytes=20_000)
+    assert [tokens for tokens, _ in contents(tmp_path / "store")] == expected_tokens(documents)
+    assert verify(tmp_path / "store").ok
+    assert {tuple(shard.bits.items()) for shard in tokenfeed.open(tmp_path / "store").shards} == {(("tokens", bits),)}
+    with pytest.raises(ArgumentError, match="compress was 12, now None"):
+        prepare(folder, tmp_path / "store", val=None, slice_bytes=20_000)
+    write_jsonl(tmp_path / "ids.jsonl", [{"ids": [1, 2]}])
+    with pytest.raises(ArgumentError, match="4,294,967,296 ids need 32 bits, and uint32 has 32"):
+        tokenfeed.prepare(tmp_path / "ids.jsonl", tmp_path / "other", tokens_column="ids", compress=True, workers=0)
+
+
 def test_what_the_manifest_says(inputs, tmp_path):
     folder, _ = inputs
     prepare(folder, tmp_path / "store")
@@ -80,10 +95,12 @@ def test_the_bytes_are_the_same_for_any_workers_and_engine_of_the_tokenizer(inpu
     options = {"slice_bytes": 15_000, "shard_bytes": 20_000, "val": 0.2, "keep": ["url"]}
     prepare(folder, tmp_path / "one", **options)
     prepare(folder, tmp_path / "two", workers=2, **options)
+    prepare(folder, tmp_path / "processes", workers=2, engine="processes", **options)
     prepare(folder, tmp_path / "three", workers=3, **options, tokenizer=golden_tokenizer("tiktoken"))
     expected = picture(tmp_path / "one")
     assert len([name for name in expected if name.endswith("shard.json")]) > 8
     assert picture(tmp_path / "two") == expected
+    assert picture(tmp_path / "processes") == expected
     assert picture(tmp_path / "three") == expected
 
 
@@ -163,9 +180,16 @@ def test_more_inputs_are_more_slices(inputs, tmp_path):
     folder, _ = inputs
     prepare(folder, tmp_path / "store")
     write_jsonl(folder / "d.jsonl", make_documents(30, seed=5))
+    before = tokenfeed.open(tmp_path / "store")
     report = prepare(folder, tmp_path / "store")
     assert report.made == 1
-    prepare(folder, tmp_path / "fresh")
+    now = tokenfeed.open(tmp_path / "store")
+    assert f"version 2 of the store, identity of train {before.identity} → {now.identity}" in report.growth
+    assert "open(path, version=1); loader.amend(grown=view)" in str(report)
+    assert tokenfeed.open(tmp_path / "store", version=1).identity == before.identity
+    assert now.documents().grew_from(before.documents()) > 0
+    assert not prepare(folder, tmp_path / "store").growth
+    assert not prepare(folder, tmp_path / "fresh").growth
     assert picture(tmp_path / "store") == picture(tmp_path / "fresh")
 
 
@@ -180,7 +204,10 @@ def test_inputs_that_changed(inputs, tmp_path):
         prepare(folder, tmp_path / "store", dry_run=True)
     assert picture(tmp_path / "store") == before
     assert prepare(folder, tmp_path / "store", dry_run=True, replace_changed=True).slices < len(before)
-    prepare(folder, tmp_path / "store", replace_changed=True)
+    report = prepare(folder, tmp_path / "store", replace_changed=True)
+    assert "Checkpoints of earlier versions cannot go on" in report.growth
+    with pytest.raises(CorruptionError, match=r"version 1 .* is lost"):
+        tokenfeed.open(tmp_path / "store", version=1)
     prepare(folder, tmp_path / "fresh", slice_bytes=20_000)
     assert picture(tmp_path / "store") == picture(tmp_path / "fresh")
 

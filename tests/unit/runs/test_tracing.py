@@ -159,14 +159,18 @@ def test_the_data_has_changed(store, store_path, path):
         writer.append({"tokens": [1, 2, 3], "frame": frame}, documents="new", concepts=None)
     changed = tokenfeed.open(store_path)
     run = tokenfeed.Run(path)
-    with pytest.raises(PlanMismatchError, match=f"{store.identity}.*{changed.identity}"):
-        _ = run.trace(0)[0].documents
+    assert run.trace(0)[0].content.tokens.tolist() == store.windows(64)[run.trace(0)[0].index].tokens.tolist()
     with pytest.raises(PlanMismatchError, match=f"{store.identity}.*{changed.identity}"):
         run.find(3, stores=changed)
     with pytest.raises(PlanMismatchError, match=r"windows\(64\).*windows\(32\)"):
         run.find(3, stores=store.windows(32))
     with pytest.raises(ArgumentError, match="expected a path"):
         run.find(3, stores=5)
+    with tokenfeed.Writer(store_path, mode="w", columns=columns, spans=spans) as writer:
+        writer.append({"tokens": [1, 2, 3], "frame": frame}, documents="new", concepts=None)
+    changed = tokenfeed.open(store_path)
+    with pytest.raises(PlanMismatchError, match=f"{store.identity}.*{changed.identity}"):
+        _ = tokenfeed.Run(path).trace(0)[0].documents
 
 
 def test_the_data_is_one_split(tmp_path, path):

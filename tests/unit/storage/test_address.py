@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.storage.address import clean, is_remote, join, local_path, parse, refer, resolve, secret_of
+from tokenfeed.storage.address import Secret, clean, is_remote, join, local_path, parse, refer, resolve, secret_of
 from tokenfeed.storage.folder import LocalFolder, RemoteFolder, display, open_folder
 
 NAMES = st.lists(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,8}", fullmatch=True).map(str.strip), max_size=5)
@@ -71,13 +71,13 @@ def test_secrets_stay_out_of_sight():
         assert not any(secret in shown for secret in ("pa%20ss", "user", "Signature"))
     assert folder.path("manifest.json") == "https://host:8443/data/store/manifest.json"
     assert secret_of(folder.path("a/b.npy")) == ("user:pa%20ss", "X-Signature=abc&x=1", (), "")
-    assert secret_of("https://host:8443/data/other") == ("", "", "")
-    assert secret_of("https://host:8443/data/store2") == ("", "", "")
-    assert secret_of("http://host:8443/data/store/a") == ("", "", "")
+    assert secret_of("https://host:8443/data/other") == Secret()
+    assert secret_of("https://host:8443/data/store2") == Secret()
+    assert secret_of("http://host:8443/data/store/a") == Secret()
     part = folder.resolve("../other")  # a store that this one consists of, on the same server
     assert part == "https://host:8443/data/other"
     assert secret_of(part) == ("user:pa%20ss", "X-Signature=abc&x=1", (), "")
-    assert secret_of(folder.resolve("https://elsewhere/other")) == ("", "", "")
+    assert secret_of(folder.resolve("https://elsewhere/other")) == Secret()
 
 
 def test_keys_are_as_they_are_and_urls_are_decoded():

@@ -364,6 +364,8 @@ def test_a_combined_store_notices_that_a_part_changed(tmp_path):
     write(tmp_path / "a", [1])
     tokenfeed.combine([tmp_path / "a"], tmp_path / "all")
     write(tmp_path / "a", [2], mode="append")
+    assert tokenfeed.open(tmp_path / "all").num_items == 1
+    write(tmp_path / "a", [2], mode="w")
     with pytest.raises(CorruptionError, match="Combine again"):
         tokenfeed.open(tmp_path / "all")
     assert not verify(tmp_path / "all").ok

@@ -1,15 +1,20 @@
 """Tokenizers of every kind: the tokens of their own libraries, special tokens as ordinary text, bytes counted right."""
 
+import itertools
 import json
 import pickle
+import random
 
 import numpy as np
 import pytest
+import tokenizers as library
 from hypothesis import given
 
-from any_tokenizers import KEEP_TEXT, KINDS, PLAIN, SPECIAL, WITH_NAMES, make, texts, write
+from any_tokenizers import FAST, KEEP_TEXT, KINDS, PLAIN, SPECIAL, WITH_NAMES, make, texts, write
+from tiers import pick
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def test_tokens_are_those_of_the_library(kind, opened):
         assert opened[kind].decode(ids[offsets[i] : offsets[i + 1]]) == make(kind).decode(
             their_ids(kind, text), skip_special_tokens=False
         )
-    assert (opened[kind].engine_name == "tokenizers") == (kind != "gpt2")
+    assert opened[kind].engine_name == FAST.get(kind, "tokenizers")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +48,7 @@ def test_any_text(kind, opened, text):
         return
     ids = opened[kind].encode(text)
     assert ids.tolist() == their_ids(kind, text)
-    if kind != "gpt2":
+    if opened[kind].pattern is None:
         assert opened[kind].decode(ids) == make(kind).decode(ids.tolist(), skip_special_tokens=False)
 
 
@@ -52,7 +57,7 @@ def test_any_text(kind, opened, text):
 def test_special_tokens_in_a_text_are_ordinary_text(kind, opened, text):
     tokenizer = opened[kind]
     ids = set(tokenizer.encode(text).tolist())
-    unknown = set() if kind == "gpt2" else {tokenizer.vocabulary.unknown}
+    unknown = set() if tokenizer.pattern else {tokenizer.vocabulary.unknown}
     assert not ids & (set(tokenizer.vocabulary.special_tokens.values()) - unknown)
     if kind in KEEP_TEXT and not text.startswith(" "):
         decoded = tokenizer.decode(tokenizer.encode(text))
@@ -70,7 +75,7 @@ def test_what_the_library_would_find_in_texts():
             theirs.encode_special_tokens = False
 
 
-@pytest.mark.parametrize("kind", ["digits", "neox", "roberta", "gpt2"])
+@pytest.mark.parametrize("kind", ["digits", "neox", "roberta", "gpt2", "qwen", "deepseek"])
 @given(text=WITH_NAMES)
 def test_ordinary_text_is_what_the_flag_of_the_library_says(kind, opened, text):
     """Where the model cannot make special tokens, the library has a way to do the same."""
@@ -184,3 +189,37 @@ def test_roles_may_be_words_or_come_with_the_configuration(tmp_path):
     tokenizer = Tokenizer.from_pretrained(tmp_path)
     assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
     assert tokenizer.special_id("<|x|>") == 600 == tokenizer.vocab_size - 1
+
+
+@pytest.mark.parametrize("kind", ["neox", "qwen"])
+def test_texts_that_need_no_library_give_the_same_without_it(kind, opened):
+    """Both ways in one call: added tokens, text that NFC changes, and code points newer than Python's tables."""
+    mostly = opened[kind]
+    alone = Tokenizer(mostly.vocabulary, engine="tokenizers")
+    assert alone.engine_name == "tokenizers"
+    mixed = ["the same", "a<|tool|>b", "e\u0301", "é", "    x", "\U000105c9\u0301", "\u0378", "", *texts()]
+    for threads in (1, 2):
+        ids, offsets = mostly.encode_batch(mixed, threads=threads)
+        np.testing.assert_array_equal(ids, alone.encode_batch(mixed, threads=threads)[0])
+        np.testing.assert_array_equal(offsets, alone.encode_batch(mixed, threads=threads)[1])
+    assert pickle.loads(pickle.dumps(mostly)).engine_name == "tokenfeed+tokenizers"
+    assert pickle.loads(pickle.dumps(alone)).engine_name == "tokenizers"
+    with pytest.raises(ArgumentError, match=r"engine is 'tokenfeed\+tokenizers'"):
+        Tokenizer(opened["t5"].vocabulary, engine="tokenfeed+tokenizers")
+
+
+ODD = [*"'sSſtTlLmdKß1٣é日、ァ!/AǄǅʰª_½Ⅷ ", *"\n\r\t\x85\xa0\u0300\u180e\u200b\u2028", "ﬅ", "ll", "re", "VE"]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt4", "gpt4o", "llama3", "qwen2", "tekken", "nanochat"])
+def test_our_engine_cuts_words_where_the_library_does(name):
+    """With a token for each two bytes, every cut shows."""
+    pairs = itertools.product(sorted(set("".join(ODD).encode())), repeat=2)
+    ranks = {bytes(token): rank for rank, token in enumerate([*((byte,) for byte in range(256)), *pairs])}
+    tokenizer = Tokenizer(Vocabulary(ranks, PATTERNS[name], {}))
+    split = library.pre_tokenizers.Split(library.Regex(PATTERNS[name]), "isolated")
+    chance = random.Random(name)
+    for _ in range(pick(300, 30_000)):
+        text = "".join(chance.choices(ODD, k=chance.randrange(1, 10)))
+        words = [word for word, _ in split.pre_tokenize_str(text)]
+        assert tokenizer.encode(text).tolist() == tokenizer.encode_batch(words, threads=1)[0].tolist(), text

@@ -11,10 +11,13 @@ Numbered files may be in an object store too, such as `s3://bucket/shard_{00000.
 huggingface_hub lists repositories, and tells size and SHA-256 of a file; the bytes come as from any other server.
 """
 
+import contextlib
 import importlib
 import itertools
 import os
 import re
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,10 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _NUMBER = re.compile(r"\{(?::0(\d)d)?\}")
 _HUB = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([^/]+))?((?:/[^/]+)*)/?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_LONGEST_NAME = 200
+_MOST_PAGES = 2000
+"""Most requests for a list of files; a page has a thousand of them or so."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +74,25 @@ class Dataset:
     def __post_init__(self) -> None:
         seen: set[str] = set()
         for file in (*self.train, *self.val):
-            if not file.name or "/" in file.name or file.name in (".", "..") or file.name.endswith((".tmp", ".json")):
-                raise ArgumentError(f"{self.name}: {file.name!r} cannot be the name of a file in a folder of text")
+            if not _is_plain(file.name) or file.name.endswith((".tmp", ".json")):
+                raise ArgumentError(
+                    f"{self.name!a:.300}: {file.name!a:.300} cannot be the name of a file in a folder of text"
+                )
             if file.name in seen:
                 raise ArgumentError(f"{self.name}: two files would have the name {file.name!r}")
             seen.add(file.name)
 
 
+def _is_plain(name: str) -> bool:
+    """Whether a folder can have a file of this name, and the longer name of a part of it."""
+    has_letters = name not in ("", ".", "..") and "/" not in name and "\0" not in name
+    return has_letters and len(name.encode(errors="surrogatepass")) <= _LONGEST_NAME and not _SURROGATE.search(name)
+
+
 def default_folder(name: str) -> Path:
     """The folder of a dataset if the caller names none."""
+    if not _is_plain(name):
+        raise ArgumentError(f"{name!a:.300} cannot be the name of a folder: name one to download to")
     cache = os.environ.get("TOKENFEED_CACHE")
     return (Path(cache).expanduser() if cache else Path.home() / ".cache" / "tokenfeed") / name
 
@@ -163,9 +180,10 @@ def _list_repository(address: str) -> Dataset:
     library = _library()
     base = _hub_folder(repository, revision)
     try:
-        hub = library.HfApi(endpoint=_endpoint(base), token=_token(base))
+        hub, kind = library.HfApi(endpoint=_endpoint(base), token=_token(base)), library.hf_api.RepoFile
         tree = hub.list_repo_tree(repository, folder or None, recursive=True, revision=revision, repo_type="dataset")
-        found = [each for each in tree if isinstance(each, library.hf_api.RepoFile) and each.path.endswith(".parquet")]
+        with _bounded(library, address):
+            found = [each for each in tree if isinstance(each, kind) and each.path.endswith(".parquet")]
     except library.errors.HTTPError as error:
         raise DownloadError(f"cannot list {address}: {_failure(library, error).what}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -173,12 +191,30 @@ def _list_repository(address: str) -> Dataset:
     files: dict[str, list[RemoteFile]] = {"train": [], "val": [], "test": []}
     for each in sorted(found, key=lambda each: each.path):
         sha256 = each.lfs.sha256 if each.lfs is not None and _SHA256.fullmatch(each.lfs.sha256) else None
-        file = RemoteFile(local_name(each.path), f"{base}/{quote(each.path)}", each.size, sha256)
+        url = f"{base}/{quote(each.path, errors='surrogatepass')}"
+        file = RemoteFile(local_name(each.path), url, each.size, sha256)
         files[named_split(Found(each.path, each.path)) or "train"].append(file)
     if not files["train"]:
         raise DownloadError(f"{address} has {quantity(len(found), 'parquet file')}, and none to train on")
     name = local_name("/".join(filter(None, (repository, folder)))) + (f"@{revision}" if match[2] else "")
     return Dataset(name, tuple(files["train"]), tuple(files["val"]), tuple(file.name for file in files["test"]))
+
+
+@contextlib.contextmanager
+def _bounded(library: Any, address: str) -> Iterator[None]:
+    """Within it, this thread makes so many requests by the hub's package and no more: a list may have no end."""
+    session, thread, counter = library.get_session(), threading.get_ident(), itertools.count(1)
+    before = session.event_hooks
+
+    def check(_: Any) -> None:
+        if threading.get_ident() == thread and next(counter) > _MOST_PAGES:
+            raise DownloadError(f"cannot list {address}: after {_MOST_PAGES:,} pages its list has not ended")
+
+    session.event_hooks = {**before, "request": [*before["request"], check]}
+    try:
+        yield
+    finally:
+        session.event_hooks = before
 
 
 def look_up(file: RemoteFile) -> RemoteFile:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, replace
@@ -99,6 +100,7 @@ class _Transfer:
         elif result.range[0] != partial.size or version.contradicts(partial.version):
             raise self._start_again("the server sent another part than it was asked for")
         size = version.size or 0
+        partial.check_room(size)
         self._report(partial.size, size)
         since, before = time.monotonic(), partial.size
         async for chunk in result.stream(min_chunk_size=1):
@@ -206,6 +208,13 @@ class _Partial:
         if version.is_certain and self._resumable:
             with writing(self._note):
                 self._note.write_bytes(json.dumps(asdict(version)).encode())
+
+    def check_room(self, size: int) -> None:
+        """Raise a DownloadError if the disk cannot hold so many bytes in all, before it is full of them."""
+        with writing(self._temporary):
+            free = shutil.disk_usage(self._temporary.parent).free
+        if size - self.size > free:
+            raise DownloadError(f"{self._path}: the server announces {size:,} bytes, and {free:,} are free on the disk")
 
     def append(self, chunk: "bytes | memoryview") -> None:
         with writing(self._temporary):

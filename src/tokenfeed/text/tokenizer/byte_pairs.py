@@ -16,6 +16,15 @@ __all__ = ["BYTE_CHARACTERS", "NotBytePairsError", "read_byte_pairs"]
 
 # The default pattern of the ByteLevel pre-tokenizer.
 _BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_SEQUENCES = {
+    (
+        r"\p{N}{1,3}",
+        r"[一-龥぀-ゟ゠-ヿ]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"""
+        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ): PATTERNS["deepseek"]
+}
+"""Patterns that split one after the other, and the one that does the same."""
 _IN_CONTEXT = ("(?=", "(?!", "(?<", "(?>", "++", "*+", "?+", "}+", "^", "$", r"\b", r"\B", r"\A", r"\z", r"\Z", r"\G")
 
 
@@ -64,24 +73,26 @@ def read_byte_pairs(
 
 
 def _pattern(pre_tokenizer: Any) -> str:
-    """The regular expression of `ByteLevel`, or of `Sequence([Split(…), ByteLevel(use_regex=False)])`."""
+    """The regular expression of `ByteLevel`, or of `Sequence([Split(…), …, ByteLevel(use_regex=False)])`."""
     described = pre_tokenizer if isinstance(pre_tokenizer, dict) else {}
     steps = described.get("pretokenizers", []) if described.get("type") == "Sequence" else [described]
     kinds = [step.get("type") for step in steps]
-    if kinds in (["ByteLevel"], ["Split", "ByteLevel"]):
+    if kinds and kinds[-1] == "ByteLevel" and set(kinds[:-1]) <= {"Split"}:
         byte_level = steps[-1]
         if byte_level.get("add_prefix_space", True):
             raise NotBytePairsError("it puts a space before every text (add_prefix_space)")
         uses_regex = byte_level.get("use_regex", True)
         if len(steps) == 1 and uses_regex:
             return _BYTE_LEVEL
-        if len(steps) == 2 and not uses_regex:
-            split = steps[0]
-            regex = split.get("pattern", {}).get("Regex")
-            if isinstance(regex, str) and split.get("behavior") == "Isolated" and not split.get("invert"):
-                if regex not in PATTERNS.values() and not _matches_everything(regex):
-                    raise NotBytePairsError(f"its pattern may leave out characters: {regex!r}")
-                return regex
+        splits = [split.get("pattern", {}).get("Regex") for split in steps[:-1]]
+        is_isolating = all(one.get("behavior") == "Isolated" and not one.get("invert") for one in steps[:-1])
+        if not uses_regex and is_isolating and all(isinstance(regex, str) for regex in splits):
+            if tuple(splits) in _SEQUENCES:
+                return _SEQUENCES[tuple(splits)]
+            if len(splits) == 1:
+                if splits[0] not in PATTERNS.values() and not _matches_everything(splits[0]):
+                    raise NotBytePairsError(f"its pattern may leave out characters: {splits[0]!r}")
+                return str(splits[0])
     raise NotBytePairsError(
         f"it splits text by {kinds}, expected ByteLevel, or one isolating regular expression and ByteLevel"
     )

@@ -24,7 +24,16 @@ from tokenfeed.text.tokenizer.automata import Automaton, compile_pattern
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 from tokenfeed.types import Array, Ints
 
-__all__ = ["ENGINES", "Encoded", "TokenIds", "TokenizerEngine", "available_cores", "choose_engine", "make_engine"]
+__all__ = [
+    "ENGINES",
+    "Encoded",
+    "TokenIds",
+    "TokenizerEngine",
+    "available_cores",
+    "choose_engine",
+    "join",
+    "make_engine",
+]
 
 ENGINES = ("tokenfeed", "tiktoken")
 
@@ -86,7 +95,7 @@ class TokenizerEngine(ABC):
         done = dict(
             zip(order, self._in_threads(lambda number: self._encode_one(texts[number]), order, threads), strict=True)
         )
-        return _join([done[number] for number in range(len(texts))])
+        return join([done[number] for number in range(len(texts))])
 
     def _in_threads(self, work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
         """The results of all items, in their order, on so many threads, the caller's included."""
@@ -212,10 +221,13 @@ def _make_tables(vocabulary: Vocabulary, automaton: Automaton) -> dict[str, Arra
         "tokens": np.fromiter((vocabulary.ranks[token] for token in tokens), np.int32, len(tokens)),
     }
     fill_ranks(arrays["token_bytes"], starts, ranks)
-    addresses = _addresses(arrays)
-    pairs = np.zeros(_power_of_two(2 * fill_pairs(addresses, len(tokens), np.zeros(1, np.uint64)) + 2), np.uint64)
-    fill_pairs(addresses, len(tokens), pairs)
-    return {**arrays, "pairs": pairs, "last_pair": len(pairs) - 1}
+    nothing = np.zeros(1, np.uint64)
+    pairs = np.zeros(_power_of_two(2 * fill_pairs(_addresses(arrays), len(tokens), nothing, nothing) + 2), np.uint64)
+    bits = np.zeros(len(pairs) // 16 + 1, np.uint64)
+    arrays |= {"pairs": pairs, "last_pair": len(pairs) - 1, "filter": bits}
+    arrays["filter_shift"] = 65 - (4 * len(pairs)).bit_length()
+    fill_pairs(_addresses(arrays), len(tokens), pairs, bits)
+    return arrays
 
 
 def _addresses(arrays: dict[str, Array | int]) -> Array:
@@ -228,7 +240,8 @@ def _power_of_two(least: int) -> int:
     return 1 << max(least - 1, 0).bit_length()
 
 
-def _join(parts: Sequence[TokenIds]) -> Encoded:
+def join(parts: Sequence[TokenIds]) -> Encoded:
+    """The tokens of each text as tokens of all."""
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
     return np.concatenate((np.empty(0, np.uint32), *parts)), offsets

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, DependencyError, FormatError
-from tokenfeed.text.tokenizer.byte_pairs import BYTE_CHARACTERS
+from tokenfeed.text.tokenizer.byte_pairs import BYTE_CHARACTERS, NotBytePairsError, read_byte_pairs
+from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["GeneralVocabulary", "open_model", "read_definition", "read_model", "vocab_of"]
 
@@ -43,6 +44,8 @@ class GeneralVocabulary:
     """Id of the token that stands for text the vocabulary cannot express."""
     adds_space: bool
     """Whether a space is put before every text, so that a word has the same tokens at its start."""
+    plain: Vocabulary | None = None
+    """Ranks that give a text the same tokens, if no added token occurs in it and NFC would not change it."""
     bos: str | None = None
     eos: str | None = None
 
@@ -102,7 +105,20 @@ def read_definition(
         special_tokens = {**special_tokens, next(text for text, number in ids.items() if number == unknown): unknown}
     data = json.dumps(definition, sort_keys=True).encode()
     adds_space = any(map(_adds_space, _steps(fields.get("normalizer"), fields.get("pre_tokenizer"))))
-    return GeneralVocabulary("tokenizers", data, tokens, special_tokens, unknown, adds_space, bos, eos)
+    plain = _read_plain(definition, special_tokens)
+    return GeneralVocabulary("tokenizers", data, tokens, special_tokens, unknown, adds_space, plain, bos, eos)
+
+
+def _read_plain(definition: Mapping[str, Any], special_tokens: Mapping[str, int]) -> Vocabulary | None:
+    """Byte pairs behind NFC and added tokens, as in Qwen and GPT-NeoX: most texts need neither."""
+    if definition["normalizer"] not in (None, {"type": "NFC"}):
+        return None
+    special = [token for token in definition["added_tokens"] if token["content"] in special_tokens]
+    try:
+        fields = {**definition, "normalizer": None, "added_tokens": special}
+        return read_byte_pairs(fields, special_tokens, None, None)
+    except (NotBytePairsError, ArgumentError):
+        return None
 
 
 def vocab_of(model: Mapping[str, Any]) -> dict[str, int]:
@@ -232,4 +248,4 @@ def read_model(data: bytes, added: Mapping[str, int]) -> GeneralVocabulary:
         raise FormatError("it puts the space after words (treat_whitespace_as_suffix), which is not supported")
     adds_space = len(first) > 0 and first[0].startswith(_SPACE)
     bos, eos = (model.id_to_piece(number) if number >= 0 else None for number in (model.bos_id(), model.eos_id()))
-    return GeneralVocabulary("sentencepiece", data, tokens, special, unknown, adds_space, bos, eos)
+    return GeneralVocabulary("sentencepiece", data, tokens, special, unknown, adds_space, bos=bos, eos=eos)

@@ -59,8 +59,8 @@ class Tokenizer:
             """Name of the engine: one of `ENGINES`, or the library of a tokenizer that is no plain byte-level BPE."""
             self._engine = make_engine(vocabulary, self.engine_name)
         else:
-            self._engine = make_general_engine(vocabulary, engine)
-            self.engine_name = vocabulary.library
+            general = self._engine = make_general_engine(vocabulary, engine)
+            self.engine_name = general.name
         self.vocab_size = vocabulary.size
         """The largest id plus one."""
         self.dtype: np.dtype[Any] = np.dtype(np.uint16 if self.vocab_size <= 65_536 else np.uint32)

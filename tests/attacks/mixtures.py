@@ -1,0 +1,138 @@
+"""Mixtures: weights and stages that no one means, plan files with crafted schedules, kernels on crafted tables."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tokenfeed
+from fuzz.guarded import guarded
+from fuzz.harness import Case
+from fuzz.mutator import INTEGERS, mutate_json
+from fuzz.store_targets import LENGTH, check, write_store
+from tokenfeed.kernels import mixture as kernels
+
+Attempt = Callable[[Case], None]
+WEIGHTS: list[Any] = [
+    *(0, 0.0, -0.0, 1, 0.5, 1e-308, 5e-324, 1e308, 1.7e308, math.inf, -math.inf, math.nan, -1, 1e-20, 2**63, 10**400),
+    *(True, None, "1", [1], 1 / 3, 0.1, 0.7, 1e6, 123456789, np.float32(0.1), np.int64(3)),
+]
+
+
+def weights(folder: Path) -> Attempt:
+    """Any weights of up to 60 sources in up to 5 stages: refused, or every source is within one of its share."""
+    write_store(folder / "store")
+    view = tokenfeed.open(folder / "store").windows(LENGTH)
+
+    def attempt(case: Case) -> None:
+        rng = case.rng
+        names = [f"s{number}" for number in range(rng.choice((1, 2, 3, 9, 60)))]
+        harmless = rng.random() < 0.5
+
+        def draw() -> Any:
+            return rng.uniform(0.001, 9) if harmless else rng.choice(WEIGHTS)
+
+        case.note("names", len(names))
+        if rng.random() < 0.5:
+            mixture = tokenfeed.mix({name: (view, draw()) for name in names}, by=rng.choice(("samples", "tokens")))
+        else:
+            stages = [
+                tokenfeed.Stage(
+                    {name: draw() for name in rng.sample(names, rng.randint(1, len(names)))},
+                    samples=rng.choice((1, 7, 1000, *(() if harmless else INTEGERS)))
+                    if number
+                    else rng.choice((1, 50)),
+                )
+                for number in range(rng.choice((1, 4)))
+            ]
+            last = tokenfeed.Stage({name: draw() for name in names})
+            mixture = tokenfeed.mix(dict.fromkeys(names, view), stages=[*stages, last])
+        plan = tokenfeed.Plan.of(mixture, seed=1)
+        samples = np.unique(rng.choices((*range(200), 1000, 10**6, 10**12, 2**40, 2**61), k=60))
+        samples = samples[samples < (plan.end or 2**62)]
+        for trace in plan.trace(samples):
+            check(0 <= trace.index < len(view), "index")
+            check(trace.sample in plan.find(trace.index, source=trace.source, epochs=[trace.epoch]), "inverse")
+        for prefix in (1, 10, 1000, 10**6):
+            for entry in mixture.budget(prefix):
+                check(abs(entry.samples - entry.target) <= 2, entry, prefix)
+
+    return attempt
+
+
+def plan_files(folder: Path) -> Attempt:
+    """What `Plan.save` wrote of mixtures, damaged: numbers and names of any size."""
+    write_store(folder / "store")
+    view = tokenfeed.open(folder / "store").windows(LENGTH)
+    mixture = tokenfeed.mix({"a": (view, 0.7), "b": (view, 0.3)})
+    staged = tokenfeed.mix(
+        {"a": view, "b": view, "c": view},
+        stages=[
+            tokenfeed.Stage({"a": 1, "b": 1}, samples=100),
+            tokenfeed.Stage({"c": 3, "b": 1}, samples=50, ramp=True),
+            tokenfeed.Stage({"a": 0.2, "c": 0.8}),
+        ],
+    )
+    plans = [tokenfeed.Plan.of(each, seed=3).to_json() for each in (mixture, staged)]
+
+    def vast(case: Case, value: Any) -> Any:
+        """Sources that add up to more than 64 bits."""
+        copy = json.loads(json.dumps(value))
+        for source in copy["sources"]:
+            source["samples"] = case.rng.choice((2**60, 2**61, 2**62 - 1, 2**62, 2**63 - 1))
+        return copy
+
+    def attempt(case: Case) -> None:
+        path = folder / "plan.json"
+        value = case.rng.choice(plans)
+        changed = json.dumps(vast(case, value)).encode() if case.number % 5 == 0 else mutate_json(case.rng, value)
+        case.write(path, changed)
+        plan = tokenfeed.Plan.load(path)
+        str(plan), hash(plan)
+        for trace in plan.trace([0, 1, 99, 100, 149, 10**6]):
+            source = next(each for each in plan.sources if each.name == trace.source)
+            check(0 <= trace.index < source.num_samples, "index", trace)
+            found = plan.find(trace.index, source=trace.source, epochs=[trace.epoch])
+            check(trace.sample in found, "inverse", trace, found)
+
+    return attempt
+
+
+def tables(folder: Path) -> Attempt:
+    """The kernels on crafted counts, rates and phases, with memory that ends at a page: refused, or a fair table."""
+
+    def attempt(case: Case) -> None:
+        rng = case.rng
+        size = rng.choice((1, 2, 3, 40, 1000))
+        rates = np.array([rng.choice((1, 2, 7, 1000, rng.choice((0, -1, 2**20, 2**31, 2**62)))) for _ in range(size)])
+        if rng.random() < 0.7:
+            rates = np.clip(rates, 1, max(1, 2**20 // size))
+        counts = rates.copy()
+        if rng.random() < 0.3:
+            counts[rng.randrange(size)] = rng.choice((0, 1, -1, 2**40))
+        phases = np.zeros(size, np.int64)
+        if rng.random() < 0.3:
+            phases[:] = [rng.choice((0, 1, 2**19, -(2**19), 2**20, 2**30, -(2**63))) for _ in range(size)]
+        places = max(0, min(int(counts.clip(0, 2**21).sum()), 2**16))
+        places = rng.choice((places, places, places, 0, places + 1))
+        case.note("sizes", (rates.tolist()[:40], counts.tolist()[:40], phases.tolist()[:40], places))
+        table = guarded(bytes(4 * places)).view(np.int32)
+        told = [guarded(each.astype(np.int64).tobytes()).view(np.int64) for each in (counts, rates, phases)]
+        try:
+            kernels.build_table(*told, table)
+        except ValueError:
+            return  # what kernels refuse; `Schedule` never asks them for it
+        check(table.size == 0 or (table.min() >= 0 and table.max() < size), "a source that is none")
+        drawn = np.bincount(table, minlength=size)
+        check((drawn <= np.maximum(counts, 0)).all(), "more than are due")
+        if places == counts.sum():
+            check((drawn == counts).all(), "not as often as is due")
+        if not phases.any() and (counts == rates).all():
+            prefix = rng.randrange(places + 1)
+            due = rates * (prefix / rates.sum())
+            check((np.abs(np.bincount(table[:prefix], minlength=size) - due) <= 1 + 1e-6).all(), "further than one")
+
+    return attempt

@@ -1,0 +1,105 @@
+"""Runs as sets: what a run has seen and what it has not are a partition of the view, over any history of a run."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tokenfeed
+from tokenfeed.plan.permutation import Locality
+from tokenfeed.runs.sets import select
+
+
+@pytest.fixture(scope="module")
+def views(tmp_path_factory):
+    """Two stores of documents, and a later version of the first."""
+    found = {}
+    for name, sizes in (("a", [5, 1, 9, 30, 2, 2, 17]), ("b", [3, 3, 3, 8])):
+        path = tmp_path_factory.mktemp(name)
+        options = {"columns": {"tokens": "uint16"}, "spans": {"documents": None}, "sync": False}
+        with tokenfeed.Writer(path, **options) as writer:
+            for number, size in enumerate(sizes):
+                writer.append({"tokens": np.arange(size) + 100 * number})
+        found[name] = tokenfeed.open(path)
+    with tokenfeed.Writer(found["a"].paths[0], mode="append", **options) as writer:
+        writer.append({"tokens": np.arange(11) + 1000})
+    found["later"] = tokenfeed.open(found["a"].paths[0])
+    return found
+
+
+def delivered(plan, num_delivered, source):
+    return {trace.index for trace in plan.trace(range(num_delivered)) if trace.source == source}
+
+
+def indices_of(view, base):
+    """Samples of the base that a subset holds, told by the tokens in them."""
+    known = {base[number].tokens.tobytes(): number for number in range(len(base))}
+    assert len(known) == len(base)
+    return [known[view[number].tokens.tobytes()] for number in range(len(view))]
+
+
+kinds = st.sampled_from(
+    [lambda store: store.windows(3), lambda store: store.windows(2, group=4), lambda store: store.documents()]
+)
+
+
+@given(
+    kind=kinds,
+    seed=st.integers(0, 9),
+    shuffle=st.sampled_from([True, False, Locality(block=2, tile=2)]),
+    num_delivered=st.integers(0, 70),
+    mixed=st.booleans(),
+    changes=st.lists(
+        st.tuples(st.integers(0, 40), st.sampled_from(["samples", "document", "weights", "grown"]), st.integers(1, 6)),
+        max_size=3,
+    ),
+)
+def test_seen_and_unseen_are_what_the_plan_delivers(views, kind, seed, shuffle, num_delivered, mixed, changes):
+    view, other, later = kind(views["a"]), kind(views["b"]), kind(views["later"])
+    weights = {"a": (view, 3.0), "b": (other, 1.0)} if mixed else {"a": (view, 1.0)}
+    plan = tokenfeed.Plan.of(tokenfeed.mix(weights), seed=seed, shuffle=shuffle)
+    is_grown = False
+    for at, change, number in sorted(changes):
+        if change == "samples":
+            plan = plan.amend(at, skip=tokenfeed.Skip(samples=(at, at + number)))
+        elif change == "document":
+            plan = plan.amend(at, skip=tokenfeed.Skip(documents=[number], source="a"))
+        elif change == "weights":
+            plan = plan.amend(at, weights={"a": 1.0, **({"b": float(number)} if mixed else {})})
+        elif not is_grown:
+            plan, is_grown = plan.amend(at, grown={"a": later}), True
+    expected = delivered(plan, num_delivered, "a")
+    seen, unseen = (select(view, plan, num_delivered, "a", seen=each) for each in (True, False))
+    known = set(range(len(view)))
+    assert sorted(indices_of(seen, view)) == sorted(expected & known)
+    assert sorted(indices_of(unseen, view)) == sorted(known - expected)
+    if mixed:
+        rest = select(other, plan, num_delivered, "b", seen=False)
+        assert set(indices_of(rest, other)) == set(range(len(other))) - delivered(plan, num_delivered, "b")
+    grown = select(later, plan, num_delivered, "a", seen=False)
+    assert sorted(indices_of(grown, later)) == sorted(set(range(len(later))) - expected)
+    if not is_grown:
+        assert grown.grew_from(unseen) == len(later) - len(view)
+        assert indices_of(grown, later)[: len(unseen)] == indices_of(unseen, view)
+    again = views["a"].view(type(unseen.spec).from_json(unseen.spec.to_json()))
+    np.testing.assert_array_equal(again[:].tokens, unseen[:].tokens)
+
+
+def test_a_run_that_goes_on_over_the_rest(views):
+    """A run, and then one over what it has not seen, on other ranks and in a mixture: every sample once."""
+    view, other = views["a"].windows(3), views["b"].windows(3)
+    plan = tokenfeed.Plan.of(view, seed=5)
+    rest = select(view, plan, 9, None, seen=False)
+    taken = [view[trace.index].tokens.tolist() for trace in plan.trace(range(9))]
+    loaders = [tokenfeed.Loader(rest, 2, rank=rank, world_size=3, epochs=1) for rank in range(3)]
+    taken += [row.tolist() for loader in loaders for batch in loader for row in batch.tokens]
+    assert sorted(taken) == sorted(view[:].tokens.tolist())
+    mixture = tokenfeed.mix({"rest": (rest, 1.0), "new": (other, 1.0)})
+    batch = next(tokenfeed.Loader(mixture, 2 * len(rest)))
+    rows = batch.tokens[batch.sources == 0].tolist()
+    assert sorted(rows) == sorted(rest[:].tokens.tolist())
+
+
+def test_a_set_takes_no_memory_where_nothing_was_skipped(views):
+    spec = select(views["a"].windows(3), tokenfeed.Plan.of(views["a"].windows(3)), 9, None, seen=False).spec
+    assert len(str(spec.to_json())) < 700
