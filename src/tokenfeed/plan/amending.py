@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, PlanMismatchError
+from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Limits, Mixture
 from tokenfeed.plan.rounding import some
@@ -157,7 +157,9 @@ class Drafter:
                     raise ArgumentError(
                         f"grown is {given!r}; expected the view of the store as it is now, or the store"
                     )
-                _check_growth(old, view, told)
+                view.grew_from(old)
+                if old.tokenizer != view.tokenizer:
+                    raise ArgumentError(f"{told} was made with tokenizer {old.tokenizer}, now with {view.tokenizer}")
                 source = PlanSource(key, len(view), view.identity, view.spec.sample)
                 self.sources = replace(self.sources, views={**self.sources.views, key: view})
             if source.spec != before.spec:
@@ -258,19 +260,3 @@ def with_spec(view: View, spec: ViewSpec) -> View:
     if not isinstance(spec, WindowsSpec) or not isinstance(view, Windows):
         return view
     return Windows(view.data, replace(view.spec, length=spec.length, group=spec.group))
-
-
-def _check_growth(old: View, new: View, told: str) -> None:
-    shards, others = ([shard.identity for shard in view.data.shards] for view in (old, new))
-    if others[: len(shards)] == shards:
-        if old.tokenizer != new.tokenizer:
-            raise ArgumentError(
-                f"{told} was made with tokenizer {old.tokenizer}; what it grew by, with {new.tokenizer}"
-            )
-        return
-    missing = [each.name for each in old.data.shards if each.identity not in others]
-    what = f"shard {missing[0]} was removed or changed" if missing else "the shards come in another order"
-    raise PlanMismatchError(
-        f"{told} has not only grown: {what}. A run goes on only over data that is still there: restore it, or add the "
-        "new shards as a source of their own"
-    )
