@@ -12,11 +12,12 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, and each 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
 
-setup: $(READY)  ## make .venv with the pinned versions
+setup: $(READY)  ## make .venv with the pinned versions; HASHES=1 compares checksums (Python 3.11, x86-64 Linux)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(if $(HASHES),$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement constraints-hashes.txt)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

@@ -70,7 +70,7 @@ def npy(values: np.ndarray) -> bytes:
 def reseal(store: Path, shard: str, counts: dict[str, int] | None = None, items: int | None = None) -> None:
     """Make every checksum and count of a shard agree with its files, as a liar would. `counts` are those of spans."""
     manifest = Manifest.from_json((store / MANIFEST).read_bytes(), MANIFEST)
-    record = ShardRecord.from_json((store / shard / SHARD).read_bytes(), SHARD, manifest.spans)
+    record = ShardRecord.from_json((store / shard / SHARD).read_bytes(), SHARD, manifest.spans, manifest.columns)
     files, sums = {}, []
     for name in sorted(record.files.keys() - {SHARD_SUMS}):
         data = (store / shard / name).read_bytes()

@@ -16,9 +16,10 @@ from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.subset import join_views
 
 
-def chosen(view, *, seen, skips=()):
+def chosen(view, *, seen, skip=None):
     """A third of a view, or the rest of it."""
-    return select(view, Plan.of(view, seed=3, skips=skips), len(view) // 3, None, seen=seen)
+    plan = Plan.of(view, seed=3)
+    return select(view, plan if skip is None else plan.amend(5, skip=skip), len(view) // 3, None, seen=seen)
 
 
 MAKE = {
@@ -33,7 +34,7 @@ MAKE = {
     "seen documents": lambda store: chosen(store.documents(columns=["frame"]), seen=True),
     "unseen packed": lambda store: chosen(store.packed(30), seen=False),
     "unseen windows in groups": lambda store: chosen(store.windows(4, group=12, dtype="int32"), seen=False),
-    "unseen windows with skips": lambda store: chosen(store.windows(7), seen=False, skips=[Skip(documents=[3, 40])]),
+    "unseen windows with skips": lambda store: chosen(store.windows(7), seen=False, skip=Skip(documents=[3, 40])),
     "unseen of unseen": lambda store: chosen(chosen(store.documents(), seen=False), seen=False),
     "joined windows": lambda store: store.windows(7).join([store.windows(7), store.windows(7)]),
     "joined documents": lambda store: store.documents().join([store.documents()]),

@@ -1,6 +1,7 @@
 """docs/format.md is enough: what it alone led a stranger to read and to write is what tokenfeed writes and reads."""
 
 import json
+import shutil
 
 import msgpack
 import numpy as np
@@ -131,6 +132,9 @@ def test_the_stranger_notices_a_changed_byte_in_any_file(plain, tmp_path):
 
 def test_the_stranger_notices_a_part_that_changed(plain, store_path, tmp_path):
     tokenfeed.combine([store_path], tmp_path / "all")
+    plain.write(store_path, name="more")
+    assert stranger.Store(tmp_path / "all").identity == tokenfeed.open(tmp_path / "all").identity  # as it was
+    shutil.rmtree(store_path)
     plain.write(store_path, name="more")
     with pytest.raises(ValueError, match="identity"):
         stranger.Store(tmp_path / "all")

@@ -202,6 +202,7 @@ def test_two_runs_at_once(text, tmp_path, monkeypatch):
     assert not (tmp_path / "store" / ".prepare" / "lock").exists()
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_where_there_are_no_locks(text, tmp_path):
     """As on some network file systems: one of them may fail, and the store is complete, or is said not to be."""
     code = CODE.replace(

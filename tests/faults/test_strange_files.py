@@ -89,7 +89,7 @@ def claim(path, items, spans, starts, anchors):
     with tokenfeed.Writer(path, columns={"tokens": "uint8"}, spans={"documents": None}, name="part") as writer:
         writer.append({"tokens": [1]})
     shard, manifest = path / "part-00000", Manifest.from_json((path / "manifest.json").read_bytes(), "manifest")
-    record = ShardRecord.from_json((shard / "shard.json").read_bytes(), "shard", manifest.spans)
+    record = ShardRecord.from_json((shard / "shard.json").read_bytes(), "shard", manifest.spans, manifest.columns)
     sizes = {}
     for name, dtype, count, last in (
         ("tokens.npy", "|u1", items, []),

@@ -25,7 +25,7 @@ WRITING_FAULTS = [
     "EIO",
     "ENOSPC",
     "SHORT",
-    *pick([], ["EDQUOT", "EMFILE", "ENFILE", "ESTALE", "EINTR", "SLOW"]),
+    *pick([], ["EDQUOT", "EMFILE", "ENFILE", "ESTALE", "ENOLCK", "EINTR", "SLOW"]),
 ]
 READING = {
     "views": {"windows": 307, "windows_reopened": 521, "documents": 211, "packed": 277},

@@ -33,6 +33,7 @@ KINDS: dict[str, Sequence[str]] = {
     "EMFILE": OPENS,
     "ENFILE": OPENS,
     "ESTALE": ("stat", "open", *READS, *WRITES, "opendir", "readdir", "rename"),
+    "ENOLCK": ("flock",),
     "EINTR": (*READS, *WRITES, "open", "fsync"),
     "SHORT": (*READS, *WRITES),
     "SLOW": ("fsync", "rename"),

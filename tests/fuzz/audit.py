@@ -1,8 +1,9 @@
 """Looks at what tokenfeed is made of and depends on; asks nobody: `make audit`.
 
 Every dependency is pinned, installed as pinned, and of a licence that goes with Apache-2.0; nothing is imported that is
-not declared; no stray file would be in the wheel. Where `pip-audit` is installed and its database can be reached, known
-vulnerabilities are looked up as well; where not, that is said, and is no failure.
+not declared; no stray file would be in the wheel; ranges begin after versions with known holes; every pin has a
+checksum. Where `pip-audit` is installed and its database can be reached, known vulnerabilities are looked up as well;
+where not, that is said, and is no failure.
 """
 
 import ast
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "tokenfeed"
@@ -26,12 +28,20 @@ LICENCES = re.compile(
     r"\b(MIT|0?BSD|Apache|ISC|Zlib|CC0|PSF|Python Software Foundation|Unlicense|BSL|Boost|MPL|Mozilla Public License)\b"
 )
 COPYLEFT = re.compile(r"\b(A?GPL|General Public License)", re.IGNORECASE)
-BROUGHT_ALONG = {"llvmlite": "numba"}
+BROUGHT_ALONG = {"llvmlite": "numba", "regex": "tiktoken"}
 """Imported, and declared by what needs a certain version of it."""
-THE_USERS_OWN = {"torchdata"}
-"""Imported when somebody asks for that adapter, who has it then; development declares it."""
+THE_USERS_OWN = {"torchdata", "transformers", "trl", "datasets"}
+"""Imported when somebody asks for that adapter, who has it then; development declares what tests need."""
 IN_A_WHEEL = {".py", ".js", ".css", ".html", ".svg", ".typed", ".ico", ".png", ".npy"}
 SECONDS = 8
+FLOORS = {
+    "pyarrow": ("23.0.1", "CVE-2023-47248, code in IPC and Parquet files; CVE-2026-25087, IPC files"),
+    "orjson": ("3.11.6", "CVE-2024-27454 and CVE-2025-67221, JSON nested without end"),
+    "torch": ("2.6", "CVE-2025-32434, code in checkpoints"),
+    "ray": ("2.54.1", "CVE-2025-62593, code by DNS rebinding"),
+}
+"""Least versions without known holes, which pyproject.toml must ask for; what else is known pip-audit tells."""
+WITHOUT_HASH = {"torch"}
 
 
 def pins() -> dict[str, str]:
@@ -79,6 +89,33 @@ def check_pins(names: set[str]) -> Iterator[str]:
             yield f"{name} {version} is installed, needed, and not pinned in constraints.txt"
         elif pinned[name].partition("+")[0] != version:
             yield f"{name} is pinned to {pinned[name]}, and {version} is installed"
+
+
+def check_floors() -> Iterator[str]:
+    """Ranges of pyproject.toml begin after the versions with known holes."""
+    optional = PROJECT["optional-dependencies"]
+    listed = [*PROJECT["dependencies"], *(each for name, group in optional.items() if name != "dev" for each in group)]
+    asked = {canonicalize_name(Requirement(each).name): Requirement(each).specifier for each in listed}
+    for name, (floor, why) in FLOORS.items():
+        least = [Version(each.version) for each in asked[name] if each.operator in (">=", "==", "~=")]
+        if not least or max(least) < Version(floor):
+            yield f"pyproject.toml asks for {name}{asked[name]}; versions below {floor} have {why}"
+
+
+def check_hashes() -> Iterator[str]:
+    """constraints-hashes.txt has the versions of constraints.txt, each with a checksum."""
+    lines = [line for line in (ROOT / "constraints-hashes.txt").read_text().splitlines() if not line.startswith("#")]
+    hashed = {}
+    for line in lines:
+        match = re.fullmatch(r"([\w.-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)", line)
+        if match is None:
+            yield f"constraints-hashes.txt: {line!r} is not NAME==VERSION --hash=sha256:…"
+        else:
+            hashed[canonicalize_name(match[1])] = match[2]
+    for name, version in pins().items():
+        if name not in WITHOUT_HASH and hashed.get(name) != version:
+            found = hashed.get(name)
+            yield f"{name} is pinned to {version}; constraints-hashes.txt has {found}: run tests/fuzz/hashes.py"
 
 
 def licence_of(found: metadata.Distribution) -> str:
@@ -172,6 +209,8 @@ def main() -> int:
         "imports": check_imports(shipped),
         "wheel": check_wheel(),
         "pip check": check_installed(),
+        "floors": check_floors(),
+        "hashes": check_hashes(),
     }
     failed = False
     for name, problems in checks.items():

@@ -32,5 +32,6 @@ TARGETS: Mapping[str, Target] = {
     "jsonl-compressed": text_targets.jsonl_compressed,
     "tokenizer": text_targets.tokenizer,
     "hugging-face": text_targets.hugging_face,
+    "any-tokenizer": text_targets.any_tokenizer,
     "rank-file": text_targets.rank_file,
 }

@@ -153,13 +153,13 @@ def _use(tokenizer: Tokenizer) -> None:
     text = "the inner théâtre, 12345 times\n 😀 <|bos|>"
     ids = tokenizer.encode(text)
     decoded = tokenizer.decode(ids)
-    check(decoded == text or tokenizer._vocabulary.pattern != PATTERN, decoded)
+    check(decoded == text or tokenizer.pattern != PATTERN, decoded)
     tokenizer.token_bytes, tokenizer.digest, str(tokenizer)
 
 
 def tokenizer(folder: Path) -> Attempt:
     """Our own form."""
-    path = byte_tokenizer().save(folder / "tokenizer.json") or folder / "tokenizer.json"
+    path = byte_tokenizer().save(folder / "tokenizer.json", overwrite=True) or folder / "tokenizer.json"
     fields = json.loads(Path(path).read_bytes())
 
     def attempt(case: Case) -> None:
@@ -174,7 +174,7 @@ def hugging_face(folder: Path) -> Attempt:
     from tokenfeed.text.tokenizer.byte_pairs import BYTE_CHARACTERS
 
     characters = BYTE_CHARACTERS
-    pairs = [("t", "h"), ("th", "e"), ("i", "n"), ("e", "r"), ("Ġ", "t"), ("Ġt", "he")]
+    pairs = [("t", "h"), ("th", "e"), ("i", "n"), ("e", "r"), ("Ġ", "t"), ("Ġ", "the")]
     vocabulary = {character: byte for byte, character in enumerate(characters)}
     vocabulary |= {left + right: 256 + rank for rank, (left, right) in enumerate(pairs)}
     split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
@@ -189,9 +189,55 @@ def hugging_face(folder: Path) -> Attempt:
 
     def attempt(case: Case) -> None:
         case.write(folder / "tokenizer.json", mutate_json(case.rng, fields))
-        _use(Tokenizer.load(folder / "tokenizer.json", engine="tiktoken"))
+        _use(Tokenizer.load(folder / "tokenizer.json"))
 
     return attempt
+
+
+def any_tokenizer(folder: Path) -> Attempt:
+    """Tokenizers of every kind, which their own library runs, and tekken files."""
+    kinds = [_unigram(), _word_pieces(), _tekken()]
+
+    def attempt(case: Case) -> None:
+        case.write(folder / "tokenizer.json", mutate_json(case.rng, case.rng.choice(kinds)))
+        _use(Tokenizer.load(folder / "tokenizer.json"))
+
+    return attempt
+
+
+def _unigram() -> dict[str, Any]:
+    words = ["<unk>", "<|bos|>", *"▁thein, 12345ré\nms", "▁the", "in", "er"]
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": number, "content": words[number], "single_word": False, "lstrip": False, "rstrip": False}
+            | {"normalized": False, "special": True}
+            for number in range(2)
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}]},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+        "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": [[word, -1.5] for word in dict.fromkeys(words)]},
+    }
+
+
+def _word_pieces() -> dict[str, Any]:
+    words = ["[UNK]", "the", "in", "##er", "##n", "12", "##3", "t", "##h"]
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {**model, "max_input_chars_per_word": 100, "vocab": {word: n for n, word in enumerate(words)}},
+    }
+
+
+def _tekken() -> dict[str, Any]:
+    ranks = _vocabulary().ranks
+    config = {"pattern": PATTERN, "default_vocab_size": len(ranks) + 20, "default_num_special_tokens": 20}
+    vocab = [{"rank": rank, "token_bytes": base64.b64encode(token).decode()} for token, rank in ranks.items()]
+    return {"config": config, "vocab": vocab, "special_tokens": None}
 
 
 def rank_file(folder: Path) -> Attempt:

@@ -49,7 +49,7 @@ def build(folder: Path) -> dict[str, Any]:
     write_store(folder / "store", tokenizer)
     write_store(folder / "other", other)
     write_store(folder / "splits", tokenizer, "train", seal=False)
-    write_store(folder / "splits", tokenizer, "val")
+    write_store(folder / "splits", tokenizer, "val", mode="append")
     _write_text(folder)
     _write_foreign(folder)
     view = tokenfeed.open(folder / "store").windows(8)

@@ -182,6 +182,7 @@ def deviations(schedule, count):
     target = [Fraction(0)] * len(schedule.names)
     for segment in schedule._segments:
         rates = [Fraction(rate, segment.period) for rate in segment.rates.tolist()]
+        rates += [Fraction(0)] * (len(target) - len(rates))  # of sources that came later
         for k in range(segment.start, min(segment.stop, count)):
             realised[sources[k]] += 1
             target = [each + rate for each, rate in zip(target, rates, strict=True)]

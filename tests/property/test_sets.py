@@ -49,32 +49,38 @@ kinds = st.sampled_from(
     shuffle=st.sampled_from([True, False, Locality(block=2, tile=2)]),
     num_delivered=st.integers(0, 70),
     mixed=st.booleans(),
-    skips=st.lists(
-        st.one_of(
-            st.builds(lambda at, n: tokenfeed.Skip(samples=(at, at + n)), st.integers(0, 40), st.integers(1, 9)),
-            st.builds(
-                lambda at, n: tokenfeed.Skip(documents=[n], source="a", at=at), st.integers(0, 40), st.integers(0, 6)
-            ),
-        ),
-        max_size=2,
+    changes=st.lists(
+        st.tuples(st.integers(0, 40), st.sampled_from(["samples", "document", "weights", "grown"]), st.integers(1, 6)),
+        max_size=3,
     ),
 )
-def test_seen_and_unseen_are_what_the_plan_delivers(views, kind, seed, shuffle, num_delivered, mixed, skips):
-    view, other = kind(views["a"]), kind(views["b"])
+def test_seen_and_unseen_are_what_the_plan_delivers(views, kind, seed, shuffle, num_delivered, mixed, changes):
+    view, other, later = kind(views["a"]), kind(views["b"]), kind(views["later"])
     weights = {"a": (view, 3.0), "b": (other, 1.0)} if mixed else {"a": (view, 1.0)}
-    plan = tokenfeed.Plan.of(tokenfeed.mix(weights), seed=seed, shuffle=shuffle, skips=skips)
+    plan = tokenfeed.Plan.of(tokenfeed.mix(weights), seed=seed, shuffle=shuffle)
+    is_grown = False
+    for at, change, number in sorted(changes):
+        if change == "samples":
+            plan = plan.amend(at, skip=tokenfeed.Skip(samples=(at, at + number)))
+        elif change == "document":
+            plan = plan.amend(at, skip=tokenfeed.Skip(documents=[number], source="a"))
+        elif change == "weights":
+            plan = plan.amend(at, weights={"a": 1.0, **({"b": float(number)} if mixed else {})})
+        elif not is_grown:
+            plan, is_grown = plan.amend(at, grown={"a": later}), True
     expected = delivered(plan, num_delivered, "a")
-    seen, unseen = (select(view, plan, num_delivered, None, seen=each) for each in (True, False))
-    assert sorted(indices_of(seen, view)) == sorted(expected)
-    assert sorted(indices_of(unseen, view)) == sorted(set(range(len(view))) - expected)
+    seen, unseen = (select(view, plan, num_delivered, "a", seen=each) for each in (True, False))
+    known = set(range(len(view)))
+    assert sorted(indices_of(seen, view)) == sorted(expected & known)
+    assert sorted(indices_of(unseen, view)) == sorted(known - expected)
     if mixed:
         rest = select(other, plan, num_delivered, "b", seen=False)
         assert set(indices_of(rest, other)) == set(range(len(other))) - delivered(plan, num_delivered, "b")
-    later = kind(views["later"])
-    grown = select(later, plan, num_delivered, None, seen=False)
+    grown = select(later, plan, num_delivered, "a", seen=False)
     assert sorted(indices_of(grown, later)) == sorted(set(range(len(later))) - expected)
-    assert grown.grew_from(unseen) == len(later) - len(view)
-    assert indices_of(grown, later)[: len(unseen)] == indices_of(unseen, view)
+    if not is_grown:
+        assert grown.grew_from(unseen) == len(later) - len(view)
+        assert indices_of(grown, later)[: len(unseen)] == indices_of(unseen, view)
     again = views["a"].view(type(unseen.spec).from_json(unseen.spec.to_json()))
     np.testing.assert_array_equal(again[:].tokens, unseen[:].tokens)
 

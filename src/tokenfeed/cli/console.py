@@ -35,7 +35,7 @@ _SYSTEM_SUGGESTIONS = {
     errno.ENOSPC: "The disk is full: free some space and run the command again.",
 }
 _LONGEST_MESSAGE = 4_000
-_SECRET = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\?)[^\s'\"<>]*=[^\s'\"<>]*")
+_SECRET = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\?)[^\s'\"<>=?]*=[^\s'\"<>]*")
 
 
 def show_error(error: Exception, flags: Mapping[str, str]) -> None:

@@ -69,8 +69,8 @@ def _deadline(x, rate, phase, period, slack, share, unit):
     return period * (slack * ((x + 1) * unit - phase) - share * unit) // (slack * unit * rate)
 
 
-@kernel
-def build_table(counts, rates, phases, table):
+@inlined
+def _fill(counts, rates, phases, table):
     """table[t] becomes the source that place t draws from. Source i is drawn counts[i] times in all.
 
     It is due rates[i] samples in every Σ rates places, and phases[i] · 2**-20 samples before the first. Of Σ counts
@@ -140,6 +140,75 @@ def build_table(counts, rates, phases, table):
                 release = min(release, size, places + 1)
                 before[i] = waiting[release]
                 waiting[release] = i
+
+
+@kernel
+def build_table(counts, rates, phases, table):
+    """As `_fill`, for calls from Python."""
+    _fill(counts, rates, phases, table)
+
+
+@kernel
+def follow(starts, rates, bases, carry, offsets, tables, ranks):
+    """The samples that sources had, and were owed in 2**-32 of a sample, where many changes of weights follow another.
+
+    Change i draws from sample starts[i] on by rates[i]; bases[0] and carry[0] are given, and the others are set. If
+    there is room for them, places [offsets[i], offsets[i + 1]) of `tables` and `ranks` become its table: who stands
+    there, and how often it stood before.
+    """
+    one = 1 << 32
+    for i in range(starts.size - 1):
+        period = rates[i].sum()
+        periods = (starts[i + 1] - starts[i]) // period
+        places = (starts[i + 1] - starts[i]) - periods * period
+        drawn = np.zeros(rates.shape[1], np.int64)
+        size = offsets[i + 1] - offsets[i] if tables.size > 0 else places
+        if size > 0:
+            active = np.flatnonzero(rates[i])
+            own = rates[i][active]
+            table = np.empty(size, np.int32)
+            _fill(own, own, (carry[i][active] + (1 << 11)) >> 12, table)
+            before = np.zeros(drawn.size, np.int64)
+            for t in range(size):
+                j = active[table[t]]
+                if t == places:
+                    drawn[:] = before
+                if tables.size > 0:
+                    tables[offsets[i] + t] = j
+                    ranks[offsets[i] + t] = before[j]
+                before[j] += 1
+            if size == places:
+                drawn[:] = before
+        largest, total = 0, 0
+        for j in range(drawn.size):
+            whole = rates[i, j] * places // period
+            due = whole * one + (rates[i, j] * places - whole * period) * one // period
+            total += due
+            if rates[i, j] > rates[i, largest]:
+                largest = j
+            bases[i + 1, j] = bases[i, j] + rates[i, j] * periods + drawn[j]
+            carry[i + 1, j] = carry[i, j] + due - drawn[j] * one
+        carry[i + 1, largest] += places * one - total
+
+
+@kernel
+def locate_changes(samples, starts, rates, bases, offsets, tables, ranks, sources, numbers):
+    """As `locate`, for samples among changes that `follow` made tables of. Returns how many rows were set."""
+    found = 0
+    i = 0
+    for row in range(samples.size):
+        k = samples[row]
+        if starts[0] <= k < starts[-1]:
+            if not starts[i] <= k < starts[i + 1]:
+                i = np.searchsorted(starts, k, side="right") - 1
+            period = offsets[i + 1] - offsets[i]
+            periods = (k - starts[i]) // period
+            place = offsets[i] + (k - starts[i]) - periods * period
+            j = tables[place]
+            sources[row] = j
+            numbers[row] = bases[i, j] + periods * rates[i, j] + ranks[place]
+            found += 1
+    return found
 
 
 @kernel

@@ -28,8 +28,9 @@ from tokenfeed.types import Ints
 
 __all__ = ["Course", "Deck"]
 
-_AT_ONCE = 1 << 20  # groups of a table times its depth: 20 ms
-_WORTHWHILE = 1 << 25  # 0.5 s, and 256 MiB at most
+_AT_ONCE = 1 << 22  # groups of a table times its depth: 60 ms
+_WORTHWHILE = 1 << 25  # 0.4 s, and 256 MiB at most
+_SOON = 64  # a table that takes longer is made once this part of it was looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class Grown:
         work = self.size * self.depth
         if self._table is None and work <= _WORTHWHILE and self._looked_up >= 0:
             self._looked_up += count
-            if work <= _AT_ONCE or self._looked_up > self.size:
+            if work <= _AT_ONCE or self._looked_up > self.size // _SOON:
                 self._looked_up = -1  # `at` looks up all of it, and must not come here again
                 self._table = self.at(np.arange(self.size))
         return self._table
@@ -211,7 +212,7 @@ class Course:
         if group is not None:
             begin, within = divmod(place, last.group)
             if within:
-                raise ArgumentError(f"the length cannot change within a group of {last.group} samples")
+                raise ArgumentError("a group of windows has begun there, and its rest would be lost by another length")
             least = last.removed * group // last.group
             most = -(-(last.removed + 1) * group // last.group)
             overlaps = [np.arange(*each) for each in zip(least.tolist(), most.tolist(), strict=True)]

@@ -14,7 +14,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.types import Floats, Ints
 
-__all__ = ["LONGEST_PERIOD", "ONE", "apportion", "due", "normalise", "rationalise", "scale", "some"]
+__all__ = ["LONGEST_PERIOD", "ONE", "apportion", "due", "normalise", "rationalise", "rationalise_all", "scale", "some"]
 
 LONGEST_PERIOD = 1 << 20
 ONE = 1 << 32
@@ -75,6 +75,27 @@ def rationalise(shares: Floats, longest: int = LONGEST_PERIOD) -> tuple[Ints, in
     else:
         counts[np.argsort(-counts, kind="stable")[:-missing]] -= 1
     return counts, longest
+
+
+def rationalise_all(shares: Sequence[Floats]) -> Ints:
+    """The counts of `rationalise`, a row for each: most weights that were measured fit no period, and go together."""
+    given = np.stack(shares)
+    found = np.zeros(given.shape, np.int64)
+    least = np.where(given > 0, given, 2.0).min(axis=1).tolist()
+    is_long = np.array([share < 1 and _denominator(share) == 0 for share in least]) & ((given > 0).sum(axis=1) > 1)
+    for row in np.flatnonzero(~is_long):
+        found[row] = rationalise(given[row])[0]
+    rows = np.flatnonzero(is_long)
+    drawn = given[rows] > 0
+    lifted = np.where(drawn, np.maximum(given[rows], 1 / LONGEST_PERIOD), 0.0)
+    wanted = lifted * (LONGEST_PERIOD / np.array([math.fsum(each) for each in lifted.tolist()]))[:, None]
+    counts = np.maximum(np.floor(wanted), drawn).astype(np.int64)
+    missing = LONGEST_PERIOD - counts.sum(axis=1)
+    order = np.argsort(np.argsort(counts - wanted, axis=1, kind="stable"), axis=1, kind="stable")
+    found[rows] = counts + (order < missing[:, None])
+    for row in rows[missing < 0]:
+        found[row] = rationalise(given[row])[0]
+    return found
 
 
 @lru_cache(1 << 14)

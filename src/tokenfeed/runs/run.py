@@ -86,7 +86,7 @@ class Run(Delivered):
         if step is not None:
             leg = self.leg_of(step)
             start = leg.start
-            end = start.batch_sizes.after(start.samples, step - start.step, start.world_size)
+            end = start.rows.after(start.samples, step - start.step, start.world_size)
             end = end if start.stop is None else min(end, start.stop)
             if end > leg.reached:
                 raise ArgumentError(

@@ -12,7 +12,8 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.plan import Plan, PlanSource
+from tokenfeed.plan.amendment import PlanSource
+from tokenfeed.plan.plan import Plan
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.subset import Chain, Listed, Selection, Slice, Subset, SubsetSpec
 from tokenfeed.store.view import View
@@ -86,7 +87,7 @@ class _Ordered(Selection):
 
 def _is_plain(plan: Plan) -> bool:
     """Whether every source goes through its epochs one after the other, with nothing left out or added."""
-    return not plan.skips
+    return not any(each.ranges or any(each.changes()) for each in plan.amendments)
 
 
 def _mark(plan: Plan, num_delivered: int, source: int, size: int) -> Bools:
@@ -102,21 +103,35 @@ def _mark(plan: Plan, num_delivered: int, source: int, size: int) -> Bools:
 
 def select(view: View, plan: Plan, num_delivered: int, source: str | None, *, seen: bool) -> View:
     """The samples of a view that are among the first `num_delivered` samples of a plan, or all others."""
+    if len(plan.eras) > 1:
+        raise ArgumentError(
+            "the length of samples changed on the way of this run, so no view has all samples that it delivered. Give "
+            "a step before the change, in a run file that ends there"
+        )
     number = _find_source(plan, view, source)
-    found = plan.sources[number]
+    found, key = plan.keyed_sources[number]
+    name = found.name
     if _is_plain(plan):  # then how many came before is all that matters of the others
         num_delivered = plan.ledger(num_delivered)[number].samples
-        alone = PlanSource(found.name, found.num_samples, found.data, found.spec)
-        plan = Plan([alone], seed=plan.seed, shuffle=plan.shuffle)
-    spec = RunSetSpec(view.spec, plan, num_delivered, found.name, seen)
+        plan = Plan([PlanSource(key, found.num_samples, found.data, found.spec)], seed=plan.seed, shuffle=plan.shuffle)
+        name = key
+    spec = RunSetSpec(view.spec, plan, num_delivered, name, seen)
     return Subset(view, spec.select(view), spec)
+
+
+def _identities(plan: Plan, number: int) -> list[str]:
+    """Identities of the data of a source, from the first version that the run was over to the last."""
+    key = plan.schedule.names[number]
+    first = [PlanSource.from_json(each) for each in plan.to_json()["sources"]]
+    added = [each for amendment in plan.amendments for each in (*amendment.sources, *amendment.grown)]
+    return [each.data for each in (*first, *added) if each.name == key]
 
 
 def _find_source(plan: Plan, view: View, name: str | None) -> int:
     """The source of a plan that a view has the samples of, in this or another version of the store."""
     known = {view.identity, *(version.identity for version in view.data.versions)}
     wanted = range(len(plan.sources)) if name is None else [plan.source_number(name)]
-    alike = [number for number in wanted if plan.sources[number].data in known]
+    alike = [number for number in wanted if not known.isdisjoint(_identities(plan, number))]
     if not alike:
         data = ", ".join(f"{each.name or 'its data'} {each.data}" for each in (plan.sources[n] for n in wanted))
         raise PlanMismatchError(

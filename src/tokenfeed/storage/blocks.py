@@ -97,7 +97,11 @@ class BlockCache:
                 self._resize(num_bytes // self._slot_bytes)
 
     def keep(self, num_bytes: int) -> None:
-        """Make memory for so many bytes, unless `Remote` says how much there is, or has a disk for what leaves it."""
+        """Make memory for so many bytes, unless `Remote` says how much there is, or has a disk for what leaves it.
+
+        At most a quarter of the machine's: `stats` warns if that is not enough.
+        """
+        num_bytes = min(num_bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
         with self.guard:
             if self._how.memory_bytes is None and self._disk is None and num_bytes > self.memory_bytes:
                 self._resize(num_bytes // self._slot_bytes)

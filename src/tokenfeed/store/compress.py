@@ -56,8 +56,10 @@ def compress(
     Reads columns twice: once to find the largest value of every shard. `bits={"tokens": 17}` packs only the columns
     named, without that; `bits={}` makes plain arrays of all columns again. What is read is compared with its checksums.
 
-    Items, spans, payloads and splits are the same; the identity is not, so a checkpoint of a run on the one does not
-    fit the other. `path` may be a combined store or a file of another system: `dtype` and `eos` are as for `open`.
+    Items, spans, payloads and splits are the same; earlier versions are left out. The identity is another, so that a
+    checkpoint of a run on the one does not fit the other. `path` may be a combined store or a file of another system:
+    `dtype` and `eos` are as for `open`.
+
     `out` has no manifest, and so is not a store, until all of it is there. `progress(done, total)` counts items.
     """
     begin = time.perf_counter()
@@ -136,7 +138,7 @@ class _Copy:
         try:
             for number, name in enumerate(names):
                 self._write_shard(folder, number, name, widths[number])
-            manifest: Manifest = replace(content.manifest, shards=None, stores=None)
+            manifest: Manifest = replace(content.manifest, shards=None, stores=None, earlier=None, versions=())
             entries = load_entries(folder, manifest, names)
             folder.create(MANIFEST, replace(manifest, shards=entries).to_json().encode())
         except BaseException:

@@ -34,7 +34,7 @@ class Documents(View):
         first_items, lengths = self._table.locate(numbers)
         rows = _DocumentRows(self, numbers, first_items, lengths)
         if rows.offsets[-1] > _MANY_ITEMS:
-            items = (first_items + lengths - 1)[lengths > 0]
+            items = np.unique((first_items + lengths - 1)[lengths > 0])
             buffer = new_bytes(self.column_set.buffer_bytes(items.size))
             self.reader.read_ragged(items, np.arange(items.size + 1), self.column_set.request, buffer)
         return rows

@@ -74,8 +74,10 @@ class Writer:
         time: a second one is refused. After a kill it is free at once, in an object store after a minute.
 
         `seal=False` never touches the manifest: for many writers on an unsealed store that is sealed once, after all
-        of them are done. `redo=True` makes shards of this `name` again that may be there already, for work that is
-        divided by names and begun again after a crash; whoever does that must make the same bytes.
+        of them are done; those that begin when others have ended say `mode="append"`.
+
+        `redo=True` makes shards of this `name` again that may be there already, for work that is divided by names and
+        begun again after a crash; whoever does that must make the same bytes.
 
         `sync=False` leaves it to the operating system when bytes reach the disk: a crash of the process still loses no
         committed shard, but a power cut may.

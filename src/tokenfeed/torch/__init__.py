@@ -6,5 +6,16 @@ A `Loader` is a `torch.distributed.checkpoint` Stateful as it is.
 from tokenfeed.torch.adapters import as_dataset, as_node, data_parallel
 from tokenfeed.torch.bits import evaluate_bpb
 from tokenfeed.torch.device import DeviceBatch, DeviceLoader, to_device
+from tokenfeed.torch.steering import LossBySource, OnlineMixing
 
-__all__ = ["DeviceBatch", "DeviceLoader", "as_dataset", "as_node", "data_parallel", "evaluate_bpb", "to_device"]
+__all__ = [
+    "DeviceBatch",
+    "DeviceLoader",
+    "LossBySource",
+    "OnlineMixing",
+    "as_dataset",
+    "as_node",
+    "data_parallel",
+    "evaluate_bpb",
+    "to_device",
+]

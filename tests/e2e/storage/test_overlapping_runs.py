@@ -5,6 +5,7 @@ KILL_ROUNDS says how many trials there are; a long run sets it to 50.
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -14,11 +15,10 @@ import tokenfeed
 from golden import golden_tokenizer
 from preparing import make_documents, picture, write_jsonl
 from servers import s3_server
-from tiers import pick
 from tokenfeed.store.sealing import load_manifest
 from tokenfeed.store.verify import verify
 
-TRIALS = int(os.environ.get("KILL_ROUNDS", pick(2, 6)))
+TRIALS = int(os.environ.get("KILL_ROUNDS", 3))
 OPTIONS = {"slice_bytes": 12_000, "shard_bytes": 5_000, "val": 0.2, "keep": ["url"], "workers": 0}
 
 # Everything is imported and compiled once; every run is a fork of this process, which itself has no threads.
@@ -70,10 +70,9 @@ def text(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_overlapping_runs_on_a_bucket(text, tmp_path, monkeypatch):
     """A job that is started again while its predecessor works, or dies: never does a sealed store lack a shard."""
-    import random
-
     expected = picture(text / "expected")
     listed = [entry.name for entry in load_manifest(text / "expected").shards]
     assert len(listed) > 20

@@ -234,17 +234,18 @@ def test_a_ramp_goes_from_one_to_the_other():
     assert 0.04 < share < 0.06  # from 0.1 down to 0
 
 
-def test_many_stages_cost_little_until_they_are_reached():
-    schedules._find_table.cache_clear()
+def test_many_stages_cost_little_until_they_are_reached(monkeypatch):
+    tables = schedules.Tables()
+    monkeypatch.setattr(schedules, "_TABLES", tables)
     names = [f"source {i}" for i in range(1000)]
     rng = np.random.default_rng(0)
     ends = [dict(zip(names, rng.random(1000).tolist(), strict=True)) for _ in range(2)]
     schedule = Schedule([Stage(ends[0], 10**9), Stage(ends[1], 10**12, ramp=True), Stage(ends[1])], names)
-    assert schedules._find_table.cache_info().misses == 0
+    assert len(tables) == 0
     schedule.locate(np.array([0, 2**62]))
-    assert schedules._find_table.cache_info().currsize == 2
+    assert len(tables) == 2
     schedule.locate(np.arange(10**9, 10**12, 10**11))
-    assert schedules._find_table.cache_info().currsize == 5
+    assert len(tables) == 5
 
 
 def test_what_was_rounded_is_told():
@@ -312,3 +313,29 @@ def test_json_is_compact_and_complete():
 def test_json_that_describes_no_schedule(value):
     with pytest.raises(StateError, match="schedule"):
         Schedule.from_json(value)
+
+
+@pytest.mark.parametrize("shortest", [0, 1, 40])
+def test_many_changes_together_are_each_after_the_other(shortest):
+    """What is computed in one call for all is what `then` computes for each; also where places repeat a period."""
+    rng = np.random.default_rng(shortest)
+    names = ["a", "b", "c"]
+    base = Schedule([Stage({"a": 1, "b": 1, "c": 1}, 30), Stage({"a": 2, "b": 1, "c": 1})], names)
+    changes, at = [], 37
+    for number in range(60):
+        weights = rng.random(3) if number % 3 else rng.integers(0, 4, 3) + np.eye(3, dtype=np.int64)[number // 3 % 3]
+        changes.append(Change(at, (Stage(dict(zip(names, map(float, weights), strict=True))),)))
+        at += shortest + int(rng.integers(0, 50))
+    one_by_one = base
+    for change in changes:
+        one_by_one = one_by_one.then(change.at, *change.stages)
+    together = base.follow(changes)
+    samples = rng.permutation(at + 300)
+    for mine, theirs in zip(together.locate(samples), one_by_one.locate(samples), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert [together.digest(k) for k in range(0, at, 11)] == [one_by_one.digest(k) for k in range(0, at, 11)]
+    for source in range(3):
+        numbers = np.arange(at // 2)
+        np.testing.assert_array_equal(together.find(source, numbers), one_by_one.find(source, numbers))
+    later = together.then(changes[-1].at, {"c": 1})
+    assert (later.locate(np.arange(changes[-1].at, at + 99))[0] == 2).all()

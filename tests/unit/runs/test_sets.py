@@ -17,14 +17,15 @@ def write(path, count, *, first=0, mode="x"):
     return tokenfeed.open(path).documents()
 
 
-def go_on(view, path, state, steps, world_size, batch_size, **options):
+def go_on(view, path, state, steps, world_size, batch_size, **amendment):
     """Run some steps on all ranks; the documents that were delivered, and the state after the last."""
     loaders = [
-        tokenfeed.Loader(view, batch_size, rank=rank, world_size=world_size, run=path, **options)
-        for rank in range(world_size)
+        tokenfeed.Loader(view, batch_size, rank=rank, world_size=world_size, run=path) for rank in range(world_size)
     ]
     for loader in loaders if state is not None else ():
         loader.load_state_dict(state)
+    for loader in loaders if amendment else ():
+        loader.amend(**amendment)
     taken = []
     for _ in range(steps):
         batches = [next(loader) for loader in loaders]
@@ -65,7 +66,7 @@ def test_a_run_that_returned_and_skipped(tmp_path):
     view, path = write(tmp_path / "store", 40), tmp_path / "run.jsonl"
     first, state = go_on(view, path, None, 3, 2, 2)
     go_on(view, path, state, 4, 1, 5)
-    second, _ = go_on(view, path, state, 2, 1, 5, skips=[tokenfeed.Skip(samples=(12, 20))])
+    second, _ = go_on(view, path, state, 2, 1, 5, skip=tokenfeed.Skip(samples=(12, 20)))
     run = tokenfeed.Run(path)
     assert everything(view.seen(run)) == sorted(first + second)
     assert everything(view.unseen(run)) == sorted(set(range(40)) - {*first, *second})
@@ -100,6 +101,27 @@ def test_a_store_that_grew_since(tmp_path):
     assert [row.documents[0].number for row in run.trace(0)] == taken[:4]  # the run finds the version it was over
     rows = [number for batch in tokenfeed.Loader(later.unseen(run), 4, epochs=1) for number in numbers_in(batch)]
     assert sorted(taken + rows) == list(range(25))
+
+
+def test_a_store_that_grows_in_mid_epoch(tmp_path):
+    view, path = write(tmp_path / "store", 20), tmp_path / "run.jsonl"
+    first, state = go_on(view, path, None, 3, 1, 4)
+    later = write(tmp_path / "store", 5, first=20, mode="append")
+    second, _ = go_on(view, path, state, 2, 2, 3, grown=later)
+    run = tokenfeed.Run(path)
+    assert len({*first, *second}) == 24
+    assert everything(later.unseen(run)) == sorted(set(range(25)) - {*first, *second})
+    assert everything(view.unseen(run)) == sorted(set(range(20)) - {*first, *second})
+    assert everything(later.seen(run, step=3)) == sorted(first)
+
+
+def test_a_run_that_changed_its_length(tmp_path):
+    write(tmp_path / "store", 40)
+    view, path = tokenfeed.open(tmp_path / "store").windows(2, group=8), tmp_path / "run.jsonl"
+    _, state = go_on(view, path, None, 2, 1, 4)
+    go_on(view, path, state, 1, 1, 4, length=4)
+    with pytest.raises(ArgumentError, match="length of samples changed"):
+        view.unseen(tokenfeed.Run(path))
 
 
 def test_sets_of_another_store(tmp_path):

@@ -131,6 +131,7 @@ def test_compressed_and_back(plain, tmp_path):
     size = sum(file.stat().st_size for file in (tmp_path / "small").rglob("*.[nb][pi][yn]"))
     assert report.bytes_after == size < report.bytes_before
     assert verify(tmp_path / "small").problems == []
+    assert [len(tokenfeed.open(path).versions) for path in (plain, tmp_path / "small")] == [2, 1]
     for kind in ("starts", "anchors"):
         for table in ("documents", "lines"):
             for file in plain.rglob(f"{table}.{kind}.npy"):

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 
 import pytest
 
 import tokenfeed
 from servers import s3_server
+from tiers import slow
 from tokenfeed.errors import ArgumentError, WriteError
 from tokenfeed.storage import lease, objects
 from tokenfeed.store.sealing import list_shards, load_manifest
@@ -19,12 +21,13 @@ from tokenfeed.store.verify import verify
 COLUMNS = {"columns": {"tokens": "uint16"}}
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", "memory", *slow("bucket")])
 def place(request, tmp_path, monkeypatch):
-    if request.param == "disk":
-        yield str(tmp_path / "store")
-        return
+    """A store on a disk, among the objects of this process, or on an S3 server."""
     monkeypatch.setattr(lease, "LEASE_SECONDS", 2.0)
+    if request.param != "bucket":
+        yield str(tmp_path / "store") if request.param == "disk" else f"memory://bucket/{uuid.uuid4().hex}"
+        return
     with s3_server() as s3:
         for name, value in s3.environment().items():
             monkeypatch.setenv(name, value)
@@ -66,6 +69,8 @@ time.sleep(100)
 
 
 def kill_writer(place, options="{}", items=1000, **environment):
+    if place.startswith("memory:"):
+        pytest.skip("no other process has the objects of this one")
     arguments = [sys.executable, "-c", KILLED, place, options, str(items)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, env={**os.environ, **environment})
     process.stdout.readline()
@@ -94,7 +99,7 @@ def test_a_writer_that_lost_its_name_commits_nothing(place):
     """It was stopped for longer than its lease; or its folder was removed under it."""
     first = tokenfeed.Writer(place, name="a", mode="append", **COLUMNS)
     first.append({"tokens": [1]})
-    if place.startswith("s3:"):
+    if "://" in place:
         first._lease._stop.set()
         time.sleep(4)
     else:
@@ -154,6 +159,7 @@ def test_what_a_killed_writer_left_does_not_keep_others_from_sealing(tmp_path):
     assert [entry.name for entry in load_manifest(tmp_path).shards] == ["b-00000"]
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_nothing_in_the_temporary_folder(tmp_path, monkeypatch):
     with s3_server() as s3:
         kill_writer("s3://bucket/store", items=5_000_000, TMPDIR=str(tmp_path), **s3.environment())

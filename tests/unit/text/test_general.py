@@ -1,15 +1,20 @@
 """Tokenizers of every kind: the tokens of their own libraries, special tokens as ordinary text, bytes counted right."""
 
+import itertools
 import json
 import pickle
+import random
 
 import numpy as np
 import pytest
+import tokenizers as library
 from hypothesis import given
 
 from any_tokenizers import FAST, KEEP_TEXT, KINDS, PLAIN, SPECIAL, WITH_NAMES, make, texts, write
+from tiers import pick
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.text.tokenizer.vocabulary import PATTERNS, Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +206,20 @@ def test_texts_that_need_no_library_give_the_same_without_it(kind, opened):
     assert pickle.loads(pickle.dumps(alone)).engine_name == "tokenizers"
     with pytest.raises(ArgumentError, match=r"engine is 'tokenfeed\+tokenizers'"):
         Tokenizer(opened["t5"].vocabulary, engine="tokenfeed+tokenizers")
+
+
+ODD = [*"'sSſtTlLmdKß1٣é日、ァ!/AǄǅʰª_½Ⅷ ", *"\n\r\t\x85\xa0\u0300\u180e\u200b\u2028", "ﬅ", "ll", "re", "VE"]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt4", "gpt4o", "llama3", "qwen2", "tekken", "nanochat"])
+def test_our_engine_cuts_words_where_the_library_does(name):
+    """With a token for each two bytes, every cut shows."""
+    pairs = itertools.product(sorted(set("".join(ODD).encode())), repeat=2)
+    ranks = {bytes(token): rank for rank, token in enumerate([*((byte,) for byte in range(256)), *pairs])}
+    tokenizer = Tokenizer(Vocabulary(ranks, PATTERNS[name], {}))
+    split = library.pre_tokenizers.Split(library.Regex(PATTERNS[name]), "isolated")
+    chance = random.Random(name)
+    for _ in range(pick(300, 30_000)):
+        text = "".join(chance.choices(ODD, k=chance.randrange(1, 10)))
+        words = [word for word, _ in split.pre_tokenize_str(text)]
+        assert tokenizer.encode(text).tolist() == tokenizer.encode_batch(words, threads=1)[0].tolist(), text

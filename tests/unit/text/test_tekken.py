@@ -78,13 +78,14 @@ def test_special_tokens_of_tekken(folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"config": {"default_vocab_size": 2000}}, "vocab has 1200 of the 1970 ranks"),
+        ({"config": {"default_vocab_size": 2000}}, "config has 2000 tokens, 30 of them special; vocab has 1200"),
+        ({"config": {"default_vocab_size": 1 << 60, "default_num_special_tokens": 1 << 60}}, "config has 1152"),
+        ({"vocab": [{"rank": 7, "token_bytes": "QQ=="}] * 1200}, "tokens 7 and 7 are both"),
         ({"config": {"default_num_special_tokens": 3}}, "special_tokens has ranks"),
         ({"config": {"pattern": "("}}, "pattern"),
         ({"special_tokens": [{"rank": 1, "token_str": "<s>"}]}, r"special_tokens has ranks \[1\]"),
         ({"special_tokens": [{"rank": 0, "token_str": "x"}, {"rank": 1, "token_str": "x"}]}, "names a token twice"),
-        ({"vocab": [{"rank": 0, "token_bytes": "!"}]}, "not a tokenizer"),
-        ({"vocab": [{"rank": 0, "token_bytes": "QQ=="}, {"rank": 1, "token_bytes": "QQ=="}]}, "are both b'A'"),
+        ({"vocab": [{"rank": 0, "token_bytes": "!"}] * 1200}, "not a tokenizer"),
         ({"config": {"default_vocab_size": 40}}, "ranks lacks 246 single bytes"),
         ({"vocab": 5}, "not a tokenizer"),
     ],

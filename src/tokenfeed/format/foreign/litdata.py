@@ -74,7 +74,7 @@ def open_litdata(
 ) -> list[ForeignFile]:
     """The chunk of that name, or all in their order. Items are documents. Reads the ends of each chunk's header."""
     path, config = folder / INDEX, index.config
-    stated = re.fullmatch(r"no_header_(tensor|numpy):(\d+)", " ".join(config.data_format or ()))
+    stated = re.fullmatch(r"no_header_(tensor|numpy):(\d{1,4})", " ".join(config.data_format or ()))
     for problem in (
         config.compression and f"its chunks are compressed ({config.compression})",
         config.encryption and "its chunks are encrypted",

@@ -112,6 +112,8 @@ class Vocabulary:
                 f"token {names[max(names)]!r} has id {max(names)}, but there are only {len(names)} tokens; ids may not "
                 "leave most numbers unused"
             )
+        if not isinstance(self.pattern, str):
+            raise ArgumentError(f"the pattern is {self.pattern!r:.80}; expected a regular expression")
         if not _is_text(self.pattern):
             raise ArgumentError("the pattern contains half of a surrogate pair, which is not valid text")
         for role, given in (("bos", self.bos), ("eos", self.eos)):

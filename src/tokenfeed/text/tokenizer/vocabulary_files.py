@@ -249,6 +249,9 @@ def _from_tekken(fields: dict[str, Any]) -> Vocabulary:
     """
     config = fields["config"]
     num_special, size = config["default_num_special_tokens"], config["default_vocab_size"]
+    most = len(fields["vocab"])
+    if not (0 <= num_special <= 4 * most and num_special <= size <= num_special + most):
+        raise FormatError(f"config has {size} tokens, {num_special} of them special; vocab has {most}")
     listed = fields.get("special_tokens")
     named = {one["rank"]: one["token_str"] for one in listed} if listed else dict(enumerate(_TEKKEN_SPECIAL))
     if len(named) > num_special or set(named) != set(range(len(named))):
