@@ -114,6 +114,9 @@ def test_writers_go_on_where_others_stopped(remote, tmp_path, temporary):
             tokenfeed.Writer(path, columns={"tokens": "uint32"}, spans={"documents": "json"})
         tokenfeed.seal(path)
         assert list(tokenfeed.open(path).splits) == ["", "train", "val"]
+        versions = tokenfeed.open(path, split="all").versions
+        assert (versions[0].items, versions[-1].items) == (3, 5)
+        assert tokenfeed.open(path, split="all", version=1).identity == versions[0].identity
     check_same(remote, tmp_path / "local")
     assert list(temporary.iterdir()) == []
 
