@@ -22,7 +22,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.kernels.locality import permute_local_run
-from tokenfeed.kernels.permutation import permute_run
+from tokenfeed.kernels.permutation import look_up, permute_run
 from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation, Shuffle
 from tokenfeed.types import Ints
 
@@ -97,7 +97,7 @@ class Grown:
         self._is_mixed = deck.shuffle is True
         seed = int(checksum(f"{deck.seed}+{number}".encode()), 16) >> 1
         self._order = deck.order(self._unseen + added if self._is_mixed else added, epoch, seed)
-        self._table: Ints | None = None
+        self.table: Ints | None = None
         """All of it, as long as that is small: a cache of the definition, for a depth of some growths costs time."""
         self._looked_up = 0
 
@@ -135,12 +135,12 @@ class Grown:
     def _find_table(self, count: int) -> Ints | None:
         """The table, if there is one or if so much was looked up that it is worth its time."""
         work = self.size * self.depth
-        if self._table is None and work <= _WORTHWHILE and self._looked_up >= 0:
+        if self.table is None and work <= _WORTHWHILE and self._looked_up >= 0:
             self._looked_up += count
             if work <= _AT_ONCE or self._looked_up > self.size // _SOON:
                 self._looked_up = -1  # `at` looks up all of it, and must not come here again
-                self._table = self.at(np.arange(self.size))
-        return self._table
+                self.table = self.at(np.arange(self.size))
+        return self.table
 
     def place(self, groups: Ints) -> Ints:
         node: Whole | Grown = self
@@ -194,6 +194,8 @@ class Course:
         self._chapters = [Chapter(0, 0, Whole(deck, size, 0), 0, size, group, np.empty(0, np.int64))]
         self._starts = [0]
         self._gone: dict[tuple[int, int], Ints] = {}
+        self._quick: tuple[int, int, int, int, Ints] | None = None
+        """(epoch, start, stop, begin, table) of the chapter that was looked up last, if its order is in a table."""
 
     @property
     def num_samples(self) -> int:
@@ -232,7 +234,7 @@ class Course:
         if chapter.kept <= 0:
             raise ArgumentError(f"all {chapter.removed.size:,} samples would be skipped")
         course = Course.__new__(Course)
-        course._deck, course._gone = self._deck, {}
+        course._deck, course._gone, course._quick = self._deck, {}, None
         course._chapters, course._starts = [*self._chapters, chapter], [*self._starts, number]
         return course
 
@@ -279,6 +281,11 @@ class Course:
         """(epochs, indices). O(1) each; O(log s) where s samples are left out, and O(growths of an epoch) where it is
         too large for a table.
         """
+        if self._quick is not None:
+            indices = np.empty_like(numbers)
+            epoch, *where = self._quick
+            if look_up(numbers, *where, indices) == numbers.size:
+                return np.full(numbers.size, epoch), indices
         first, last = (bisect_right(self._starts, int(each)) - 1 for each in (numbers.min(), numbers.max()))
         if first == last:
             return self._locate(first, numbers)
@@ -294,6 +301,9 @@ class Course:
         if not chapter.removed.size and int(numbers.max()) - chapter.start < self._rest(which):
             places, epochs = numbers + (chapter.begin - chapter.start), np.full_like(numbers, chapter.epoch)
             if chapter.group == 1:
+                if isinstance(chapter.node, Grown) and chapter.node.table is not None:
+                    stop = self._starts[which + 1] if which + 1 < len(self._starts) else (1 << 63) - 1
+                    self._quick = chapter.epoch, chapter.start, stop, chapter.begin, chapter.node.table
                 return epochs, chapter.node.at(places)
             groups, within = np.divmod(places, chapter.group)
             return epochs, chapter.node.at(groups) * chapter.group + within

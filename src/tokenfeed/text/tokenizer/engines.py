@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from itertools import pairwise
+from operator import itemgetter
 from typing import TypeVar
 
 import numpy as np
@@ -200,15 +201,12 @@ class _Tokenfeed(TokenizerEngine):
 
 def _make_tables(vocabulary: Vocabulary, automaton: Automaton) -> dict[str, Array | int]:
     """The fields of `merging.TABLES`: arrays in place of their addresses."""
-    tokens = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
+    tokens, ids = zip(*sorted(vocabulary.ranks.items(), key=itemgetter(1)), strict=True)
     starts = np.zeros(len(tokens) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)), out=starts[1:])
     byte_ranks, byte_pairs = np.zeros(256, np.int32), np.full(65_536, -1, np.int32)
-    for rank, token in enumerate(tokens):
-        if len(token) == 1:
-            byte_ranks[token[0]] = rank
-        elif len(token) == 2:
-            byte_pairs[token[0] << 8 | token[1]] = rank
+    for rank in np.flatnonzero(np.diff(starts) <= 2).tolist():
+        (byte_ranks if len(tokens[rank]) == 1 else byte_pairs)[int.from_bytes(tokens[rank])] = rank
     ranks = np.zeros(_power_of_two(2 * len(tokens)), np.uint64)
     arrays: dict[str, Array | int] = {
         **vars(automaton),
@@ -218,16 +216,18 @@ def _make_tables(vocabulary: Vocabulary, automaton: Automaton) -> dict[str, Arra
         "last_rank": len(ranks) - 1,
         "byte_ranks": byte_ranks,
         "byte_pairs": byte_pairs,
-        "tokens": np.fromiter((vocabulary.ranks[token] for token in tokens), np.int32, len(tokens)),
+        "tokens": np.array(ids, np.int32),
     }
     fill_ranks(arrays["token_bytes"], starts, ranks)
-    nothing = np.zeros(1, np.uint64)
-    pairs = np.zeros(_power_of_two(2 * fill_pairs(_addresses(arrays), len(tokens), nothing, nothing) + 2), np.uint64)
-    bits = np.zeros(len(pairs) // 16 + 1, np.uint64)
-    arrays |= {"pairs": pairs, "last_pair": len(pairs) - 1, "filter": bits}
-    arrays["filter_shift"] = 65 - (4 * len(pairs)).bit_length()
-    fill_pairs(_addresses(arrays), len(tokens), pairs, bits)
-    return arrays
+    num_pairs = 2 * len(tokens)  # as many as there usually are
+    while True:
+        pairs = np.zeros(_power_of_two(2 * num_pairs), np.uint64)
+        bits = np.zeros(len(pairs) // 16 + 1, np.uint64)
+        arrays |= {"pairs": pairs, "last_pair": len(pairs) - 1, "filter": bits}
+        arrays["filter_shift"] = 65 - (4 * len(pairs)).bit_length()
+        num_pairs = fill_pairs(_addresses(arrays), len(tokens), pairs, bits)
+        if 2 * num_pairs <= len(pairs):
+            return arrays
 
 
 def _addresses(arrays: dict[str, Array | int]) -> Array:
