@@ -100,7 +100,7 @@ def deal(plan, count):
                 sources.append(Dealt(each, seed_of(each.name, plan.seed), plan.shuffle))
             for each in amendment.grown:
                 grown = sources[keys.index(each.name)]
-                grown.grow(each.num_samples // grown.group - grown.num_groups)
+                grown.grow(each.num_samples // each.spec.samples_per_group - grown.num_groups)
             if amendment.length is not None:
                 for each in sources:
                     each.peek()
@@ -171,8 +171,9 @@ def amend(draw, plan, at, group, number):
         return plan.amend(at, **change) if change else plan
     except ArgumentError as error:
         # Growth and skips are drawn for the plan as it is in the end; where they come earlier, they may be impossible.
-        expected = "would be skipped", "is no growth of", "the view has", "names source", "Allow one"
-        expected = *expected, "cannot be drawn yet", "a group of windows has begun", "before the length changes"
+        expected = ["would be skipped", "is no growth of", "the view has", "names source", "Allow one"]
+        expected += ["cannot be drawn yet", "a group of windows has begun", "before the length changes"]
+        expected += ["cannot be a ramp", "counts in samples of the length before"]
         assert any(told in str(error) for told in expected), error
         return plan
 

@@ -49,6 +49,13 @@ class Drafter:
                 f"sample {self._at:,} comes before the length changes, at turn {last:,}: amend from there on, or begin "
                 "with the plan as it was before"
             )
+        later = (each for each in self._plan.amendments if each.at > self._turn)
+        counting = next((each for each in later if each.sources or each.grown or each.skips), None)
+        if self.amendment.length is not None and counting is not None:
+            raise ArgumentError(
+                f"the length cannot change at sample {self._at:,}: {counting} comes later, and counts in samples of "
+                "the length before. Give the change of length first"
+            )
 
     def _set(self, **fields: Any) -> None:
         self.amendment = replace(self.amendment, **fields)
