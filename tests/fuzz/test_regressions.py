@@ -169,7 +169,9 @@ def test_lines_of_a_run_file_that_are_no_numbers(store_path, tmp_path, change):
         tokenfeed.Run(path)
 
 
-@pytest.mark.parametrize("change", [{"sources": 7}, {"seed": 1.5}, {"schedule": {}}, {"skips": None}, {"shuffle": 1}])
+@pytest.mark.parametrize(
+    "change", [{"sources": 7}, {"seed": 1.5}, {"schedule": {}}, {"amendments": None}, {"shuffle": 1}]
+)
 def test_plans_with_fields_of_other_types(store_path, change):
     plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20))
     with pytest.raises(StateError):
@@ -197,7 +199,9 @@ def test_sources_of_plans_with_fields_of_other_types(store_path, change):
 @pytest.mark.parametrize("number", [10**400, float("inf"), 2**62, -1, "5"])
 def test_plans_with_skips_of_absurd_numbers(store_path, tmp_path, number):
     plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20))
-    (tmp_path / "plan.json").write_text(json.dumps({**plan.to_json(), "skips": [["samples", 5, number]]}))
+    (tmp_path / "plan.json").write_text(
+        json.dumps({**plan.to_json(), "amendments": [{"at": 0, "ranges": [[5, number]]}]})
+    )
     with pytest.raises(StateError):
         Plan.load(tmp_path / "plan.json")
 

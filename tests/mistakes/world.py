@@ -113,6 +113,12 @@ def _write_foreign(folder: Path) -> None:
     (folder / "arrow").mkdir()
     (folder / "arrow" / "data-00000-of-00001.arrow").write_bytes(b"ARROW1\0\0")
     (folder / "hf.json").write_text(
-        json.dumps({"version": "1.0", "model": {"type": "WordPiece", "vocab": {"a": 0}}, "added_tokens": []})
+        json.dumps(
+            {
+                "version": "1.0",
+                "model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "continuing_subword_prefix": "##"},
+                "added_tokens": [],
+            }
+        )
     )
     (folder / "model.safetensors").write_bytes(bytes(8))

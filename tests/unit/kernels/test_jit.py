@@ -87,6 +87,7 @@ def test_a_numba_that_moved_its_parts_is_used_as_it_is(run):
     assert run(moved) == "1"
 
 
+@pytest.mark.slow
 def test_long_compiling_is_said_once(run):
     said = "import logging, sys\nlogging.basicConfig(stream=sys.stdout, format='%(message)s')\n"
     impatient = "from tokenfeed.kernels import jit\njit._Watch.patience_seconds = 0.0\n"

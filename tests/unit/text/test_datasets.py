@@ -30,7 +30,7 @@ def test_numbered():
     dataset = numbered("https://user:word@host:80/some/path/a%20{8..11}.bin?signature=1")
     assert [file.name for file in dataset.train] == ["a 8.bin", "a 9.bin", "a 10.bin"]
     assert dataset.val[0].url == "https://host:80/some/path/a%2011.bin"
-    assert secret_of(dataset.val[0].url) == ("user:word", "signature=1", "")
+    assert secret_of(dataset.val[0].url) == ("user:word", "signature=1", (), "")
     assert dataset.name == "host-80--some--path"
     assert "word" not in repr(dataset)
     assert "signature" not in repr(dataset)

@@ -103,7 +103,7 @@ def test_a_loader_is_no_dataset_of_samples(make, options):
     """What a Trainer of transformers makes of its train_dataset: a sampler, and items by their number."""
     loader = make(**options)
     with pytest.raises(
-        (ArgumentError, TypeError), match=r"as_dataset\(loader\), batch_size=None\).*get_train_dataloader"
+        (ArgumentError, TypeError), match=r"as_dataset\(loader\), batch_size=None\).*tokenfeed.integrations"
     ):
         next(iter(DataLoader(loader, batch_size=8)))
 
