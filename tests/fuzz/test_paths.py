@@ -100,7 +100,7 @@ def test_only_combined_stores_may_point_elsewhere(store_path, tmp_path):
     tokenfeed.seal(other, replace_changed=True)
     manifest["stores"][0]["uri"] = "../other"
     (combined / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CorruptionError, match="version 1 of .* is lost"):
+    with pytest.raises(CorruptionError, match=r"version 1 of .* is lost"):
         tokenfeed.open(combined)
 
 
