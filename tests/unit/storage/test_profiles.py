@@ -93,6 +93,7 @@ class Sts(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_keys_of_a_role(home, monkeypatch):
     pytest.importorskip("botocore", reason="NOT TESTED with roles: botocore is not installed")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sts) as server:

@@ -69,8 +69,6 @@ time.sleep(100)
 
 
 def kill_writer(place, options="{}", items=1000, **environment):
-    if place.startswith("memory:"):
-        pytest.skip("no other process has the objects of this one")
     arguments = [sys.executable, "-c", KILLED, place, options, str(items)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, env={**os.environ, **environment})
     process.stdout.readline()
@@ -79,6 +77,7 @@ def kill_writer(place, options="{}", items=1000, **environment):
     process.stdout.close()
 
 
+@pytest.mark.parametrize("place", ["disk", *slow("bucket")], indirect=True)  # other processes do not have "memory"
 def test_a_killed_writer_blocks_nobody_for_long(place):
     """On a disk its name is free at once; in a bucket when its lease has not been renewed for a while."""
     kill_writer(place)
@@ -121,6 +120,7 @@ def test_names_are_checked_with_what_is_added_to_them(place):
     assert tokens(place) == [1]
 
 
+@pytest.mark.parametrize("place", ["disk", *slow("bucket")], indirect=True)  # other processes do not have "memory"
 def test_a_script_that_was_killed_does_not_write_twice(place):
     """Shards of an unsealed store, and nobody at work."""
     kill_writer(place, '{"shard_bytes": 1}')
