@@ -38,7 +38,8 @@ IGNORED = -100
 def as_inputs(batch: Batch, *, separate_documents: bool = False) -> dict[str, Any]:
     """What models of transformers take: `input_ids`, and `labels` beside them, −100 where a target does not count.
 
-    `separate_documents` gives `position_ids` that begin anew with every document: attention then stays within it.
+    `separate_documents` gives `position_ids` that begin anew with every document: attention then stays within it. Where
+    a row is one document, it does so anyway.
     """
     inputs, targets = (_as_tensor(array).long() for array in batch)
     mask = batch.loss_mask
@@ -48,7 +49,7 @@ def as_inputs(batch: Batch, *, separate_documents: bool = False) -> dict[str, An
         "input_ids": torch.cat([inputs, targets[:, -1:].clamp(min=0)], dim=1),
         "labels": torch.cat([first, labels.masked_fill(labels < 0, IGNORED)], dim=1),
     }
-    if not separate_documents:
+    if not separate_documents or batch.rows.layout.length is None:
         return given | {"attention_mask": torch.ones_like(given["input_ids"])}
     numbers = batch.host.span_numbers()
     places = np.asarray(batch.position_ids)

@@ -61,7 +61,7 @@ class LossBySource:
 
 
 class OnlineMixing:
-    """Online data mixing (Albalak et al., arXiv 2312.02406): a bandit whose reward is the loss of a source.
+    """A bandit whose reward is the loss of a source, after online data mixing (arXiv 2312.02406), in our words:
 
     With K sources, after update t: R becomes smoothing · R + (1 − smoothing) · loss / share, for every source that was
     drawn; shares become (1 − K·e) · softmax(e′ · R) + e, where e = min(1/K, sqrt(ln K / (K·t))) and e′ is the e before.

@@ -133,6 +133,17 @@ def test_documents_apart(store):
     assert torch.allclose(whole, alone, atol=1e-5)
 
 
+@pytest.mark.parametrize("separate", [False, True])
+def test_rows_of_one_document_each(separate, store):
+    """Padded to the longest; every target counts once, and no padding does."""
+    batch = store.documents().read([0, 1, 2])
+    given = as_inputs(batch, separate_documents=separate)
+    for row, length in enumerate(batch.lengths.tolist()):
+        assert given["labels"][row, 1:length].tolist() == batch.targets[row, : length - 1].tolist()
+        assert (given["labels"][row, length:] == -100).all()
+        assert given["input_ids"][row, 1:length].tolist() == given["labels"][row, 1:length].tolist()
+
+
 def test_evaluation_sees_every_sample(store, tmp_path):
     view = store.windows(LENGTH)
     trainer = train(tmp_path, {"train_dataset": view, "eval_dataset": view}, max_steps=1)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tokenfeed
+from tiers import slow
 from tokenfeed.errors import CorruptionError
 from tokenfeed.storage import blocks, objects
 from tokenfeed.storage.fetcher import fetcher
@@ -34,7 +35,10 @@ def read_epoch(url, length=2048, *, batch_size=16, shuffle=True, world_size=1, *
         return loader.stats()
 
 
-@pytest.mark.parametrize(("length", "per_shard"), [(2048, 256), (256, 7)])
+SLOW = [pytest.param(*shape, marks=pytest.mark.slow) for shape in ((2048, 4), (512, 1024))]
+
+
+@pytest.mark.parametrize(("length", "per_shard"), [(2048, 256), (256, 7), *SLOW])
 def test_a_pure_order_fetches_little_more_than_it_uses(length, per_shard):
     url = make(2**20 // length, per_shard, length=length)
     stats = read_epoch(url, length, memory_bytes=1 << 20)
@@ -44,7 +48,7 @@ def test_a_pure_order_fetches_little_more_than_it_uses(length, per_shard):
     assert stats.warnings == ()
 
 
-@pytest.mark.parametrize("per_shard", [2])
+@pytest.mark.parametrize("per_shard", [2, *slow(512)])
 def test_an_order_with_locality_takes_its_settings_from_the_data(per_shard, monkeypatch):
     monkeypatch.setattr(blocks, "MEMORY_BYTES", 1 << 16)
     stats = read_epoch(make(1024, per_shard), shuffle=tokenfeed.Locality(32, 4)).remote
