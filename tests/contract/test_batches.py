@@ -69,6 +69,7 @@ DELIVERS = {
     ),
     "masked windows": lambda store, **options: tokenfeed.Loader(store.windows(T), B, skips=[MASK], **options),
     "documents": lambda store, **options: tokenfeed.Loader(store.documents(), B, **options),
+    "balanced documents": lambda store, **options: tokenfeed.Loader(store.documents(), B, balance=True, **options),
     "documents with a mask": lambda store, **options: tokenfeed.Loader(
         store.documents(loss_mask="learn"), B, **options
     ),
@@ -102,9 +103,9 @@ DELIVERS = {
     ),
 }
 HAS_MASK = {
-    "windows with a mask", "masked windows", "documents", "documents with a mask", "packed", "packed by turns",
-    "masked packed", "mixture of packed", "best fit", "finite best fit", "chat", "windows with weights",
-    "documents with weights", "masked packed with weights",
+    "windows with a mask", "masked windows", "documents", "balanced documents", "documents with a mask", "packed",
+    "packed by turns", "masked packed", "mixture of packed", "best fit", "finite best fit", "chat",
+    "windows with weights", "documents with weights", "masked packed with weights",
 }  # fmt: skip
 
 
@@ -171,7 +172,7 @@ def test_a_batch(store, kind, placed):
         check_numbers(batch, step)
         check_spans(batch)
         check_flat(batch.flat, host)
-        if step == 0:
+        if step == 0 and (placed != "jax" or kind == "packed"):  # JAX takes them as the host has them
             check_slices(batch, host)
         if placed == "jax" and "documents" in kind:
             with pytest.raises(ArgumentError, match="documents of different lengths"):

@@ -10,6 +10,7 @@ from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
+from tokenfeed.plan.dealing import StepRule
 from tokenfeed.plan.state import check_parts
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.file import RunFile
@@ -150,7 +151,7 @@ class TextFeed(Delivery):
         if self._run is not None:
             what = {"plan": plan_of(self._source, self._packing), "length": self._packing.length}
             what |= {"epochs": options.epochs, "num_lanes": self._position.num_lanes, "files": self._source.paths}
-            self._run.begin(what, self._position.num_rows, self.world_size, options.batch_sizes)
+            self._run.begin(what, self._position.num_rows, self.world_size, StepRule(options.batch_sizes))
         maker = self._maker = BatchMaker(self._source, self._packing, options, self._position, self._buffers)
         if self._prefetch == 0:
             return (batch for _ in maker.jobs() for batch in maker.make()), maker.close
