@@ -26,7 +26,7 @@ def name_of(page):
 
 def with_tier(page):
     """Pages that start Ray are slow; so are those that wait for servers that are not there, or import transformers."""
-    waits = name_of(page) in ("faq", "guides/object-stores", "guides/transformers")
+    waits = name_of(page) in ("faq", "guides/eight-gpus", "guides/object-stores", "guides/transformers")
     is_slow = waits or any("ray.init" in step.code for step in pages.parse(page))
     marks = [pytest.mark.slow] if is_slow else []
     return pytest.param(page, id=name_of(page), marks=marks)
