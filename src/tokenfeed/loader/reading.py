@@ -47,7 +47,7 @@ def make_steps(
     count = 1
     while stop is None or start < stop:
         steps = Steps(start, [])
-        end = min((change for change in changes if change > start), default=None)
+        end = min((change for change in changes if change > start), default=None) if changes else None
         while len(steps.sizes) < count and (stop is None or start < stop) and start != end:
             size = batch_sizes.at(start)
             steps.sizes.append(size)
@@ -209,11 +209,13 @@ class StepReader:
         rows = era.view.load(self._joined(era, sources, indices), self._buffers.take)
         draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
         batches, delivered, first = [], steps.start, 0
+        world_size, stop = self._world_size, self._stop
         for size in steps.sizes:
-            delivered += size * self._world_size
-            last = min(first + size, samples.size)
-            end = delivered if self._stop is None else min(delivered, self._stop)
-            batches.append(HostBatch(rows, first, last, draw=draw, num_delivered=end))
+            delivered += size * world_size
+            last = first + size
+            if stop is not None and delivered > stop:  # the last step
+                last, delivered = samples.size, stop
+            batches.append(HostBatch(rows, first, last, draw, delivered))
             first = last
         read = time.perf_counter()
         if self._collate is not None:
