@@ -14,6 +14,7 @@ from tokenfeed.format.codecs import Codec, find_codec
 from tokenfeed.storage.address import is_remote, remember
 from tokenfeed.storage.files import Backend
 from tokenfeed.storage.folder import PathLike, display
+from tokenfeed.storage.hub import address_of
 from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.data import Data
 from tokenfeed.store.documents import Documents
@@ -203,7 +204,7 @@ def open_store(
     paths = [display(one) for one in as_paths(path)]
     if remote is not None:
         for one in filter(is_remote, paths):
-            remember(one, remote.headers, os.fspath(remote.ca or ""))
+            remember(address_of(one), remote.headers, os.fspath(remote.ca or ""))
     whole = resolve(path, dtype=dtype, eos=eos, version=version, verify=verify)
     whole.check_finished()
     options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
