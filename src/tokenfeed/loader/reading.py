@@ -18,7 +18,8 @@ from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.rounding import some
 from tokenfeed.plan.steps import BatchSizes, rows_of
-from tokenfeed.store.batch import Draw, HostBatch, Rows
+from tokenfeed.store.batch import Draw, HostBatch
+from tokenfeed.store.rows import Rows
 from tokenfeed.store.view import View
 from tokenfeed.types import Bools, Ints
 
@@ -200,6 +201,15 @@ class StepReader:
         """Numbers of samples in the view that joins all sources."""
         return indices + era.first_samples[sources] if self._is_joined else indices
 
+    def count_targets(self, start: int, stop: int) -> int:
+        """How many targets of samples [start, stop) of the run count."""
+        samples = np.arange(start, stop)
+        sources, epochs, indices = self._plan.locate(samples)
+        era = next(era for era in reversed(self._eras) if era.start <= start)
+        rows = era.view.rows(self._joined(era, sources, indices))
+        draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
+        return HostBatch(rows, 0, len(rows), draw=draw).num_targets
+
     def __call__(self, steps: Steps) -> list[HostBatch]:
         """The batches of steps, read by one call."""
         began = time.perf_counter()
@@ -207,15 +217,20 @@ class StepReader:
         sources, epochs, indices = self._plan.locate(samples)
         era = self._era(steps)
         rows = era.view.load(self._joined(era, sources, indices), self._buffers.take)
-        draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
+        draw = Draw(
+            samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks, self.count_targets
+        )
         batches, delivered, first = [], steps.start, 0
         world_size, stop = self._world_size, self._stop
         for size in steps.sizes:
+            begun = delivered
             delivered += size * world_size
             last = first + size
             if stop is not None and delivered > stop:  # the last step
                 last, delivered = samples.size, stop
-            batches.append(HostBatch(rows, first, last, draw, delivered))
+            batch = HostBatch(rows, first, last, draw, delivered)
+            batch.step = begun, delivered
+            batches.append(batch)
             first = last
         read = time.perf_counter()
         if self._collate is not None:
