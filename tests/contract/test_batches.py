@@ -69,6 +69,7 @@ DELIVERS = {
     ),
     "masked windows": lambda store, **options: tokenfeed.Loader(store.windows(T), B, skips=[MASK], **options),
     "documents": lambda store, **options: tokenfeed.Loader(store.documents(), B, **options),
+    "balanced documents": lambda store, **options: tokenfeed.Loader(store.documents(), B, balance=True, **options),
     "documents with a mask": lambda store, **options: tokenfeed.Loader(
         store.documents(loss_mask="learn"), B, **options
     ),
@@ -105,9 +106,9 @@ DELIVERS = {
     ),
 }
 HAS_MASK = {
-    "windows with a mask", "masked windows", "documents", "documents with a mask", "packed", "packed by turns",
-    "masked packed", "mixture of packed", "best fit", "finite best fit", "chat", "mixture of streams", "windows with weights",
-    "documents with weights", "masked packed with weights",
+    "windows with a mask", "masked windows", "documents", "balanced documents", "documents with a mask", "packed",
+    "packed by turns", "masked packed", "mixture of packed", "best fit", "finite best fit", "chat",
+    "mixture of streams", "windows with weights", "documents with weights", "masked packed with weights",
 }  # fmt: skip
 
 
