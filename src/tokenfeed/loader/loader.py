@@ -227,7 +227,7 @@ class Loader(Delivery):
         self._steps.use_buffers(buffers)
 
     def _work(self) -> dict[str, Any]:
-        return {**self._steps.work, "remote": self._reader.stats()}
+        return {**self._steps.work, "remote": self._reader.stats(), "delivered": self._next}
 
     def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         check_changes(self._next, self._changes, self.batch_sizes, self.world_size)

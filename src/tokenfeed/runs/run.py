@@ -33,6 +33,11 @@ class Run(Delivered):
         self.starts = read_starts(self.path)
         self._opened: dict[Any, Any] = {}
 
+    def refresh(self) -> None:
+        """Read the file again, which may have grown; what was opened stays open."""
+        self.starts = read_starts(self.path)
+        self.__dict__.pop("legs", None)
+
     @cached_property
     def legs(self) -> list[Leg]:
         """The starts that no later one overrides at once, each with the steps that it has in the end."""
@@ -96,17 +101,19 @@ class Run(Delivered):
             reached = end
         return select(view, leg.start.plan, reached, source, seen=seen)
 
-    def trace(self, step: int, *, rank: int | None = None, stores: Stores | None = None) -> list[RowTrace]:
+    def trace(
+        self, step: int, *, rank: int | None = None, part: slice = slice(None), stores: Stores | None = None
+    ) -> list[RowTrace]:
         """Where the rows of a step come from: of one rank row by row, or of all ranks in the order of the run.
 
-        Rows that the run is not known to have delivered have `planned` set.
+        `part` is which of these rows. Rows that the run is not known to have delivered have `planned` set.
 
         Samples, epochs and indices follow from the run file. Shards, documents and payloads are looked up in the stores
         when they are asked for: where they were when the run began, or where `stores` says, by the name of the source,
         or without a name for a run over one view. A store that is not what the run was over is an error.
         """
         leg = self.leg_of(step)
-        return trace_rows(self._origins(leg.start, stores), leg, self.samples(step, rank=rank))
+        return trace_rows(self._origins(leg.start, stores), leg, self.samples(step, rank=rank)[part])
 
     def place(self, sample: int) -> StepRow:
         """The step, rank and row of sample k, the inverse of `samples`. O(starts + stages of the batch size).
