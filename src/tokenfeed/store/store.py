@@ -21,7 +21,7 @@ from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
 from tokenfeed.store.reader import ReadOptions
 from tokenfeed.store.resolve import Content, SplitSize, as_paths, resolve
-from tokenfeed.store.spec import DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
+from tokenfeed.store.spec import LOSS_MASK, DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
 from tokenfeed.store.subset import OpenedSpec
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
@@ -80,7 +80,7 @@ class Store(Data):
         by_shard: bool = False,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
-        loss_mask: str | None = None,
+        loss_mask: str | None = "auto",
         dtype: npt.DTypeLike | None = None,
     ) -> Windows:
         """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
@@ -92,13 +92,16 @@ class Store(Data):
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
-        mark items that must not be learned.
+        mark items that must not be learned; by default it is the column `loss_mask`, where the store has one. None
+        learns everything.
 
         `dtype` is the dtype of the primary column in batches: int32 or int64, for a model that takes them from host
         memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
         best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        return Windows(self, WindowsSpec(length, extra, group, by_shard, **_delivery(columns, spans, loss_mask, dtype)))
+        return Windows(
+            self, WindowsSpec(length, extra, group, by_shard, **_delivery(columns, spans, self._mask(loss_mask), dtype))
+        )
 
     def documents(
         self,
@@ -106,7 +109,7 @@ class Store(Data):
         *,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
-        loss_mask: str | None = None,
+        loss_mask: str | None = "auto",
         dtype: npt.DTypeLike | None = None,
     ) -> Documents:
         """One span of `table` = one sample. `loss_mask` and `dtype` as for `windows`.
@@ -114,7 +117,7 @@ class Store(Data):
         Columns of a batch hold its documents one after the other (`batch.offsets` says where each begins); inputs and
         targets are padded to the longest, and `loss_mask` leaves the padding out.
         """
-        return Documents(self, DocumentsSpec(table=table, **_delivery(columns, spans, loss_mask, dtype)))
+        return Documents(self, DocumentsSpec(table=table, **_delivery(columns, spans, self._mask(loss_mask), dtype)))
 
     def packed(
         self,
@@ -123,7 +126,7 @@ class Store(Data):
         table: str = "documents",
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
-        loss_mask: str | None = None,
+        loss_mask: str | None = "auto",
         cache: str | Path | None = None,
         dtype: npt.DTypeLike | None = None,
     ) -> Packed:
@@ -132,9 +135,12 @@ class Store(Data):
         A document longer than that is in several samples; none is lost and none is repeated. `cache` is the folder of
         the plan, if `pack` was given one. `loss_mask` and `dtype` as for `windows`.
         """
-        delivery = _delivery(columns, spans, loss_mask, dtype)
+        delivery = _delivery(columns, spans, self._mask(loss_mask), dtype)
         spec = PackedSpec(length, table=table, cache=None if cache is None else str(cache), **delivery)
         return Packed(self, spec)
+
+    def _mask(self, loss_mask: str | None) -> str | None:
+        return (LOSS_MASK if LOSS_MASK in self.columns else None) if loss_mask == "auto" else loss_mask
 
     def pack(
         self,
