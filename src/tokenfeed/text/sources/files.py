@@ -5,12 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError, quantity
 from tokenfeed.storage.local import reading
-from tokenfeed.text.sources.finding import ENDINGS, Found, PathLike, find_files, kind_of
+from tokenfeed.text.sources.finding import ENDINGS, Found, find_files, kind_of
 from tokenfeed.text.sources.jsonl import JsonlText
+from tokenfeed.text.sources.memory import MemoryDocuments, MemoryText
 from tokenfeed.text.sources.parquet import ParquetText
 from tokenfeed.text.sources.plain import PlainText
 from tokenfeed.text.sources.portions import Group, TextFile
@@ -25,8 +26,10 @@ _POLL_SECONDS = 0.2
 Answer = TypeVar("Answer")
 
 
-def open_text(file: StoredFile, column: str) -> TextFile:
+def open_text(file: StoredFile | MemoryDocuments, column: str) -> TextFile:
     """A file in the format that its name says. Opens nothing yet."""
+    if isinstance(file, MemoryDocuments):
+        return MemoryText(file, column)
     kind = kind_of(file.path)
     if kind == "txt":
         return PlainText(file)
@@ -60,7 +63,7 @@ class TextFiles:
         self.val_fraction = 0.0 if split == "all" else splits.fraction
         """Share of the documents that are val by their text; those of split "train" are the others."""
         self._all_found, self._splits, self._found = found, splits, mine
-        self._stored = tuple(StoredFile(file.path) for file in mine)
+        self._stored = tuple(file.stored for file in mine)
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._texts = [open_text(stored, text_column) for stored in self._stored]
@@ -71,7 +74,7 @@ class TextFiles:
     @classmethod
     def find(
         cls,
-        source: PathLike | Sequence[PathLike],
+        source: Any,
         *,
         text_column: str = "text",
         split: str = "all",
