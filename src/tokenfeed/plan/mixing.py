@@ -1,17 +1,18 @@
 """`tokenfeed.mix`: several views as one, drawn from by weights that may change on the way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.plan.rounding import some
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
-__all__ = ["Ledger", "Mixture", "mix", "weigh"]
+__all__ = ["Ledger", "Mixture", "check_named", "mix", "weigh"]
 
 Part: TypeAlias = "View | Mixture"
 Limits: TypeAlias = int | Mapping[str, int] | None
@@ -54,10 +55,9 @@ def mix(
 
     Weights are relative. They count samples, or with `by="tokens"` tokens: they are then divided by the mean number of
     tokens in a sample of the source, here and in every later change. Every source is always within one sample of its
-    share. `stages` change the weights on the way (a source that a stage does not name weighs nothing); sources are then
-    views without weights:
+    share. `stages` change the weights on the way, and each names every source; sources are then views without weights:
 
-        mix({"web": web, "code": code}, stages=[Stage({"web": 1}, samples=10**6), Stage({"web": 0.5, "code": 0.5})])
+        mix({"web": web, "code": code}, stages=[Stage({"web": 1, "code": 0}, 10**6), Stage({"web": 1, "code": 1})])
 
     A source may itself be a mixture of constant weights, which it keeps, and its sources are then called `outer/inner`.
     `max_epochs`, for all sources or by name, ends the run where a source would be seen more often; `Mixture.budget`
@@ -71,6 +71,7 @@ def mix(
     if unknown:
         raise ArgumentError(f"max_epochs names {', '.join(unknown)}; the sources are {', '.join(flat.views)}")
     spread = [Stage(flat.spread(stage.weights), samples=stage.samples, ramp=stage.ramp) for stage in asked]
+    check_named(asked, flat.shares, flat.views)
     return Mixture(Schedule(spread, list(flat.views)), flat, shares=spread[0].weights if stages is None else None)
 
 
@@ -164,6 +165,26 @@ class Sources:
             for each, part in parts.items():
                 weights[each] += float(Fraction(float(weight)) * Fraction(part) / length)
         return weights
+
+
+def check_named(stages: Sequence[Stage], shares: Mapping[str, Mapping[str, float]], needed: Iterable[str]) -> None:
+    """Refuse weights that leave out a source that is drawn: whether it should stop must be said.
+
+    `shares` are those of `Sources`: naming a nested mixture names all views in it.
+    """
+    for stage in stages:
+        named = {view for name in stage.weights for view in (name, *shares.get(name, ()))}
+        missing = [name for name in needed if name not in named]
+        whole = [name for name, parts in shares.items() if missing and set(parts) <= set(missing)]
+        inner = {view for name in whole for view in shares[name]}
+        missing = [*whole, *(name for name in missing if name not in inner)]
+        if missing:
+            told = ", ".join(f"{name!r}: {weight:g}" for name, weight in stage.weights.items())
+            added = ", ".join(f"{name!r}: 0" for name in missing)
+            raise ArgumentError(
+                f"the weights {{{told}}} do not name {some(missing)}: name every source that is drawn, with 0 for one "
+                f"that stops: {{{told}, {added}}}"
+            )
 
 
 def _explain(*tokenizers: str | None) -> str:

@@ -5,7 +5,8 @@ from dataclasses import asdict
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, quantity
-from tokenfeed.runs.file import Leg, Start
+from tokenfeed.runs.file import Start
+from tokenfeed.runs.legs import Leg
 from tokenfeed.runs.run import Run
 from tokenfeed.runs.tracing import RowTrace
 from tokenfeed.store.store import Store
@@ -45,7 +46,7 @@ def describe_run(subject: Subject, query: Query) -> Json:
 
 def _describe_start(start: Start, legs: list[Leg]) -> Json:
     counts = any(leg.start is start for leg in legs)
-    return {**pick(start, "step samples world_size time"), "batch_size": repr(start.batch_sizes), "counts": counts}
+    return {**pick(start, "step samples world_size time"), "batch_size": repr(start.rule), "counts": counts}
 
 
 def show_ledger(subject: Subject, query: Query) -> Json:
@@ -62,8 +63,7 @@ def show_ledger(subject: Subject, query: Query) -> Json:
 def trace_step(subject: Subject, query: Query) -> Json:
     """The rows of a step: sample, epoch, index, place on disk, and documents of each."""
     step = query.whole("step", 0)
-    start = subject[Run].leg_of(step).start
-    if start.batch_sizes.largest * start.world_size > _MOST_TRACED:
+    if len(subject[Run].samples(step)) > _MOST_TRACED:
         raise ArgumentError(
             f"a step of this run has more than {_MOST_TRACED:,} rows, which the page does not trace. Use `tokenfeed "
             f"trace RUN --step {step} --rank 0`"

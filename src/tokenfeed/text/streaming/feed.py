@@ -11,6 +11,7 @@ from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
+from tokenfeed.plan.dealing import StepRule
 from tokenfeed.plan.mixing import weigh
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.steps import BatchSizes
@@ -185,7 +186,7 @@ class TextFeed(Delivery):
             what = {"plan": plan, "length": self._packing.length}
             what |= {"epochs": options.epochs, "num_lanes": self._position.num_lanes, "files": self._sources.paths}
             what |= {"stages": self._sources.schedule.to_json()} if self._sources.is_mixed else {}
-            self._run.begin(what, self._position.num_rows, self.world_size, options.batch_sizes)
+            self._run.begin(what, self._position.num_rows, self.world_size, StepRule(options.batch_sizes))
         maker = self._maker = BatchMaker(self._sources, self._packing, options, self._position, self._buffers)
         if self._prefetch == 0:
             return (batch for _ in maker.jobs() for batch in maker.make()), maker.close
