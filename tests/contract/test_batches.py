@@ -92,6 +92,9 @@ DELIVERS = {
     "best fit": lambda store, **options: tokenfeed.stream(
         GOLDEN / "data", golden_tokenizer(), batch_size=B, length=T, **options
     ),
+    "mixture of streams": lambda store, **options: tokenfeed.stream(
+        {"a": (GOLDEN / "data", 2), "b": (GOLDEN / "data", 1)}, golden_tokenizer(), batch_size=B, length=T, **options
+    ),
     "finite best fit": lambda store, **options: tokenfeed.stream(
         GOLDEN / "data", golden_tokenizer(), batch_size=B, length=T, epochs=1, **options
     ),
@@ -105,7 +108,7 @@ DELIVERS = {
 HAS_MASK = {
     "windows with a mask", "masked windows", "documents", "balanced documents", "documents with a mask", "packed",
     "packed by turns", "masked packed", "mixture of packed", "best fit", "finite best fit", "chat",
-    "windows with weights", "documents with weights", "masked packed with weights",
+    "mixture of streams", "windows with weights", "documents with weights", "masked packed with weights",
 }  # fmt: skip
 
 

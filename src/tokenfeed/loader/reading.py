@@ -16,7 +16,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.plan.dealing import Step, StepRule, TokenCounts
+from tokenfeed.plan.dealing import StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.rounding import some
 from tokenfeed.plan.steps import BatchSizes, rows_of
@@ -39,8 +39,8 @@ class Steps(NamedTuple):
     """Rows of every batch; the last ones have fewer where no more samples are left."""
     ends: list[int]
     """Samples of the run delivered with each, over all ranks."""
-    bounds: list[tuple[int, int]]
-    """Samples [start, stop) of the run that the training step of each batch takes, over all ranks."""
+    ranges: list[tuple[int, int]]
+    """Samples of the run that all ranks together take in the training step of each."""
 
 
 def make_steps(
@@ -64,19 +64,19 @@ def make_steps(
     """
     count = 1
     while stop is None or start < stop:
-        first, sizes, ends, bounds = start, list[int](), list[int](), list[tuple[int, int]]()
-        change = min((change for change in changes if change > start), default=None)
+        first, sizes, ends, ranges = start, list[int](), list[int](), list[tuple[int, int]]()
+        change = min((change for change in changes if change > start), default=None) if changes else None
         while len(sizes) < count and (stop is None or start < stop) and start != change:
             size = batch_sizes.at(start)
             width = size * world_size
-            begin = start - (start - since) % (width * accumulate) if accumulate > 1 else start
-            end = begin + width * accumulate
+            begun = start if accumulate == 1 else start - (start - since) % (width * accumulate)
+            done = begun + width * accumulate
             start += width
             sizes.append(size)
             ends.append(start if stop is None else min(start, stop))
-            bounds.append((begin, end if stop is None else min(end, stop)))
+            ranges.append((begun, done if stop is None else min(done, stop)))
         samples = rows_of(first, sum(sizes), rank, world_size)
-        yield Steps(first, samples if stop is None else samples[samples < stop], sizes, ends, bounds)
+        yield Steps(first, samples if stop is None else samples[samples < stop], sizes, ends, ranges)
         count = together
 
 
@@ -94,7 +94,7 @@ def deal_steps(
 
     Only the last batch of a training step advances the state: the gradients of one that was not finished are lost.
     """
-    held: list[tuple[Step, Ints, bool]] = []
+    held: list[tuple[tuple[int, int], Ints, int]] = []
     for step in rule.walk(start, stop, world_size, counts):
         if held and step.start in counts.changes:
             yield _join(held)
@@ -103,7 +103,7 @@ def deal_steps(
         for part, samples in enumerate(parts, 1):
             if step.start == start and part <= skip:
                 continue
-            held.append((step, samples, part == len(parts)))
+            held.append(((step.start, step.stop), samples, step.stop if part == len(parts) else step.start))
             if len(held) >= together or step.start == start:
                 yield _join(held)
                 held = []
@@ -111,12 +111,10 @@ def deal_steps(
         yield _join(held)
 
 
-def _join(batches: list[tuple[Step, Ints, bool]]) -> Steps:
-    """`batches` are (training step, samples, whether it is the last of the step)."""
-    steps, samples, lasts = zip(*batches, strict=True)
-    ends = [step.stop if is_last else step.start for step, is_last in zip(steps, lasts, strict=True)]
-    bounds = [(step.start, step.stop) for step in steps]
-    return Steps(bounds[0][0], np.concatenate(samples), [each.size for each in samples], ends, bounds)
+def _join(batches: list[tuple[tuple[int, int], Ints, int]]) -> Steps:
+    ranges, samples, ends = zip(*batches, strict=True)
+    sizes = [each.size for each in samples]
+    return Steps(ranges[0][0], np.concatenate(samples), sizes, list(ends), list(ranges))
 
 
 def check_changes(start: int, changes: Sequence[int], batch_sizes: BatchSizes, world_size: int) -> None:
@@ -256,8 +254,8 @@ class StepReader:
 
     def count_targets(self, start: int, stop: int) -> int:
         """How many targets of samples [start, stop) of the run count. Those of the last step are remembered."""
-        bounds, number = self._counted
-        if bounds != (start, stop):
+        taken, number = self._counted
+        if taken != (start, stop):
             cuts = [start, *(era.start for era in self._eras if start < era.start < stop), stop]
             number = sum(self._count(first, last) for first, last in pairwise(cuts))
             self._counted = (start, stop), number
@@ -269,7 +267,7 @@ class StepReader:
         era = next(era for era in reversed(self._eras) if era.start <= start)
         rows = era.view.rows(self._joined(era, sources, indices))
         draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
-        return HostBatch(rows, 0, len(rows), draw=draw).num_targets
+        return HostBatch(rows, 0, len(rows), draw).num_targets
 
     def __call__(self, steps: Steps) -> list[HostBatch]:
         """The batches of steps, read by one call."""
@@ -278,13 +276,14 @@ class StepReader:
         sources, epochs, indices = self._plan.locate(samples)
         era = self._era(steps)
         rows = era.view.load(self._joined(era, sources, indices), self._buffers.take)
-        names, state = self._source_names, self._plan.state
-        draw = Draw(samples, epochs, sources, indices, names, state, era.masks, self.count_targets)
+        draw = Draw(
+            samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks, self.count_targets
+        )
         batches, first = [], 0
-        for size, end, step in zip(steps.sizes, steps.ends, steps.bounds, strict=True):
+        for size, end, taken in zip(steps.sizes, steps.ends, steps.ranges, strict=True):
             last = min(first + size, samples.size)
-            batch = HostBatch(rows, first, last, draw=draw, num_delivered=end)
-            batch.step = step
+            batch = HostBatch(rows, first, last, draw, end)
+            batch.step = taken
             batches.append(batch)
             first = last
         read = time.perf_counter()

@@ -258,7 +258,7 @@ class StoreRows(Rows):
         self.view = view
         self.layout = view.layout
         self.indices = indices
-        self._arrays: dict[str, Array] = {}
+        self.arrays: dict[str, Array] = {}
         self._spans: dict[str, BatchSpans] = {}
 
     @property
@@ -290,14 +290,14 @@ class StoreRows(Rows):
         self.view.reader.read_ragged(*self.extents, columns.request, buffer)
 
     def column(self, name: str) -> Array:
-        array = self._arrays.get(name)
+        array = self.arrays.get(name)
         if array is None:
             columns, buffer = self.view.column_set, self.buffer
             if buffer is None or name not in columns.names:
                 columns = self.view.choose([name])
                 buffer = new_bytes(columns.buffer_bytes(math.prod(self.shape)))
                 self.read_into(columns, buffer)
-            array = self._arrays[name] = columns.array(name, self.shape, buffer)
+            array = self.arrays[name] = columns.array(name, self.shape, buffer)
         return array
 
     def spans(self, table: str) -> BatchSpans:
