@@ -33,10 +33,10 @@ class Steps(NamedTuple):
     """First sample of the run in their steps, over all ranks."""
     samples: Ints
     """Samples of the rank, batch after batch."""
-    sizes: list[int]
-    """Rows of every batch; the last ones have fewer where no more samples are left."""
-    ends: list[int]
-    """Samples of the run delivered with each, over all ranks."""
+    batches: list[tuple[int, int]]
+    """(rows, samples of the run delivered with it, over all ranks) of each; the last have fewer rows where none are
+    left.
+    """
 
 
 def make_steps(
@@ -58,15 +58,16 @@ def make_steps(
     """
     count = 1
     while stop is None or start < stop:
-        first, sizes, ends = start, list[int](), list[int]()
+        first, rows = start, 0
+        batches: list[tuple[int, int]] = []
         change = min((change for change in changes if change > start), default=None)
-        while len(sizes) < count and (stop is None or start < stop) and start != change:
+        while len(batches) < count and (stop is None or start < stop) and start != change:
             size = batch_sizes.at(start)
             start += size * world_size
-            sizes.append(size)
-            ends.append(start if stop is None else min(start, stop))
-        samples = rows_of(first, sum(sizes), rank, world_size)
-        yield Steps(first, samples if stop is None else samples[samples < stop], sizes, ends)
+            rows += size
+            batches.append((size, start if stop is None else min(start, stop)))
+        samples = rows_of(first, rows, rank, world_size)
+        yield Steps(first, samples if stop is None else samples[samples < stop], batches)
         count = together
 
 
@@ -103,7 +104,8 @@ def deal_steps(
 
 def _join(batches: list[tuple[int, Ints, int]]) -> Steps:
     starts, samples, ends = zip(*batches, strict=True)
-    return Steps(starts[0], np.concatenate(samples), [each.size for each in samples], list(ends))
+    sizes = (each.size for each in samples)
+    return Steps(starts[0], np.concatenate(samples), list(zip(sizes, ends, strict=True)))
 
 
 def check_changes(start: int, changes: Sequence[int], batch_sizes: BatchSizes, world_size: int) -> None:
@@ -249,7 +251,7 @@ class StepReader:
         rows = era.view.load(self._joined(era, sources, indices), self._buffers.take)
         draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
         batches, first = [], 0
-        for size, end in zip(steps.sizes, steps.ends, strict=True):
+        for size, end in steps.batches:
             last = min(first + size, samples.size)
             batches.append(HostBatch(rows, first, last, draw=draw, num_delivered=end))
             first = last
