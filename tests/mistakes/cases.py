@@ -107,6 +107,10 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ("a point that is no number", 'loader.plan.amend("80", length=4)'),
         ("no point", "loader.plan.amend(length=4)"),
         ("weights that name no source", 'loader.amend(weights={"wbe": 1.0})'),
+        (
+            "weights without a source that is drawn",
+            'tokenfeed.Plan.of(tokenfeed.mix({"a": (view, 1), "b": (view, 1)})).amend(5, weights={"a": 1})',
+        ),
         ("a new source without weights", 'loader.amend(sources={"code": view})'),
         ("a new source that weights forget", 'loader.amend(sources={"code": view}, weights={"web": 1.0})'),
         (

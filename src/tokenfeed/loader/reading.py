@@ -19,7 +19,8 @@ from tokenfeed.plan.dealing import StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.rounding import some
 from tokenfeed.plan.steps import BatchSizes, rows_of
-from tokenfeed.store.batch import Draw, HostBatch, Rows
+from tokenfeed.store.batch import Draw, HostBatch
+from tokenfeed.store.rows import Rows
 from tokenfeed.store.view import View
 from tokenfeed.types import Bools, Ints
 
@@ -33,9 +34,9 @@ class Steps(NamedTuple):
     """First sample of the run in their steps, over all ranks."""
     samples: Ints
     """Samples of the rank, batch after batch."""
-    batches: list[tuple[int, int]]
-    """(rows, samples of the run delivered with it, over all ranks) of each; the last have fewer rows where none are
-    left.
+    batches: list[tuple[int, int, tuple[int, int]]]
+    """(rows, samples of the run delivered with it, samples that all ranks together take in its step) of each; the last
+    have fewer rows where none are left.
     """
 
 
@@ -59,13 +60,14 @@ def make_steps(
     count = 1
     while stop is None or start < stop:
         first, rows = start, 0
-        batches: list[tuple[int, int]] = []
-        change = min((change for change in changes if change > start), default=None)
+        batches: list[tuple[int, int, tuple[int, int]]] = []
+        change = min((change for change in changes if change > start), default=None) if changes else None
         while len(batches) < count and (stop is None or start < stop) and start != change:
-            size = batch_sizes.at(start)
+            size, begun = batch_sizes.at(start), start
             start += size * world_size
             rows += size
-            batches.append((size, start if stop is None else min(start, stop)))
+            end = start if stop is None else min(start, stop)
+            batches.append((size, end, (begun, end)))
         samples = rows_of(first, rows, rank, world_size)
         yield Steps(first, samples if stop is None else samples[samples < stop], batches)
         count = together
@@ -85,7 +87,7 @@ def deal_steps(
 
     Only the last batch of a training step advances the state: the gradients of one that was not finished are lost.
     """
-    held: list[tuple[int, Ints, int]] = []
+    held: list[tuple[tuple[int, int], Ints, int]] = []
     for step in rule.walk(start, stop, world_size, counts):
         if held and step.start in counts.changes:
             yield _join(held)
@@ -94,7 +96,7 @@ def deal_steps(
         for part, samples in enumerate(parts, 1):
             if step.start == start and part <= skip:
                 continue
-            held.append((step.start, samples, step.stop if part == len(parts) else step.start))
+            held.append(((step.start, step.stop), samples, step.stop if part == len(parts) else step.start))
             if len(held) >= together or step.start == start:
                 yield _join(held)
                 held = []
@@ -102,10 +104,10 @@ def deal_steps(
         yield _join(held)
 
 
-def _join(batches: list[tuple[int, Ints, int]]) -> Steps:
-    starts, samples, ends = zip(*batches, strict=True)
-    sizes = (each.size for each in samples)
-    return Steps(starts[0], np.concatenate(samples), list(zip(sizes, ends, strict=True)))
+def _join(batches: list[tuple[tuple[int, int], Ints, int]]) -> Steps:
+    samples = [each for _, each, _ in batches]
+    told = [(each.size, end, taken) for taken, each, end in batches]
+    return Steps(batches[0][0][0], np.concatenate(samples), told)
 
 
 def check_changes(start: int, changes: Sequence[int], batch_sizes: BatchSizes, world_size: int) -> None:
@@ -242,6 +244,15 @@ class StepReader:
         """Numbers of samples in the view that joins all sources."""
         return indices + era.first_samples[sources] if self._is_joined else indices
 
+    def count_targets(self, start: int, stop: int) -> int:
+        """How many targets of samples [start, stop) of the run count."""
+        samples = np.arange(start, stop)
+        sources, epochs, indices = self._plan.locate(samples)
+        era = next(era for era in reversed(self._eras) if era.start <= start)
+        rows = era.view.rows(self._joined(era, sources, indices))
+        draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
+        return HostBatch(rows, 0, len(rows), draw=draw).num_targets
+
     def __call__(self, steps: Steps) -> list[HostBatch]:
         """The batches of steps, read by one call."""
         began = time.perf_counter()
@@ -249,11 +260,15 @@ class StepReader:
         sources, epochs, indices = self._plan.locate(samples)
         era = self._era(steps)
         rows = era.view.load(self._joined(era, sources, indices), self._buffers.take)
-        draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
+        draw = Draw(
+            samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks, self.count_targets
+        )
         batches, first = [], 0
-        for size, end in steps.batches:
+        for size, end, taken in steps.batches:
             last = min(first + size, samples.size)
-            batches.append(HostBatch(rows, first, last, draw=draw, num_delivered=end))
+            batch = HostBatch(rows, first, last, draw, end)
+            batch.step = taken
+            batches.append(batch)
             first = last
         read = time.perf_counter()
         if self._collate is not None:

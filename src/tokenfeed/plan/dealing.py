@@ -118,8 +118,8 @@ Balance: TypeAlias = bool | Cost | Callable[[Ints], Any] | None
 class TokenCounts:
     """Tokens of samples of a run, from lengths that lie in tables: no column is read. Threads may share it.
 
-    The tokens of a row of fixed length are its inputs without padding; those of a document, all its items. Every sample
-    counts as one at least, so that no step is without end.
+    The tokens of a sample are its inputs without padding, as `batch.flat` has them: a window of length 2048 has 2048, a
+    document one fewer than items. Every sample counts as one at least, so that no step is without end.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -149,8 +149,7 @@ class TokenCounts:
 
 
 def _tokens(view: View, indices: Ints) -> Ints:
-    lengths = view.lengths(indices)
-    return np.maximum(1, lengths if view.length is None else np.minimum(lengths, view.length))
+    return np.maximum(1, view.lengths(indices) - view.layout.extra)
 
 
 class Step(NamedTuple):

@@ -64,7 +64,7 @@ def test_a_running_run_loses_and_repeats_nothing(tmp_path):
     assert ranks.loaders[0].rule.sizes.at(0) == 6
     ranks.take(2)
     ranks.amend(length=2)
-    ranks.amend(weights={"web": 1})
+    ranks.amend(weights={"web": 1, "code": 0})
     samples = len(ranks.rows)
     while samples < 400:
         ranks.take(1)
