@@ -78,9 +78,9 @@ class Loader(Delivery):
         rank 0 notes what was run from where, for `Run`; `accumulate` batches are one training step there.
 
         `tokens`, in place of `batch_size`, is the budget of one rank and batch, or a ramp. A training step takes
-        samples as long as their tokens (inputs of rows without padding; all items of documents) sum to `tokens` ·
-        world_size · `accumulate`. That sum is a cap; one rank may have more than `tokens`, for samples are not cut. A
-        sample of more than `tokens` is an error, or with `too_long="own"` alone in its batch. A batch may be empty.
+        samples as long as their tokens (inputs without padding, as in `batch.flat`) sum to `tokens` · world_size ·
+        `accumulate`. That sum is a cap; one rank may have more than `tokens`, for samples are not cut. A sample of more
+        than `tokens` is an error, or with `too_long="own"` alone in its batch. A batch may be empty.
 
         `balance` makes ranks and batches of a training step equal: True in tokens, `Cost(a, b)` in a·L + b·L², or a
         function from an array of lengths to costs. With `batch_size` every batch keeps its number of rows. Otherwise

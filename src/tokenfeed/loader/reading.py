@@ -35,12 +35,10 @@ class Steps(NamedTuple):
     """First sample of the run in their steps, over all ranks."""
     samples: Ints
     """Samples of the rank, batch after batch."""
-    sizes: list[int]
-    """Rows of every batch; the last ones have fewer where no more samples are left."""
-    ends: list[int]
-    """Samples of the run delivered with each, over all ranks."""
-    ranges: list[tuple[int, int]]
-    """Samples of the run that all ranks together take in the training step of each."""
+    batches: list[tuple[int, int, tuple[int, int]]]
+    """(rows, samples of the run delivered with it, samples that all ranks together take in its step) of each; the last
+    have fewer rows where none are left.
+    """
 
 
 def make_steps(
@@ -64,19 +62,22 @@ def make_steps(
     """
     count = 1
     while stop is None or start < stop:
-        first, sizes, ends, ranges = start, list[int](), list[int](), list[tuple[int, int]]()
+        first, rows = start, 0
+        batches: list[tuple[int, int, tuple[int, int]]] = []
         change = min((change for change in changes if change > start), default=None) if changes else None
-        while len(sizes) < count and (stop is None or start < stop) and start != change:
+        while len(batches) < count and (stop is None or start < stop) and start != change:
             size = batch_sizes.at(start)
             width = size * world_size
             begun = start if accumulate == 1 else start - (start - since) % (width * accumulate)
             done = begun + width * accumulate
             start += width
-            sizes.append(size)
-            ends.append(start if stop is None else min(start, stop))
-            ranges.append((begun, done if stop is None else min(done, stop)))
-        samples = rows_of(first, sum(sizes), rank, world_size)
-        yield Steps(first, samples if stop is None else samples[samples < stop], sizes, ends, ranges)
+            rows += size
+            if stop is not None:
+                batches.append((size, min(start, stop), (begun, min(done, stop))))
+            else:
+                batches.append((size, start, (begun, done)))
+        samples = rows_of(first, rows, rank, world_size)
+        yield Steps(first, samples if stop is None else samples[samples < stop], batches)
         count = together
 
 
@@ -112,9 +113,9 @@ def deal_steps(
 
 
 def _join(batches: list[tuple[tuple[int, int], Ints, int]]) -> Steps:
-    ranges, samples, ends = zip(*batches, strict=True)
-    sizes = [each.size for each in samples]
-    return Steps(ranges[0][0], np.concatenate(samples), sizes, list(ends), list(ranges))
+    samples = [each for _, each, _ in batches]
+    told = [(each.size, end, taken) for taken, each, end in batches]
+    return Steps(batches[0][0][0], np.concatenate(samples), told)
 
 
 def check_changes(start: int, changes: Sequence[int], batch_sizes: BatchSizes, world_size: int) -> None:
@@ -280,7 +281,7 @@ class StepReader:
             samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks, self.count_targets
         )
         batches, first = [], 0
-        for size, end, taken in zip(steps.sizes, steps.ends, steps.ranges, strict=True):
+        for size, end, taken in steps.batches:
             last = min(first + size, samples.size)
             batch = HostBatch(rows, first, last, draw, end)
             batch.step = taken
