@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,8 +36,8 @@ class Steps(NamedTuple):
     samples: Ints
     """Samples of the rank, batch after batch."""
     batches: list[tuple[int, int, tuple[int, int]]]
-    """(rows, samples of the run delivered with it, samples that all ranks together take in its step) of each; the last
-    have fewer rows where none are left.
+    """(rows, samples of the run delivered with it, samples that all ranks together take in its training step) of each;
+    the last have fewer rows where none are left.
     """
 
 
@@ -48,6 +49,8 @@ def make_steps(
     world_size: int,
     together: int,
     changes: Sequence[int] = (),
+    accumulate: int = 1,
+    since: int = 0,
 ) -> Generator[Steps, None, None]:
     """The steps from `start` samples on, to `stop` or without end, so many `together`; samples are dealt in turn.
 
@@ -55,7 +58,7 @@ def make_steps(
     consecutive steps are one progression, whatever their batch sizes: K + i·W + r for i = 0, 1, 2, …
 
     The first step comes alone, so that it comes soon. Rows of one reading have one length, which `changes` at some
-    samples.
+    samples. `accumulate` steps are one training step, counted from sample `since` on.
     """
     count = 1
     while stop is None or start < stop:
@@ -63,11 +66,14 @@ def make_steps(
         batches: list[tuple[int, int, tuple[int, int]]] = []
         change = min((change for change in changes if change > start), default=None) if changes else None
         while len(batches) < count and (stop is None or start < stop) and start != change:
-            size, begun = batch_sizes.at(start), start
-            start += size * world_size
+            size = batch_sizes.at(start)
+            width = size * world_size
+            begun = start if accumulate == 1 else start - (start - since) % (width * accumulate)
+            done = begun + width * accumulate
+            start += width
             rows += size
-            end = start if stop is None else min(start, stop)
-            batches.append((size, end, (begun, end)))
+            taken = begun, done if stop is None else min(done, stop)
+            batches.append((size, start if stop is None else min(start, stop), taken))
         samples = rows_of(first, rows, rank, world_size)
         yield Steps(first, samples if stop is None else samples[samples < stop], batches)
         count = together
@@ -220,6 +226,7 @@ class StepReader:
         self._block_bytes = block_bytes
         self._source_names = tuple(source.name for source in plan.sources)
         self._is_joined = len(plan.sources) > 1
+        self._counted = (0, 0), 0
         self.use_buffers(Buffers())
         self.work = {"bytes": 0, "read_seconds": 0.0, "collate_seconds": 0.0}
 
@@ -245,13 +252,21 @@ class StepReader:
         return indices + era.first_samples[sources] if self._is_joined else indices
 
     def count_targets(self, start: int, stop: int) -> int:
-        """How many targets of samples [start, stop) of the run count."""
+        """How many targets of samples [start, stop) of the run count. Those of the last step are remembered."""
+        taken, number = self._counted
+        if taken != (start, stop):
+            cuts = [start, *(era.start for era in self._eras if start < era.start < stop), stop]
+            number = sum(self._count(first, last) for first, last in pairwise(cuts))
+            self._counted = (start, stop), number
+        return number
+
+    def _count(self, start: int, stop: int) -> int:
         samples = np.arange(start, stop)
         sources, epochs, indices = self._plan.locate(samples)
         era = next(era for era in reversed(self._eras) if era.start <= start)
         rows = era.view.rows(self._joined(era, sources, indices))
         draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
-        return HostBatch(rows, 0, len(rows), draw=draw).num_targets
+        return HostBatch(rows, 0, len(rows), draw).num_targets
 
     def __call__(self, steps: Steps) -> list[HostBatch]:
         """The batches of steps, read by one call."""
