@@ -36,8 +36,8 @@ class Steps(NamedTuple):
     samples: Ints
     """Samples of the rank, batch after batch."""
     batches: list[tuple[int, int, tuple[int, int]]]
-    """(rows, samples of the run delivered with it, samples that all ranks together take in its training step) of each;
-    the last have fewer rows where none are left.
+    """(rows, samples of the run delivered with it, samples that all ranks together take in its step) of each; the last
+    have fewer rows where none are left.
     """
 
 
@@ -72,8 +72,10 @@ def make_steps(
             done = begun + width * accumulate
             start += width
             rows += size
-            taken = begun, done if stop is None else min(done, stop)
-            batches.append((size, start if stop is None else min(start, stop), taken))
+            if stop is not None:
+                batches.append((size, min(start, stop), (begun, min(done, stop))))
+            else:
+                batches.append((size, start, (begun, done)))
         samples = rows_of(first, rows, rank, world_size)
         yield Steps(first, samples if stop is None else samples[samples < stop], batches)
         count = together
