@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plans import source
+from simulation.dealing import Dealt
+from simulation.reference import Order
 from tiers import examples
 from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
+from tokenfeed.plan.permutation import Locality
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
@@ -19,75 +21,10 @@ from tokenfeed.plan.skips import Skip
 SAMPLES = 220
 
 
-class Dealt:
-    """One source as a list of groups that are left in its epoch."""
-
-    def __init__(self, plan_source, seed, shuffle):
-        self.group = plan_source.spec.samples_per_group
-        self.num_groups = plan_source.num_samples // self.group
-        self.seed, self.shuffle = seed, shuffle
-        self.removed, self.epoch, self.count = set(), -1, 0
-        self.begin_epoch()
-
-    def order(self, size, seed, epoch):
-        if not self.shuffle:
-            return list(range(size))
-        key = size, seed, epoch
-        order = LocalPermutation(*key, self.shuffle) if isinstance(self.shuffle, Locality) else Permutation(*key)
-        return order(np.arange(size)).tolist()
-
-    def begin_epoch(self):
-        self.epoch += 1
-        self.left, self.within, self.is_fresh = self.order(self.num_groups, self.seed, self.epoch), 0, True
-
-    def advance(self):
-        self.within, self.is_fresh = self.within + 1, False
-        if self.within == self.group:
-            self.within = 0
-            del self.left[0]
-        if not self.left:
-            self.begin_epoch()
-
-    def peek(self):
-        while (index := self.left[0] * self.group + self.within) in self.removed:
-            self.advance()
-        return self.epoch, index
-
-    def deal(self):
-        dealt = self.peek()
-        self.advance()
-        self.count += 1
-        return dealt
-
-    def grow(self, added):
-        self.peek()
-        new = range(self.num_groups, self.num_groups + added)
-        self.num_groups += added
-        if self.is_fresh:
-            self.epoch -= 1
-            self.begin_epoch()
-            return
-        head = self.left[:1] if self.within else []
-        others = self.left[len(head) :]
-        seed = int(checksum(f"{self.seed}+{self.count}".encode()), 16) >> 1
-        if self.shuffle is True:
-            both = [*others, *new]
-            others = [both[place] for place in self.order(len(both), seed, self.epoch)]
-        else:
-            others += [new[place] for place in self.order(added, seed, self.epoch)]
-        self.left = head + others
-
-    def change_length(self, group):
-        removed = set()
-        for index in self.removed:
-            removed |= set(range(index * group // self.group, -(-(index + 1) * group // self.group)))
-        self.removed, self.group = removed, group
-
-
 def deal(plan, count):
     """(source, epoch, index) of the first samples of a run."""
     first, _ = plan._base
-    sources = [Dealt(each, seed_of(each.name, plan.seed), plan.shuffle) for each in first]
+    sources = [dealt_source(each, plan) for each in first]
     keys = [each.name for each in first]
     unit = first[0].spec.group or first[0].spec.length
     jumps = {turn for each in plan.amendments for turn in jumped(each)}
@@ -97,22 +34,27 @@ def deal(plan, count):
             amendment = waiting.pop(0)
             for each in amendment.sources:
                 keys.append(each.name)
-                sources.append(Dealt(each, seed_of(each.name, plan.seed), plan.shuffle))
+                sources.append(dealt_source(each, plan))
             for each in amendment.grown:
                 grown = sources[keys.index(each.name)]
                 grown.grow(each.num_samples // each.spec.samples_per_group - grown.num_groups)
             if amendment.length is not None:
                 for each in sources:
-                    each.peek()
-                    each.change_length(unit // amendment.length)
+                    each.regroup(unit // amendment.length)
             for skip in amendment.skips:
-                sources[keys.index(skip.source or "")].removed |= set(() if skip.mask else skip.indices)
+                sources[keys.index(skip.source or "")].remove(() if skip.mask else skip.indices)
         number = int(plan.schedule.locate(np.array([turn]))[0][0])
         drawn = sources[number].deal()
         if turn not in jumps:
             dealt.append((number, *drawn))
         turn += 1
     return dealt
+
+
+def dealt_source(each, plan):
+    local = plan.shuffle if isinstance(plan.shuffle, Locality) else None
+    seed = seed_of(each.name, plan.seed) if plan.shuffle else None
+    return Dealt(each.num_samples, Order(seed, local and (local.block, local.tile)), each.spec.samples_per_group)
 
 
 def jumped(amendment):

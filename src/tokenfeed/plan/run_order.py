@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, Self
 
 import numpy as np
@@ -79,8 +80,9 @@ class RunOrder:
         """What weights of a mixture count: samples or tokens."""
         self.amendments = tuple(sorted(amendments, key=lambda each: each.at))
         self._base = tuple(sources), schedule
-        changes = [Change(each.at, each.stages) for each in self.amendments if each.stages]
+        changes = [Change(each.at, each.stages, each.counts) for each in self.amendments if each.stages]
         self.schedule = schedule.follow(changes) if changes else schedule
+        self.amendments = tuple(self._counted(each) for each in self.amendments)
         self.sources = self._base[0]
         """The sources as they are in the end: with all that they grew by, and all that were added."""
         self._first = self.sources
@@ -98,6 +100,15 @@ class RunOrder:
         for amendment in self.amendments:
             self._apply(amendment)
         self._finish()
+
+    def _counted(self, amendment: Amendment) -> Amendment:
+        """The same amendment, with the turns that sources had before it where it changes weights."""
+        if not amendment.stages or amendment.counts is not None:
+            return amendment
+        counts = self.schedule.counts(amendment.at).tolist()
+        while counts and not counts[-1]:  # of sources that come later: the same, whether they are known by now or not
+            counts.pop()
+        return replace(amendment, counts=tuple(counts))
 
     def _make_orders(self, sources: Sequence[PlanSource]) -> Orders:
         return Orders(*self._columns(sources), self.shuffle)
@@ -187,9 +198,9 @@ class RunOrder:
             return self._again([*self.amendments, amendment], given)
         plan = copy(self)
         plan.given = given
-        plan.amendments = (*self.amendments, amendment)
         if amendment.stages:
             plan.schedule = self.schedule.then(amendment.at, *amendment.stages)
+        plan.amendments = (*self.amendments, plan._counted(amendment))
         plan._apply(amendment)
         plan._finish()
         return plan
@@ -198,13 +209,20 @@ class RunOrder:
         """The same plan with other amendments."""
         sources, schedule = self._base
         shuffle = self.shuffle
+        others = sorted(amendments, key=lambda each: each.at)
+        same = sum(1 for _ in takewhile(lambda both: both[0] is both[1], zip(others, self.amendments, strict=False)))
+        others[same + 1 :] = [replace(each, counts=None) for each in others[same + 1 :]]  # for another past
         return type(self)(
-            sources, schedule, seed=self.seed, shuffle=shuffle, amendments=amendments, given=given, by=self.by
+            sources, schedule, seed=self.seed, shuffle=shuffle, amendments=others, given=given, by=self.by
         )
 
     def turn(self, sample: int) -> int:
         """The number of sample k in the run as it is without skipped ranges."""
         return int(self._ranges.jump(np.array([sample]))[0])
+
+    def retreat(self, turn: int) -> int:
+        """The first sample k at a turn, or after it."""
+        return self._ranges.retreat(turn)
 
     def begins(self, amendment: Amendment) -> int:
         """The first sample k that an amendment may change."""
