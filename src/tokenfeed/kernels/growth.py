@@ -140,8 +140,10 @@ def count_elements(place, nodes, counts):
 
 
 @kernel
-def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, streams, turns, groups, within):
+def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, streams, turns, groups, offsets):
     """Row j is number numbers[j] of source sources[j]: turns[j] becomes its number in the run over streams[j] alone.
+
+    At place p of the stream stands sample p · groups[j] + offsets[j] of the source.
 
     Chapters [bounds[i], bounds[i + 1]) are those of source i. A chapter begins at number `starts`, and has
 
@@ -154,8 +156,8 @@ def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, stre
         size     samples of a later epoch
         epoch    the first of them
 
-    A slot is (stream, number of its first element in the run over the stream); nodes count slots, and nodes, from the
-    chapter's own on. groups[j] and within[j] become the samples of a group, and which of them it is.
+    A slot is (stream, number of its first element in the run over the stream, first group of the stream); nodes count
+    slots, and nodes, from the chapter's own on.
     """
     chapter = np.int64(-1)
     for row in range(numbers.size):
@@ -175,10 +177,11 @@ def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, stre
         is_rest = q < rest
         periods = 0 if is_rest else (q - rest) // size
         q = q + chapters[chapter, _BEGIN] if is_rest else q - rest - periods * size
-        groups[row], within[row] = group, 0
+        within = np.int64(0)
         if group > 1:
-            within[row] = q % group
+            within = q % group
             q //= group
+        groups[row] = group
         if is_rest:
             first, slot = chapters[chapter, _NODE], chapters[chapter, _SLOT]
             if first >= 0:
@@ -191,6 +194,8 @@ def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, stre
                         q, node = q - passed, nodes[first + node, _RIGHT_CHILD]
                 slot += ~node
             streams[row], turns[row] = slots[slot, 0], slots[slot, 1] + q
+            offsets[row] = slots[slot, 2] * group + within
         else:
             epoch = chapters[chapter, _EPOCH] + periods
             streams[row], turns[row] = chapters[chapter, _WHOLE], epoch * (size // group) + q
+            offsets[row] = within

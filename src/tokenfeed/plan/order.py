@@ -99,12 +99,12 @@ class Orders:
         known, tables = self._streams, self._streams.tables
         if sources is None:
             sources = np.zeros(numbers.size, INT64)
-        streams, turns, groups, within = (np.empty(numbers.size, INT64) for _ in range(4))
-        place_numbers(sources, numbers, *tables, streams, turns, groups, within)
+        streams, turns, groups, offsets = np.empty((4, numbers.size), INT64)
+        place_numbers(sources, numbers, *tables, streams, turns, groups, offsets)
         permute_streams(self._shuffle, streams, turns, known.sizes, known.seeds, epochs, indices)
-        indices += known.firsts[streams]
         if known.are_grouped:
-            indices = indices * groups + within
+            indices *= groups
+        indices += offsets
         for source in known.with_gaps:
             rows = np.flatnonzero(sources == source)
             epochs[rows], indices[rows] = self._courses[source].locate(numbers[rows])
@@ -134,7 +134,7 @@ class _Streams:
     def __init__(self, courses: Sequence[Course]) -> None:
         ids: dict[Stream, int] = {}
         starts, chapters, nodes, bounds = [], [], [np.empty((0, COLUMNS), np.int64)], [0]
-        slots: list[tuple[int, int]] = []
+        slots: list[tuple[int, int, int]] = []
         num_nodes = 0
         for course in courses:
             for chapter, rest, whole in course.chapters():
@@ -143,7 +143,7 @@ class _Streams:
                 row = rest, chapter.begin, chapter.group, first, len(slots), ids.setdefault(whole, len(ids)), size
                 chapters.append((*row, chapter.epoch + 1))
                 starts.append(chapter.start)
-                slots += [(ids.setdefault(stream, len(ids)), turn) for stream, turn in node.slots]
+                slots += [(ids.setdefault(stream, len(ids)), turn, stream.first) for stream, turn in node.slots]
                 nodes.append(node.nodes)
                 num_nodes += len(node.nodes)
             bounds.append(len(chapters))
@@ -152,7 +152,7 @@ class _Streams:
             np.concatenate(nodes),
             np.array(slots, np.int64),
         )
-        self.firsts, self.sizes, self.seeds = np.array([(e.first, e.size, e.seed) for e in ids], np.int64).T.copy()
+        self.sizes, self.seeds = np.array([(each.size, each.seed) for each in ids], np.int64).T.copy()
         self.are_grouped = any(row[2] > 1 for row in chapters)
         self.with_gaps = [number for number, course in enumerate(courses) if not course.is_whole]
         """Sources of which samples are left out, which tables do not know."""

@@ -406,7 +406,8 @@ def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[st
         if new and not number:
             raise ArgumentError(f"a stage draws from {some(list(new))}; the sources are {some(list(names))}")
         names |= new
-        if not names or len(first) > len(names) or not all(isinstance(name, str) for name in names):
+        is_first = not number and (not names or len(first) > len(names))
+        if is_first or not all(isinstance(name, str) for name in (new if number else names)):
             raise ArgumentError(f"{where}sources need names, each its own: {some(list(first))}")
         for place, stage in enumerate(chapter.stages[:-1]):
             if stage.samples is None:

@@ -125,7 +125,7 @@ def test_a_run_that_changed_its_length(tmp_path):
     assert len(seen) == 8 + 6
     assert everything(last.seen(run)) == [number for number in range(0, 36, 2) if number in seen]
     assert everything(last.unseen(run)) == [number for number in range(0, 36, 2) if number not in seen]
-    with pytest.raises(PlanMismatchError, match="the run was over .*and this view is"):
+    with pytest.raises(PlanMismatchError, match=r"the run was over .*and this view is"):
         view.unseen(run)
 
 
