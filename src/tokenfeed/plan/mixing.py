@@ -12,7 +12,7 @@ from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
-__all__ = ["Ledger", "Mixture", "check_named", "mix"]
+__all__ = ["Ledger", "Mixture", "check_named", "mix", "weigh"]
 
 Part: TypeAlias = "View | Mixture"
 Limits: TypeAlias = int | Mapping[str, int] | None
@@ -63,31 +63,38 @@ def mix(
     `max_epochs`, for all sources or by name, ends the run where a source would be seen more often; `Mixture.budget`
     tells beforehand. Sources must have been made with one tokenizer, unless `allow_different_tokenizers` is set.
     """
-    if not isinstance(sources, Mapping):
-        raise ArgumentError(
-            f"sources is a {type(sources).__name__}; a mixture needs a name and a weight for each source: "
-            'mix({"web": (view, 0.7), "code": (other, 0.3)})'
-        )
-    if not sources:
-        raise ArgumentError("a mixture needs at least one source: mix({name: (view, weight), …})")
     if by not in ("samples", "tokens"):
         raise ArgumentError(f"by is {by!r}; it must be 'samples' or 'tokens'")
-    parts: dict[str, Any] = {}
-    weights: dict[str, float] = {}
-    for name, entry in sources.items():
-        parts[name], weight = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, None)
-        if (weight is None) == (stages is None):
-            told = "stages say the weights" if stages is not None else "a weight is needed: (view, weight)"
-            raise ArgumentError(f"source {name!r}: {told}")
-        weights |= {} if weight is None else {name: weight}
+    parts, asked = weigh(sources, stages, "view")
     flat = Sources({}, {}, {}, by, max_epochs, allow_different_tokenizers).add(parts)
     unknown = sorted(set(max_epochs if isinstance(max_epochs, Mapping) else ()) - set(flat.views))
     if unknown:
         raise ArgumentError(f"max_epochs names {', '.join(unknown)}; the sources are {', '.join(flat.views)}")
-    asked = [Stage(weights)] if stages is None else stages
     spread = [Stage(flat.spread(stage.weights), samples=stage.samples, ramp=stage.ramp) for stage in asked]
     check_named(asked, flat.shares, flat.views)
     return Mixture(Schedule(spread, list(flat.views)), flat, shares=spread[0].weights if stages is None else None)
+
+
+def weigh(sources: Any, stages: Sequence[Stage] | None, what: str) -> tuple[dict[str, Any], Sequence[Stage]]:
+    """What each source of a mixture is, and the stages of weights; `what` is what a source is called in messages."""
+    if not isinstance(sources, Mapping):
+        raise ArgumentError(
+            f"sources is a {type(sources).__name__}; a mixture needs a name and a weight for each source: "
+            f'mix({{"web": ({what}, 0.7), "code": (other, 0.3)}})'
+        )
+    if not sources:
+        raise ArgumentError(f"a mixture needs at least one source: {{name: ({what}, weight), …}}")
+    parts: dict[str, Any] = {}
+    weights: dict[str, float] = {}
+    for name, entry in sources.items():
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"the sources of a mixture need names; one is called {name!r}")
+        parts[name], weight = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, None)
+        if (weight is None) == (stages is None):
+            told = "stages say the weights" if stages is not None else f"a weight is needed: ({what}, weight)"
+            raise ArgumentError(f"source {name!r}: {told}")
+        weights |= {} if weight is None else {name: weight}
+    return parts, [Stage(weights)] if stages is None else stages
 
 
 @dataclass(frozen=True)
