@@ -17,6 +17,7 @@ from tokenfeed.plan.permutation import Locality
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
+from tokenfeed.store.curriculum import CurriculumSpec
 
 SAMPLES = 220
 
@@ -26,7 +27,7 @@ def deal(plan, count):
     first, _ = plan._base
     sources = [dealt_source(each, plan) for each in first]
     keys = [each.name for each in first]
-    unit = first[0].spec.group or first[0].spec.length
+    unit = first[0].spec.unit.group or first[0].spec.unit.length
     jumps = {turn for each in plan.amendments for turn in jumped(each)}
     dealt, turn, waiting = [], 0, list(plan.amendments)
     while len(dealt) < count:
@@ -54,7 +55,8 @@ def deal(plan, count):
 def dealt_source(each, plan):
     local = plan.shuffle if isinstance(plan.shuffle, Locality) else None
     seed = seed_of(each.name, plan.seed) if plan.shuffle else None
-    return Dealt(each.num_samples, Order(seed, local and (local.block, local.tile)), each.spec.samples_per_group)
+    order = Order(seed, local and (local.block, local.tile))
+    return Dealt(each.num_samples, order, each.spec.samples_per_group, each.spec.curriculum)
 
 
 def jumped(amendment):
@@ -71,6 +73,10 @@ def amended(draw, most=6, latest=150):
     names = draw(st.sampled_from([[""], [""], ["a", "b"], ["a", "b", "c"]]))
     group = draw(st.sampled_from([1, 1, 2, 3]))
     sources = [source(name, group * draw(st.integers(1, 12)), group=group) for name in names]
+    if group == 1 and draw(st.booleans()):
+        buckets, epochs = draw(st.integers(1, 5)), draw(st.integers(0, 2))
+        spec = CurriculumSpec(sources[0].spec, "length", "0" * 16, buckets, epochs=epochs)
+        sources[0] = replace(sources[0], spec=spec)
     shuffle = draw(st.sampled_from([True, True, True, False, Locality(3, 2)]))
     plan = Plan(sources, seed=draw(st.integers(0, 5)), shuffle=shuffle)
     for number in range(draw(st.integers(0, most))):
@@ -116,6 +122,7 @@ def amend(draw, plan, at, group, number):
         expected = ["would be skipped", "is no growth of", "the view has", "names source", "Allow one"]
         expected += ["cannot be drawn yet", "a group of windows has begun", "before the length changes"]
         expected += ["cannot be a ramp", "counts in samples of the length before"]
+        expected += ["is a curriculum", "only windows can change"]
         assert any(told in str(error) for told in expected), error
         return plan
 
@@ -134,9 +141,10 @@ def test_the_inverse_is_what_a_search_finds(plan):
     lengths = lengths_of(plan)
     for number, each in enumerate(plan.sources):
         for length in set(lengths.tolist()):
-            size = each.num_samples * each.spec.length // length
+            size = each.num_samples * each.spec.unit.length // length
             for epoch in range(int(epochs.max()) + 1):
-                found = plan.find_all(np.arange(size), epoch, source=each.name, length=length)
+                asked = length if len(plan.eras) > 1 else None
+                found = plan.find_all(np.arange(size), epoch, source=each.name, length=asked)
                 expected = np.full(size, -1)
                 here = np.flatnonzero((sources == number) & (epochs == epoch) & (lengths == length))
                 expected[indices[here]] = here
@@ -147,7 +155,7 @@ def lengths_of(plan):
     """The length of every sample."""
     turns, specs = zip(*plan.eras, strict=True)
     which = np.searchsorted(turns, [plan.turn(k) for k in range(SAMPLES)], side="right") - 1
-    return np.array([spec.length for spec in specs])[which]
+    return np.array([spec.unit.length for spec in specs])[which]
 
 
 @given(amended())

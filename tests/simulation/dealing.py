@@ -12,8 +12,11 @@ __all__ = ["Dealt"]
 class Dealt:
     """`changes` are (own number, what, value): `grow` by groups, samples to `remove`, another `group`."""
 
-    def __init__(self, num_samples: int, order: Order, group: int = 1) -> None:
-        self.group, self.num_groups, self.plan = group, num_samples // group, order
+    def __init__(
+        self, num_samples: int, order: Order, group: int = 1, curriculum: tuple[int, int] | None = None
+    ) -> None:
+        """`curriculum` is (buckets, epochs): so many epochs, or with 0 all, go from bucket to bucket."""
+        self.group, self.num_groups, self.plan, self.curriculum = group, num_samples // group, order, curriculum
         self.changes: list[tuple[int, str, object]] = []
         self.removed: set[int] = set()
         self.epoch, self.count = -1, 0
@@ -35,6 +38,12 @@ class Dealt:
     def begin_epoch(self) -> None:
         self.epoch += 1
         self.left, self.within, self.is_fresh = self.order(self.num_groups, self.plan.seed), 0, True
+        if self.curriculum and (self.epoch < self.curriculum[1] or not self.curriculum[1]):
+            bucket = -(-self.num_groups // self.curriculum[0])
+            self.left = []
+            for number, first in enumerate(range(0, self.num_groups, bucket)):
+                seed = None if self.plan.seed is None else keyed(f"{self.plan.seed}.{number}")
+                self.left += [first + each for each in self.order(min(bucket, self.num_groups - first), seed)]
         self.streams = [self.left[:]]
 
     def advance(self) -> None:

@@ -22,7 +22,9 @@ from tokenfeed.kernels.permutation import GOLDEN, scramble
 COLUMNS = 8
 """int64 numbers of a node: one line of the cache."""
 _ALPHA, _PHASE, _SHIFT, _LEFT, _RIGHT, _LEFT_CHILD, _RIGHT_CHILD, _PARENT = range(COLUMNS)
-_REST, _BEGIN, _GROUP, _NODE, _SLOT, _WHOLE, _SIZE, _EPOCH = range(8)  # of a chapter: see `place_numbers`
+_REST, _BEGIN, _GROUP, _NODE, _SLOT, _WHOLE, _SIZE, _EPOCH, _BUCKET, _ORDERED = range(
+    10
+)  # of a chapter: see `place_numbers`
 # A child below 0 is a list, ~child. A parent is 2 · node + 1 for its right child, + 0 for its left one; −1 for none.
 
 
@@ -155,6 +157,8 @@ def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, stre
         whole    the stream of later epochs
         size     samples of a later epoch
         epoch    the first of them
+        bucket   groups of a bucket, where buckets come one after the other: the streams after `whole`; else 0
+        ordered  epochs in which they do
 
     A slot is (stream, number of its first element in the run over the stream, first group of the stream); nodes count
     slots, and nodes, from the chapter's own on.
@@ -196,6 +200,10 @@ def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, stre
             streams[row], turns[row] = slots[slot, 0], slots[slot, 1] + q
             offsets[row] = slots[slot, 2] * group + within
         else:
-            epoch = chapters[chapter, _EPOCH] + periods
-            streams[row], turns[row] = chapters[chapter, _WHOLE], epoch * (size // group) + q
-            offsets[row] = within
+            epoch, bucket = chapters[chapter, _EPOCH] + periods, chapters[chapter, _BUCKET]
+            stream, count, first = chapters[chapter, _WHOLE], size // group, np.int64(0)
+            if bucket > 0 and epoch < chapters[chapter, _ORDERED]:
+                stream += 1 + q // bucket
+                first = q // bucket * bucket
+                count = min(bucket, count - first)
+            streams[row], turns[row], offsets[row] = stream, epoch * count + q - first, first * group + within

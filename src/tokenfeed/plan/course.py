@@ -45,6 +45,22 @@ class Deck:
 
     seed: int
     shuffle: Shuffle
+    curriculum: tuple[int, int] | None = None
+    """(buckets, epochs) in which all groups are shuffled bucket by bucket; 0 for all epochs."""
+
+    def buckets(self, size: int) -> list[Stream]:
+        """The groups of an epoch of a curriculum, bucket after bucket: all have as many, but for the last."""
+        if self.curriculum is None:
+            return []
+        bucket = -(-size // self.curriculum[0])
+        firsts = range(0, size, bucket)
+        seeds = [int(checksum(f"{self.seed}.{number}".encode()), 16) >> 1 for number in range(len(firsts))]
+        return [Stream(each, min(bucket, size - each), seed) for each, seed in zip(firsts, seeds, strict=True)]
+
+    @property
+    def ordered(self) -> int:
+        """Epochs in which buckets come one after the other."""
+        return 0 if self.curriculum is None else self.curriculum[1] or (1 << 62)
 
     def whole(self, size: int) -> Stream:
         """All groups of the source."""
@@ -53,6 +69,12 @@ class Deck:
     def find(self, stream: Stream, groups: Ints, epoch: int) -> Ints:
         """The places in an epoch at which groups of a stream stand."""
         own = groups - stream.first
+        if epoch < self.ordered and stream == self.whole(stream.size):
+            plain, places = replace(self, curriculum=None), np.empty_like(groups)
+            for each in self.buckets(stream.size):
+                rows = (groups >= each.first) & (groups < each.first + each.size)
+                places[rows] = plain.find(each, groups[rows], epoch) + each.first
+            return places
         key = stream.size, stream.seed, epoch
         if isinstance(self.shuffle, Locality):
             return LocalPermutation(*key, self.shuffle).inverse(own)
@@ -61,6 +83,14 @@ class Deck:
     def run(self, turns: Ints, stream: Stream) -> tuple[Ints, Ints]:
         """(epochs, groups) at turns of the endless run over one stream."""
         epochs, groups = np.empty_like(turns), np.empty_like(turns)
+        if self.curriculum is not None and stream == self.whole(stream.size):
+            parts = [stream, *self.buckets(stream.size)]
+            epochs, places = np.divmod(turns, stream.size)
+            which = np.where(epochs < self.ordered, 1 + places // parts[1].size, 0)
+            firsts, sizes, seeds = np.array([(each.first, each.size, each.seed) for each in parts], np.int64).T.copy()
+            own = epochs * sizes[which] + places - firsts[which]
+            permute_streams(self.shuffle, which, own, sizes, seeds, epochs, groups)
+            return epochs, groups + firsts[which]
         if self.shuffle is True:
             permute_run(turns, stream.size, stream.seed, epochs, groups)
         elif isinstance(self.shuffle, Locality):
@@ -193,7 +223,7 @@ class Course:
     """number ↔ (epoch, index) of one source. Amending it makes another course: what was before is shared."""
 
     def __init__(self, deck: Deck, size: int, group: int) -> None:
-        self._deck = deck
+        self.deck = deck
         self._chapters = [Chapter(0, 0, Rest.whole(deck, size, 0), 0, size, group, np.empty(0, np.int64))]
         self._starts = [0]
         self._gone: dict[tuple[int, int], Ints] = {}
@@ -205,7 +235,7 @@ class Course:
 
     def chapters(self) -> list[tuple[Chapter, int, Stream]]:
         """Chapters, samples that each delivers in the epoch that it begins in, and the stream of its later epochs."""
-        return [(each, self._rest(i), self._deck.whole(each.size)) for i, each in enumerate(self._chapters)]
+        return [(each, self._rest(i), self.deck.whole(each.size)) for i, each in enumerate(self._chapters)]
 
     @property
     def num_samples(self) -> int:
@@ -219,7 +249,7 @@ class Course:
         """
         last = self._chapters[-1]
         (epoch,), (place,) = (each.tolist() for each in self._place(len(self._chapters) - 1, np.array([number])))
-        node = last.node if epoch == last.epoch else Rest.whole(self._deck, last.size, epoch)
+        node = last.node if epoch == last.epoch else Rest.whole(self.deck, last.size, epoch)
         chapter = replace(last, start=number, epoch=epoch, node=node, begin=place)
         if group is not None:
             begin, within = divmod(place, last.group)
@@ -235,7 +265,7 @@ class Course:
             if place or not node.is_whole:
                 node = node.grow(begin, within > 0, added, last.size, number)
             else:
-                node = Rest.whole(self._deck, last.size + added, epoch)
+                node = Rest.whole(self.deck, last.size + added, epoch)
             chapter = replace(chapter, node=node, begin=within, size=last.size + added)
         if removed is not None:
             if removed.min(initial=0) < 0 or removed.max(initial=0) >= self.num_samples:
@@ -245,7 +275,7 @@ class Course:
         if chapter.kept <= 0:
             raise ArgumentError(f"all {chapter.removed.size:,} samples would be skipped")
         course = Course.__new__(Course)
-        course._deck, course._gone = self._deck, {}
+        course.deck, course._gone = self.deck, {}
         course._chapters, course._starts = [*self._chapters, chapter], [*self._starts, number]
         return course
 
@@ -263,7 +293,7 @@ class Course:
                 self._gone.clear()
             groups, within = np.divmod(chapter.removed, chapter.group)
             is_rest = epoch == chapter.epoch
-            places = (chapter.node if is_rest else Rest.whole(self._deck, chapter.size, epoch)).place(groups)
+            places = (chapter.node if is_rest else Rest.whole(self.deck, chapter.size, epoch)).place(groups)
             places = np.where(places < 0, -1, places * chapter.group + within)
             self._gone[which, epoch] = np.sort(places[places >= (chapter.begin if is_rest else 0)])
         return self._gone[which, epoch]
@@ -306,7 +336,7 @@ class Course:
         indices[in_rest] = chapter.node.at(groups[in_rest])
         later = ~in_rest
         turns = epochs[later] * chapter.size + groups[later]
-        indices[later] = self._deck.run(turns, self._deck.whole(chapter.size))[1]
+        indices[later] = self.deck.run(turns, self.deck.whole(chapter.size))[1]
         return epochs, indices * chapter.group + within
 
     def find(self, indices: Ints, epoch: int, *, group: int | None = None) -> Ints:
@@ -324,7 +354,7 @@ class Course:
                 continue
             is_rest = chapter.epoch == epoch
             begin = chapter.begin if is_rest else 0
-            places = (chapter.node if is_rest else Rest.whole(self._deck, chapter.size, epoch)).place(groups)
+            places = (chapter.node if is_rest else Rest.whole(self.deck, chapter.size, epoch)).place(groups)
             samples = np.where(places < 0, -1, places * group + within)
             missing = self._missing(which, epoch)
             before = 0 if is_rest else self._rest(which) + (epoch - chapter.epoch - 1) * chapter.kept

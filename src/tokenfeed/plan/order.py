@@ -19,8 +19,9 @@ from tokenfeed.plan.course import Course, Deck, Stream, permute_streams
 from tokenfeed.plan.permutation import Locality, Permutation, Shuffle
 from tokenfeed.types import Ints
 
-__all__ = ["INT64", "Orders"]
+__all__ = ["INT64", "Orders", "Row"]
 
+Row = tuple[int, int, int, tuple[int, int] | None]
 INT64 = np.dtype(np.int64)
 """Passed instead of `np.int64`, which NumPy looks up in every call: 0.1 µs an array."""
 
@@ -33,8 +34,9 @@ class Orders:
     is a `LocalPermutation`.
     """
 
-    def __init__(self, sizes: Sequence[int], groups: Sequence[int], seeds: Sequence[int], shuffle: Shuffle) -> None:
-        """Of each source: its samples, the samples of a group, which stay together, and its seed."""
+    def __init__(self, rows: Sequence[Row], shuffle: Shuffle) -> None:
+        """`rows` has for each source: samples, samples of a group, which stay together, seed, and curriculum."""
+        sizes, groups, seeds, curricula = zip(*rows, strict=True)
         for size, group, seed in zip(sizes, groups, seeds, strict=True):
             if size < 1:
                 raise ArgumentError("there is nothing to load: the view has no samples")
@@ -48,15 +50,18 @@ class Orders:
         self._num_groups = self._sizes // self._groups
         self._first = sizes[0], groups[0], seeds[0], sizes[0] // groups[0]
         self._are_grouped = max(groups) > 1
+        self._rows = list(rows)
         self._courses: dict[int, Course] = {}
-        self._is_plain = shuffle is True and not self._are_grouped
+        for source, each in enumerate(curricula):
+            if each is not None:
+                self._courses[source] = self.course(source)
+        self._is_plain = shuffle is True and not self._are_grouped and not self._courses
         """Whether samples are shuffled one by one, and no source was amended."""
 
-    def add(self, sizes: Sequence[int], groups: Sequence[int], seeds: Sequence[int]) -> "Orders":
+    def add(self, rows: Sequence[Row]) -> "Orders":
         """The same with more sources."""
-        before = [each.tolist() for each in (self._sizes, self._groups, self._seeds)]
-        more = Orders([*before[0], *sizes], [*before[1], *groups], [*before[2], *seeds], self._shuffle)
-        more._courses, more._is_plain = self._courses, self._is_plain and more._is_plain
+        more = Orders([*self._rows, *rows], self._shuffle)
+        more._courses, more._is_plain = more._courses | self._courses, self._is_plain and more._is_plain
         return more
 
     def amend(self, source: int, change: Callable[[Course], Course]) -> "Orders":
@@ -70,7 +75,7 @@ class Orders:
         """The order of one source."""
         if source in self._courses:
             return self._courses[source]
-        deck = Deck(int(self._seeds[source]), self._shuffle)
+        deck = Deck(int(self._seeds[source]), self._shuffle, self._rows[source][3])
         return Course(deck, int(self._num_groups[source]), int(self._groups[source]))
 
     def locate(self, sources: Ints | None, numbers: Ints) -> tuple[Ints, Ints]:
@@ -140,8 +145,14 @@ class _Streams:
             for chapter, rest, whole in course.chapters():
                 node, size = chapter.node, chapter.size * chapter.group
                 first = num_nodes if node.nodes.size else -1
-                row = rest, chapter.begin, chapter.group, first, len(slots), ids.setdefault(whole, len(ids)), size
-                chapters.append((*row, chapter.epoch + 1))
+                buckets = course.deck.buckets(chapter.size)
+                if whole not in ids:  # its buckets follow it
+                    ids |= {stream: len(ids) + place for place, stream in enumerate([whole, *buckets])}
+                key, epoch = ids[whole], chapter.epoch + 1
+                if buckets and node.is_whole and not chapter.begin:  # the first epoch is as those after it
+                    rest, epoch = 0, chapter.epoch
+                row = rest, chapter.begin, chapter.group, first, len(slots), key, size, epoch
+                chapters.append((*row, buckets[0].size if buckets else 0, course.deck.ordered))
                 starts.append(chapter.start)
                 slots += [(ids.setdefault(stream, len(ids)), turn, stream.first) for stream, turn in node.slots]
                 nodes.append(node.nodes)

@@ -22,7 +22,7 @@ from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.amending import with_length
 from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Ledger, Sources
-from tokenfeed.plan.order import INT64, Orders
+from tokenfeed.plan.order import INT64, Orders, Row
 from tokenfeed.plan.permutation import Locality, Shuffle
 from tokenfeed.plan.schedule import Change, Schedule, Stage
 from tokenfeed.plan.skips import Ranges, Skip
@@ -89,7 +89,7 @@ class RunOrder:
         """The sources as they were when they came."""
         self.arrivals = [0] * len(sources)
         """Turns at which sources come."""
-        self._orders = self._make_orders(self.sources)
+        self._orders = Orders(self._rows(self.sources), self.shuffle)
         self._ranges = Ranges([])
         self._changes: list[tuple[int, Any]] = []
         """(turn, what) of all that changes the order of a source."""
@@ -110,19 +110,19 @@ class RunOrder:
             counts.pop()
         return replace(amendment, counts=tuple(counts))
 
-    def _make_orders(self, sources: Sequence[PlanSource]) -> Orders:
-        return Orders(*self._columns(sources), self.shuffle)
-
-    def _columns(self, sources: Sequence[PlanSource]) -> tuple[list[int], list[int], list[int]]:
-        sizes = [source.num_samples for source in sources]
-        return sizes, [each.spec.samples_per_group for each in sources], [_seed_of(e.name, self.seed) for e in sources]
+    def _rows(self, sources: Sequence[PlanSource]) -> list[Row]:
+        """What `Orders` needs to know of each source."""
+        return [
+            (each.num_samples, each.spec.samples_per_group, _seed_of(each.name, self.seed), each.spec.curriculum)
+            for each in sources
+        ]
 
     def _apply(self, amendment: Amendment) -> None:
         """Take over all that an amendment changes but weights, which the schedule has."""
         if amendment.ranges:
             self._ranges = Ranges([*self._ranges, *amendment.ranges])
         if amendment.sources:
-            self._orders = self._orders.add(*self._columns(amendment.sources))
+            self._orders = self._orders.add(self._rows(amendment.sources))
             self._first, self.sources = (*self._first, *amendment.sources), (*self.sources, *amendment.sources)
             self.arrivals = [*self.arrivals, *[amendment.at] * len(amendment.sources)]
         if amendment.name is not None:
