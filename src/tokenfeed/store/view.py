@@ -182,6 +182,8 @@ class View(ABC):
                 f"the view before the store grew was {earlier.spec.sample}, and this one is {self.spec.sample}; give "
                 "the same view of the grown store"
             )
+        if self.tokenizer != earlier.tokenizer:
+            raise PlanMismatchError(f"the data was made with tokenizer {earlier.tokenizer}, now with {self.tokenizer}")
         self.data.check_grown(earlier.data)
         return len(self) - len(earlier)
 
