@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup      ## text to a trained model in a minute; then by way of a store, with a page to look at it all
-	$(BIN)/python examples/train_stream.py
+	$(BIN)/python examples/torch/train_stream.py
 	rm -rf demo-store
 	$(BIN)/tokenfeed demo --keep demo-store
 
@@ -77,6 +77,7 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/engines.py
 	$(BIN)/python bench/stream.py
 	$(BIN)/python bench/packing.py
+	$(BIN)/python bench/balance.py
 	$(BIN)/python bench/locality.py
 	$(BIN)/python bench/prepare.py
 	$(BIN)/python bench/remote.py
