@@ -2,13 +2,15 @@
 
 import json
 import logging
+import pickle
+import sys
 
 import numpy as np
 import pytest
 
 from chatting import CONVERSATIONS, TEMPLATES, TURNS, make_tokenizer, plain, said, save_model, tagged
 from tokenfeed import Tokenizer
-from tokenfeed.errors import FormatError
+from tokenfeed.errors import DependencyError, FormatError
 from tokenfeed.text import Chat, ChatTemplate, render
 
 KINDS = ["bytes", "added", "sentencepiece"]
@@ -143,6 +145,19 @@ def test_templates_of_folders(tmp_path):
     other = make_tokenizer("bytes")
     other.save(str(tmp_path / "tokenizer.json"))
     assert tokenizer.digest == Tokenizer.load(tmp_path).digest
+
+
+def test_templates_travel_and_need_jinja2(models, monkeypatch):
+    """Other processes make the same of a record; without the package, the error says how to get it."""
+    _, tokenizer = models["added"]
+    fields = {"messages": CONVERSATIONS["four turns"]}
+    records = Chat(ChatTemplate(tagged("qwen3"))).open(tokenizer).with_layout(fields, "here")
+    assert pickle.loads(pickle.dumps(records))(fields) == records(fields)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(
+        DependencyError, match=r"chat templates need the package jinja2: pip install 'tokenfeed\[text\]'"
+    ):
+        ChatTemplate("{{ 'not seen before' }}").render([])
 
 
 def test_time_is_told_only_where_it_is_given():
