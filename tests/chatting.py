@@ -26,8 +26,8 @@ def special_names():
 
 
 def make_tokenizer(kind):
-    """A tokenizer of Hugging Face: byte-level, which our own engine runs; with words that are added tokens, and NFC; or
-    after SentencePiece, with special tokens that swallow the white space after them."""
+    """A tokenizer of Hugging Face: byte-level, which our own engine runs, with special tokens that swallow white space
+    ("strips") or not; with words that are added tokens, and NFC; or after SentencePiece."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     texts = ["Hello there, how are you today?", "system user assistant model", "naïve straße 語 <think> </think>"] * 5
@@ -53,10 +53,9 @@ def make_tokenizer(kind):
     if kind == "added":
         made.normalizer = normalizers.NFC()
         made.add_tokens([AddedToken(name, normalized=False) for name in ("<think>", "</think>", "<tool_call>")])
-    strips = kind == "sentencepiece"
-    made.add_special_tokens(
-        [AddedToken(name, special=True, normalized=False, rstrip=strips and "|" in name) for name in special_names()]
-    )
+    left, right = kind == "strips", kind in ("strips", "sentencepiece")
+    flags = {name: {"lstrip": left and "|" in name, "rstrip": right and "|" in name} for name in special_names()}
+    made.add_special_tokens([AddedToken(name, special=True, normalized=False, **flags[name]) for name in flags])
     return made
 
 

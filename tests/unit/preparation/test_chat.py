@@ -94,6 +94,26 @@ def test_loaders_mix_resume_and_trace(tmp_path, model):
     assert tokenfeed.Run(tmp_path / "run.jsonl").trace(step=3)
 
 
+def test_text_mixes_with_conversations_once_it_has_a_mask(tmp_path, model):
+    @tokenfeed.preparation.annotates(columns={"loss_mask": "bool"})
+    def learn_all(text, kept, tokens):
+        return {"loss_mask": np.ones(len(tokens), bool)}
+
+    prepare(write(tmp_path / "a.jsonl", RECORDS), tmp_path / "chat", model)
+    path = write(tmp_path / "b.jsonl", [{"text": "Hello there!"}] * 9)
+    for name, function in (("bare", None), ("masked", learn_all)):
+        tokenfeed.prepare(path, tmp_path / name, tokenizer=model, map=function, workers=0, val=None)
+    views = {name: tokenfeed.open(tmp_path / name).documents() for name in ("chat", "bare", "masked")}
+
+    def loader(other):
+        parts = {"chat": (views["chat"], 0.5), "text": (views[other], 0.5)}
+        return tokenfeed.Loader(tokenfeed.mix(parts, allow_different_tokenizers=True), batch_size=4, prefetch=0)
+
+    assert next(loader("masked")).loss_mask.any()
+    with pytest.raises(ArgumentError, match=r"'loss_mask' in one|no loss mask in the other|'loss_mask'} in one"):
+        loader("bare")
+
+
 def test_val_holds_out_the_same_conversations_on_both_roads(tmp_path, model):
     records = [{"messages": [said("user", f"{number}"), TURNS[1]]} for number in range(60)]
     prepare(write(tmp_path / "a.jsonl", records), tmp_path / "store", model, val=0.2)

@@ -13,7 +13,7 @@ from tokenfeed import Tokenizer
 from tokenfeed.errors import DependencyError, FormatError
 from tokenfeed.text import Chat, ChatTemplate, render
 
-KINDS = ["bytes", "added", "sentencepiece"]
+KINDS = ["bytes", "strips", "added", "sentencepiece"]
 
 
 @pytest.fixture(scope="module")
