@@ -294,7 +294,7 @@ class Loader(Delivery):
         self._steps.use_buffers(buffers)
 
     def _work(self) -> dict[str, Any]:
-        return {**self._steps.work, "remote": self._reader.stats()}
+        return {**self._steps.work, "remote": self._reader.stats(), "delivered": self._next}
 
     def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         if not self.rule.by_tokens:

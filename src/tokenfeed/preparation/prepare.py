@@ -36,7 +36,7 @@ _CUTTING_THREADS = 16
 
 
 def prepare(
-    inputs: PathLike | Sequence[PathLike],
+    inputs: Any,
     out: PathLike,
     *,
     tokenizer: Tokenizer | PathLike | None = None,
@@ -63,9 +63,11 @@ def prepare(
 ) -> Report:
     """Turn text into a store: Parquet, JSONL and plain text, compressed or not, local or remote.
 
-    `inputs` is a file, a folder, a pattern, an address, or a list of these. The same inputs and settings make the same
-    bytes, with any `workers` and either `engine`. To continue after a crash, run it again: it does what is missing.
-    Inputs may be added at the end later. A changed input is an error; `replace_changed` redoes its part of the store.
+    `inputs` is a file, a folder, a pattern, an address, or a list of these; or documents of this process: a
+    `datasets.Dataset`, a list of mappings, a function that makes an iterator. The same inputs and settings make the
+    same bytes, with any `workers` and either `engine`. To continue after a crash, run it again: it does what is
+    missing. Inputs may be added at the end later. A changed input is an error; `replace_changed` redoes its part of the
+    store.
 
     `keep` names columns that become the payload of a document. Documents begin with the special token `bos` and end
     with `eos`; if you name neither, with the tokenizer's own BOS, or else its own EOS after them. A tokenizer without

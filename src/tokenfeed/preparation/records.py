@@ -89,7 +89,7 @@ class PreparePlan:
     inputs: Sequence[InputFile]
 
     def to_json(self) -> bytes:
-        inputs = [{name: value for name, value in asdict(file).items() if name != "path"} for file in self.inputs]
+        inputs = [file.fields for file in self.inputs]
         fields = {"format": "tokenfeed-prepare", "version": 1, "recipe": asdict(self.recipe), "inputs": inputs}
         return (json.dumps(fields, indent=1) + "\n").encode()
 

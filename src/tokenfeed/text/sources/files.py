@@ -12,6 +12,7 @@ from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, Read
 from tokenfeed.storage.local import reading
 from tokenfeed.text.sources.finding import CHAT_ENDINGS, ENDINGS, Found, PathLike, find_files, kind_of
 from tokenfeed.text.sources.jsonl import JsonlText
+from tokenfeed.text.sources.memory import MemoryDocuments, MemoryText
 from tokenfeed.text.sources.parquet import ParquetText
 from tokenfeed.text.sources.plain import PlainText
 from tokenfeed.text.sources.portions import Group, Records, TextFile, TextRules
@@ -27,8 +28,12 @@ _POLL_SECONDS = 0.2
 Answer = TypeVar("Answer")
 
 
-def open_text(file: StoredFile, column: str, records: Records | None = None) -> TextFile:
+def open_text(file: StoredFile | MemoryDocuments, column: str, records: Records | None = None) -> TextFile:
     """A file in the format that its name says. Opens nothing yet. With `records`, documents are whole records."""
+    if isinstance(file, MemoryDocuments):
+        if records is not None:
+            raise ArgumentError("conversations are read from files; those of your program go to stream_chat as a list")
+        return MemoryText(file, column)
     kind = kind_of(file.path)
     if kind == "txt" and records is not None:
         raise ArgumentError(f"{file.name} is plain text, which holds no conversations; expected JSONL or Parquet")
@@ -50,7 +55,7 @@ def first_record(source: PathLike | Sequence[PathLike]) -> tuple[dict[str, Any],
     """The first record of the first file that has one, and the name of the file."""
     rules = TextRules(on_error="skip", portion_bytes=1)
     found = find_files(source, CHAT_ENDINGS)
-    for stored in (StoredFile(file.path) for file in found):
+    for stored in (file.stored for file in found):
         opened = open_text(stored, "", _AsTheyAre())
         for start, stop in itertools.pairwise(opened.cut(_HEAD_BYTES)):
             for portion in opened.read_slice(start, stop, rules):
@@ -87,7 +92,7 @@ class TextFiles:
         self.val_fraction = 0.0 if split == "all" else splits.fraction
         """Share of the documents that are val by their text; those of split "train" are the others."""
         self._all_found, self._splits, self._found = found, splits, mine
-        self._stored = tuple(StoredFile(file.path) for file in mine)
+        self._stored = tuple(file.stored for file in mine)
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._records = records
@@ -99,7 +104,7 @@ class TextFiles:
     @classmethod
     def find(
         cls,
-        source: PathLike | Sequence[PathLike],
+        source: Any,
         *,
         text_column: str = "text",
         split: str = "all",
