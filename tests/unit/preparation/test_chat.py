@@ -29,9 +29,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    save_model(folder, "bytes", plain("chatml"))
-    return folder
+    return save_model(tmp_path_factory.mktemp("model"), "bytes", plain("chatml"))
 
 
 def write(path, records):
