@@ -64,9 +64,7 @@ class Chat:
         """What was given for `chat`: settings, a template, or just True."""
         return given if isinstance(given, Chat) else cls() if isinstance(given, bool) else cls(given)
 
-    def open(
-        self, tokenizer: Tokenizer | str | os.PathLike[str], loaded: Tokenizer | None = None
-    ) -> "ChatRecords":
+    def open(self, tokenizer: Tokenizer | str | os.PathLike[str], loaded: Tokenizer | None = None) -> "ChatRecords":
         """The reader of such conversations for a tokenizer, or for the one at a path, if that is not loaded yet."""
         loaded = loaded or Tokenizer.of(tokenizer)
         return ChatRecords(replace(self, template=self._find_template(tokenizer, loaded)), loaded)
