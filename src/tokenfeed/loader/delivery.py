@@ -70,6 +70,8 @@ class Stats:
     """Threads that work ahead: they read, or tokenise where text is; 0 where nothing is made ahead."""
     prefetch: int = 0
     """How many batches may be made ahead."""
+    delivered: int = 0
+    """Samples of the run that all ranks have delivered, as far as this rank got; 0 for a stream."""
 
     @property
     def wait_fraction(self) -> float:

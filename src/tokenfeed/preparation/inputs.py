@@ -10,7 +10,7 @@ from tokenfeed.preparation.tokens import TokenFile
 from tokenfeed.text.sources.files import open_text
 from tokenfeed.text.sources.finding import ENDINGS, find_files
 from tokenfeed.text.sources.memory import MemoryDocuments
-from tokenfeed.text.sources.portions import Portion, TextFile, TextRules
+from tokenfeed.text.sources.portions import Portion, Records, TextFile, TextRules
 from tokenfeed.text.sources.splitting import Val, choose_splits
 from tokenfeed.text.sources.stored import StoredFile
 
@@ -87,20 +87,24 @@ def cut(
     text_column: str = "text",
     slice_bytes: int = 64 << 20,
     num_ids: int | None = None,
+    records: Records | None = None,
 ) -> list[Slice]:
     """The slices of a file, which depend on the file and `slice_bytes` alone. Reads the footer of Parquet.
 
     Plain JSONL is cut into equal parts of at most `slice_bytes`; Parquet into runs of row groups of at most that many
-    bytes of columns, uncompressed, or of one row group; all else is one slice. With `num_ids` the column holds tokens.
+    bytes of columns, uncompressed, or of one row group; all else is one slice. With `num_ids` the column holds tokens;
+    with `records`, documents are whole records.
     """
     if slice_bytes < 1:
         raise ArgumentError(f"slice_bytes is {slice_bytes}; it must be at least 1")
-    bounds = _open(file.stored, text_column, num_ids).cut(slice_bytes)
+    bounds = _open(file.stored, text_column, num_ids, records).cut(slice_bytes)
     return [Slice(file_number, number, *bounds[number : number + 2]) for number in range(len(bounds) - 1)]
 
 
-def _open(stored: StoredFile | MemoryDocuments, column: str, num_ids: int | None) -> TextFile | TokenFile:
-    return open_text(stored, column) if num_ids is None else TokenFile(stored, column, num_ids)
+def _open(
+    stored: StoredFile | MemoryDocuments, column: str, num_ids: int | None, records: Records | None
+) -> TextFile | TokenFile:
+    return open_text(stored, column, records) if num_ids is None else TokenFile(stored, column, num_ids)
 
 
 def read_slice(
@@ -108,6 +112,7 @@ def read_slice(
     slice: Slice,  # noqa: A002
     rules: TextRules,
     num_ids: int | None = None,
+    records: Records | None = None,
 ) -> Iterator[Portion]:
     """The documents of a slice, in order. All slices of a file, one after the other, give those of the file.
 
@@ -122,7 +127,7 @@ def read_slice(
             f"{now.size:,} and {now.digest}. Start again with files that do not change."
         )
     before = stored.stamp()
-    yield from _open(stored, rules.text_column, num_ids).read_slice(slice.start, slice.stop, rules)
+    yield from _open(stored, rules.text_column, num_ids, records).read_slice(slice.start, slice.stop, rules)
     if stored.stamp() != before:
         raise CorruptionError(
             f"{stored.name} was changed while it was being read. Start again with files that do not change."

@@ -14,7 +14,7 @@ from tokenfeed.plan.mixing import Sources
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import check_epochs
 from tokenfeed.plan.skips import Where, check_where
-from tokenfeed.runs.file import Start, read_starts
+from tokenfeed.runs.file import Start, find_step, read_starts
 from tokenfeed.runs.legs import Leg, StepRow, find_legs
 from tokenfeed.runs.origins import Origins, Stores
 from tokenfeed.runs.sets import select
@@ -35,9 +35,15 @@ class Run(Delivered):
         hold it, and only it tells which rank took which sample of a step.
         """
         self.path = Path(path)
-        starts = read_starts(self.path)
-        self.starts = [replace(start, rule=start.rule.with_cost(balance)) for start in starts] if balance else starts
+        self._balance = balance
         self._opened: dict[Any, Any] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the file again, which may have grown; what was opened stays open."""
+        starts, given = read_starts(self.path), self._balance
+        self.starts = [replace(start, rule=start.rule.with_cost(given)) for start in starts] if given else starts
+        self.__dict__.pop("legs", None)
 
     @cached_property
     def legs(self) -> list[Leg]:
@@ -69,6 +75,11 @@ class Run(Delivered):
     def reached(self) -> int:
         """Number of samples that the run is known to have delivered; what comes later is planned."""
         return self.legs[-1].reached if self.legs else 0
+
+    def step_after(self, num_delivered: int) -> int:
+        """The training step that comes after so many samples."""
+        plan = self.plan() if any(start.rule.by_tokens for start in self.starts) else None
+        return find_step(self.starts, num_delivered, plan)
 
     def leg_of(self, step: int, *, stores: Stores | None = None) -> Leg:
         """The leg that a step belongs to."""
@@ -108,10 +119,12 @@ class Run(Delivered):
             reached = end
         return select(view, leg.start.plan, reached, source, seen=seen)
 
-    def trace(self, step: int, *, rank: int | None = None, stores: Stores | None = None) -> list[RowTrace]:
+    def trace(
+        self, step: int, *, rank: int | None = None, part: slice = slice(None), stores: Stores | None = None
+    ) -> list[RowTrace]:
         """Where the rows of a step come from: of one rank row by row, or of all ranks in the order of the run.
 
-        Rows that the run is not known to have delivered have `planned` set.
+        `part` is which of these rows. Rows that the run is not known to have delivered have `planned` set.
 
         Samples, epochs and indices follow from the run file; under a token budget, and where ranks were balanced, from
         the lengths in the stores too, of the samples since the last note before the step. Shards, documents and
@@ -120,7 +133,7 @@ class Run(Delivered):
         the run was over is an error.
         """
         leg = self.leg_of(step, stores=stores)
-        return trace_rows(self._origins(leg.start, stores), leg, self._samples(leg, step, rank))
+        return trace_rows(self._origins(leg.start, stores), leg, self._samples(leg, step, rank)[part])
 
     def place(self, sample: int) -> StepRow:
         """The step, rank and row of sample k, the inverse of `samples`. O(starts + stages of the batch size); under a

@@ -69,6 +69,11 @@ class RowTrace(_Row):
     _place: int = field(repr=False, compare=False)
 
     @property
+    def view(self) -> View:
+        """The view that it is a sample of: number `index`."""
+        return self._rows.view
+
+    @property
     def locations(self) -> list[Location]:
         """Which items of which shards it is made of."""
         return self._rows.view.locate(self.index)
@@ -117,6 +122,11 @@ class Sightings(Sequence[Seen]):
 
     def __len__(self) -> int:
         return int(self._columns.shape[1])
+
+    @property
+    def num_planned(self) -> int:
+        """How many of them the run is not known to have delivered."""
+        return int(self._columns[7].sum())
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):

@@ -22,7 +22,17 @@ from tokenfeed.storage.local import read_bytes, replace_bytes
 from tokenfeed.text.sources.memory import MemoryDocuments
 from tokenfeed.text.sources.stored import StoredFile, list_folder, shown
 
-__all__ = ["ENDINGS", "Found", "Listing", "PathLike", "find_files", "kind_of", "read_listing", "write_listing"]
+__all__ = [
+    "CHAT_ENDINGS",
+    "ENDINGS",
+    "Found",
+    "Listing",
+    "PathLike",
+    "find_files",
+    "kind_of",
+    "read_listing",
+    "write_listing",
+]
 
 PathLike = str | os.PathLike[str]
 
@@ -30,6 +40,8 @@ _TXT = (".txt", ".txt.gz", ".txt.zst")
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
 ENDINGS = (".parquet", *_JSONL, *_TXT)
 """Endings of the files that are read: Parquet, JSONL, and plain text (one document a file). Folders may hold others."""
+CHAT_ENDINGS = (".parquet", *_JSONL)
+"""Endings of the files that hold records with several fields."""
 _LISTING = "files.json"
 _TOKENS = "holds tokens already: open it with tokenfeed.open, and train from it with a Loader"
 _FOREIGN = {
