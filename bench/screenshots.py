@@ -14,7 +14,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -25,7 +24,7 @@ from tokenfeed.ui import Server, open_subject
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SIZE = {"width": 1200, "height": 860}
 MOST_BYTES = 250_000
-COMMAND = Path(sys.executable).parent / "tokenfeed"
+COMMAND = [sys.executable, "-m", "tokenfeed"]
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -41,28 +40,21 @@ def has_run_for(stats: Path, seconds: float) -> bool:
     return snapshots[-1].time - snapshots[0].time >= seconds
 
 
-def shoot(page: Page, server: Server, section: str, name: str, prepare: Callable[[Page], Any] | None = None) -> None:
-    page.goto(server.address)
+def shoot(page: Page, server: Server, address: str, name: str) -> None:
+    page.goto(f"{server.address}{address}")
+    page.reload()  # a change of the hash alone would keep the page
     page.wait_for_selector("html[data-ready]")
-    page.get_by_role("link", name=section, exact=True).click()
-    page.wait_for_timeout(1500)
-    if prepare is not None:
-        prepare(page)
-        page.wait_for_timeout(700)
+    page.wait_for_timeout(2500)
     picture = shrink(page.screenshot())
     assert len(picture) < MOST_BYTES, f"{name} has {len(picture):,} bytes"
     (IMAGES / name).write_bytes(picture)
     print(f"{name}: {len(picture):,} bytes")
 
 
-def show_sample(page: Page, folder: Path) -> None:
-    """The window that touches most documents, and one of its tokens."""
+def choose_sample(folder: Path) -> int:
+    """The window that touches most documents."""
     windows = tokenfeed.open(folder / "store", split="train").windows(256)
-    most = max(range(len(windows)), key=lambda number: len(windows[number].spans["documents"]))
-    page.get_by_label("number").fill(str(most))
-    page.wait_for_timeout(700)
-    page.locator("#token-100").hover()
-    page.locator("#token-100").click()
+    return max(range(len(windows)), key=lambda number: len(windows[number].spans["documents"]))
 
 
 def shrink(png: bytes) -> bytes:
@@ -93,7 +85,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as root, sync_playwright() as playwright:
         folder = Path(root) / "demo"
-        command = [COMMAND, "demo", "--keep", folder, "--seconds", str(seconds)]
+        command = [*COMMAND, "demo", "--keep", folder, "--seconds", str(seconds)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         light, dark = (
@@ -105,11 +97,17 @@ def main() -> None:
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            shoot(light, server, "Overview", "page-light.png")
-            shoot(dark, server, "Overview", "page-dark.png")
-            shoot(light, server, "Samples", "samples.png", lambda page: show_sample(page, folder))
             wait_until(lambda: has_run_for(stats, min(65.0, seconds - 5)), process)
-            shoot(light, server, "Live", "live.png")
+            shoot(light, server, "#/now", "now.png")
+            run = tokenfeed.Run(folder / "run.jsonl")
+            step = run.legs[-1].start.step + run.reached // run.samples(0)[-1] // 2
+            document = run.trace(step)[0].documents[0].number
+            trace = f"#/trace?step={step}&document={document}"
+            shoot(light, server, trace, "page-light.png")
+            shoot(dark, server, trace, "page-dark.png")
+            shoot(light, server, f"#/sample?index={choose_sample(folder)}&token=100&as=tokens", "sample.png")
+            shoot(light, server, "#/data?q=thread", "data.png")
+            shoot(dark, server, "#/plan", "plan.png")
         finally:
             server.shutdown()
             thread.join()

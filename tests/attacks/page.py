@@ -32,15 +32,29 @@ from tokenfeed.ui.server import HEADER
 Attempt = Callable[[Case], None]
 
 QUESTIONS = [
-    *("subject", "store", "shards", "lengths", "search", "sample", "bytes", "scatter", "rounds", "steps", "packing"),
-    *("text", "run", "ledger", "trace", "find", "live", "enter", "flow"),
+    *("subject", "store", "shards", "lengths", "search", "sample", "bytes", "scatter", "steps", "packing"),
+    *("documents", "fields", "compare", "text", "run", "ledger", "trace", "find", "live", "enter", "flow"),
 ]
 NUMBERS = [
     *("first", "count", "index", "length", "offset", "item", "n", "seed", "epoch", "position", "row", "file", "group"),
     *("batch_size", "buffer_size", "step", "world_size", "samples", "document", "epochs", "after", "k", "rank"),
 ]
-WORDS = ["table", "view", "packing", "overflow", "text", "source", "name", "kind", "shuffle"]
-KNOWN = ["documents", "windows", "packed", "best_fit", "concat", "split", "crop", "web", "code", "a", "x" * 3000]
+WORDS = ["table", "view", "packing", "overflow", "text", "source", "name", "kind", "shuffle", "sort", "where"]
+KNOWN = [
+    "longest",
+    "anything",
+    "documents",
+    "windows",
+    "packed",
+    "best_fit",
+    "concat",
+    "split",
+    "crop",
+    "web",
+    "code",
+    "a",
+    "x" * 3000,
+]
 HARMLESS = ["0", "1", "2", "7", "64", "100", "4095"]
 HOSTILE = [*map(str, INTEGERS), *NAMES, "nan", "1e9", "٣", "0x10", "1_0", "+1", " 1", "%"]
 METHODS = ["GET"] * 12 + [

@@ -37,6 +37,7 @@ LAYERS = [
 
 def test_public_names():
     assert sorted(tokenfeed.__all__) == [
+        "Cost",
         "Loader",
         "Locality",
         "Permutation",

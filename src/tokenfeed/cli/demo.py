@@ -22,7 +22,7 @@ from tokenfeed.cli.serve import run_until_interrupted
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.loader.loader import Loader
 from tokenfeed.observe.diagnosis import NO_STATS, diagnose
-from tokenfeed.observe.snapshots import publish
+from tokenfeed.observe.snapshots import log, publish
 from tokenfeed.preparation.prepare import prepare
 from tokenfeed.store.store import open_store
 from tokenfeed.store.windows import Windows
@@ -62,7 +62,7 @@ def command(
         _load(windows, batches)
         _chapter("Resume on other ranks: state_dict, load_state_dict")
         _resume(windows)
-        _chapter("Training a tiny model: run.jsonl, observe.publish")
+        _chapter("Training a tiny model: run.jsonl, observe.publish, observe.log")
         _train(folder, windows, tokenizer, seconds)
         _chapter("In the browser: tokenfeed serve")
         if keep is not None:
@@ -159,6 +159,7 @@ def _train(folder: Path, windows: Windows, tokenizer: Tokenizer, seconds: float)
         while now - began < seconds:
             batch = next(loader)
             loss = model.train(batch.inputs, batch.targets)
+            log(loader.stats().batches, loss=loss)
             now = time.perf_counter()
             if now - began >= seconds or now - shown > seconds / 4:
                 shown, stats = now, loader.stats()

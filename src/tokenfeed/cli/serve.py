@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 def command(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A store, a run or stats file, or a folder of text.")],
+    other: Annotated[
+        str | None, typer.Argument(metavar="[OTHER]", help="A second run, to compare the first with.")
+    ] = None,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     tokenizer: Annotated[str | None, typer.Option(help="Tokenizer that decodes tokens and encodes text.")] = None,
@@ -23,7 +26,7 @@ def command(
     # Imported here because it is slow, and other commands do not need it.
     from tokenfeed.ui import Server, open_subject
 
-    server = Server(open_subject(path, tokenizer=tokenizer, split=split, dtype=dtype, eos=eos), port=port)
+    server = Server(open_subject(path, tokenizer=tokenizer, other=other, split=split, dtype=dtype, eos=eos), port=port)
     run_until_interrupted(server, opens=not no_open)
 
 

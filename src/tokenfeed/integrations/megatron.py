@@ -8,7 +8,6 @@ sample k of a plan, so a resumed run has the same samples, on any number of rank
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,9 @@ class Dataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         eras = find_eras(self.plan)
         if any(era.view.layout.length is None for era in eras):
             raise ArgumentError("samples are documents, whose lengths differ: give store.windows(…) or store.packed(…)")
-        self._read = StepReader(self.plan, eras, rank=0, world_size=1, stop=None, collate=None)
+        if len(eras) > 1:
+            raise ArgumentError("the length of samples changes within the run, and Megatron has one length for all")
+        self._read = StepReader(self.plan, eras, collate=None)
         self._num_samples = num_samples
         self._separate = separate_documents
 
@@ -65,17 +66,15 @@ class Dataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return self.__getitems__([sample])[0]
 
     def __getitems__(self, samples: Sequence[int]) -> list[dict[str, torch.Tensor]]:
-        """The samples of a micro-batch. Those that follow each other, as Megatron's do, are read by one call."""
-        numbers = [int(sample) for sample in samples]
-        if numbers and not 0 <= min(numbers) <= max(numbers) < len(self):
-            raise SampleIndexError(f"samples {min(numbers)} to {max(numbers)} of a dataset of {len(self):,}")
-        cuts = [place for place, (one, other) in enumerate(pairwise(numbers), 1) if other != one + 1]
-        runs = pairwise([0, *cuts, len(numbers)]) if numbers else ()
-        rows = []
-        for first, stop in runs:
-            (batch,) = self._read(Steps(numbers[first], [stop - first]))
-            rows += self._rows_of(batch)
-        return rows
+        """The samples of a micro-batch, read by one call."""
+        numbers = np.array([int(sample) for sample in samples], np.int64)
+        if numbers.size == 0:
+            return []
+        first, last = int(numbers.min()), int(numbers.max())
+        if not 0 <= first <= last < len(self):
+            raise SampleIndexError(f"samples {first} to {last} of a dataset of {len(self):,}")
+        (batch,) = self._read(Steps(first, numbers, [numbers.size], [last + 1], [(first, last + 1)]))
+        return self._rows_of(batch)
 
     def _rows_of(self, batch: HostBatch) -> list[dict[str, torch.Tensor]]:
         shape = batch.inputs.shape

@@ -7,7 +7,10 @@ from tokenfeed.loader.delivery import Stats
 from tokenfeed.storage.remote import RemoteStats
 from tokenfeed.text.tokenizer.engines import available_cores
 
-__all__ = ["NO_STATS", "Rates", "diagnose"]
+__all__ = ["CAUSES", "NO_STATS", "Rates", "diagnose", "find_cause"]
+
+CAUSES = ("read", "network", "tokenise", "collate", "queue")
+"""What a loop waits for. `queue`: none of the others, so the batches are late rather than slow."""
 
 _WAIT_MATTERS = 0.01
 _BUSY = 0.7  # a thread that makes batches this fraction of the time cannot make many more
@@ -111,31 +114,41 @@ def _tell_wait(rates: Rates, stats: Stats, cores: int) -> str:
         return f"Nothing to gain: the loop waits {share} of the time, but only {each}, the cost of handing one over."
     if stats.prefetch == 0:
         return f"{waits}: it makes every batch itself, because prefetch is 0. Remove prefetch=0 to read ahead."
-    return f"{waits}: {_find_cause(rates, stats, cores)}"
+    return f"{waits}: {_explain(rates, stats, cores)}"
 
 
-def _find_cause(rates: Rates, stats: Stats, cores: int) -> str:
+def find_cause(rates: Rates) -> str:
+    """The one of CAUSES that limited the loader in an interval."""
     if rates.remote is not None and rates.remote.waits:
+        return "network"
+    if rates.encode_busy is not None and rates.encode_busy >= _BUSY:
+        return "tokenise"
+    if rates.busy >= _BUSY:
+        return "collate" if rates.encode_busy is None and rates.collate_share >= 0.5 else "read"
+    return "queue"
+
+
+def _explain(rates: Rates, stats: Stats, cores: int) -> str:
+    cause = find_cause(rates)
+    threads = _advise_threads(stats, cores)
+    if cause == "network" and rates.remote is not None:
         return _blame_server(rates, rates.remote, stats)
-    if rates.encode_busy is not None:
-        if rates.encode_busy >= _BUSY:
-            threads = _advise_threads(stats, cores)
-            return (
-                f"tokenising is the bottleneck; {_threads(stats)} busy {_percent(rates.encode_busy)} of the time. "
-                f"{threads or 'All cores are in use: prepare a store first'}."
-            )
-        if rates.busy >= _BUSY:
-            return (
-                "reading and packing text is the bottleneck; one thread does it, and the tokenising threads are busy "
-                f"only {_percent(rates.encode_busy)} of the time. Prepare a store once: reading it is faster."
-            )
-    elif rates.busy >= _BUSY and rates.collate_share >= 0.5:
+    if cause == "tokenise":
+        return (
+            f"tokenising is the bottleneck; {_threads(stats)} busy {_percent(rates.encode_busy or 0)} of the time. "
+            f"{threads or 'All cores are in use: prepare a store first'}."
+        )
+    if cause == "collate":
         return (
             f"collate is the bottleneck; it takes {_percent(rates.collate_share)} of the time spent on batches. "
             "Do less in it, or do the work on the device."
         )
-    elif rates.busy >= _BUSY:
-        threads = _advise_threads(stats, cores)
+    if cause == "read" and rates.encode_busy is not None:
+        return (
+            "reading and packing text is the bottleneck; one thread does it, and the tokenising threads are busy "
+            f"only {_percent(rates.encode_busy)} of the time. Prepare a store once: reading it is faster."
+        )
+    if cause == "read":
         otherwise = "All cores are in use: leave one to the loader, or measure the disk with `tokenfeed bench`"
         return (
             f"reading is the bottleneck; {_threads(stats)} busy {_percent(rates.busy)} of the time. "

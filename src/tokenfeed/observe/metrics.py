@@ -35,6 +35,7 @@ class _Metric(NamedTuple):
 _METRICS = (
     _Metric("batches", "counter", "", "batches", "Batches delivered to the training loop."),
     _Metric("samples", "counter", "", "samples", "Rows delivered to the training loop."),
+    _Metric("run_samples", "gauge", "", "delivered", "Samples of the run that all ranks have delivered."),
     _Metric("items", "counter", "", "items", "Items (tokens) of the rows delivered."),
     _Metric("read_bytes", "counter", "bytes", "bytes", "Bytes of columns or text read, including batches made ahead."),
     _Metric("wall_seconds", "counter", "seconds", "wall_seconds", "Time since the first batch was requested."),

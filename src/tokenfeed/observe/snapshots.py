@@ -6,11 +6,13 @@ Lines are appended whole; a line cut short by a kill is ignored. When the file r
 
 import contextlib
 import json
+import math
 import os
 import socket
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import count
@@ -20,17 +22,19 @@ from typing import Any, get_args
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError
 from tokenfeed.loader.delivery import Delivery, PlacedLoader, Stats
 from tokenfeed.observe.diagnosis import NO_STATS
-from tokenfeed.observe.machine import measure_memory
+from tokenfeed.observe.machine import Gpu, find_gpus, measure_memory
 from tokenfeed.storage.local import reading, writing
 from tokenfeed.text.tokenizer.engines import available_cores
 
 __all__ = [
     "SUFFIX",
     "Publisher",
+    "Scalar",
     "Snapshot",
     "StatsFile",
     "find_loader",
     "find_stats_file",
+    "log",
     "publish",
     "read_snapshots",
 ]
@@ -38,7 +42,22 @@ __all__ = [
 SUFFIX = ".stats.jsonl"
 _TAIL_BYTES = 1 << 20
 _LARGEST = 1 << 62
+_MOST_SCALARS = 512
+"""Scalars kept for one snapshot; of more, the latest."""
+_MOST_LISTED = 1024
 _numbers = count()
+_publishers: list["Publisher"] = []
+"""Those of this process that are not closed, oldest first."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number that the training loop logged."""
+
+    name: str
+    step: int
+    value: float | None
+    """None for NaN and infinities, which JSON lacks."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +81,12 @@ class Snapshot:
     ended: bool
     """True in the last snapshot of a loader that was closed or collected, or whose process exited normally."""
     stats: Stats
+    steps: int | None = None
+    """Training steps that the run is to have, where the script said."""
+    gpus: tuple[Gpu, ...] = ()
+    """GPUs of the host, reported by its first process."""
+    scalars: tuple[Scalar, ...] = ()
+    """Numbers logged since the last snapshot."""
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -89,7 +114,9 @@ def _build(kind: Any, value: object) -> Any:
     for field in (each for each in fields(kind) if each.name in value):
         given, kinds = value[field.name], get_args(field.type) or (field.type,)
         inner = next((each for each in kinds if is_dataclass(each)), None)
-        if inner is not None and given is not None:
+        if inner is not None and isinstance(given, list):
+            given = tuple(_build(inner, each) for each in given[:_MOST_LISTED])
+        elif inner is not None and given is not None:
             given = _build(inner, given)
         elif not _fits(given, kinds):
             raise ValueError(f"{field.name} is {str(given)[:80]}")
@@ -187,8 +214,18 @@ def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
     return found
 
 
-def publish(loader: Any, path: str | os.PathLike[str], *, every: float = 1.0, max_bytes: int = 4 << 20) -> "Publisher":
+def publish(
+    loader: Any,
+    path: str | os.PathLike[str],
+    *,
+    every: float = 1.0,
+    steps: int | None = None,
+    max_bytes: int = 4 << 20,
+) -> "Publisher":
     """Write the loader's counters to a file, now and `every` that many seconds, until the loader or the process ends.
+
+    `steps` is the number of training steps that the run is to have, where only the script knows it: the page then tells
+    how much time is left.
 
     The ranks of one machine may share a file. The file is limited to `max_bytes`, and so is its predecessor
     `<path>.1`. A write takes about 0.1 ms in a background thread. The first write happens before this function returns,
@@ -200,7 +237,23 @@ def publish(loader: Any, path: str | os.PathLike[str], *, every: float = 1.0, ma
         raise ArgumentError(f"every is {every}; expected 0.01 to 3,600 seconds")
     if max_bytes < 4096:
         raise ArgumentError(f"max_bytes is {max_bytes}; expected 4,096 or more")
-    return Publisher(find_loader(loader), Path(path), every=every, max_bytes=max_bytes)
+    if steps is not None and steps < 1:
+        raise ArgumentError(f"steps is {steps}; expected 1 or more")
+    return Publisher(find_loader(loader), Path(path), every=every, steps=steps, max_bytes=max_bytes)
+
+
+def log(step: int, **values: float) -> None:
+    """Note numbers of a training step, such as `observe.log(step, loss=2.31)`, for the charts of the page.
+
+    They are written with the next snapshot of the loader that this process published first. A call takes a few
+    microseconds and writes nothing itself.
+    """
+    publisher = next((each for each in _publishers if each.is_ours), None)
+    if publisher is None:
+        raise ArgumentError(
+            "nothing is published in this process, so there is no file to log to: call observe.publish(loader, …) first"
+        )
+    publisher.log(int(step), values)
 
 
 def find_loader(loader: Any) -> Delivery:
@@ -216,12 +269,15 @@ def find_loader(loader: Any) -> Delivery:
 class Publisher:
     """Writes until it is closed or its loader is collected. The caller need not keep it."""
 
-    def __init__(self, loader: Delivery, path: Path, *, every: float, max_bytes: int) -> None:
+    def __init__(self, loader: Delivery, path: Path, *, every: float, steps: int | None, max_bytes: int) -> None:
         self.path = path
+        self._scalars: deque[Scalar] = deque(maxlen=_MOST_SCALARS)
+        local_rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+        self._has_gpus = local_rank == "0" and bool(find_gpus())
         self._loader = weakref.ref(loader)
         self._max_bytes = max_bytes
         identity = socket.gethostname(), os.getpid(), next(_numbers), loader.rank, loader.world_size
-        self._last = Snapshot(0.0, *identity, every, available_cores(), 0.0, 0, False, NO_STATS)
+        self._last = Snapshot(0.0, *identity, every, available_cores(), 0.0, 0, False, NO_STATS, steps)
         # The finalizer of a loader calls `close` in any thread at any moment. Releasing a lock is safe there; setting
         # an Event is not, if that thread is the one waiting for it.
         self._wake = threading.Lock()
@@ -230,6 +286,7 @@ class Publisher:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write(ended=False)
+        _publishers.append(self)
         weakref.finalize(loader, self.close)  # at exit too, to distinguish a run that ended from one that died
         threading.Thread(target=self._run, name="tokenfeed-publish", daemon=True).start()
 
@@ -244,8 +301,10 @@ class Publisher:
         if self._closed.locked() and not ended:
             return
         now, cpu = round(time.time(), 3), round(time.process_time(), 3)
-        memory = measure_memory()
+        memory, scalars = measure_memory(), self._take_scalars()
+        gpus = tuple(find_gpus()) if self._has_gpus else ()
         self._last = replace(self._last, time=now, cpu_seconds=cpu, memory_bytes=memory, ended=ended, stats=stats)
+        self._last = replace(self._last, gpus=gpus, scalars=scalars)
         line = f"\n{self._last.to_json()}\n".encode()
         # The file is opened for every line, so that one rank may rename it while others write. Each line is one write,
         # with a line break before it: the line stays whole even after the half line of a killed process.
@@ -257,9 +316,32 @@ class Publisher:
         with self.path.open("ab", buffering=0) as file:
             os.write(file.fileno(), line)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made it: a fork copies it, but not the thread that writes."""
+        return os.getpid() == self._last.pid
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Keep numbers for the next snapshot."""
+        for name, value in values.items():
+            try:
+                number = float(value)
+            except (TypeError, ValueError) as error:
+                raise ArgumentError(f"{name} is {str(value)[:80]}; expected a number ({error})") from None
+            usual = math.isfinite(number) and abs(number) < _LARGEST
+            self._scalars.append(Scalar(name[:64], step, number if usual else None))
+
+    def _take_scalars(self) -> tuple[Scalar, ...]:
+        taken = []
+        while self._scalars:
+            taken.append(self._scalars.popleft())
+        return tuple(taken)
+
     def close(self) -> None:
         """Write the last line and stop."""
-        if os.getpid() == self._last.pid and self._closed.acquire(blocking=False):
+        if self.is_ours and self._closed.acquire(blocking=False):
+            with contextlib.suppress(ValueError):
+                _publishers.remove(self)
             self._wake.release()
             with contextlib.suppress(OSError):
                 self._write(ended=True)

@@ -12,12 +12,15 @@ from tokenfeed.errors import quantity
 from tokenfeed.observe.diagnosis import Rates, diagnose
 from tokenfeed.observe.snapshots import Snapshot, read_snapshots
 
-__all__ = ["Watched", "look", "watch"]
+__all__ = ["Verdict", "Watched", "judge", "look", "watch"]
 
 _PATIENCE = 3
 """Missing snapshots after which a loader counts as silent."""
 _KEPT_SECONDS = 60
 _HISTORY = 120
+_STARVES = 0.05
+"""Fraction of the time that a loop waits, from which on it starves."""
+_MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
@@ -36,23 +39,84 @@ class Watched:
     words: list[str]
     """Sentences that say what it is waiting for, or how it ended."""
 
-    def is_past(self, latest: float) -> bool:
-        """Whether it stopped a minute or more before `latest`, the time of the newest snapshot of any loader."""
-        return self.state != "runs" and latest - self.last.time >= _KEPT_SECONDS
+    @property
+    def began(self) -> float:
+        """When its first batch was asked for."""
+        return self.last.time - self.last.stats.wall_seconds
+
+    def is_past(self, others: Sequence["Watched"]) -> bool:
+        """Whether it is history: it ended a minute before the newest snapshot, or another loader took its place.
+
+        A loader that died stays until then: its rank started again, or the run goes on with another number of ranks.
+        """
+        if self.state == "runs":
+            return False
+        if self.state == "ended" and max(each.last.time for each in others) - self.last.time >= _KEPT_SECONDS:
+            return True
+        later = [each for each in others if each is not self and each.began >= self.last.time]
+        mates = [each for each in others if each.last.world_size == self.last.world_size and each.state == "runs"]
+        return any(
+            each.last.rank == self.last.rank or (each.last.world_size != self.last.world_size and not mates)
+            for each in later
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the loaders of a run are, in one sentence."""
+
+    level: Literal["good", "warn", "bad", "idle"]
+    words: str
+    ranks: int
+    """Ranks that run."""
+    world_size: int
+
+
+def judge(present: Sequence[Watched]) -> Verdict:
+    """The verdict on loaders that are not past: the dead come first, then ranks not heard of, then those that wait."""
+    if not present:
+        return Verdict("idle", "Nothing was published yet.", 0, 0)
+    newest = max(present, key=lambda each: each.last.time).last
+    running = [each for each in present if each.state == "runs"]
+    heard, size = {each.last.rank for each in running}, newest.world_size
+    dead = [each for each in present if each.state in ("gone", "silent")]
+    told = f"{len(heard)} of {quantity(size, 'rank')} {'runs' if len(heard) == 1 else 'run'}"
+    if dead:
+        worst = sorted(dead, key=lambda each: (each.state != "gone", each.last.rank))
+        names = ", ".join(f"{each.last.rank}" for each in worst[:_MOST_NAMED])
+        more = f" and {len(worst) - _MOST_NAMED} more" if len(worst) > _MOST_NAMED else ""
+        how = "dead" if worst[0].state == "gone" else "silent"
+        ranks = "Rank" if len(worst) == 1 else "Ranks"
+        return Verdict(
+            "bad", f"{ranks} {names}{more} {'is' if len(worst) == 1 else 'are'} {how}; {told}.", len(heard), size
+        )
+    if not running:
+        return Verdict("idle", "The run ended.", 0, size)
+    known = {each.last.rank for each in present}
+    if len(known) < size:
+        silent = sorted(set(range(min(size, 1 << 16))) - known)
+        names = ", ".join(map(str, silent[:_MOST_NAMED])) + (" and more" if len(silent) > _MOST_NAMED else "")
+        return Verdict("warn", f"Not heard of: rank {names}; {told}.", len(heard), size)
+    hungry = max(running, key=lambda each: each.rates.wait_fraction)
+    if hungry.rates.wait_fraction >= _STARVES:
+        of = f"Rank {hungry.last.rank}: " if size > 1 else ""
+        return Verdict("warn", of + hungry.words[0], len(heard), size)
+    return Verdict(
+        "good", f"{told}; the loop waits {hungry.rates.wait_fraction:.1%} of the time at most.", len(heard), size
+    )
 
 
 def watch(path: str | os.PathLike[str], *, seconds: float = 5.0, now: float | None = None) -> list[Watched]:
     """The loaders of a stats file, by rank, with rates over the `seconds` before the last snapshot of each.
 
-    A loader that stopped is left out once others have run on for a minute.
+    A loader that ended is left out once others have run on for a minute; one that died, once another took its place.
     """
     now = time.time() if now is None else now
     by_loader: dict[tuple[str, int, int], list[Snapshot]] = {}
     for snapshot in read_snapshots(path):
         by_loader.setdefault(snapshot.key, []).append(snapshot)
     watched = [look(snapshots, seconds=seconds, now=now) for snapshots in by_loader.values()]
-    latest = max(each.last.time for each in watched)
-    kept = [each for each in watched if not each.is_past(latest)]
+    kept = [each for each in watched if not each.is_past(watched)]
     return sorted(kept, key=lambda each: (each.last.rank, each.last.time))
 
 

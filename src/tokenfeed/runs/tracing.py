@@ -10,7 +10,7 @@ import numpy as np
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import Trace
 from tokenfeed.plan.skips import Where, explain_missing, find_documents
-from tokenfeed.runs.file import Leg
+from tokenfeed.runs.legs import Leg
 from tokenfeed.runs.origins import Origins
 from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.reader import Location
@@ -27,7 +27,7 @@ class _Row(Trace):
     step: int
     rank: int
     row: int
-    """Row in the batch of that rank."""
+    """Row in the batch of that rank; where a step has several batches, counted through all of them."""
     planned: bool
     """Whether the run is not known to have got there: it would deliver the row if it goes on."""
 
@@ -67,6 +67,11 @@ class RowTrace(_Row):
 
     _rows: _SourceRows = field(repr=False, compare=False)
     _place: int = field(repr=False, compare=False)
+
+    @property
+    def view(self) -> View:
+        """The view that it is a sample of: number `index`."""
+        return self._rows.view
 
     @property
     def locations(self) -> list[Location]:
@@ -117,6 +122,11 @@ class Sightings(Sequence[Seen]):
 
     def __len__(self) -> int:
         return int(self._columns.shape[1])
+
+    @property
+    def num_planned(self) -> int:
+        """How many of them the run is not known to have delivered."""
+        return int(self._columns[7].sum())
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):

@@ -9,24 +9,26 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tokenfeed.errors import NotFoundError
+from tokenfeed.observe.diagnosis import CAUSES, Rates, find_cause
 from tokenfeed.observe.machine import Gpu, look_for_gpus
 from tokenfeed.observe.snapshots import Snapshot, StatsFile
-from tokenfeed.observe.watching import Watched, look
-from tokenfeed.ui.messages import Json, Query, pick
+from tokenfeed.observe.watching import Watched, judge, look
+from tokenfeed.ui.messages import Json, pick
 
-if TYPE_CHECKING:
-    from tokenfeed.ui.subject import Subject
-
-__all__ = ["Live", "Point", "Series", "show_live"]
+__all__ = ["Live", "Logged", "Point", "Series"]
 
 _RATES_SECONDS = 5.0
 _MOST_BYTES = 8 << 20
 """Bytes read at once: twice the default size limit of a stats file."""
-_MOST_LOADERS = 64
+_MOST_LOADERS = 512
+_MOST_GPUS = 512
+_MOST_SCALARS = 16
+_MOST_LOGGED = 4000
 _LATEST = 128
 _MOST_POINTS = 1500
 _FULL_SECONDS = 600
@@ -44,7 +46,7 @@ class Point(NamedTuple):
 
 
 class Series:
-    """Points in time: all of the last ten minutes, and fewer the older they are.
+    """Points in time: all of the last ten minutes, and fewer, the older they are.
 
     The values are counters, not rates, so the rate between any two remaining points is exact.
     """
@@ -77,6 +79,25 @@ class Series:
         return self.points[bisect_right(self.points, number, key=lambda point: point.number) :]
 
 
+class Logged:
+    """A scalar of the training loop by step, in bounded memory: of older values, the extremes are kept."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[int, int, float | None, float]] = []
+        """(number of the point, step, value, time), in the order of arrival."""
+
+    def add(self, number: int, step: int, value: float | None, time: float) -> None:
+        self.points.append((number, step, value, time))
+        if len(self.points) > _MOST_LOGGED:
+            old, new = self.points[: _MOST_LOGGED // 2], self.points[_MOST_LOGGED // 2 :]
+            kept = []
+            for place in range(0, len(old), 4):
+                four = old[place : place + 4]
+                by_value = sorted(four, key=lambda each: float("inf") if each[2] is None else each[2])
+                kept += sorted({by_value[0], by_value[-1]})
+            self.points = kept + new
+
+
 class _Loader:
     """One loader of a stats file: its latest snapshots, and the counters that its charts show."""
 
@@ -85,14 +106,29 @@ class _Loader:
         """Number of the loader, in order of appearance."""
         self.latest: deque[Snapshot] = deque(maxlen=_LATEST)
         self.series = Series()
+        self.waits = dict.fromkeys(CAUSES, 0.0)
+        """Seconds that the loop waited, by what for."""
 
     @property
     def last(self) -> Snapshot:
         return self.latest[-1]
 
+    def add(self, snapshot: Snapshot) -> tuple[float, ...]:
+        """Count a snapshot; returns the values of its point."""
+        stats = snapshot.stats
+        if self.latest:
+            before = self.last.stats
+            grown = stats.wait_seconds - (before.wait_seconds if stats.wall_seconds >= before.wall_seconds else 0.0)
+            self.waits[find_cause(Rates.between(before, stats))] += max(0.0, grown)
+        else:
+            self.waits["queue"] += stats.wait_seconds
+        self.latest.append(snapshot)
+        counters = stats.items, stats.wall_seconds, stats.wait_seconds, stats.queued
+        return *counters, snapshot.cpu_seconds, snapshot.memory_bytes, *self.waits.values()
+
 
 class Live:
-    """The latest 64 loaders of a stats file and the GPUs of this machine. Any number of pages may ask `tell`."""
+    """The loaders of a stats file, what they log, and GPUs. Any number of pages may ask `tell`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """`path` is the stats file. It may be created later."""
@@ -100,7 +136,9 @@ class Live:
         self._lock = threading.Lock()
         self._file = StatsFile(path, _MOST_BYTES)
         self._num_loaders = 0
-        self._gpus: dict[int, Series] = {}
+        self._gpus: dict[tuple[str, int], tuple[Gpu, Series]] = {}
+        self._logged: dict[str, Logged] = {}
+        self._logging_rank = -1
         self.loaders: dict[tuple[str, int, int], _Loader] = {}
         self.number = 0
         """Number of the last point."""
@@ -114,50 +152,87 @@ class Live:
                     del self.loaders[min(self.loaders.values(), key=lambda each: each.last.time).last.key]
                 loader = self.loaders[snapshot.key] = _Loader(self._num_loaders)
                 self._num_loaders += 1
-            loader.latest.append(snapshot)
-            stats = snapshot.stats
-            counters = stats.items, stats.wall_seconds, stats.wait_seconds, stats.queued
-            self._add(loader.series, snapshot.time, (*counters, snapshot.cpu_seconds, snapshot.memory_bytes))
+            self._add(loader.series, snapshot.time, loader.add(snapshot))
+            for gpu in snapshot.gpus:
+                self._add_gpu(snapshot.host, gpu, snapshot.time)
+            self._log(snapshot)
 
     def _add(self, series: Series, time: float, values: tuple[float, ...]) -> None:
         self.number += series.add(Point(self.number + 1, time, values))
 
-    def tell(self, after: int) -> Json:
-        """Every loader and GPU as it is now, and the chart points with numbers above `after`."""
+    def _add_gpu(self, host: str, gpu: Gpu, now: float) -> None:
+        if (host, gpu.index) in self._gpus or len(self._gpus) < _MOST_GPUS:
+            _, series = self._gpus.get((host, gpu.index), (gpu, Series()))
+            self._gpus[host, gpu.index] = gpu, series
+            self._add(series, now, (gpu.busy, gpu.used_bytes))
+
+    def _log(self, snapshot: Snapshot) -> None:
+        """Keep what the lowest rank logs: the others have the same to say, or a part of it."""
+        rank, scalars = snapshot.rank, snapshot.scalars
+        if not scalars or (rank > self._logging_rank >= 0):
+            return
+        if rank < self._logging_rank:
+            self._logged.clear()
+        self._logging_rank = rank
+        for each in scalars:
+            if each.name in self._logged or len(self._logged) < _MOST_SCALARS:
+                self.number += 1
+                self._logged.setdefault(each.name, Logged()).add(self.number, each.step, each.value, snapshot.time)
+
+    def look(self, now: float) -> list[Watched]:
+        """Every loader as it is."""
+        return [look(list(each.latest), seconds=_RATES_SECONDS, now=now) for each in self.loaders.values()]
+
+    def tell(self, after: int, now: float | None = None) -> Json:
+        """Every loader and GPU as it is now, the verdict, and the chart points with numbers above `after`."""
         with self._lock:
-            now, missing = time.time(), ""
+            now, missing = time.time() if now is None else now, ""
             try:
                 self.update()
             except NotFoundError:
                 missing = self._name
-            gpus, no_gpus = look_for_gpus()
-            told_gpus = [self._describe_gpu(gpu, now, after) for gpu in gpus]
-            watched = [look(list(each.latest), seconds=_RATES_SECONDS, now=now) for each in self.loaders.values()]
+            no_gpus = ""
+            if not any(host for host, _ in self._gpus):  # no training host reports any: those of this machine
+                gpus, no_gpus = look_for_gpus()
+                for gpu in gpus:
+                    self._add_gpu("", gpu, now)
+            watched = self.look(now)
             latest = max((each.last.time for each in watched), default=now)
-            pairs = zip(self.loaders.values(), watched, strict=True)
+            past = [each.is_past(watched) for each in watched]
+            present = [each for each, is_past in zip(watched, past, strict=True) if not is_past]
+            running = [each for each in present if each.state == "runs"]
+            triples = zip(self.loaders.values(), watched, past, strict=True)
             return {
                 "number": self.number,
-                "now": now if any(each.state == "runs" for each in watched) else latest,
+                "now": now if running else latest,
                 "missing": missing,
-                "loaders": [_describe_loader(*pair, latest, after) for pair in pairs],
-                "gpus": told_gpus,
+                "verdict": asdict(judge(present)),
+                "delivered": max((each.last.stats.delivered for each in present), default=0),
+                "steps": next((each.last.steps for each in present if each.last.steps), None),
+                "samples_per_second": sum(each.rates.samples_per_second for each in running),
+                "causes": CAUSES,
+                "loaders": [_describe_loader(*each, after) for each in triples],
+                "scalars": {
+                    name: [[*each[1:]] for each in logged.points if each[0] > after]
+                    for name, logged in self._logged.items()
+                },
+                "gpus": [
+                    {"host": host, **pick(gpu, "index name total_bytes"), "points": _rows(series, after)}
+                    for (host, _), (gpu, series) in self._gpus.items()
+                ],
                 "no_gpus": no_gpus,
             }
 
-    def _describe_gpu(self, gpu: Gpu, now: float, after: int) -> Json:
-        series = self._gpus.setdefault(gpu.index, Series())
-        self._add(series, now, (gpu.busy, gpu.used_bytes))
-        return {**pick(gpu, "index name total_bytes"), "points": _rows(series, after)}
 
-
-def _describe_loader(loader: _Loader, watched: Watched, latest: float, after: int) -> Json:
+def _describe_loader(loader: _Loader, watched: Watched, is_past: bool, after: int) -> Json:
     return {
         "id": loader.number,
         **pick(watched.last, "rank world_size host pid cores memory_bytes"),
         **pick(watched.last.stats, "items batches queued prefetch"),
         **pick(watched.rates, "items_per_second samples_per_second wait_fraction"),
         **pick(watched, "state words cpu"),
-        "is_past": watched.is_past(latest),
+        "last": watched.last.time,
+        "is_past": is_past,
         "points": _rows(loader.series, after),
     }
 
@@ -165,8 +240,3 @@ def _describe_loader(loader: _Loader, watched: Watched, latest: float, after: in
 def _rows(series: Series, after: int) -> list[list[float]]:
     """[time, *values] of each point."""
     return [[round(point.time, 3), *point.values] for point in series.after(after)]
-
-
-def show_live(subject: "Subject", query: Query) -> Json:
-    """The news of all loaders since point number `after`."""
-    return subject[Live].tell(query.whole("after", 0))

@@ -1,95 +1,57 @@
-"""The order of a run: a permutation as a picture, the path of one index through it, and the samples of each rank."""
-
-from typing import NamedTuple
+"""The order of a run: a permutation as a picture, how random it is, and the samples of each rank."""
 
 import numpy as np
 
-from tokenfeed.kernels import permutation as kernels
 from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan, PlanSource
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.store.spec import WindowsSpec
+from tokenfeed.types import Floats
 from tokenfeed.ui.messages import Json, Query
 from tokenfeed.ui.subject import Subject
 
-__all__ = ["Walk", "scatter", "show_rounds", "show_steps", "walk"]
+__all__ = ["scatter", "show_steps"]
 
 _MOST_POINTS = 4096
 _MOST_CELLS = 2048
 _LARGEST = (1 << 62) - 1
+_CELLS = 16
 
 
 def scatter(subject: Subject, query: Query) -> Json:
-    """Values of a permutation: at all positions, or at as many evenly spread ones as can be drawn."""
+    """Values of a permutation at evenly spread positions, and how random they are, with what chance would give."""
     order = _permutation(query)
     step = -(-order.n // _MOST_POINTS)
-    values = order(np.arange(0, order.n, step)).astype(float).tolist()
-    return {"n": order.n, "seed": order.seed, "epoch": order.epoch, "step": step, "values": values}
+    values = order(np.arange(0, order.n, step)).astype(float)
+    told = {"n": order.n, "seed": order.seed, "epoch": order.epoch, "step": step, "values": values.tolist()}
+    return {**told, "measured": _measure(values, order.n)}
+
+
+def _measure(values: Floats, n: int) -> list[Json]:
+    """Statistics of the values, each as a distance from its mean over true random orders, in standard deviations."""
+    count = values.size
+    if count < 8 * _CELLS:
+        return []
+    places = np.arange(count)
+    correlation = np.corrcoef(places, values)[0, 1] * np.sqrt(count)
+    distance = np.abs(np.diff(values)).mean() / n
+    neighbours = (distance - 1 / 3) / np.sqrt(1 / 18 / count)
+    cells, _, _ = np.histogram2d(places * _CELLS // count, values * _CELLS // n, bins=_CELLS)
+    expected, freedom = count / _CELLS**2, (_CELLS - 1) ** 2
+    chi_square = (((cells - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
+    odd = ((values % 2).mean() - (n // 2) / n) * 2 * np.sqrt(count)
+    names = (
+        ("position and value are correlated", correlation),
+        ("neighbours lie apart", neighbours),
+        (f"{_CELLS} × {_CELLS} cells are filled evenly", chi_square),
+        ("odd and even values alternate", odd),
+    )
+    return [{"name": name, "deviation": round(float(value), 2)} for name, value in names]
 
 
 def _permutation(query: Query) -> Permutation:
     n = query.whole("n", 1000, least=1, most=_LARGEST)
     return Permutation(n, seed=query.whole("seed", 0), epoch=query.whole("epoch", 0))
-
-
-class Walk(NamedTuple):
-    """The path of one position through the rounds of a permutation, repeated until the place is below n."""
-
-    a: int
-    bits: int
-    """There are a × 2**bits places; a place is left << bits | right."""
-    passes: list[list[tuple[int, int]]]
-    """(key, place after it) of each round."""
-
-
-def walk(order: Permutation, position: int) -> Walk:
-    """Run the kernel's rounds a pair at a time: the first of a pair moves only the left half, the second the right."""
-    a, bits = kernels.split(order.n)
-    keys = np.empty(kernels.num_rounds(order.n), np.uint64)
-    kernels.round_keys(order.seed, order.epoch, order.n, keys)
-    mask, place = (1 << bits) - 1, position
-    passes: list[list[tuple[int, int]]] = []
-    while not passes or place >= order.n:
-        rounds = []
-        for left_key, right_key in keys.reshape(-1, 2):
-            words = np.uint64(place), np.uint64(a), np.uint64(bits), left_key, right_key
-            moved = int(kernels.two_rounds(*words, False))
-            rounds += [(int(left_key), moved & ~mask | place & mask), (int(right_key), moved)]
-            place = moved
-        passes.append(rounds)
-    return Walk(int(a), int(bits), passes)
-
-
-def show_rounds(subject: Subject, query: Query) -> Json:
-    """One position, bit by bit and round by round. Numbers are sent as text: JavaScript is exact up to 2**53 only."""
-    order = _permutation(query)
-    position = query.whole("position", 0, most=order.n - 1)
-    a, bits, passes = walk(order, position)
-    mask, left_bits = (1 << bits) - 1, max(1, (a - 1).bit_length())
-
-    def halves(place: int) -> Json:
-        return {"left": f"{place >> bits:0{left_bits}b}", "right": f"{place & mask:0{bits}b}" if bits else ""}
-
-    before = position
-    told: list[list[Json]] = []
-    for rounds in passes:
-        told.append([])
-        for number, (key, place) in enumerate(rounds):
-            is_left = number % 2 == 0
-            shift = ((place >> bits) - (before >> bits)) % a if is_left else (place - before) & mask
-            moves = {"moves": "left" if is_left else "right", "key": f"{key:016x}", "shift": str(shift)}
-            told[-1].append({**halves(place), **moves, "place": str(place)})
-            before = place
-    return {
-        "n": str(order.n),
-        "position": str(position),
-        "value": str(before),
-        "a": str(a),
-        "bits": bits,
-        "places": str(a << bits),
-        "start": halves(position),
-        "passes": told,
-    }
 
 
 def show_steps(subject: Subject, query: Query) -> Json:

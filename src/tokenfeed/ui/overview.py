@@ -1,11 +1,7 @@
-"""Contents of a store: columns, span tables, splits, shards page by page, lengths of documents, search in payloads."""
-
-import json
-import time
+"""Contents of a store: columns, span tables, splits, shards page by page, and lengths of documents."""
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage.files import Part
 from tokenfeed.store.describe import describe_columns, describe_table
@@ -15,7 +11,7 @@ from tokenfeed.types import Ints
 from tokenfeed.ui.messages import Json, Query, plain, without_paths
 from tokenfeed.ui.subject import Subject
 
-__all__ = ["count_lengths", "describe_store", "list_shards", "reader_of", "search_documents"]
+__all__ = ["count_lengths", "describe_store", "list_shards", "reader_of"]
 
 _MOST_SHARDS = 100
 _SAMPLED_SHARDS = 64
@@ -23,9 +19,6 @@ _SAMPLED_SPANS = 256
 """Consecutive spans read from each sampled shard."""
 _FEW_SPANS = 4096
 _NUM_BINS = 28
-_SEARCH_SECONDS = 0.5
-_SLICE = 512
-_MOST_FOUND = 20
 
 
 def reader_of(store: Store) -> Reader:
@@ -35,7 +28,7 @@ def reader_of(store: Store) -> Reader:
 
 def describe_store(subject: Subject, query: Query) -> Json:
     """Summary of the store. Takes O(shards) time on the server; the answer stays small."""
-    store = subject[Store]
+    store = subject.store_of(query.text("source"))
     return {
         "name": subject.name,
         "items": store.num_items,
@@ -78,7 +71,7 @@ def _evenly(count: int, most: int) -> list[int]:
 
 def list_shards(subject: Subject, query: Query) -> Json:
     """Shards [first, first + count): first item, sizes, and bytes on disk of each."""
-    store = subject[Store]
+    store = subject.store_of(query.text("source"))
     first = query.whole("first", 0)
     count = query.whole("count", 25, least=1, most=_MOST_SHARDS)
     starts = reader_of(store).starts
@@ -99,10 +92,11 @@ def list_shards(subject: Subject, query: Query) -> Json:
 
 def count_lengths(subject: Subject, query: Query) -> Json:
     """Histogram of span lengths in a table, from a sample of at most 16,384 spans of 64 shards."""
-    store = subject[Store]
+    store = subject.store_of(query.text("source"))
     table = query.choice("table", list(store.spans))
     numbers = _sample_spans(reader_of(store).span_starts(table))
     lengths = store.spans[table].locate(numbers)[1] if numbers.size else numbers
+    limit = query.whole("length", 2048, least=1)
     told: Json = {"table": table, "sampled": int(lengths.size), "total": len(store.spans[table]), "bins": []}
     if lengths.size == 0:
         return told
@@ -117,6 +111,8 @@ def count_lengths(subject: Subject, query: Query) -> Json:
         "mean": float(lengths.mean()),
         "p90": float(np.quantile(lengths, 0.9)),
         "longest": int(lengths.max()),
+        "limit": limit,
+        "longer": float((lengths > limit).mean()),
     }
 
 
@@ -137,31 +133,3 @@ def _sample_spans(span_starts: Ints) -> Ints:
     ends = span_starts[np.searchsorted(span_starts, firsts, side="right")]
     runs = zip(firsts, np.minimum(firsts + _SAMPLED_SPANS, ends), strict=True)
     return np.unique(np.concatenate([np.arange(*run) for run in runs]))
-
-
-def search_documents(subject: Subject, query: Query) -> Json:
-    """Documents from number `first` on whose payload contains `text`, ignoring case.
-
-    A request reads payloads for half a second, or until it has found twenty; `next` says where to continue.
-    """
-    text = query.text("text")
-    if text is None:
-        raise ArgumentError("the search needs a text to look for")
-    wanted = text.casefold()
-    store = subject.store_of(query.text("source"))
-    table = store.spans[query.choice("table", list(store.spans), "documents" if "documents" in store.spans else "")]
-    number, total = query.whole("first", 0), len(table)
-    found: list[Json] = []
-    deadline = time.monotonic() + _SEARCH_SECONDS
-    while number < total and len(found) < _MOST_FOUND and time.monotonic() < deadline:
-        data, starts, stops = table.read(np.arange(number, min(number + _SLICE, total)))
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            if len(found) == _MOST_FOUND:
-                break
-            if start >= 0:
-                shown = plain(table.decode(data.data[start:stop], number))
-                told = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
-                if wanted in told.casefold():
-                    found.append({"document": number, "payload": shown})
-            number += 1
-    return {"text": text, "found": found, "next": number, "total": total}

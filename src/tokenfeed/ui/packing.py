@@ -12,7 +12,6 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.kernels import bestfit
 from tokenfeed.store.packing import pack_block
-from tokenfeed.store.store import Store
 from tokenfeed.types import Ints
 from tokenfeed.ui.messages import Json, Query
 from tokenfeed.ui.subject import Subject
@@ -21,6 +20,8 @@ __all__ = ["pack_some", "show_rows"]
 
 _MOST_DOCUMENTS = 4096
 _MOST_ROWS = 40
+_MOST_COMPARED = 1024
+"""Documents packed into rows of several lengths."""
 _MOST_PACKED = 1 << 18
 _MOST_LENGTH = 1 << 20
 
@@ -41,7 +42,7 @@ def pack_some(lengths: Ints, width: int) -> list[list[tuple[int, int]]]:
 
 def show_rows(subject: Subject, query: Query) -> Json:
     """The rows of `count` documents from number `first` on: how full they are, and how full padded rows would be."""
-    store = subject[Store]
+    store = subject.store_of(query.text("source"))
     table = query.choice("table", list(store.spans))
     length = query.whole("length", 2048, least=1, most=_MOST_LENGTH)
     count = query.whole("count", 512, least=1, most=_MOST_DOCUMENTS)
@@ -71,9 +72,23 @@ def show_rows(subject: Subject, query: Query) -> Json:
         "used": items / (len(rows) * width) if rows else 1.0,
         "used_alone": items / alone if alone else 1.0,
         "cut": int((lengths > width).sum()),
+        "by_length": _by_length(lengths),
         "shown_from": chosen,
         "shown": [_describe_row(row, starts, first) for row in rows[chosen : chosen + _MOST_ROWS]],
     }
+
+
+def _by_length(lengths: Ints) -> list[Json]:
+    """How full rows of other lengths are."""
+    some = lengths[:_MOST_COMPARED]
+    told = []
+    for length in (1 << power for power in range(8, 18)):
+        if 8 * length <= some.sum() <= _MOST_PACKED * length:  # the last row of few would count too much
+            rows, alone = len(pack_some(some, length + 1)), int((-(-some // (length + 1))).sum())
+            used, used_alone = (int(some.sum()) / max(1, number * (length + 1)) for number in (rows, alone))
+            longer = float((some > length).mean())
+            told.append({"length": length, "used": used, "used_alone": used_alone, "longer": longer})
+    return told
 
 
 def _describe_row(row: list[tuple[int, int]], starts: Ints, first: int) -> list[Json]:

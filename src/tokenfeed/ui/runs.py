@@ -1,93 +1,195 @@
-"""A run: its history, its mixture, the samples of a step, and the steps that see a document."""
+"""A run: where it is, its history and amendments, its mixture, the rows of a step, and the steps of a document."""
 
 from dataclasses import asdict
+from math import ceil
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, quantity
-from tokenfeed.runs.file import Leg, Start
+from tokenfeed.errors import ArgumentError, MissingError, TokenfeedError, quantity
+from tokenfeed.runs.comparison import compare
+from tokenfeed.runs.file import Start
+from tokenfeed.runs.legs import Leg
 from tokenfeed.runs.run import Run
 from tokenfeed.runs.tracing import RowTrace
-from tokenfeed.store.store import Store
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.ui.live import Live
 from tokenfeed.ui.messages import Json, Query, pick, plain, without_paths
+from tokenfeed.ui.samples import read_text
 from tokenfeed.ui.subject import Subject
 
-__all__ = ["describe_run", "find_document", "show_ledger", "trace_step"]
+__all__ = ["compare_runs", "describe_run", "find_document", "show_ledger", "show_live", "trace_step"]
 
 _MOST_STARTS = 200
-_MOST_ROWS = 200
-_MOST_TRACED = 1 << 16
+_MOST_AMENDMENTS = 200
+_MOST_ROWS = 50
+_MOST_TRACED, _MOST_TOKENS = 1 << 16, 1 << 28
 _MOST_SEEN = 200
 _MOST_DOCUMENTS = 6
 _MOST_EPOCHS = 64
 _MOST_ITEMS = 1 << 24
 """Items of a document, over all epochs, whose rows are looked for."""
+_SNIPPET = 48
+"""Items of a row that are shown as text in a list."""
+_LEDGER_POINTS = 48
+
+
+def show_live(subject: Subject, query: Query) -> Json:
+    """The news of all loaders since point number `after`, and how far the run is."""
+    told = subject[Live].tell(query.whole("after", 0))
+    run = subject.find(Run)
+    if run is not None and run.starts:
+        told["progress"] = _describe_progress(run, told)
+    return told
+
+
+def _describe_progress(run: Run, told: Json) -> Json:
+    """Where the run is: by the stats file, which is newer than the run file, if it is of the same start."""
+    leg, plan = run.legs[-1], run.legs[-1].start.plan
+    done = max(run.reached, told["delivered"] if told["delivered"] >= leg.start.samples else 0)
+    end = min((each for each in (plan.end, leg.start.stop) if each is not None), default=None)
+    step = run.step_after(done)
+    end_step = told["steps"] or _end_step(run, end)
+    rows = None if leg.start.rule.by_tokens else leg.start.rule.rows.at(done) * leg.start.world_size
+    left = None if end_step is None or rows is None else max(0, end_step - step) * rows
+    rate = told["samples_per_second"]
+    ledger = plan.ledger(done)
+    return {
+        "samples": done,
+        "step": step,
+        "end_step": end_step,
+        "epoch": max(each.epochs for each in ledger),
+        "seconds_left": left / rate if left and rate else None,
+        "sources": [{"name": each.source, **pick(each, "samples target epochs")} for each in ledger],
+    }
+
+
+def _end_step(run: Run, end: int | None) -> int | None:
+    """The step at the end; None where there is none, or the lengths of all samples would have to be added up."""
+    return None if end is None or run.starts[-1].rule.by_tokens else run.step_after(end)
 
 
 def describe_run(subject: Subject, query: Query) -> Json:
-    """Its plan, its starts, and its legs: a leg is the steps of one start that no later start rolled back."""
+    """Its plan, starts, amendments, and legs: a leg is the steps of one start that no later start rolled back."""
     run = subject[Run]
     if not run.starts:
-        return {"name": subject.name, "starts": [], "legs": [], "plan": None, "sources": []}
+        return {"name": subject.name, "starts": [], "legs": [], "plan": None, "sources": [], "amendments": []}
+    return {"name": subject.name, **_describe(run)}
+
+
+def _describe(run: Run) -> Json:
     plan, legs = run.starts[-1].plan, run.legs
+    amendments = [(each, plan.begins(each)) for each in plan.amendments[-_MOST_AMENDMENTS:]]
+    end = min((each for each in (plan.end, legs[-1].start.stop) if each is not None), default=None)
     return {
-        "name": subject.name,
         "plan": {"told": without_paths(repr(plan)), "seed": plan.seed, "skips": len(plan.skips)},
-        "sources": [{"name": each.name, "samples": each.num_samples, "view": str(each.spec)} for each in plan.sources],
+        "sources": [
+            {"name": each.name, "samples": each.num_samples, "told": str(each.spec), "view": each.spec.to_json()}
+            for each in plan.sources
+        ],
+        "reached": run.reached,
+        "step": run.step_after(run.reached),
+        "end": end,
+        "end_step": _end_step(run, end),
         "num_starts": len(run.starts),
         "starts": [_describe_start(start, legs) for start in run.starts[-_MOST_STARTS:]],
         "legs": [
             {**_describe_start(leg.start, legs), **pick(leg, "first_step stop_step stop")}
             for leg in legs[-_MOST_STARTS:]
         ],
+        "num_amendments": len(plan.amendments),
+        "amendments": [
+            {"sample": begins, "step": max(0, run.step_after(begins + 1) - 1), "told": str(each)}
+            for each, begins in amendments
+        ],
     }
 
 
 def _describe_start(start: Start, legs: list[Leg]) -> Json:
     counts = any(leg.start is start for leg in legs)
-    return {**pick(start, "step samples world_size time"), "batch_size": repr(start.batch_sizes), "counts": counts}
+    return {**pick(start, "step samples world_size time"), "batch_size": repr(start.rule), "counts": counts}
 
 
 def show_ledger(subject: Subject, query: Query) -> Json:
-    """Samples that each source gave among the first `samples` of the run, and its target."""
-    if not subject[Run].starts:
+    """Samples that each source gave among the first `samples` of the run, its target, and both on the way there."""
+    run = subject[Run]
+    if not run.starts:
         raise ArgumentError("nothing was started in this run")
-    last = subject[Run].starts[-1]
-    most = (1 << 53) if last.plan.end is None else last.plan.end
-    samples = query.whole("samples", min(most, max(10_000, last.samples)), most=most)
-    sources = [{"name": each.source, **pick(each, "samples target epochs")} for each in last.plan.ledger(samples)]
-    return {"samples": samples, "end": last.plan.end, "sources": sources}
-
-
-def trace_step(subject: Subject, query: Query) -> Json:
-    """The rows of a step: sample, epoch, index, place on disk, and documents of each."""
-    step = query.whole("step", 0)
-    start = subject[Run].leg_of(step).start
-    if start.batch_sizes.largest * start.world_size > _MOST_TRACED:
-        raise ArgumentError(
-            f"a step of this run has more than {_MOST_TRACED:,} rows, which the page does not trace. Use `tokenfeed "
-            f"trace RUN --step {step} --rank 0`"
-        )
-    rows = subject[Run].trace(step)
-    return {"step": step, "num_rows": len(rows), "rows": [_describe_row(row) for row in rows[:_MOST_ROWS]]}
-
-
-def _describe_row(row: RowTrace) -> Json:
-    documents = row.documents
-    shown = [documents[number] for number in range(min(len(documents), _MOST_DOCUMENTS))]
+    plan = run.starts[-1].plan
+    most = (1 << 53) if plan.end is None else plan.end
+    samples = query.whole("samples", min(most, max(1, run.reached)), most=most)
+    points = np.unique(np.linspace(0, samples, _LEDGER_POINTS).astype(np.int64)).tolist()
     return {
-        **pick(row, "rank row sample epoch index source planned"),
-        "places": [[without_paths(place.shard), place.start, place.stop] for place in row.locations[:_MOST_DOCUMENTS]],
-        "num_documents": len(documents),
-        "documents": [{**pick(span, "number start stop"), "payload": plain(span.payload)} for span in shown],
+        "samples": samples,
+        "end": plan.end,
+        "sources": [
+            {"name": each.source, **pick(each, "samples target epochs available")} for each in plan.ledger(samples)
+        ],
+        "points": [[point, *[[each.samples, each.target] for each in plan.ledger(point)]] for point in points],
     }
 
 
+def trace_step(subject: Subject, query: Query) -> Json:
+    """Rows [first, first + 50) of a step, of one rank or of all: sample, index, place on disk, documents, and text."""
+    run = subject[Run]
+    step = query.whole("step", run.step_after(run.reached))
+    start = run.leg_of(step).start
+    largest = start.rule.rows.largest * start.world_size
+    if largest > (_MOST_TOKENS if start.rule.by_tokens else _MOST_TRACED):
+        raise ArgumentError(
+            f"a step of this run may have {largest:,} rows or tokens, which the page does not trace. Use `tokenfeed "
+            f"trace RUN --step {step} --rank 0`"
+        )
+    rank = query.whole("rank", -1, least=-1, most=start.world_size - 1)
+    chosen = None if rank < 0 else rank
+    first = query.whole("first", 0)
+    count = query.whole("count", _MOST_ROWS, least=1, most=_MOST_ROWS)
+    rows = run.trace(step, rank=chosen, part=slice(first, first + count))
+    return {
+        "step": step,
+        "world_size": start.world_size,
+        "num_rows": len(run.samples(step, rank=chosen)),
+        "first": first,
+        "planned": all(row.planned for row in rows),
+        "rows": [_describe_row(subject, row) for row in rows],
+    }
+
+
+def _describe_row(subject: Subject, row: RowTrace) -> Json:
+    documents, places = row.documents, row.locations
+    shown = [documents[number] for number in range(min(len(documents), _MOST_DOCUMENTS))]
+    text = _read_snippet(subject, row) if places and subject.find(Tokenizer) is not None else ""
+    return {
+        **pick(row, "rank row sample epoch index source planned"),
+        "view": row.view.spec.sample.to_json(),
+        "places": [[without_paths(place.shard), place.start, place.stop] for place in places[:_MOST_DOCUMENTS]],
+        "num_documents": len(documents),
+        "documents": [{**pick(span, "number start stop"), "payload": plain(span.payload)} for span in shown],
+        "text": text,
+    }
+
+
+def _read_snippet(subject: Subject, row: RowTrace) -> str:
+    try:
+        store = subject.store_of(row.source or None)
+    except TokenfeedError:  # the data has moved; what follows from the plan is shown all the same
+        return ""
+    first_items, offsets = row.view.rows(np.array([row.index])).extents
+    return read_text(store, int(first_items[0]), min(_SNIPPET, int(offsets[1])), subject.find(Tokenizer))
+
+
 def find_document(subject: Subject, query: Query) -> Json:
-    """Every row of the first `epochs` epochs that holds a part of a document."""
-    document = query.whole("document", 0)
-    epochs, source = range(query.whole("epochs", 1, least=1, most=_MOST_EPOCHS)), query.text("source")
-    store = subject.store_of(source) if source or subject.find(Store) else None
+    """Every row of the first `epochs` epochs that holds a part of a document: by default all so far, and the next."""
+    run, document, source = subject[Run], query.whole("document", 0), query.text("source")
+    plan = run.starts[-1].plan if run.starts else None
+    if plan is None:
+        raise ArgumentError("nothing was started in this run")
+    entry = plan.ledger(run.reached)[plan.source_number(source) if source else 0]
+    usual = min(_MOST_EPOCHS, max(1, ceil(entry.epochs) + 1))
+    epochs = range(query.whole("epochs", usual, least=1, most=_MOST_EPOCHS))
+    try:
+        store = subject.store_of(source)
+    except MissingError:
+        store = None
     for table in list(store.spans.values())[:1] if store is not None else ():
         items = len(epochs) * int(table.locate(np.array([document]))[1][0])
         if items > _MOST_ITEMS:
@@ -95,6 +197,21 @@ def find_document(subject: Subject, query: Query) -> Json:
                 f"document {document:,} has {items:,} items in {quantity(len(epochs), 'epoch')}; the page looks for up "
                 f"to {_MOST_ITEMS:,}. Use `tokenfeed trace RUN --document {document}`"
             )
-    seen = subject[Run].find(document, source=source, epochs=epochs)
+    seen = run.find(document, source=source or plan.sources[0].name or None, epochs=epochs)
     shown = [asdict(each) for each in seen[:_MOST_SEEN]]
-    return {"document": document, "epochs": len(epochs), "total": len(seen), "seen": shown}
+    counts = {"total": len(seen), "num_planned": seen.num_planned, "why": without_paths(seen.why, subject.homes)}
+    return {"document": document, "source": source or "", "epochs": len(epochs), **counts, "seen": shown}
+
+
+def compare_runs(subject: Subject, query: Query) -> Json:
+    """Both runs side by side, and from which step on they differ, and why."""
+    run, other = subject[Run], subject.other
+    if other is None:
+        raise MissingError("there is no second run to compare with: `tokenfeed serve RUN OTHER` takes one")
+    found = compare(run, other)
+    return {
+        "same": found.same,
+        "told": without_paths(str(found), subject.homes),
+        **pick(found, "step division_step planned"),
+        "runs": [{"name": each.path.name, **_describe(each)} for each in (run, other)],
+    }

@@ -10,6 +10,7 @@ documents.offsets.npy   header │ … 8 bytes per payload: where it begins …
 documents.payload.bin   … the payloads, one after the other …
 """
 
+import base64
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ from tokenfeed.ui.messages import Json, Query, plain, without_paths
 from tokenfeed.ui.overview import reader_of
 from tokenfeed.ui.subject import Subject
 
-__all__ = ["Excerpt", "choose_sample", "show_bytes", "show_sample", "show_tokens"]
+__all__ = ["Excerpt", "choose_sample", "read_text", "show_bytes", "show_sample", "show_tokens"]
 
 MOST_ITEMS = 4096
 """Items of one sample that are shown at once."""
@@ -43,6 +44,9 @@ _MOST_CELLS = 16
 _MOST_BYTES = 48
 """Bytes of one cell that are shown."""
 _WORD = 8
+_MOST_PIXELS = 1 << 18
+"""Pixels of all pictures of one sample that are shown."""
+_MOST_PICTURES = 32
 _VIEWS = ("windows", "documents", "packed")
 
 
@@ -114,8 +118,8 @@ def _check(index: int, count: int, what: str) -> None:
 
 
 def show_sample(subject: Subject, query: Query) -> Json:
-    """The items of a sample, decoded if there is a tokenizer, and the spans they belong to."""
-    store = subject[Store]
+    """The items of a sample, decoded if there is a tokenizer, the spans they belong to, and its pictures."""
+    store = subject.store_of(query.text("source"))
     excerpt = choose_sample(store, query)
     batch = store.windows(1, extra=0).read(excerpt.items)
     scalars = [name for name, column in store.columns.items() if not column.shape][:_MOST_COLUMNS]
@@ -135,9 +139,43 @@ def show_sample(subject: Subject, query: Query) -> Json:
         "tokens": [] if primary is None else show_tokens(values[primary], subject.find(Tokenizer)),
         "columns": {name: _values(array) for name, array in values.items() if name != primary},
         "others": {name: str(column) for name, column in store.columns.items() if column.shape},
+        "pictures": _pictures(store, excerpt.items),
         "spans": {name: _spans(store, name, excerpt) for name in store.spans},
         "places": _places(store, excerpt, primary),
     }
+
+
+def _pictures(store: Store, items: Ints) -> list[Json]:
+    """The first items of columns that may be pictures: uint8 of shape (height, width), with 1, 3 or 4 channels."""
+    found = []
+    for name, column in store.columns.items():
+        shape = column.shape
+        if column.dtype != np.uint8 or len(shape) not in (2, 3):
+            continue
+        channels_first = len(shape) == 3 and shape[0] in (1, 3, 4) and shape[2] not in (1, 3)
+        height, width, channels = (*shape[1:], shape[0]) if channels_first else (*shape, 1)[:3]
+        if channels not in (1, 3, 4) or min(height, width) < 2 or height * width > _MOST_PIXELS:
+            continue
+        count = min(items.size, _MOST_PICTURES, _MOST_PIXELS // (height * width))
+        if count:
+            pixels = store.windows(1, extra=0, columns=[name]).read(items[:count]).column(name)[:, 0]
+            pixels = np.moveaxis(pixels, 1, -1) if channels_first else pixels
+            shown = [base64.b64encode(np.ascontiguousarray(each).tobytes()).decode() for each in pixels]
+            sizes = {"height": height, "width": width, "channels": channels}
+            found.append({"column": name, **sizes, "total": int(items.size), "shown": shown})
+    return found
+
+
+def read_text(store: Store, first_item: int, count: int, tokenizer: Tokenizer | None) -> str:
+    """Items [first_item, first_item + count) as text; as numbers without a tokenizer."""
+    if "tokens" not in store.columns or store.columns["tokens"].shape or count <= 0:
+        return ""
+    tokens = store.windows(1, extra=0).read(np.arange(first_item, first_item + count)).column("tokens")[:, 0]
+    if tokenizer is None or tokens.dtype.kind not in "iu":
+        return " ".join(map(str, tokens.tolist()))
+    known = tokenizer.vocabulary.tokens
+    data = b"".join(known[token] or b"" for token in tokens.tolist() if 0 <= token < len(known))
+    return data.decode("utf8", "replace")
 
 
 def _values(array: Array) -> list[Any]:
@@ -207,7 +245,7 @@ def show_bytes(subject: Subject, query: Query) -> Json:
     Each file is a list of cells. Cells that belong together share an `item` (position in the row) or a `span` (number
     in the table). Works for local stores only.
     """
-    store = subject[Store]
+    store = subject.store_of(query.text("source"))
     items = choose_sample(store, query).items
     if items.size == 0:
         return {"shard": None, "files": []}

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 
 from tokenfeed.errors import TokenfeedError, printable
 from tokenfeed.observe.metrics import explain_port
-from tokenfeed.ui import live, order, overview, packing, runs, samples, text_flow
+from tokenfeed.ui import documents, order, overview, packing, runs, samples, text_flow
 from tokenfeed.ui.messages import Json, Query, to_bytes, without_paths
 from tokenfeed.ui.subject import Subject
 
@@ -34,11 +34,12 @@ _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "store": overview.describe_store,
     "shards": overview.list_shards,
     "lengths": overview.count_lengths,
-    "search": overview.search_documents,
+    "documents": documents.list_documents,
+    "fields": documents.show_fields,
+    "search": documents.search_documents,
     "sample": samples.show_sample,
     "bytes": samples.show_bytes,
     "scatter": order.scatter,
-    "rounds": order.show_rounds,
     "steps": order.show_steps,
     "packing": packing.show_rows,
     "text": text_flow.list_documents,
@@ -47,7 +48,8 @@ _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "ledger": runs.show_ledger,
     "trace": runs.trace_step,
     "find": runs.find_document,
-    "live": live.show_live,
+    "compare": runs.compare_runs,
+    "live": runs.show_live,
 }
 """The questions the page may ask. The work for each is bounded, whatever the size of the data."""
 

@@ -1,13 +1,14 @@
-"""The subject of the page: a store, a run, a running loader, or a folder of text."""
+"""The subject of the page: a store, a run, a running loader, or a folder of text. Runs and stats may come later."""
 
 import contextlib
 import json
 import os
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tokenfeed.errors import MissingError, TokenfeedError
+from tokenfeed.errors import ArgumentError, MissingError, TokenfeedError
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
 from tokenfeed.runs.origins import open_data
@@ -25,13 +26,35 @@ Thing = TypeVar("Thing")
 
 _FIRST_LINE_BYTES = 1 << 24
 _MISSING: dict[type, str] = {
-    Store: "does not lead to one store: its run reads several, or its store has moved. Open the store itself to see "
-    "samples",
-    Run: "is not a run file; open the run file to see its history",
+    Store: "does not lead to a store: the data has moved, or none was opened. Open the store itself to see samples",
+    Run: "is not a run file, or not there yet; open the run file to see its history",
     Live: "is neither a run file nor a stats file written by observe.publish",
     TextFiles: "is not a folder of text",
     Tokenizer: "is shown without a tokenizer, which this needs: start the page with --tokenizer PATH",
 }
+
+
+class FollowedRun:
+    """A run file that may be created later, and is read again when it has changed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._stamp: tuple[int, ...] = ()
+        self._run: Run | None = None
+
+    def read(self) -> Run | None:
+        """The run as it is now; None before the file is there."""
+        with self._lock, contextlib.suppress(FileNotFoundError):
+            status = Path(self._path).stat()
+            stamp = status.st_ino, status.st_size, status.st_mtime_ns
+            if stamp != self._stamp and _is_run(self._path):
+                if self._run is None:
+                    self._run = Run(self._path)
+                else:
+                    self._run.refresh()
+                self._stamp = stamp
+        return self._run
 
 
 @dataclass(frozen=True)
@@ -42,14 +65,21 @@ class Subject:
     name: str
     """Last part of its path. The page never gets the rest."""
     things: tuple[object, ...] = ()
-    """The store, run, live counters, text files and tokenizer, as far as there are."""
+    """The store, followed run, live counters, text files and tokenizer, as far as there are."""
     homes: tuple[str, ...] = ()
     """Folders of this machine that error messages may name, to be cut out before the page gets them."""
+    other: Run | None = None
+    """A second run, to compare this one with."""
     _opened: dict[str, Store] = field(default_factory=dict, repr=False)
-    """Stores of the sources of a mixture, opened so far."""
+    """Stores of the sources of the run, opened so far."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def find(self, kind: type[Thing]) -> Thing | None:
-        return next((each for each in self.things if isinstance(each, kind)), None)
+        for each in self.things:
+            found = each.read() if isinstance(each, FollowedRun) else each
+            if isinstance(found, kind):
+                return found
+        return None
 
     def __getitem__(self, kind: type[Thing]) -> Thing:
         """The thing of this kind; without one, MissingError says what to open."""
@@ -59,17 +89,24 @@ class Subject:
         return found
 
     def store_of(self, source: str | None) -> Store:
-        """The store of a source of the run's mixture, opened where the run recorded it; the only store if None."""
-        if source is None:
+        """The store itself; of a run, that of a source, or of its first: opened where the run recorded it."""
+        run = self.find(Run)
+        if run is None or not run.starts:
+            if source:
+                raise MissingError(f"there is no source {source[:40]!r}: {self.name} is not a run of a mixture")
             return self[Store]
-        if source not in self._opened:
-            last = self[Run].starts[-1]
-            paths = list(last.stores.get(source, ()))
-            if not paths:
-                raise MissingError(f"the run file does not say where the data of source {source!r} is")
-            data = last.plan.sources[last.plan.source_number(source)].data
-            self._opened[source] = self._check(open_data(paths, data, f"the data of {source!r}"))
-        return self._opened[source]
+        last = run.starts[-1]
+        number = last.plan.source_number(source) if source else 0
+        name, data = last.plan.sources[number].name, last.plan.sources[number].data
+        key = f"{name} {data}"
+        with self._lock:
+            if key not in self._opened:
+                paths = list(last.stores.get(name, ()))
+                if not paths:
+                    raise MissingError(f"the run file does not say where the data of source {name!r} is")
+                told = f"the data of {name!r}" if name else "the data"
+                self._opened[key] = self._check(open_data(paths, data, told))
+        return self._opened[key]
 
     def _check(self, store: Store) -> Store:
         """Refuse to show a store by a tokenizer that did not make it."""
@@ -84,35 +121,57 @@ class Subject:
             self._check(store)
 
     def describe(self) -> dict[str, Any]:
-        """The facts that decide which sections the page shows."""
-        tokenizer = self.find(Tokenizer)
-        kinds = {"has_store": Store, "has_run": Run, "has_live": Live, "has_text": TextFiles}
+        """The facts that decide which views the page has."""
+        tokenizer, run = self.find(Tokenizer), self.find(Run)
+        has_store = self.find(Store) is not None
+        if run is not None:
+            with contextlib.suppress(TokenfeedError):
+                has_store = self.store_of(None) is not None
         return {
             **pick(self, "kind name"),
-            **{name: self.find(kind) is not None for name, kind in kinds.items()},
+            "has_store": has_store,
+            "has_run": run is not None and bool(run.starts),
+            "has_live": self.find(Live) is not None,
+            "has_text": self.find(TextFiles) is not None,
+            "other": None if self.other is None else self.other.path.name,
             "tokenizer": None if tokenizer is None else {"digest": tokenizer.digest, "tokens": tokenizer.vocab_size},
         }
 
 
-def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> Subject:
+def open_subject(path: str, *, tokenizer: str | None = None, other: str | None = None, **options: Any) -> Subject:
     """Open a run file, a stats file, a folder, file or pattern of text, a store, or a token file of another system.
 
-    `options` are those of `tokenfeed.open`.
+    A run or stats file may be created later, in a folder that exists. `other` is a second run file, to compare the
+    first with. `options` are those of `tokenfeed.open`.
     """
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
     tokenizers = () if tokenizer is None else (Tokenizer.load(tokenizer),)
-    if _is_run(path):
-        run = Run(path)
-        hints = [each for start in run.starts for paths in start.stores.values() for each in paths]
+    second = None if other is None else Run(other)
+    if _is_run(path) or (_is_to_come(path) and not path.endswith(SUFFIX)):
+        followed = FollowedRun(path)
+        run = followed.read()
+        starts = [*(() if run is None else run.starts), *(() if second is None else second.starts)]
+        hints = [each for start in starts for paths in start.stores.values() for each in paths]
         live = Live(Path(path).with_suffix(SUFFIX))
-        return Subject("run", name, (run, live, _store_of(run), *tokenizers), _homes([path, *hints]))
+        homes = _homes([path, *hints, *(() if other is None else (other,))])
+        return Subject("run", name, (followed, live, *tokenizers), homes, second)
+    if second is not None:
+        raise ArgumentError(f"{name} is no run file, so it cannot be compared with {last_name(str(other))}")
     if path.endswith(SUFFIX):
-        return Subject("stats", name, (Live(find_stats_file(path)), *tokenizers), _homes([path]))
+        return Subject(
+            "stats", name, (Live(path if _is_to_come(path) else find_stats_file(path)), *tokenizers), _homes([path])
+        )
     if _is_text(path):
         return Subject("text", name, (TextFiles.find(path), *tokenizers), _homes([path]))
     store = open_store(path, **options)
     _ = store.identity  # O(shards): compute it once now, not while the page waits for it
     return Subject("store", name, (store, *tokenizers), _homes([path]))
+
+
+def _is_to_come(path: str) -> bool:
+    """Whether a run or stats file may still be created there."""
+    file = Path(path)
+    return "://" not in path and path.endswith(".jsonl") and not file.exists() and file.absolute().parent.is_dir()
 
 
 def _homes(paths: list[str]) -> tuple[str, ...]:
@@ -138,13 +197,3 @@ def _is_text(path: str) -> bool:
     if folder.is_dir():
         return not (folder / MANIFEST).exists()
     return path.endswith(ENDINGS)
-
-
-def _store_of(run: Run) -> Store | None:
-    """The store of a run over one view, if it is still where the run recorded it."""
-    last = run.starts[-1] if run.starts else None
-    if last is None or not last.stores.get(""):
-        return None
-    with contextlib.suppress(TokenfeedError):
-        return open_data(list(last.stores[""]), last.plan.sources[0].data, "the data")
-    return None

@@ -53,7 +53,9 @@ def made(tmp_path_factory) -> Made:
     state = None
     for world_size, batch_size, steps in ((2, 4, 30), (4, 4, 20), (3, 2, 10)):
         state = train(web, made.run, state, world_size, batch_size, steps, made.stats)
-    train(tokenfeed.mix({"web": (web, 0.75), "code": (code, 0.25)}), made.mixture, None, 2, 4, 12)
+    mixture = tokenfeed.mix({"web": (web, 0.75), "code": (code, 0.25)})
+    amended = tokenfeed.Plan.of(mixture, seed=3).amend(48, weights={"web": 0.5, "code": 0.5})
+    train(amended, made.mixture, None, 2, 4, 12)
     return made
 
 
@@ -79,7 +81,8 @@ def write_store(path: Path, texts, root: Path) -> None:
 
 
 def train(source, run: Path, state, world_size: int, batch_size: int, steps: int, stats: Path | None = None):
-    loader = tokenfeed.Loader(source, batch_size=batch_size, seed=3, prefetch=0, rank=0, world_size=world_size, run=run)
+    seed = {} if isinstance(source, tokenfeed.Plan) else {"seed": 3}
+    loader = tokenfeed.Loader(source, batch_size=batch_size, prefetch=0, rank=0, world_size=world_size, run=run, **seed)
     if state is not None:
         loader.load_state_dict(state)
     with contextlib.nullcontext() if stats is None else observe.publish(loader, stats):
@@ -90,9 +93,10 @@ def train(source, run: Path, state, world_size: int, batch_size: int, steps: int
 
 
 @contextlib.contextmanager
-def serving(path: Path, tokenizer: Path | None = None):
+def serving(path: Path, tokenizer: Path | None = None, other: Path | None = None):
     """A server of that, in a thread."""
-    server = Server(open_subject(str(path), tokenizer=None if tokenizer is None else str(tokenizer)))
+    given = {"tokenizer": tokenizer, "other": other}
+    server = Server(open_subject(str(path), **{name: str(each) for name, each in given.items() if each is not None}))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -148,7 +152,7 @@ def run_server(made):
 
 @pytest.fixture(scope="session")
 def mixture_server(made):
-    with serving(made.mixture) as server:
+    with serving(made.mixture, made.tokenizer) as server:
         yield server
 
 
@@ -186,7 +190,7 @@ def clients(servers):
 def start_server():
     """Serve something until the test is over."""
     with contextlib.ExitStack() as stack:
-        yield lambda path: stack.enter_context(serving(path))
+        yield lambda path, *given: stack.enter_context(serving(path, *given))
 
 
 @pytest.fixture
@@ -223,10 +227,24 @@ class Page:
         self.page.goto(server.address)
         self.page.wait_for_selector("html[data-ready]")
 
-    def open(self, section: str):
-        """Go to a section by its link; it, once everything in it is there."""
-        self.page.get_by_role("link", name=section, exact=True).click()
-        self.page.wait_for_selector(f"section[aria-label='{section}']:not([hidden])")
+    def open(self, view: str):
+        """Go to a view by its link; it, once everything in it is there."""
+        self.page.locator("nav").get_by_role("link", name=view, exact=True).click()
+        return self._shown(view)
+
+    def go(self, address: str):
+        """Go to a view by its address, such as `#/trace?step=3`."""
+        self.page.evaluate("address => location.hash = address", address)
+        self.page.wait_for_timeout(50)
+        return self._shown(address[2:].partition("?")[0].capitalize())
+
+    def reload(self) -> None:
+        self.page.reload()
+        self.page.wait_for_selector("html[data-ready]")
+        self.settle()
+
+    def _shown(self, view: str):
+        self.page.wait_for_selector(f"section[aria-label='{view}']:not([hidden])")
         self.settle(50)
         return self.page.locator("section:visible")
 
@@ -234,7 +252,7 @@ class Page:
         """Until all that was asked for is there: questions are put off a little, in case another key is pressed."""
         self.page.wait_for_timeout(milliseconds)
         shown = "section:not([hidden])"
-        self.page.wait_for_selector(f"{shown}[aria-busy], {shown} [aria-busy]", state="detached")
+        self.page.wait_for_selector(f"{shown}[aria-busy], {shown} [aria-busy], #panel[aria-busy]", state="detached")
 
     def outline(self) -> list[str]:
         """What is on the screen without its words: elements, roles and classes, one inside the other."""

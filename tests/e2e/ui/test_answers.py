@@ -94,4 +94,4 @@ def test_samples_are_those_of_the_store(clients, made):
 def test_what_is_not_there_is_said(clients):
     assert "not a run file" in clients["store"].ask("run", status=400)["message"]
     assert "not a folder of text" in clients["store"].ask("flow", status=400)["message"]
-    assert "Open the store itself" in clients["mixture"].ask("store", status=400)["message"]
+    assert "no second run" in clients["mixture"].ask("compare", status=400)["message"]

@@ -1,5 +1,6 @@
-"""The section Live in a real browser, beside real loaders in processes of their own."""
+"""The view Now in a real browser, beside real loaders in processes of their own."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tokenfeed.loader.delivery import Stats
+from tokenfeed.observe.machine import Gpu
 from tokenfeed.observe.snapshots import Snapshot
 from tokenfeed.ui.live import Live
 
@@ -20,7 +22,7 @@ SCRIPT = """
 import os, sys, time, tokenfeed
 from tokenfeed import observe
 
-store, run, slow = sys.argv[1:]
+store, run, slow, rank, size = sys.argv[1:]
 
 def collate(batch):
     if os.path.exists(slow):
@@ -28,37 +30,41 @@ def collate(batch):
     return batch
 
 loader = tokenfeed.Loader(
-    tokenfeed.open(store).windows(64), 4, rank=0, world_size=1, prefetch=2, collate=collate, run=run
+    tokenfeed.open(store).windows(64),
+    4,
+    rank=int(rank),
+    world_size=int(size),
+    prefetch=2,
+    collate=collate,
+    run=run if rank == "0" else None,
 )
-observe.publish(loader, run.removesuffix(".jsonl") + ".stats.jsonl", every=0.2)
-for batch in loader:
+observe.publish(loader, run.removesuffix(".jsonl") + ".stats.jsonl", every=0.2, steps=10**6)
+for step, batch in enumerate(loader):
+    observe.log(step, loss=1 / (step + 1))
     time.sleep(0.005)
 """
-FIGURES = ["Tokens a second", "Waiting for data", "Batches ready", "Cores busy", "Memory"]
+FIGURES = ["Tokens a second", "Waiting, by cause", "Cores busy", "Memory"]
 
 
 @pytest.fixture
 def training(made, tmp_path):
-    """(the process, its run file, the file that makes it slow)."""
+    """(start ranks: their processes; the run file; the file that makes them slow)."""
     run, slow = tmp_path / "run.jsonl", tmp_path / "slow"
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, made.web, run, slow]) as process:
-        deadline = time.monotonic() + 60
-        while not run.exists() or not run.with_name("run.stats.jsonl").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield process, run, slow
-        process.kill()
+    with contextlib.ExitStack() as stack:
 
+        def start(size):
+            words = [[sys.executable, "-c", SCRIPT, made.web, run, slow, str(rank), str(size)] for rank in range(size)]
+            ranks = [stack.enter_context(subprocess.Popen(each)) for each in words]
+            for each in ranks:
+                stack.callback(each.kill)
+            return ranks
 
-@pytest.fixture
-def training_server(training, start_server):
-    return start_server(training[1])
+        yield start, run, slow
 
 
 def until(page, text: str) -> None:
     """Wait for the words."""
-    page.page.locator("#live .words", has_text=text).wait_for(timeout=20_000)
+    page.page.locator("#now .words", has_text=text).wait_for(timeout=60_000)
 
 
 def delivered(page) -> int:
@@ -67,29 +73,56 @@ def delivered(page) -> int:
 
 
 @pytest.mark.slow
-def test_a_loader_is_seen_to_run_to_wait_and_to_die(training, training_server, visit):
-    process, _, slow = training
-    page = visit(training_server)
-    section = page.open("Live")
-    section.locator(".state", has_text="running").wait_for()
+def test_a_loader_is_seen_to_run_and_to_wait(training, start_server, visit):
+    start, run, slow = training
+    start(1)
+    page = visit(start_server(run))  # before there is a run file
+    section = page.open("Now")
+    section.locator(".state", has_text="running").wait_for(timeout=60_000)
+    page.page.locator("nav").get_by_role("link", name="Trace").wait_for()
     counts = [delivered(page)]
     while len(set(counts)) < 3:
         page.page.wait_for_timeout(100)
         counts.append(delivered(page))
     assert counts == sorted(counts)
     shown = section.locator(".figure:visible h3").all_inner_texts()
-    assert shown[:5] == FIGURES  # and those of GPUs, where there are any
-    assert "collate" not in section.locator(".words").inner_text()
+    assert shown == ["loss", *FIGURES]
+    assert re.match(r"step [\d,]+ of 1,000,000 · epoch \d", page.page.locator("#progress").inner_text())
     slow.touch()
     until(page, "collate is the bottleneck")
     assert "warm" in section.locator(".tile", has_text="waits for data").locator("strong").get_attribute("class")
-    label = section.get_by_role("img", name="Waiting for data").get_attribute("aria-label")
-    assert "%" in label
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    until(page, f"Process {process.pid} no longer exists")
-    assert section.locator(".state").all_inner_texts() == ["killed"]
-    assert section.locator(".tile", has_text="tokens a second").locator("strong").inner_text() == "–"
+    assert page.page.locator("#health").inner_text() == "attention"
+    assert page.page.title().startswith("⚠ ")
+    # A click on the loss leads to the rows of that step.
+    section.get_by_role("img", name="loss").click()
+    page.page.wait_for_selector("section[aria-label='Trace']:not([hidden]) tbody tr")
+    assert "step=" in page.page.url
+
+
+@pytest.mark.slow
+def test_a_killed_rank_of_four_is_told_and_stays(training, start_server, visit):
+    start, run, _ = training
+    ranks = start(4)
+    page = visit(start_server(run))
+    page.open("Now")
+    page.page.locator(".tile", has_text="ranks heard").get_by_text("4 of 4").wait_for(timeout=120_000)
+    before = delivered(page)
+    os.kill(ranks[2].pid, signal.SIGKILL)
+    ranks[2].wait()
+    began = time.monotonic()
+    until(page, "Rank 2 is dead; 3 of 4 ranks run.")
+    assert time.monotonic() - began < 15, "the bar: it is told within 15 seconds"
+    assert page.page.title().startswith("✖ ")
+    assert page.page.locator("#icon").get_attribute("href") == "icon-bad.svg"
+    page.open("Data")
+    assert page.page.locator("#health").inner_text() == "trouble"
+    section = page.open("Now")
+    first = section.locator(".strips li").first
+    assert first.locator(".who").inner_text().split() == ["rank", "2", "dead"]
+    assert delivered(page) >= before
+    first.get_by_role("button", name="Dismiss").click()
+    section.get_by_text("3 of 4 ranks run; the dead are dismissed.").first.wait_for()
+    assert section.locator(".state", has_text="dead").count() == 0
 
 
 def write_ranks(path, now: float) -> None:
@@ -115,62 +148,30 @@ def ranks_server(tmp_path, start_server):
     return start_server(path)
 
 
-def lines_of(section, title: str):
-    return section.locator(".figure", has=section.page.get_by_role("heading", name=title)).locator("path.line")
-
-
-def test_ranks_together_and_each_by_itself(ranks_server, visit):
+def test_ranks_over_time(ranks_server, visit):
+    """The worst rank first, each with a strip; charts of all together, whose values keys read."""
     page = visit(ranks_server)
-    section = page.open("Live")
+    section = page.open("Now")
     section.locator(".state").nth(2).wait_for()
-    assert section.locator(".state").all_inner_texts() == ["running", "ended", "silent"]
-    assert "1 ended earlier" in section.inner_text()
+    assert section.locator(".who").all_inner_texts() == ["rank 2\nsilent", "rank 0\nrunning", "rank 1\nended"]
+    assert "1 earlier, shown only in the charts" in section.inner_text()
     words = section.locator(".words p").all_inner_texts()
-    assert words[0].startswith("Rank 2: Process 7 wrote its last snapshot")
-    assert any(text.startswith("Rank 0: Nothing to gain") for text in words)
-    assert any(text.startswith("Rank 1: The loader ended") for text in words)
-    assert "from 1,000 to 3,000" in section.get_by_role("img", name="Tokens a second").get_attribute("aria-label")
-    assert lines_of(section, "Tokens a second").count() == 1
-    choice = section.get_by_role("combobox", name="ranks")
-    choice.select_option("each rank")
-    assert lines_of(section, "Tokens a second").count() == 3
-    legend = section.locator(".legend span").all_inner_texts()
-    assert [text.strip() for text in legend] == ["rank 0", "rank 1", "rank 2"]
-    choice.select_option("rank 2")
-    assert section.locator(".words p").count() == 1
-    assert "mean 20%" in section.get_by_role("img", name="Waiting for data").get_attribute("aria-label")
-    choice.select_option("all ranks")
+    assert words[0] == "Rank 2 is silent; 1 of 3 ranks runs."
+    assert words[1].startswith("Rank 2: Process 7 wrote its last snapshot")
+    assert page.page.locator("#health").inner_text() == "trouble"
+    assert section.locator(".figure:visible h3").all_inner_texts() == FIGURES
     section.get_by_role("button", name="all", exact=True).click()
     assert "−7 min" in section.get_by_role("img", name="Memory").text_content()
-    section.get_by_role("button", name="ten minutes").click()
-    assert "−10 min" in section.get_by_role("img", name="Memory").text_content()
-    assert section.get_by_role("button", name="ten minutes").get_attribute("aria-pressed") == "true"
-
-
-@pytest.mark.slow
-def test_charts_by_keys_in_light_and_dark(ranks_server, visit, tmp_path):
-    light, dark = (visit(ranks_server, color_scheme=scheme) for scheme in ("light", "dark"))
-    colours = {}
-    for name, page in (("light", light), ("dark", dark)):
-        section = page.open("Live")
-        section.get_by_role("button", name="Pause").click()
-        colours[name] = lines_of(section, "Memory").evaluate("element => getComputedStyle(element).stroke")
-        chart = section.get_by_role("img", name="Cores busy")
-        for _ in range(20):
-            page.page.keyboard.press("Tab")
-            if chart.evaluate("element => element === document.activeElement"):
-                break
-        for _ in range(3):
-            page.page.keyboard.press("ArrowLeft")
-        assert chart.get_attribute("aria-label").startswith("Cores busy, 2 s before: ")
-        told = section.locator(".told:visible").all_inner_texts()
-        assert all(text.startswith("2 s before: ") for text in told), told
-        page.page.keyboard.press("Escape")
-        assert "from " in chart.get_attribute("aria-label")
-        page.page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
-        assert (tmp_path / f"{name}.png").stat().st_size > 20_000
-    assert colours == {"light": "rgb(79, 70, 229)", "dark": "rgb(143, 139, 255)"}
-    assert light.outline() == dark.outline()
+    assert "time=all" in page.page.url
+    section.get_by_role("button", name="Pause").click()
+    chart = section.get_by_role("img", name="Cores busy")
+    chart.focus()
+    for _ in range(30):
+        page.page.keyboard.press("ArrowLeft")
+    told = section.locator(".told:visible").all_inner_texts()
+    assert all(re.match(r"−\d+ (s|min): ", text) for text in told), told
+    page.page.keyboard.press("Escape")
+    assert "from " in chart.get_attribute("aria-label")
 
 
 @pytest.mark.slow
@@ -180,35 +181,45 @@ def test_gpus_where_nvml_has_them(ranks_server, visit, monkeypatch):
         NVMLError=RuntimeError,
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetCount=lambda: 8,
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetName=lambda index: f"GPU {index}",
         nvmlDeviceGetMemoryInfo=lambda index: SimpleNamespace(used=(index + 1) * 10**9, total=80 * 10**9),
         nvmlDeviceGetUtilizationRates=lambda index: SimpleNamespace(gpu=37 + index),
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    section = visit(ranks_server).open("Live")
-    assert section.locator(".figure:visible h3").all_inner_texts() == [*FIGURES, "GPU busy", "GPU memory"]
-    lines_of(section, "GPU busy").nth(1).wait_for(state="attached")  # in the first whole second
-    assert lines_of(section, "GPU busy").count() == 2
-    assert "37%, 38%" in section.get_by_role("img", name="GPU busy").get_attribute("aria-label")
-    assert "1 GB, 2 GB" in section.get_by_role("img", name="GPU memory").get_attribute("aria-label")
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # as if it were not installed
-    section.get_by_text("No GPUs: nvidia-ml-py is not installed.").wait_for()
-    assert section.locator(".figure:visible h3").all_inner_texts() == FIGURES
+    section = visit(ranks_server).open("Now")
+    strips = section.get_by_role("list", name="GPUs, the idlest first").locator("li")
+    strips.nth(7).wait_for()
+    assert "busy 37% · 1 GB of 80 GB" in strips.first.inner_text()
+    assert "busy 44%" in strips.last.inner_text()
+    assert "GPUs of the machine that serves this page" in section.inner_text()
+
+
+def test_gpus_of_the_training_host(tmp_path):
+    """Those that a snapshot reports are told with their host."""
+    path = tmp_path / "stats.jsonl"
+    gpus = (Gpu(0, "H200", 0.5, 10**9, 10**11), Gpu(1, "H200", 0.25, 10**9, 10**11))
+    stats = Stats(1, 1, 0, 1.0, 0.0, 0.0, 0)
+    path.write_text(Snapshot(1e9, "far", 1, 0, 0, 1, 1.0, 8, 0.0, 0, False, stats, gpus=gpus).to_json() + "\n")
+    told = Live(path).tell(0, now=1e9)["gpus"]
+    assert [(one["host"], one["index"], one["points"]) for one in told] == [
+        ("far", 0, [[1e9, 0.5, 10**9]]),
+        ("far", 1, [[1e9, 0.25, 10**9]]),
+    ]
 
 
 @pytest.mark.slow
-def test_nobody_looks_nobody_asks(stats_server, visit):
-    """While the page is paused, another section is shown, or the tab is hidden, the server is left alone."""
+def test_nobody_looks_hardly_anybody_asks(stats_server, visit):
+    """While the page is paused, the server is left alone; a hidden tab asks every ten seconds, for its title."""
     page = visit(stats_server)
-    page.open("Live")
+    page.open("Now")
     asked: list[str] = []
     page.page.on("request", lambda request: asked.append(request.url))
 
     def asks() -> bool:
         asked.clear()
-        page.page.wait_for_timeout(1100)
+        page.page.wait_for_timeout(1500)
         return any("api/live" in url for url in asked)
 
     assert asks()
@@ -218,10 +229,6 @@ def test_nobody_looks_nobody_asks(stats_server, visit):
     with page.page.expect_request("**/api/live*"):
         pause.click()
     page.page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
-    assert not asks()
-    with page.page.expect_request("**/api/live*"):
-        page.page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
-    page.open("Order")
     assert not asks()
 
 
@@ -240,7 +247,7 @@ def test_only_what_is_new_is_sent(tmp_path):
     with path.open("a") as file:
         file.write(Snapshot(now + 2, "host0", 7, 0, 0, 3, 1.0, 8, 453.0, 10**9, False, stats).to_json() + "\n")
     again = live.tell(told["number"])
-    assert [one["points"] for one in again["loaders"] if one["points"]] == [
+    assert [[point[:7] for point in one["points"]] for one in again["loaders"] if one["points"]] == [
         [[round(now + 2, 3), 302_000, 302.0, 0.0, 4, 453.0, 10**9]]
     ]
     assert len(json.dumps(again)) < 4000

@@ -28,8 +28,21 @@ QUESTIONS = {
         "bytes",
         "scatter",
         "packing",
+        "documents?sort=longest",
+        "fields",
+        "search?text=a&where=text",
     ],
-    "run": ["subject", "run", "trace?step=31", "find?document=3", "sample", "rounds", "steps", "live", "search?text=a"],
+    "run": [
+        "subject",
+        "run",
+        "trace?step=31",
+        "find?document=3",
+        "sample",
+        "documents",
+        "steps",
+        "live",
+        "search?text=a",
+    ],
     "mixture": [
         "subject",
         "run",
@@ -52,7 +65,10 @@ WRONG = [
     "flow?length=4",
     "text?file=99",
     "ledger?samples=-1",
-    "rounds?n=0",
+    "scatter?n=0",
+    "compare",
+    "documents?sort=payload",
+    "store?source=/etc/passwd",
     "search?text=",
     "search?text=a&source=/etc",
     "live?after=x",
@@ -278,6 +294,7 @@ VAST = [
     *("subject", "store", "shards", "lengths", "sample", "sample?view=documents&index=3", "sample?length=16777215"),
     *("sample?view=documents&index=3&offset=1999999000", "bytes?view=documents&index=3&item=4000", "search?text=a"),
     *("find?document=0", "packing?length=16384", "packing?length=1048576&count=4"),
+    *("documents?sort=longest", "fields", "search?text=a&where=text"),
 ]
 
 

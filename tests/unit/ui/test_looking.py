@@ -1,5 +1,6 @@
 """What the page shows of a store is what is in it: samples, bytes, lengths, packed rows."""
 
+import base64
 import json
 from pathlib import Path
 
@@ -10,19 +11,15 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from golden import golden_tokenizer
-from tokenfeed.errors import ArgumentError, MissingError, NotFoundError, SampleIndexError
+from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError, NotFoundError, SampleIndexError
+from tokenfeed.runs.run import Run
 from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.ui.documents import list_documents, search_documents, show_fields
 from tokenfeed.ui.messages import Query
-from tokenfeed.ui.overview import (
-    _edges,
-    _sample_spans,
-    count_lengths,
-    describe_store,
-    list_shards,
-    search_documents,
-)
+from tokenfeed.ui.overview import _edges, _sample_spans, count_lengths, describe_store, list_shards
 from tokenfeed.ui.packing import pack_some, show_rows
+from tokenfeed.ui.runs import describe_run, find_document, show_ledger, trace_step
 from tokenfeed.ui.samples import show_bytes, show_sample, show_tokens
 from tokenfeed.ui.subject import open_subject
 
@@ -239,10 +236,162 @@ def test_documents_are_found_by_what_their_payloads_say(subject, plain):
         ]
         assert [one["document"] for one in found] == expected
         assert [one["payload"] for one in found] == [payloads[number] for number in expected]
+        assert [one["items"] for one in found] == [
+            int(plain.table("documents")[each][1] - plain.table("documents")[each][0]) for each in expected
+        ]
     with pytest.raises(ArgumentError, match="look for"):
         search_documents(subject, query())
     with pytest.raises(MissingError):
         search_documents(subject, query(text="1", source="web"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Documents in several scripts, some of them empty, and a subject that decodes them."""
+    root = tmp_path_factory.mktemp("texts")
+    tokenizer = golden_tokenizer()
+    tokenizer.save(root / "tokenizer")
+    texts = [
+        f"{'Needle' if number % 50 == 7 else 'hay'} number {number} é שלום\n" * (number % 4) for number in range(300)
+    ]
+    with tokenfeed.Writer(
+        root / "store",
+        columns={"tokens": "uint16", "reward": "float32"},
+        spans={"documents": "json"},
+        shard_bytes=4000,
+        tokenizer=tokenizer.digest,
+        sync=False,
+    ) as writer:
+        for number, text in enumerate(texts):
+            ids = tokenizer.encode(text)
+            payload = {"number": number, "half": number / 2, "kind": "odd" if number % 2 else "even"}
+            writer.append({"tokens": ids, "reward": np.full(ids.size, -1.288)}, documents=payload)
+    return open_subject(str(root / "store"), tokenizer=str(root / "tokenizer")), texts
+
+
+def search_all(subject, **asked):
+    found, first = [], 0
+    while True:
+        told = search_documents(subject, query(first=first, **asked))
+        found += told["found"]
+        assert told["next"] > first
+        first = told["next"]
+        if first >= told["total"]:
+            return found
+
+
+@pytest.mark.parametrize("wanted", ["needle", "NUMBER 57", "é", "שלום", "absent", "!!"])
+def test_documents_are_found_by_their_text(texts, wanted):
+    subject, written = texts
+    found = search_all(subject, text=wanted, where="text")
+    expected = [number for number, text in enumerate(written) if wanted.casefold() in text.casefold()]
+    assert [one["document"] for one in found] == expected
+    assert all(wanted.casefold() in one["around"].casefold() for one in found)
+
+
+def test_payload_and_text_are_searched_together(texts):
+    subject, written = texts
+    found = {one["document"] for one in search_all(subject, text="57")}
+    assert found == {number for number, text in enumerate(written) if "57" in text or "57" in f"{number} {number / 2}"}
+
+
+def test_documents_as_a_table(texts):
+    subject, written = texts
+    told = list_documents(subject, query(first=6, count=3))
+    assert [one["document"] for one in told["documents"]] == [6, 7, 8]
+    assert written[7].startswith(told["documents"][1]["text"][:10])
+    assert told["documents"][1]["text"]
+    assert told["documents"][1]["payload"] == {"number": 7, "half": 3.5, "kind": "odd"}
+    longest = list_documents(subject, query(sort="longest", count=50))["documents"]
+    lengths = [one["items"] for one in longest]
+    assert lengths == sorted(lengths, reverse=True)
+    assert list_documents(subject, query(sort="shortest"))["documents"][0]["items"] == 0
+    assert list_documents(subject, query(first=10**6))["documents"] == []
+
+
+def test_fields_of_payloads(texts):
+    told = {one["name"]: one for one in show_fields(texts[0], query())["fields"]}
+    assert set(told) == {"number", "half", "kind"}
+    assert sum(told["half"]["bins"]) == 300
+    assert (told["half"]["least"], told["half"]["most"]) == (0.0, 149.5)
+    assert dict(map(tuple, told["kind"]["values"])) == {"even": 150, "odd": 150}
+
+
+def test_fractions_stay_fractions(texts):
+    told = show_sample(texts[0], query(view="documents", index=3))
+    assert told["columns"]["reward"][0] == pytest.approx(-1.288)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3), (3, 5, 4)])
+def test_pictures(tmp_path, shape):
+    frames = np.random.default_rng(0).integers(0, 256, (20, *shape)).astype(np.uint8)
+    with tokenfeed.Writer(tmp_path, columns={"tokens": "uint16", "frame": ("uint8", shape)}, sync=False) as writer:
+        writer.append({"tokens": np.arange(20), "frame": frames})
+    (told,) = show_sample(open_subject(str(tmp_path)), query(length=6, index=1))["pictures"]
+    assert (told["height"], told["width"], told["total"]) == (5, 4, 7)
+    expected = frames if shape != (3, 5, 4) else np.moveaxis(frames, 1, -1)
+    for place, data in enumerate(told["shown"]):
+        assert base64.b64decode(data) == expected[6 + place].tobytes()
+
+
+@pytest.fixture(scope="module")
+def mixture(texts, tmp_path_factory):
+    """A run of two sources, amended on the way, as a subject."""
+    root = tmp_path_factory.mktemp("mixture")
+    store = tokenfeed.open(texts[0][Store].paths[0])
+    other = root / "other"
+    made = {"spans": {"documents": "json"}, "tokenizer": store.tokenizer, "sync": False}
+    with tokenfeed.Writer(other, columns={"tokens": "uint16"}, **made) as writer:
+        for number in range(40):
+            writer.append({"tokens": np.full(30, number)}, documents={"other": number})
+    views = {"web": (store.windows(16), 0.75), "code": (tokenfeed.open(other).windows(16), 0.25)}
+    plan = tokenfeed.Plan.of(tokenfeed.mix(views), seed=1).amend(40, weights={"web": 0.5, "code": 0.5})
+    options = {"prefetch": 0, "rank": 0, "world_size": 2, "run": root / "run.jsonl"}
+    with tokenfeed.Loader(plan, 40, **options) as loader:
+        for _ in range(3):
+            next(loader)
+    return open_subject(str(root / "run.jsonl"))
+
+
+def test_every_source_of_a_mixture_can_be_looked_at(mixture):
+    assert mixture.describe()["has_store"]
+    told = [describe_store(mixture, query(source=name))["items"] for name in ("web", "code")]
+    assert told[0] != told[1] == 40 * 30
+    assert show_sample(mixture, query(source="code", view="documents", index=7))["tokens"][0][0] == 7
+    assert show_rows(mixture, query(source="code", length=64))["documents"] == 40
+    with pytest.raises(ArgumentError, match="no source"):
+        describe_store(mixture, query(source="elsewhere"))
+
+
+def test_amendments_and_the_present_are_told(mixture):
+    told = describe_run(mixture, query())
+    assert told["amendments"] == [{"sample": 40, "step": 0, "told": "the change of weights"}]
+    assert (told["reached"], told["step"]) == (240, 3)
+    ledger = show_ledger(mixture, query())
+    assert ledger["samples"] == 240
+    assert sum(one["samples"] for one in ledger["sources"]) == 240
+    assert [sum(samples for samples, _ in point[1:]) for point in ledger["points"]] == [
+        point[0] for point in ledger["points"]
+    ]
+
+
+def test_a_step_comes_in_pages_and_tells_what_is_planned(mixture):
+    pages = [trace_step(mixture, query(step=2, first=first)) for first in (0, 50)]
+    assert [len(page["rows"]) for page in pages] == [50, 30]
+    assert {page["num_rows"] for page in pages} == {80}
+    rows = [row["sample"] for page in pages for row in page["rows"]]
+    assert rows == tokenfeed.Run(mixture[Run].path).samples(2)
+    assert not pages[0]["planned"]
+    assert trace_step(mixture, query(step=3))["planned"]
+    assert trace_step(mixture, query())["step"] == 3
+    alone = trace_step(mixture, query(step=2, rank=1, first=30))
+    assert ([row["rank"] for row in alone["rows"]], alone["num_rows"]) == ([1] * 10, 40)
+
+
+def test_past_and_planned_sightings_are_told_apart(mixture):
+    told = find_document(mixture, query(document=3, source="code"))
+    seen = tokenfeed.Run(mixture[Run].path).find(3, source="code", epochs=range(told["epochs"]))
+    assert told["total"] == len(seen) > told["num_planned"] == sum(each.planned for each in seen) > 0
 
 
 def make_odd(kind, path):
@@ -292,16 +441,38 @@ def test_subjects(store_path, tmp_path):
     loader.close()
     opened = open_subject(str(run))
     assert (opened.kind, opened.name) == ("run", "run.jsonl")
-    assert opened[Store].identity == tokenfeed.open(store_path).identity
+    assert opened.store_of(None).identity == tokenfeed.open(store_path).identity
+    assert open_subject(str(tmp_path / "run.stats.jsonl")).kind == "stats"  # it may come later
     with pytest.raises(NotFoundError, match=r"observe\.publish"):
-        open_subject(str(tmp_path / "run.stats.jsonl"))
-    (tmp_path / "run.stats.jsonl").touch()
-    assert open_subject(str(tmp_path / "run.stats.jsonl")).kind == "stats"
+        open_subject(str(tmp_path / "no" / "run.stats.jsonl"))
     text = tmp_path / "text.jsonl"
     text.write_text('{"text": "plan"}\n')
     assert open_subject(str(text)).kind == "text"
     with pytest.raises(MissingError, match="tokenizer"):
         _ = opened[Tokenizer]
     store_path.rename(tmp_path / "elsewhere")
-    with pytest.raises(MissingError, match="Open the store itself"):
-        _ = open_subject(str(run))[Store]
+    with pytest.raises(NotAStoreError, match="there is no file or folder"):
+        open_subject(str(run)).store_of(None)
+    assert not open_subject(str(run)).describe()["has_store"]
+    with pytest.raises(ArgumentError, match="cannot be compared"):
+        open_subject(str(tmp_path / "elsewhere"), other=str(run))
+
+
+def test_a_run_that_comes_later(store_path, tmp_path):
+    """The page is opened before the run file exists, and follows it as it grows."""
+    run = tmp_path / "run.jsonl"
+    opened = open_subject(str(run))
+    assert (opened.kind, opened.describe()["has_run"], opened.find(Run)) == ("run", False, None)
+    with pytest.raises(MissingError, match="not there yet"):
+        describe_run(opened, query())
+    options = {"prefetch": 0, "rank": 0, "world_size": 1, "run": run}
+    with tokenfeed.Loader(tokenfeed.open(store_path).windows(16), batch_size=2, **options) as loader:
+        next(loader)
+        assert opened.describe()["has_run"]
+        loader.state_dict()
+        assert describe_run(opened, query())["reached"] == 2
+        held = opened[Run]
+        next(loader)
+        loader.state_dict()
+    assert describe_run(opened, query())["reached"] == 4
+    assert opened[Run] is held

@@ -6,19 +6,33 @@ are, in which order and split, those still to arrive included, so that a feed ca
 
 import fnmatch
 import glob
+import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
+from tokenfeed.storage import hub
 from tokenfeed.storage.address import is_remote, join, local_path, parse
 from tokenfeed.storage.local import read_bytes, replace_bytes
-from tokenfeed.text.sources.stored import list_folder, shown
+from tokenfeed.text.sources.memory import MemoryDocuments
+from tokenfeed.text.sources.stored import StoredFile, list_folder, shown
 
-__all__ = ["ENDINGS", "Found", "Listing", "PathLike", "find_files", "kind_of", "read_listing", "write_listing"]
+__all__ = [
+    "CHAT_ENDINGS",
+    "ENDINGS",
+    "Found",
+    "Listing",
+    "PathLike",
+    "find_files",
+    "kind_of",
+    "read_listing",
+    "write_listing",
+]
 
 PathLike = str | os.PathLike[str]
 
@@ -26,6 +40,8 @@ _TXT = (".txt", ".txt.gz", ".txt.zst")
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
 ENDINGS = (".parquet", *_JSONL, *_TXT)
 """Endings of the files that are read: Parquet, JSONL, and plain text (one document a file). Folders may hold others."""
+CHAT_ENDINGS = (".parquet", *_JSONL)
+"""Endings of the files that hold records with several fields."""
 _LISTING = "files.json"
 _TOKENS = "holds tokens already: open it with tokenfeed.open, and train from it with a Loader"
 _FOREIGN = {
@@ -51,6 +67,12 @@ class Found:
     """The path relative to the folder that all files have in common: the same wherever that folder lies."""
     listed: str | None = None
     """The split that a `files.json` puts it in; such a file may still be on its way."""
+    memory: MemoryDocuments | None = field(default=None, repr=False)
+    """Documents of this process, in the place of a file."""
+
+    @property
+    def stored(self) -> StoredFile | MemoryDocuments:
+        return StoredFile(self.path) if self.memory is None else self.memory
 
 
 @dataclass(frozen=True)
@@ -61,21 +83,18 @@ class Listing:
     val: tuple[str, ...]
 
 
-def find_files(source: PathLike | Sequence[PathLike], endings: tuple[str, ...] = ENDINGS) -> list[Found]:
+def find_files(source: Any, endings: tuple[str, ...] = ENDINGS) -> list[Found]:
     """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
-    Files of one entry are sorted by name; a list keeps its order. A folder with a `files.json` consists of what that
-    says, in its order. A folder that holds plain text beside other kinds is refused; a pattern or a list may name both.
-    The files are all local or all remote (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of
-    the path; HTTP has neither patterns nor folders.
+    Documents of this process (see `memory`) are one file. Files of one entry are sorted by name; a list keeps its
+    order. A folder with a `files.json` consists of what that says, in its order. A folder that holds plain text beside
+    other kinds is refused; a pattern or a list may name both. The files are all local or all remote (`s3://`, `gs://`,
+    `https://`, …). Remote patterns are for the last part of the path; HTTP has neither patterns nor folders.
     """
-    listed = [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Iterable) else list(source)
-    strange = [one for one in listed if not isinstance(one, str | os.PathLike)]
-    if strange:
-        raise ArgumentError(
-            f"{str(strange[0])[:80]!r} is no path: give a file, a folder, a pattern, an address, or a list of these. "
-            "Documents in memory go into a file first, as JSONL or Parquet"
-        )
+    listed = _paths_of(source)
+    if listed is None:
+        documents = MemoryDocuments(source)
+        return [Found(documents.path, "documents", memory=documents)]
     given = [os.fspath(one) for one in listed]
     if not given:
         raise ArgumentError("an empty list of files cannot be read")
@@ -86,6 +105,36 @@ def find_files(source: PathLike | Sequence[PathLike], endings: tuple[str, ...] =
     _check_distinct(found)
     names = _relative([shown(file.path) if remote else os.path.abspath(file.path) for file in found])  # noqa: PTH100
     return [replace(file, name=name) for file, name in zip(found, names, strict=True)]
+
+
+def _paths_of(source: Any) -> list[PathLike] | None:
+    """The paths that a source consists of; None where it consists of documents.
+
+    A list of strings is one of paths: of documents, it is a list of mappings, or a function that gives strings.
+    """
+    if isinstance(source, str | os.PathLike):
+        return [source]
+    if isinstance(source, list | tuple | set | frozenset):
+        strange = [one for one in source if not isinstance(one, str | os.PathLike)]
+        if strange and len(strange) == len(source) and all(isinstance(one, Mapping) for one in strange):
+            return None
+        if strange:
+            raise ArgumentError(
+                f"{str(strange[0])[:80]!r} is no path: give a file, a folder, a pattern, an address, or a list of "
+                'these; or documents, such as a list of {"text": …}, a datasets.Dataset, or a function that makes them'
+            )
+        return list(source)
+    if isinstance(source, Iterator):  # such as Path.glob; a generator of documents is refused by what it gives
+        first = next(source, None)
+        if first is None or isinstance(first, os.PathLike):
+            return [*(() if first is None else (first,)), *source]
+        MemoryDocuments(source)
+    if callable(source) or isinstance(source, Iterable) or "__getitem__" in dir(source):
+        return None
+    raise ArgumentError(
+        f"{str(source)[:80]!r} holds no text: give a file, a folder, a pattern, an address, a list of these, or "
+        "documents"
+    )
 
 
 def kind_of(path: str) -> str:
@@ -150,6 +199,8 @@ def _expand(given: str, endings: tuple[str, ...], *, is_remote: bool) -> list[Fo
 
 def _expand_remote(source: str, endings: tuple[str, ...]) -> list[Found]:
     """The remote files that one entry stands for."""
+    if source.startswith("hf://"):
+        return _expand_hub(source, endings)
     address = shown(source)
     folder, _, pattern = address.rpartition("/")
     if parse(address).is_http or (address.endswith(endings) and not glob.has_magic(pattern)):
@@ -160,6 +211,26 @@ def _expand_remote(source: str, endings: tuple[str, ...]) -> list[Found]:
         folder, pattern = address, "*"
     names = fnmatch.filter(list_folder(folder), pattern)
     return _texts(address, [join(folder, name) for name in names], endings, is_folder=is_folder)
+
+
+def _expand_hub(source: str, endings: tuple[str, ...]) -> list[Found]:
+    """The files of a repository that one entry stands for, in one commit: a file, a pattern, or a folder and below."""
+    place = hub.pin(source)
+    if place.path.endswith(endings) and not glob.has_magic(place.path):
+        return [Found(str(place))]
+    is_folder = not glob.has_magic(place.path)
+    fixed = list(itertools.takewhile(lambda part: is_folder or not glob.has_magic(part), place.path.split("/")))
+    within = place._replace(path="/".join(fixed))
+    pattern = re.compile(glob_to_regex(place.path))
+    paths = [each.path for each in hub.list_files(source, within)]
+    matching = [str(place._replace(path=path)) for path in paths if is_folder or pattern.fullmatch(path)]
+    return _texts(source, matching, endings, is_folder=is_folder)
+
+
+def glob_to_regex(pattern: str) -> str:
+    """A pattern of paths as a regular expression: `*` and `?` stay within a folder, `**/` is any folders or none."""
+    translated = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(translated.get(part) or re.escape(part) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern))
 
 
 def _texts(source: str, paths: Sequence[str], endings: tuple[str, ...], *, is_folder: bool) -> list[Found]:

@@ -1,22 +1,25 @@
-// The frame: the list of sections, the one shown, light or dark.
-import { ask, h } from "./dom.js";
-import { showLive } from "./live.js";
-import { showOrder } from "./order.js";
-import { showOverview } from "./overview.js";
-import { showPacking } from "./packing.js";
-import { showRun } from "./run.js";
-import { showSamples } from "./samples.js";
+// The frame: the views, the one shown, the search box, light or dark.
+import { ask, count, h } from "./dom.js";
+import { showCompare } from "./compare.js";
+import { showData } from "./data.js";
+import { showNow } from "./now.js";
+import { showPanel } from "./panel.js";
+import { go, href, read } from "./place.js";
+import { showPlan } from "./plan.js";
+import { beat, setTitle, start } from "./pulse.js";
+import { showSample } from "./sample.js";
 import { showText } from "./text.js";
+import { showTrace } from "./trace.js";
 
 const KINDS = { store: "store", run: "run", stats: "running loader", text: "folder of text" };
-const SECTIONS = [
-  { id: "run", title: "Run", show: showRun, if: (subject) => subject.has_run },
-  { id: "live", title: "Live", show: showLive, if: (subject) => subject.has_live },
-  { id: "overview", title: "Overview", show: showOverview, if: (subject) => subject.has_store },
-  { id: "text", title: "Text to batch", show: showText, if: (subject) => subject.has_text },
-  { id: "samples", title: "Samples", show: showSamples, if: (subject) => subject.has_store },
-  { id: "packing", title: "Packing", show: showPacking, if: (subject) => subject.has_store },
-  { id: "order", title: "Order", show: showOrder, if: () => true },
+const VIEWS = [
+  { id: "now", title: "Now", show: showNow, if: (subject) => subject.has_live },
+  { id: "trace", title: "Trace", show: showTrace, if: (subject) => subject.has_run },
+  { id: "text", title: "Text", show: showText, if: (subject) => subject.has_text },
+  { id: "data", title: "Data", show: showData, if: (subject) => subject.has_store },
+  { id: "sample", title: "Sample", show: showSample, if: (subject) => subject.has_store },
+  { id: "plan", title: "Plan", show: showPlan, if: () => true },
+  { id: "compare", title: "Compare", show: showCompare, if: (subject) => subject.has_run && subject.other },
 ];
 
 function setTheme(theme) {
@@ -40,46 +43,108 @@ function startTheme() {
   });
 }
 
-function startSections(subject) {
-  const sections = SECTIONS.filter((section) => section.if(subject));
-  const shown = new Set();
-  const links = sections.map((section) => h("a", { href: `#/${section.id}` }, section.title));
-  document.getElementById("nav").replaceChildren(...links);
+// Parameters that the panel shows; a view is not drawn again for them.
+const withoutPanel = (given) => [...given].filter(([name]) => name !== "document" && name !== "of").join("&");
 
-  function go() {
-    const [wanted, query] = location.hash.slice(2).split("?");
-    const current = sections.find((section) => section.id === wanted) ?? sections[0];
-    sections.forEach((section, place) => {
-      const isCurrent = section === current;
-      document.getElementById(section.id).hidden = !isCurrent;
-      if (isCurrent) links[place].setAttribute("aria-current", "page");
-      else links[place].removeAttribute("aria-current");
-    });
-    document.title = `${current.title} · ${subject.name} · tokenfeed`;
-    const parameters = new URLSearchParams(query);
-    if (!shown.has(current.id) || [...parameters].length) {
-      shown.add(current.id);
-      current.show(document.getElementById(current.id), subject, parameters);
-    }
+function startViews(subject) {
+  const views = VIEWS.filter((view) => view.if(subject));
+  let shown = null;
+
+  function follow() {
+    const { view: wanted, given } = read();
+    const current = views.find((view) => view.id === wanted) ?? views[0];
+    for (const view of VIEWS) document.getElementById(view.id).hidden = view !== current;
+    document.getElementById("nav").replaceChildren(
+      ...views.map((view) =>
+        h("a", { href: href(view.id), "aria-current": view === current ? "page" : null }, view.title)
+      ),
+    );
+    setTitle(`${current.title} · ${subject.name} · tokenfeed`);
+    const marks = current.id === "trace" ? given.get("document") : ""; // they are on its timeline
+    const state = `${current.id} ${withoutPanel(given)} ${marks}`;
+    if (state !== shown) current.show(document.getElementById(current.id), subject, given);
+    shown = state;
+    showPanel(subject);
   }
 
-  addEventListener("hashchange", go);
-  go();
+  addEventListener("hashchange", follow);
+  follow();
+}
+
+function startSearch(subject) {
+  const [form, input, choices] = ["search", "query", "choices"].map((id) => document.getElementById(id));
+  form.hidden = !subject.has_run && !subject.has_store;
+  const options = () => {
+    const text = input.value.trim();
+    const digits = /^(step|doc|document)?\s*#?([\d,]+)$/i.exec(text);
+    const number = digits ? Number(digits[2].replaceAll(",", "")) : null;
+    const word = digits?.[1]?.toLowerCase();
+    return [
+      number !== null && subject.has_run && word !== "doc" && word !== "document"
+        ? [`Step ${count(number)}`, href("trace", { step: number, row: null, rank: null, first: null })]
+        : null,
+      number !== null && word !== "step"
+        ? [`Document ${count(number)}`, href(read().view || "data", { document: number })]
+        : null,
+      text && subject.has_store && !word ? [`Text “${text}”`, href("data", { q: text })] : null,
+    ].filter(Boolean);
+  };
+  const offer = () => {
+    const found = options();
+    choices.hidden = !found.length || !form.contains(document.activeElement);
+    choices.replaceChildren(...found.map(([label, to]) => h("a", { href: to, onclick: () => (choices.hidden = true) }, label)));
+  };
+  input.addEventListener("input", offer);
+  input.addEventListener("focus", offer);
+  form.addEventListener("focusout", () => setTimeout(() => form.contains(document.activeElement) || (choices.hidden = true), 150));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const [first] = options();
+    if (first) location.hash = first[1];
+    choices.hidden = true;
+  });
+  addEventListener("keydown", (event) => {
+    const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+    if (event.key === "Escape" && form.contains(event.target)) input.blur();
+    if (isTyping || event.metaKey || event.ctrlKey || event.altKey) return;
+    const views = VIEWS.filter((view) => view.if(subject));
+    if (event.key === "/" && !form.hidden) {
+      event.preventDefault();
+      input.focus();
+    } else if (views[Number(event.key) - 1]) go(views[Number(event.key) - 1].id, {});
+  });
+}
+
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("main").focus();
+});
+
+// A run that has not begun: look again until it has.
+async function waitForRun() {
+  const found = await ask("subject").catch(() => null);
+  if (found?.has_run) location.reload();
+  else setTimeout(waitForRun, 2000);
 }
 
 // Take the token out of the address bar, so that bookmarks and copied addresses do not hold it: the tab keeps it.
-const given = new URLSearchParams(location.search).get("token");
+const token = new URLSearchParams(location.search).get("token");
 if (location.search) history.replaceState(null, "", location.pathname + location.hash);
 startTheme();
 try {
-  if (given) {
-    sessionStorage.setItem("token", given);
+  if (token) {
+    sessionStorage.setItem("token", token);
     sessionStorage.setItem("token", (await ask("enter")).token);
   }
   const subject = await ask("subject");
+  document.getElementById("loading").remove();
   document.getElementById("name").textContent = subject.name;
   document.getElementById("kind").textContent = KINDS[subject.kind];
-  startSections(subject);
+  if (subject.has_live) start();
+  startViews(subject);
+  startSearch(subject);
+  if (subject.kind === "run" && !subject.has_run) waitForRun();
+  addEventListener("online", beat);
 } catch (error) {
   document.getElementById("main").replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
 }

@@ -1,130 +1,186 @@
-// One chart of lines over time, drawn without a library, with its numbers in words and a cursor for mouse or arrow keys.
-import { h, s } from "./dom.js";
+// One chart, drawn without a library at the size it has on the screen, with its numbers in words and a cursor for mouse
+// or arrow keys. Letters never shrink: the drawing is made again when its width changes.
+import { duration, h, s } from "./dom.js";
 
-const [WIDTH, HEIGHT, LEFT, BOTTOM] = [440, 130, 46, 18];
+const [HEIGHT, LEFT, BOTTOM, TOP] = [150, 52, 22, 8];
+const sizes = new ResizeObserver((entries) => entries.forEach((entry) => entry.target.chart.redraw()));
 
-// What `draw` is given: times (edges of bins, one more than values), lines of {name, values, kind, colour}, how to
-// write a value, the end of the scale, and the current value in words. A value of null is a gap.
+// What `draw` is given: from, to (of the horizontal axis), lines of {name, points: [[x, value]], kind, colour}, whether
+// they are stacked, how to write a value, the ends of the scale, markers of {x, text}, and the present in words.
 export class Chart {
-  #svg = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + BOTTOM}`, role: "img", class: "plot", tabindex: "0" });
+  #svg = s("svg", { role: "img", class: "plot", tabindex: "0" });
   #now = h("strong", {});
   #told = h("p", { class: "hint told" });
-  #cursor = s("line", { class: "cursor", y1: 0, y2: HEIGHT, visibility: "hidden" });
-  #drawn = null;
+  #legend = h("p", { class: "legend" });
+  #given = null;
+  #cursor = null;
 
-  constructor(title, onmove) {
+  constructor(title, { onmove = () => {}, onpick = null, axis = (x, to) => to - x < 1 ? "now" : `−${duration(to - x)}` } = {}) {
     this.title = title;
-    const caption = h("figcaption", {}, h("h3", {}, title), this.#now);
-    this.element = h("figure", { class: "figure" }, caption, this.#svg, this.#told);
-    this.#svg.addEventListener("pointermove", (event) => {
+    this.axis = axis;
+    this.onmove = onmove;
+    this.element = h(
+      "figure",
+      { class: "figure" },
+      h("figcaption", {}, h("h3", {}, title), this.#now),
+      this.#svg,
+      this.#told,
+      this.#legend,
+    );
+    this.element.chart = this;
+    sizes.observe(this.element);
+    const at = (event) => {
       const box = this.#svg.getBoundingClientRect();
-      const share = (((event.clientX - box.left) / box.width) * WIDTH - LEFT) / (WIDTH - LEFT);
-      onmove(Math.floor(share * this.#bins));
-    });
+      return this.#from + ((event.clientX - box.left - LEFT) / Math.max(1, box.width - LEFT)) * (this.#to - this.#from);
+    };
+    this.#svg.addEventListener("pointermove", (event) => onmove(at(event)));
     this.#svg.addEventListener("pointerleave", () => onmove(null));
     this.#svg.addEventListener("blur", () => onmove(null));
+    if (onpick) {
+      this.#svg.classList.add("picks");
+      this.#svg.addEventListener("click", (event) => onpick(at(event)));
+    }
     this.#svg.addEventListener("keydown", (event) => {
-      const to = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
+      const by = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
       if (event.key === "Escape") onmove(null);
-      if (!to) return;
+      if (event.key === "Enter" && onpick && this.#cursor !== null) onpick(this.#cursor);
+      if (!by) return;
       event.preventDefault();
-      onmove((this.#drawn?.cursor ?? this.#bins) + to);
+      const width = (this.#to - this.#from) / 120;
+      onmove(Math.max(this.#from, Math.min(this.#to, (this.#cursor ?? this.#to) + by * width)));
     });
   }
 
-  get #bins() {
-    return this.#drawn ? this.#drawn.times.length - 1 : 0;
+  get #from() {
+    return this.#given?.from ?? 0;
   }
 
-  draw(found) {
-    this.#drawn = found;
-    const { times, lines, write, top } = found;
-    const bins = times.length - 1;
-    const x = (edge) => LEFT + (edge / bins) * (WIDTH - LEFT);
-    const y = (value) => HEIGHT - Math.min(1, value / top) * (HEIGHT - 8);
-    const grid = [0, 0.5, 1].map((share) => [
-      s("line", { x1: LEFT, x2: WIDTH, y1: y(share * top), y2: y(share * top), class: "axis" }),
-      s("text", { x: LEFT - 8, y: y(share * top) + 4, "text-anchor": "end" }, write(share * top)),
+  get #to() {
+    return this.#given?.to ?? 1;
+  }
+
+  draw(given) {
+    this.#given = given;
+    this.redraw();
+  }
+
+  redraw() {
+    const width = Math.max(200, Math.round(this.element.clientWidth));
+    if (!this.#given || !this.element.clientWidth) return;
+    const { from, to, lines, write, top, bottom = 0, stacked, markers = [], now, note, axis = this.axis } = this.#given;
+    const x = (value) => LEFT + ((value - from) / (to - from || 1)) * (width - LEFT);
+    const y = (value) => HEIGHT - ((Math.max(bottom, Math.min(top, value)) - bottom) / (top - bottom || 1)) * (HEIGHT - TOP);
+    this.#svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT + BOTTOM}`);
+    this.#svg.setAttribute("height", HEIGHT + BOTTOM);
+    const grid = [0, 0.5, 1].map((share) => bottom + share * (top - bottom)).flatMap((value) => [
+      s("line", { x1: LEFT, x2: width, y1: y(value), y2: y(value), class: "axis" }),
+      s("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, write(value)),
     ]);
-    const [first, middle] = [times[0], times[Math.floor(bins / 2)]].map((time) => `−${duration(times[bins] - time)}`);
-    const labels = [[0, first, "start"], [Math.floor(bins / 2), middle, "middle"], [bins, "now", "end"]].map(
-      ([edge, text, anchor]) => s("text", { x: x(edge), y: HEIGHT + 15, "text-anchor": anchor }, text),
+    const ticks = width < 420 ? [0, 1] : [0, 0.5, 1];
+    const labels = ticks.map((share) =>
+      s(
+        "text",
+        { x: LEFT + share * (width - LEFT), y: HEIGHT + 17, "text-anchor": ["start", "middle", "end"][share * 2] },
+        axis(from + share * (to - from), to),
+      )
     );
-    const paths = lines.map((line) => drawLine(line, x, y));
-    this.#svg.replaceChildren(...grid.flat(), ...labels, ...paths.flat(), this.#cursor);
-    this.#now.textContent = found.now;
+    const below = new Map();
+    const paths = lines.flatMap((line) => drawLine(line, x, y, stacked ? below : null));
+    const marks = markers.filter((one) => one.x >= from && one.x <= to).map((one) =>
+      s("g", { class: "marker" }, s("line", { x1: x(one.x), x2: x(one.x), y1: TOP, y2: HEIGHT }), s("title", {}, one.text))
+    );
+    this.line = s("line", { class: "cursor", y1: TOP, y2: HEIGHT, visibility: "hidden" });
+    this.#svg.replaceChildren(...grid, ...labels, ...marks, ...paths, this.line);
+    this.#now.textContent = now;
+    const named = lines.filter((line) => line.name);
+    this.#legend.hidden = named.length < 2;
+    this.#legend.replaceChildren(
+      ...named.map((line) => h("span", {}, h("i", { class: `dot ${line.colour}` }), ` ${line.name}`)),
+    );
+    this.#note = note;
+    this.#x = x;
     this.#tell();
   }
+  #note = "";
+  #x = null;
 
-  // Place the cursor line, at the same time in all charts; null hides it.
-  point(bin) {
-    if (!this.#drawn) return;
-    this.#drawn.cursor = bin;
-    this.#tell();
+  // Place the cursor, at the same moment in all charts; null hides it.
+  point(value) {
+    this.#cursor = value;
+    if (this.#given && this.line) this.#tell();
   }
 
   #tell() {
-    const { times, lines, write, cursor, note } = this.#drawn;
-    const at = cursor === null || cursor === undefined ? null : Math.max(0, Math.min(cursor, this.#bins - 1));
-    this.#cursor.setAttribute("visibility", at === null ? "hidden" : "visible");
+    const { lines, write, axis = this.axis } = this.#given;
+    const at = this.#cursor;
+    this.line.setAttribute("visibility", at === null ? "hidden" : "visible");
     if (at === null) {
-      this.#told.textContent = [summary(lines, write), note].filter(Boolean).join("; ");
+      this.#told.textContent = [summary(lines, write), this.#note].filter(Boolean).join("; ");
       this.#svg.setAttribute("aria-label", `${this.title}: ${this.#now.textContent}; ${this.#told.textContent}`);
       return;
     }
-    this.#drawn.cursor = at;
-    const place = LEFT + ((at + 0.5) / this.#bins) * (WIDTH - LEFT);
-    this.#cursor.setAttribute("x1", place);
-    this.#cursor.setAttribute("x2", place);
-    const values = lines.filter(isTold).map((line) => {
-      const value = line.values[at];
-      return `${line.name ? `${line.name} ` : ""}${value === null ? "–" : write(value)}`;
+    this.line.setAttribute("x1", this.#x(at));
+    this.line.setAttribute("x2", this.#x(at));
+    const values = lines.map((line) => {
+      const near = nearest(line.points, at);
+      return `${line.name ? `${line.name} ` : ""}${!near || near[1] === null ? "–" : write(near[1])}`;
     });
-    this.#told.textContent = `${duration(times[this.#bins] - times[at + 1])} before: ${values.join(", ")}`;
+    this.#told.textContent = `${axis(at, this.#to)}: ${values.join(", ")}`;
     this.#svg.setAttribute("aria-label", `${this.title}, ${this.#told.textContent}`);
   }
 }
 
-// Background areas are drawn, but not described in words.
-const isTold = (line) => line.kind !== "back";
+export function nearest(points, x) {
+  let [low, high] = [0, points.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (points[middle][0] <= x) low = middle;
+    else high = middle;
+  }
+  const [one, other] = [points[low], points[high]];
+  if (!one || !other) return one ?? null;
+  return Math.abs(one[0] - x) <= Math.abs(other[0] - x) ? one : other;
+}
 
-// Values are drawn at the middle of their bins; null interrupts the line.
-function drawLine(line, x, y) {
+// A value of null interrupts the line. Stacked lines lie on those before them.
+function drawLine(line, x, y, below) {
   const runs = [];
-  line.values.forEach((value, bin) => {
-    if (value === null) return;
-    if (bin === 0 || line.values[bin - 1] === null) runs.push([]);
-    runs.at(-1).push([x(bin + 0.5), y(value)]);
-  });
-  return runs.map((points) => {
-    if (points.length === 1) points.push([points[0][0] + 1.5, points[0][1]]);
+  let isOpen = false;
+  for (const [at, value] of line.points) {
+    if (value === null) {
+      isOpen = false;
+      continue;
+    }
+    if (!isOpen) runs.push([]);
+    isOpen = true;
+    const base = below?.get(at) ?? 0;
+    below?.set(at, base + value);
+    runs.at(-1).push([x(at), y(base + value), y(base)]);
+  }
+  return runs.flatMap((points) => {
+    if (points.length === 1) points.push([points[0][0] + 1.5, points[0][1], points[0][2]]);
     const path = points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join("L");
-    const area = ["area", "back"].includes(line.kind)
-      ? s("path", { class: `under ${line.colour}`, d: `M${points[0][0]},${HEIGHT}L${path}V${HEIGHT}Z` })
-      : null;
-    const edge = line.kind === "back" ? null : s("path", { class: `line ${line.kind} ${line.colour}`, d: `M${path}` });
-    return [area, edge].filter(Boolean);
-  }).flat();
+    const back = points.toReversed().map(([a, , c]) => `${a.toFixed(1)},${c.toFixed(1)}`).join("L");
+    return [
+      line.kind === "area" ? s("path", { class: `under ${below ? "solid" : ""} ${line.colour}`, d: `M${path}L${back}Z` }) : null,
+      below ? null : s("path", { class: `line ${line.kind} ${line.colour}`, d: `M${path}` }),
+    ].filter(Boolean);
+  });
 }
 
 function summary(lines, write) {
-  const told = lines.filter(isTold);
-  const values = told.flatMap((line) => line.values.filter((value) => value !== null));
+  const values = lines.flatMap((line) => line.points.map(([, value]) => value).filter((value) => value !== null));
   if (!values.length) return "no data in this time";
-  const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
-  const each = told.length > 1 ? " each" : "";
-  return `from ${write(Math.min(...values))} to ${write(Math.max(...values))}, mean ${write(mean)}${each}`;
-}
-
-export function duration(seconds) {
-  if (seconds < 100) return `${Math.round(seconds)} s`;
-  if (seconds < 6000) return `${Math.round(seconds / 60)} min`;
-  return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} days`;
+  const [least, most, sum] = values.reduce(
+    ([a, b, c], value) => [Math.min(a, value), Math.max(b, value), c + value],
+    [Infinity, -Infinity, 0],
+  );
+  return `from ${write(least)} to ${write(most)}, mean ${write(sum / values.length)}`;
 }
 
 // The next round number, so that the scale does not change with every value.
 export function roundUp(value) {
   if (!(value > 0)) return 1;
   const size = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * size).find((step) => step >= value);
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * size).find((step) => step >= value * 0.9999);
 }

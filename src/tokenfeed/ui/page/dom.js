@@ -21,7 +21,12 @@ export const s = (tag, properties, ...children) => fill(document.createElementNS
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fraction = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 
+const precise = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
+
 export const count = (value) => (typeof value === "number" ? whole.format(value) : String(value));
+// A number as it is: fractions keep six digits.
+export const number = (value) =>
+  typeof value !== "number" ? String(value) : Number.isInteger(value) ? whole.format(value) : precise.format(value);
 export const decimal = (value) => fraction.format(value);
 export const percent = (value) => `${(100 * value).toFixed(1)}%`;
 // Percentages and numbers with enough decimals for small values.
@@ -47,13 +52,27 @@ export function bytes(value) {
 // this origin, which pages of other ports cannot read.
 export async function ask(name, parameters = {}) {
   const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const response = await fetch(`api/${name}?${new URLSearchParams(given)}`, {
-    credentials: "omit",
-    headers: { "X-Tokenfeed-Token": sessionStorage.getItem("token") ?? "" },
-  });
+  let response;
+  try {
+    response = await fetch(`api/${name}?${new URLSearchParams(given)}`, {
+      credentials: "omit",
+      headers: { "X-Tokenfeed-Token": sessionStorage.getItem("token") ?? "" },
+    });
+  } catch {
+    tellOffline("The server does not answer. Is `tokenfeed serve` still running? What is shown may be out of date.");
+    throw new Error("The server does not answer.");
+  }
+  tellOffline("");
   const answer = await response.json().catch(() => ({ message: `The server answered with status ${response.status}.` }));
   if (!response.ok) throw new Error(answer.message);
   return answer;
+}
+
+function tellOffline(text) {
+  const place = document.getElementById("offline");
+  if (place.textContent === text) return;
+  place.textContent = text;
+  place.hidden = !text;
 }
 
 // Show the result of `make` in `place`, or its error. If several are under way, only the latest is shown.
@@ -62,6 +81,7 @@ export async function show(place, make) {
   const turn = (latest.get(place) ?? 0) + 1;
   latest.set(place, turn);
   place.setAttribute("aria-busy", "true");
+  if (!place.childElementCount) place.replaceChildren(h("div", { class: "skeleton" }));
   let content;
   try {
     content = await make();
@@ -69,8 +89,10 @@ export async function show(place, make) {
     content = h("p", { class: "problem", role: "alert" }, error.message);
   }
   if (latest.get(place) !== turn) return;
-  place.replaceChildren(...[content].flat());
+  const focused = place.contains(document.activeElement) ? document.activeElement.id : "";
+  place.replaceChildren(...[content].flat().filter(Boolean));
   place.removeAttribute("aria-busy");
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
 export function later(action, milliseconds = 150) {
@@ -87,9 +109,9 @@ export function field(label, input, hint) {
   return h("label", { class: "field", for: input.id }, h("span", {}, label), input, hint ? h("small", {}, hint) : null);
 }
 
-export function numberInput(value, { min = 0, max, step = 1, onchange, width = "11ch" } = {}) {
-  const input = h("input", { type: "number", inputmode: "numeric", min, max, step, value, style: { width } });
-  if (onchange) input.addEventListener("input", later(() => input.value !== "" && onchange(input.value)));
+export function numberInput(value, { min = 0, max, step = 1, onchange, width = "11ch", wait = 150, id } = {}) {
+  const input = h("input", { id, type: "number", inputmode: "numeric", min, max, step, value, style: { width } });
+  if (onchange) input.addEventListener("input", later(() => input.value !== "" && onchange(input.value), wait));
   return input;
 }
 
@@ -109,7 +131,7 @@ export function sliderField(label, value, options) {
 }
 
 export function select(options, value, onchange) {
-  const element = h("select", {}, options.map((one) => h("option", { value: one, selected: one === value }, one)));
+  const element = h("select", {}, options.map((one) => h("option", { value: one, selected: one === value }, one || "–")));
   element.addEventListener("change", () => onchange(element.value));
   return element;
 }
@@ -135,4 +157,24 @@ export const tile = (name, value, detail, kind) =>
   h("div", { class: "tile" }, h("span", {}, name), h("strong", { class: kind }, value), h("small", {}, detail));
 export const facts = (pairs) =>
   h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+export const json = (value) => typeof value === "string" ? value : JSON.stringify(value, null, 2);
+// A payload as a list of its fields.
+export const payload = (value) => {
+  if (value === null || value === undefined) return h("p", { class: "hint" }, "No payload.");
+  if (typeof value !== "object" || Array.isArray(value)) return h("pre", { tabindex: "0" }, json(value));
+  return h(
+    "dl",
+    { class: "fields" },
+    Object.entries(value).map(([name, one]) => [
+      h("dt", {}, name),
+      h("dd", { dir: "auto" }, typeof one === "number" ? number(one) : json(one)),
+    ]),
+  );
+};
+export function duration(seconds) {
+  if (seconds < 100) return `${Math.round(seconds)} s`;
+  if (seconds < 6000) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+  return `${(seconds / 86400).toFixed(1)} days`;
+}
 export const colour = (number) => `d${((number % 8) + 8) % 8}`;

@@ -1,9 +1,10 @@
 // A folder of text: documents, their tokens, the rows they are packed into, and the rank that gets each row.
 import { ask, card, colour, count, facts, field, h, numberInput, s, select, show, sliderField } from "./dom.js";
+import { keep } from "./place.js";
 
-export function showText(section, subject) {
+export function showText(section, subject, given) {
   const documents = h("div");
-  const where = { file: 0, group: 0 };
+  const where = { file: Number(given.get("file") ?? 0), group: Number(given.get("group") ?? 0) };
   const list = () => show(documents, async () => textList(await ask("text", where)));
   list();
   section.replaceChildren(
@@ -15,8 +16,9 @@ export function showText(section, subject) {
         { class: "controls" },
         field(
           "file",
-          numberInput(0, {
+          numberInput(where.file, {
             onchange: (value) => {
+              keep({ file: value });
               where.file = value;
               list();
             },
@@ -24,8 +26,9 @@ export function showText(section, subject) {
         ),
         field(
           "row group",
-          numberInput(0, {
+          numberInput(where.group, {
             onchange: (value) => {
+              keep({ group: value });
               where.group = value;
               list();
             },
@@ -34,7 +37,7 @@ export function showText(section, subject) {
       ),
       documents,
     ),
-    subject.tokenizer ? flow() : card(
+    subject.tokenizer ? flow(given) : card(
       "2 · Tokens, rows, batches, ranks",
       h("p", {}, "Start the page with --tokenizer to see these documents as a stream of rows."),
     ),
@@ -62,7 +65,7 @@ function textList(found) {
             "div",
             { class: "clip" },
             document.tokens
-              ? h("div", { class: "tokens text" }, tokens(document.tokens, () => document.row))
+              ? h("div", { class: "tokens flow" }, tokens(document.tokens, () => document.row))
               : document.text,
           ),
         )
@@ -76,24 +79,20 @@ const tokens = (list, owner) =>
     h(
       "span",
       { class: `token ${colour(owner(place))} ${["", "special", "partial"][kind]}`, title: `token ${number}` },
-      text === "" ? String(number) : text.replaceAll("\n", "⏎"),
+      text === "" ? String(number) : text.replaceAll("\n", "⏎\n"),
     )
   );
 
-function flow() {
-  const state = {
-    step: 0,
-    batch_size: 3,
-    length: 96,
-    world_size: 2,
-    packing: "best_fit",
-    overflow: "split",
-    buffer_size: 64,
-  };
+function flow(given) {
+  const state = { step: 0, batch_size: 3, length: 96, world_size: 2, packing: "best_fit", overflow: "split" };
+  for (const name of Object.keys(state)) {
+    if (given.has(name)) state[name] = typeof state[name] === "number" ? Number(given.get(name)) : given.get(name);
+  }
   const place = h("div", { class: "chart" });
   const draw = () => show(place, async () => batchPicture(await ask("flow", state)));
   const set = (name) => (value) => {
     state[name] = value;
+    keep({ [name]: value });
     draw();
   };
   draw();
@@ -124,7 +123,7 @@ function batchPicture(found) {
     const owner = (place) => row.pieces.find((piece) => place >= piece.start && place < piece.stop)?.document ?? 0;
     reading.replaceChildren(
       h("h3", {}, `Row ${count(row.sample)} of the run, rank ${rank}, epoch ${row.epoch}`),
-      h("div", { class: "tokens text" }, tokens(row.tokens, owner)),
+      h("div", { class: "tokens flow" }, tokens(row.tokens, owner)),
       h(
         "ul",
         { class: "sources" },

@@ -1,19 +1,20 @@
 // The points of a loader, kept in bounded memory, and rates between any two moments.
 
 const [MOST_POINTS, FULL_SECONDS] = [1500, 600];
-const COUNTERS = [1, 2, 3, 5];
+const COUNTERS = [1, 2, 3, 5, 7, 8, 9, 10, 11];
+const NUM_VALUES = 12;
 
-// Points are [time, items, wall, wait, queued, cpu, memory]; of a GPU [time, busy, memory]. Counters that restart
-// continue from their last value.
+// Points are [time, items, wall, wait, queued, cpu, memory, waits for each of five causes]; of a GPU [time, busy,
+// memory]. Counters that restart continue from their last value.
 export class Track {
   points = [];
-  #base = new Array(7).fill(0);
+  #base = new Array(NUM_VALUES).fill(0);
   #last = null;
   #spacing = 1;
 
   add(points) {
     for (const point of points) {
-      if (this.#last?.length === 7 && point[2] < this.#last[2]) {
+      if (this.#last?.length === NUM_VALUES && point[2] < this.#last[2]) {
         for (const place of [1, 2, 3]) this.#base[place] += this.#last[place];
       }
       this.#last = point;
@@ -72,6 +73,9 @@ export class Track {
         queued: after[4],
         cpu: Math.max(0, (after[5] - before[5]) / seconds),
         memory: after[6],
+        causes: [7, 8, 9, 10, 11].map((place) =>
+          after[2] > before[2] ? Math.max(0, Math.min(1, (after[place] - before[place]) / (after[2] - before[2]))) : 0
+        ),
       };
     });
   }

@@ -1,0 +1,240 @@
+"""Documents of a store: a page of them as a table, what their payloads hold, and a search in payloads and text.
+
+The work of one request is bounded by time; the page asks to continue.
+"""
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError
+from tokenfeed.store.spans import SpanTable
+from tokenfeed.store.store import Store
+from tokenfeed.text.tokenizer.tokenizer import Tokenizer
+from tokenfeed.types import Ints
+from tokenfeed.ui.messages import Json, Query, plain
+from tokenfeed.ui.samples import read_text
+from tokenfeed.ui.subject import Subject
+
+__all__ = ["list_documents", "search_documents", "show_fields"]
+
+_PAGE = 50
+_SNIPPET = 40
+_MOST_SORTED = 1 << 22
+_MOST_FIELDS = 12
+_FIELD_DOCUMENTS = 1024
+_FIELD_RUN = 16
+_FIELD_BINS = 16
+_MOST_VALUES = 5
+_SEARCH_SECONDS = 0.3
+_SLICE = 4096
+_SLICE_ITEMS = 1 << 18
+"""Items of documents that are searched before the clock is looked at."""
+_MOST_FOUND = 20
+_AROUND = 60
+"""Characters shown on either side of what was found."""
+_TEXTUAL = ("json", "utf8")
+"""Codecs whose bytes hold every letter and digit of what they encode."""
+
+
+def _table_of(subject: Subject, query: Query) -> tuple[Store, SpanTable]:
+    store = subject.store_of(query.text("source"))
+    usual = "documents" if "documents" in store.spans else ""
+    return store, store.spans[query.choice("table", list(store.spans), usual)]
+
+
+def list_documents(subject: Subject, query: Query) -> Json:
+    """A page of documents, in the order of the store or by length: number, length, payload, and how it begins."""
+    store, table = _table_of(subject, query)
+    first, count = query.whole("first", 0), query.whole("count", 25, least=1, most=_PAGE)
+    sort, total = query.choice("sort", ("number", "shortest", "longest")), len(table)
+    numbers = np.arange(min(first, total), min(first + count, total))
+    if sort != "number":
+        if total > _MOST_SORTED:
+            raise ArgumentError(f"the page sorts up to {_MOST_SORTED:,} documents; this table has {total:,}")
+        lengths = table.locate(np.arange(total))[1]
+        numbers = np.argsort(lengths if sort == "shortest" else -lengths, kind="stable")[first : first + count]
+    return {
+        "table": table.name,
+        "total": total,
+        "first": first,
+        "sort": sort,
+        "documents": _describe(store, table, numbers, subject),
+    }
+
+
+def _describe(store: Store, table: SpanTable, numbers: Ints, subject: Subject) -> list[Json]:
+    first_items, lengths = table.locate(numbers) if numbers.size else (numbers, numbers)
+    tokenizer = subject.find(Tokenizer)
+    return [
+        {
+            "document": number,
+            "items": length,
+            "payload": payload,
+            "text": read_text(store, first, min(length, _SNIPPET), tokenizer),
+        }
+        for number, first, length, payload in zip(
+            numbers.tolist(), first_items.tolist(), lengths.tolist(), _payloads(table, numbers), strict=True
+        )
+    ]
+
+
+def _payloads(table: SpanTable, numbers: Ints) -> Iterator[Any]:
+    data, starts, stops = table.read(numbers)
+    for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True):
+        yield plain(table.decode(data.data[start:stop], number)) if start >= 0 else None
+
+
+def show_fields(subject: Subject, query: Query) -> Json:
+    """What the fields of payloads hold, from a sample of documents: a histogram of numbers, or the usual texts."""
+    table = _table_of(subject, query)[1]
+    numbers = _choose_some(len(table))
+    values: dict[str, list[Any]] = {}
+    for payload in _payloads(table, numbers) if numbers.size else ():
+        for name, value in (payload if isinstance(payload, dict) else {"payload": payload}).items():
+            if value is not None and (name in values or len(values) < _MOST_FIELDS):
+                values.setdefault(name, []).append(value)
+    return {
+        "table": table.name,
+        "sampled": int(numbers.size),
+        "fields": [{"name": name, "count": len(held), **_summarise(held)} for name, held in values.items()],
+    }
+
+
+def _choose_some(total: int) -> Ints:
+    """All numbers of few documents; of many, runs of neighbours, which are read together."""
+    if total <= _FIELD_DOCUMENTS:
+        return np.arange(total)
+    firsts = np.linspace(0, total - _FIELD_RUN, _FIELD_DOCUMENTS // _FIELD_RUN).astype(np.int64)
+    return np.unique(firsts[:, None] + np.arange(_FIELD_RUN))
+
+
+def _summarise(values: list[Any]) -> Json:
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        counts, edges = np.histogram(np.array(values, np.float64), _FIELD_BINS)
+        return {"bins": counts.tolist(), "least": float(edges[0]), "most": float(edges[-1])}
+    texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
+    common = Counter(text[:80] for text in texts)
+    return {"different": len(common), "values": common.most_common(_MOST_VALUES)}
+
+
+def search_documents(subject: Subject, query: Query) -> Json:
+    """Documents from number `first` on whose payload or text contains `text`, ignoring case.
+
+    A request looks for a third of a second, or until it has found twenty; `next` says where to continue. Payloads of
+    textual codecs, and texts, are searched as bytes: only where the longest run of ASCII letters and digits is found
+    is anything decoded.
+    """
+    text = query.text("text")
+    if text is None:
+        raise ArgumentError("the search needs a text to look for")
+    where = query.choice("where", ("anything", "payload", "text"))
+    store, table = _table_of(subject, query)
+    tokenizer = subject.find(Tokenizer) if where != "payload" and _has_tokens(store) else None
+    number, total = query.whole("first", 0), len(table)
+    found: list[Json] = []
+    wanted = text.casefold()
+    deadline = time.monotonic() + _SEARCH_SECONDS
+    while number < total and len(found) < _MOST_FOUND and time.monotonic() < deadline:
+        numbers = np.arange(number, min(number + _SLICE, total))
+        first_items, lengths = table.locate(numbers)
+        if tokenizer is not None:  # as many documents as have so many items, but at least one
+            fits = max(1, int(np.searchsorted(np.cumsum(lengths), _SLICE_ITEMS, side="right")))
+            numbers, first_items, lengths = numbers[:fits], first_items[:fits], lengths[:fits]
+        hits: dict[int, Json] = {}
+        if where != "text":
+            hits = dict(_find_in_payloads(table, numbers, wanted))
+        if tokenizer is not None:
+            for each, around in _find_in_text(store, numbers, first_items, lengths, wanted, tokenizer):
+                hits[each] = {**hits.get(each, {}), "around": around}
+        kept = sorted(hits)[: _MOST_FOUND - len(found)]
+        told = (
+            {one["document"]: one for one in _describe(store, table, np.array(kept, np.int64), subject)} if kept else {}
+        )
+        found += [{**told[each], **hits[each]} for each in kept]
+        number = int(numbers[-1]) + 1 if len(kept) == len(hits) else kept[-1] + 1
+    return {"text": text, "found": found, "next": number, "total": total, "in_text": tokenizer is not None}
+
+
+def _has_tokens(store: Store) -> bool:
+    column = store.columns.get("tokens")
+    return column is not None and not column.shape and column.dtype.kind in "iu"
+
+
+def _core(wanted: str) -> bytes:
+    """The longest run of ASCII letters and digits, which every encoding of the text holds as it is."""
+    return max(re.findall("[a-z0-9]+", wanted), key=len, default="").encode()
+
+
+def _find_in_payloads(table: SpanTable, numbers: Ints, wanted: str) -> Iterator[tuple[int, Json]]:
+    data, starts, stops = table.read(numbers)
+    core = _core(wanted) if table.codec_name in _TEXTUAL else b""
+    lowered = bytes(data.data).lower() if core else b""
+    if core and core not in lowered:
+        return
+    for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True):
+        if start < 0 or (core and lowered.find(core, start, stop) < 0):
+            continue
+        shown = plain(table.decode(data.data[start:stop], number))
+        told = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+        if wanted in told.casefold():
+            yield number, {"payload": shown}
+
+
+def _find_in_text(
+    store: Store, numbers: Ints, first_items: Ints, lengths: Ints, wanted: str, tokenizer: Tokenizer
+) -> Iterator[tuple[int, str]]:
+    """(document, the text around the place) of the first place in each document, among its first million items."""
+    known = tokenizer.vocabulary.tokens
+    core = _core(wanted)
+    for start, stop in _runs(first_items, lengths):
+        first, count = int(first_items[start]), int(lengths[start:stop].sum())
+        tokens = read_tokens(store, first, min(count, 4 * _SLICE_ITEMS))
+        pieces = [known[token] or b"" if 0 <= token < len(known) else b"" for token in tokens]
+        data = b"".join(pieces)
+        lowered = data.lower()
+        if core not in lowered:
+            continue
+        ends = np.cumsum([len(piece) for piece in pieces])
+        bounds = np.concatenate(([0], ends))[
+            np.minimum(np.concatenate(([0], np.cumsum(lengths[start:stop]))), len(pieces))
+        ]
+        for number, begin, end in zip(
+            numbers[start:stop].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
+        ):
+            if lowered.find(core, begin, end) < 0:
+                continue
+            text = data[begin:end].decode("utf8", "replace")
+            place = text.casefold().find(wanted)
+            if place >= 0:
+                cut = max(0, place - _AROUND)
+                yield number, ("…" if cut else "") + text[cut : place + len(wanted) + _AROUND]
+
+
+def read_tokens(store: Store, first: int, count: int) -> list[int]:
+    """Tokens [first, first + count), read as few long windows."""
+    if not count:
+        return []
+    width = min(count, 1 << 14)
+    windows = store.windows(width, extra=0)
+    lo, hi = first // width, min(len(windows), -(-(first + count) // width))
+    whole = windows.read(np.arange(lo, hi)).column("tokens").reshape(-1) if hi > lo else np.empty(0, np.int64)
+    head = whole[first - lo * width :][:count]
+    rest = count - head.size
+    if rest > 0:  # the end of the store, which fills no window
+        tail = store.windows(1, extra=0).read(np.arange(first + head.size, first + count)).column("tokens")[:, 0]
+        head = np.concatenate((head, tail))
+    return list(head.tolist())
+
+
+def _runs(first_items: Ints, lengths: Ints) -> Iterator[tuple[int, int]]:
+    """Documents [start, stop) whose items follow one another."""
+    breaks = np.flatnonzero(first_items[1:] != (first_items + lengths)[:-1]) + 1
+    bounds = [0, *breaks.tolist(), len(first_items)]
+    yield from pairwise(bounds)

@@ -1,0 +1,305 @@
+// Contents of a store, or of a source of the run: its documents as a table, their fields and lengths, and a search.
+import { ask, bytes, card, count, decimal, facts, field, h, json, number, numberInput, percent, s, select, short, show, table, tile } from "./dom.js";
+import { documentLink } from "./panel.js";
+import { go, keep } from "./place.js";
+
+const PAGE = 20;
+
+export function showData(section, subject, given) {
+  const source = given.get("source") ?? "";
+  return show(section, async () => {
+    const [store, run] = await Promise.all([ask("store", { source }), subject.has_run ? ask("run") : null]);
+    const names = run?.sources.map((one) => one.name) ?? [];
+    const tables = store.spans.map((one) => one.name);
+    const wanted = given.get("table") ?? (tables.includes("documents") ? "documents" : tables[0]);
+    return [
+      names.length > 1
+        ? h("div", { class: "controls" }, field("source", select(names, source || names[0], (value) => go("data", { source: value, table: null, page: null, q: null }))))
+        : null,
+      tiles(store),
+      tables.length ? search(source, wanted, subject, given) : null,
+      tables.length ? documents(source, wanted, tables, given) : null,
+      h("div", { class: "grid" }, tables.length ? lengths(source, wanted, run, given) : null, tables.length ? fields(source, wanted) : null),
+      columns(store),
+      shards(source, store),
+      origin(subject, store),
+    ];
+  });
+}
+
+function tiles(store) {
+  const columnBytes = store.columns.reduce((sum, column) => sum + column.bytes, 0);
+  const spanBytes = store.spans.reduce((sum, one) => sum + one.index_bytes + one.payload_bytes, 0);
+  return h(
+    "div",
+    { class: "tiles" },
+    tile("items", short(store.items), count(store.items)),
+    tile("shards", count(store.shards), store.splits.map((split) => `${split.name} ${count(split.shards)}`).join(" · ") || "no splits"),
+    tile("columns", bytes(columnBytes), store.columns.map((column) => column.name).join(", ")),
+    tile("spans", bytes(spanBytes), store.spans.map((one) => `${count(one.spans)} ${one.name}`).join(", ") || "none"),
+  );
+}
+
+// Results appear as they come. A search may be stopped at any time; what was found stays.
+function search(source, name, subject, given) {
+  const input = h("input", { type: "search", id: "data-query", value: given.get("q") ?? "", placeholder: "part of a payload or text" });
+  const places = subject.tokenizer ? ["anything", "payload", "text"] : ["payload"];
+  const where = select(places, given.get("where") ?? places[0], () => look());
+  const told = h("p", { class: "hint", role: "status" });
+  const bar = h("progress", { max: 1, value: 0, hidden: true, "aria-label": "Searched" });
+  const stop = h("button", { type: "button", class: "small", hidden: true, onclick: () => turn++ }, "Stop");
+  const list = h("ul", { class: "rowlist" });
+  const more = h("button", { type: "button", hidden: true }, "Continue");
+  let turn = 0;
+
+  async function look(first = 0) {
+    const [mine, text] = [++turn, input.value.trim()];
+    keep({ q: text, where: where.value === places[0] ? null : where.value });
+    if (!first) list.replaceChildren();
+    told.textContent = more.hidden = "";
+    more.hidden = true;
+    if (!text) return;
+    let [next, total, fresh] = [first, 1, 0];
+    bar.hidden = stop.hidden = false;
+    try {
+      while (next < total && turn === mine && fresh < 20) {
+        const found = await ask("search", { source, table: name, where: where.value, text, first: next });
+        if (turn !== mine && input.value.trim() !== text) return;
+        [next, total, fresh] = [found.next, found.total, fresh + found.found.length];
+        list.append(...found.found.map((one) => result(one, text, source)));
+        bar.value = total ? next / total : 1;
+        told.textContent = `${count(list.childElementCount)} found in ${count(next)} of ${count(total)} documents.`;
+      }
+    } catch (error) {
+      told.textContent = error.message;
+    }
+    bar.hidden = stop.hidden = true;
+    if (next >= total && !list.childElementCount) told.textContent = `Not found in ${count(total)} documents.`;
+    more.hidden = next >= total;
+    more.onclick = () => look(next);
+  }
+  let timer;
+  input.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(look, 250);
+  });
+  if (input.value) look();
+  return card("Search", h("div", { class: "controls" }, field("search for", input), field("in", where), stop), bar, told, list, more);
+}
+
+const result = (one, text, source) =>
+  h(
+    "li",
+    {},
+    h("p", { class: "clip", dir: "auto" }, one.around ? marked(one.around, text) : marked(json(one.payload).replace(/\s+/g, " "), text)),
+    h("small", {}, documentLink(one.document, source, `document ${count(one.document)}`), ` · ${count(one.items)} tokens`),
+  );
+
+function marked(text, wanted) {
+  const at = text.toLowerCase().indexOf(wanted.toLowerCase());
+  if (at < 0) return text.slice(0, 300);
+  const from = Math.max(0, at - 120);
+  return [from ? "…" : "", text.slice(from, at), h("mark", {}, text.slice(at, at + wanted.length)), text.slice(at + wanted.length, at + 240)];
+}
+
+function documents(source, name, tables, given) {
+  const place = h("div");
+  const state = { first: Number(given.get("page") ?? 0), sort: given.get("sort") ?? "number" };
+  const draw = (change = {}) => {
+    Object.assign(state, change);
+    keep({ page: state.first || null, sort: state.sort === "number" ? null : state.sort });
+    return show(place, async () => documentTable(await ask("documents", { source, table: name, count: PAGE, ...state }), source, draw));
+  };
+  show(place, async () => documentTable(await ask("documents", { source, table: name, count: PAGE, ...state }), source, draw));
+  return card(
+    "Documents",
+    h(
+      "div",
+      { class: "controls" },
+      tables.length > 1 ? field("table", select(tables, name, (value) => go("data", { table: value, page: null }))) : null,
+      field("order", select(["number", "shortest", "longest"], state.sort, (sort) => draw({ sort, first: 0 }))),
+      field("from", numberInput(state.first, { onchange: (value) => draw({ first: Number(value) }) })),
+    ),
+    place,
+  );
+}
+
+function documentTable(found, source, draw) {
+  const names = [];
+  for (const one of found.documents) {
+    for (const key of one.payload && typeof one.payload === "object" && !Array.isArray(one.payload) ? Object.keys(one.payload) : []) {
+      if (!names.includes(key) && names.length < 6) names.push(key);
+    }
+  }
+  const cell = (value) => h("span", { class: "snippet", dir: "auto" }, value === undefined || value === null ? "–" : typeof value === "number" ? number(value) : json(value).slice(0, 120));
+  const stop = found.first + found.documents.length;
+  const button = (label, to, is) => h("button", { type: "button", disabled: !is, onclick: () => draw({ first: to }) }, label);
+  return [
+    table(
+      ["document", "tokens", "begins with", ...(names.length ? names : ["payload"])],
+      found.documents.map((one) => [
+        documentLink(one.document, source),
+        count(one.items),
+        cell(one.text),
+        ...(names.length ? names.map((name) => cell(one.payload?.[name])) : [cell(one.payload)]),
+      ]),
+      { numbers: [0, 1], caption: "Documents" },
+    ),
+    found.total > PAGE
+      ? h(
+        "div",
+        { class: "pager", role: "group", "aria-label": "Pages of documents" },
+        button("First", 0, found.first > 0),
+        button("Previous", Math.max(0, found.first - PAGE), found.first > 0),
+        h("span", {}, `${count(found.first + 1)} to ${count(stop)} of ${count(found.total)}`),
+        button("Next", stop, stop < found.total),
+        button("Last", Math.floor((found.total - 1) / PAGE) * PAGE, stop < found.total),
+      )
+      : null,
+  ];
+}
+
+function fields(source, name) {
+  const place = h("div", { class: "chart" });
+  show(place, async () => {
+    const found = await ask("fields", { source, table: name });
+    if (!found.fields.length) return h("p", { class: "hint" }, "No payloads.");
+    return [
+      h(
+        "ul",
+        { class: "fieldlist" },
+        found.fields.map((one) =>
+          h(
+            "li",
+            {},
+            h("strong", {}, one.name),
+            one.bins
+              ? [smallHistogram(one), h("small", {}, `${number(one.least)} to ${number(one.most)}`)]
+              : [
+                h("ul", { class: "plain" }, one.values.map(([text, times]) => h("li", {}, h("span", { class: "snippet", dir: "auto" }, text || "(empty)"), h("small", {}, ` ${count(times)}`)))),
+                h("small", {}, `${count(one.different)} different`),
+              ],
+          )
+        ),
+      ),
+      h("p", { class: "hint" }, `From a sample of ${count(found.sampled)} documents.`),
+    ];
+  });
+  return card("Payloads", place);
+}
+
+function smallHistogram({ bins, name }) {
+  const most = Math.max(1, ...bins);
+  return s(
+    "svg",
+    { viewBox: `0 0 ${bins.length} 10`, preserveAspectRatio: "none", role: "img", "aria-label": `Histogram of ${name}`, class: "smallbars" },
+    bins.map((value, place) => s("rect", { x: place + 0.08, y: 10 - (10 * value) / most, width: 0.84, height: (10 * value) / most, class: "bar" })),
+  );
+}
+
+function lengths(source, name, run, given) {
+  const place = h("div", { class: "chart" });
+  const usual = run?.sources.find((one) => !source || one.name === source)?.view.length ?? 2048;
+  const limit = Number(given.get("limit") ?? usual);
+  const draw = (length) => show(place, async () => histogram(await ask("lengths", { source, table: name, length })));
+  draw(limit);
+  return card(
+    "Lengths of documents",
+    field("row length", numberInput(limit, {
+      min: 1,
+      onchange: (value) => {
+        keep({ limit: value });
+        draw(value);
+      },
+    })),
+    place,
+  );
+}
+
+function histogram(found) {
+  if (!found.sampled) return h("p", { class: "hint" }, "This table has no spans.");
+  const [width, height, low, left] = [440, 170, 34, 42];
+  const most = Math.max(...found.bins.map((bin) => bin.count));
+  const step = (width - left) / found.bins.length;
+  const bars = found.bins.map((bin, place) => {
+    const tall = (height - 10) * (bin.count / most);
+    const label = `${count(bin.start)}${bin.stop - bin.start > 1 ? ` to ${count(bin.stop - 1)}` : ""} tokens: ${count(bin.count)}`;
+    return s("rect", { x: left + place * step + 1, y: height - tall, width: Math.max(1, step - 2), height: tall, rx: Math.min(3, tall / 2), class: bin.start >= found.limit ? "bar over" : "bar" }, s("title", {}, label));
+  });
+  const every = Math.ceil(found.bins.length / 5);
+  const labels = found.bins.filter((_, place) => place % every === 0).map((bin, place) =>
+    s("text", { x: left + place * every * step + step / 2, y: height + 15, "text-anchor": "middle" }, short(bin.start))
+  );
+  return [
+    h(
+      "div",
+      { class: "keepsize" },
+      s(
+        "svg",
+        { viewBox: `0 0 ${width} ${height + low}`, role: "img", "aria-label": `Histogram of lengths, median ${decimal(found.median)} tokens` },
+        s("line", { x1: left, x2: width, y1: height + 0.5, y2: height + 0.5, class: "axis" }),
+        s("text", { x: left - 6, y: 16, "text-anchor": "end" }, short(most)),
+        s("text", { x: left - 6, y: height, "text-anchor": "end" }, "0"),
+        bars,
+        labels,
+        s("text", { x: width, y: height + 31, "text-anchor": "end" }, "tokens of a document"),
+      ),
+    ),
+    facts([["shortest", count(found.shortest)], ["median", decimal(found.median)], ["mean", decimal(found.mean)], ["90%", decimal(found.p90)], ["longest", count(found.longest)]]),
+    h("p", {}, h("b", {}, percent(found.longer)), ` are longer than a row of ${count(found.limit)}.`),
+    h("p", { class: "hint" }, found.sampled === found.total ? `All ${count(found.total)} spans.` : `From a sample of ${count(found.sampled)} of ${count(found.total)} spans.`),
+  ];
+}
+
+function columns(store) {
+  return h(
+    "div",
+    { class: "grid" },
+    card("Columns", table(["name", "each item", "size"], store.columns.map((one) => [h("code", {}, one.name), h("code", {}, one.dtype), bytes(one.bytes)]), { numbers: [2], caption: "Columns" })),
+    store.spans.length
+      ? card(
+        "Span tables",
+        table(
+          ["name", "codec", "spans", "mean items", "index", "payloads"],
+          store.spans.map((one) => [h("code", {}, one.name), one.codec ?? "no payloads", count(one.spans), decimal(one.mean_items), bytes(one.index_bytes), (one.payload_is_exact ? "" : "about ") + bytes(one.payload_bytes)]),
+          { numbers: [2, 3, 4, 5], caption: "Span tables" },
+        ),
+      )
+      : null,
+  );
+}
+
+function shards(source, store) {
+  const place = h("div");
+  const tables = store.spans.map((one) => one.name);
+  const draw = (first) =>
+    show(place, async () => {
+      const page = await ask("shards", { source, first, count: PAGE });
+      const stop = page.first + page.shards.length;
+      const button = (label, to, is) => h("button", { type: "button", disabled: !is, onclick: () => draw(to) }, label);
+      return [
+        table(
+          ["", "shard", "split", "first item", "items", ...tables, "size"],
+          page.shards.map((shard) => [count(shard.number), h("code", {}, shard.name), shard.split ?? "–", count(shard.first_item), count(shard.items), ...tables.map((name) => count(shard.spans[name])), bytes(shard.bytes)]),
+          { numbers: [0, 3, 4, ...tables.map((_, place) => 5 + place), 5 + tables.length], caption: "Shards" },
+        ),
+        page.total > PAGE
+          ? h("div", { class: "pager", role: "group", "aria-label": "Pages of shards" }, button("First", 0, page.first > 0), button("Previous", Math.max(0, page.first - PAGE), page.first > 0), h("span", {}, `${count(page.first + 1)} to ${count(stop)} of ${count(page.total)}`), button("Next", stop, stop < page.total), button("Last", Math.floor((page.total - 1) / PAGE) * PAGE, stop < page.total))
+          : null,
+      ];
+    });
+  draw(0);
+  return card("Shards", place);
+}
+
+function origin(subject, store) {
+  return card(
+    "Origin",
+    facts([
+      ["identity", h("code", {}, store.identity ?? "empty")],
+      ["tokenizer", h("code", {}, store.tokenizer ?? "not recorded")],
+      ...(subject.tokenizer ? [["decoded with", h("code", {}, subject.tokenizer.digest)]] : []),
+    ]),
+    Object.keys(store.provenance).length ? h("pre", { tabindex: "0", "aria-label": "Provenance" }, JSON.stringify(store.provenance, null, 2)) : null,
+  );
+}
