@@ -55,7 +55,7 @@ def first_record(source: PathLike | Sequence[PathLike]) -> tuple[dict[str, Any],
     """The first record of the first file that has one, and the name of the file."""
     rules = TextRules(on_error="skip", portion_bytes=1)
     found = find_files(source, CHAT_ENDINGS)
-    for stored in (StoredFile(file.path) for file in found):
+    for stored in (file.stored for file in found):
         opened = open_text(stored, "", _AsTheyAre())
         for start, stop in itertools.pairwise(opened.cut(_HEAD_BYTES)):
             for portion in opened.read_slice(start, stop, rules):
