@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import IO, Any, NamedTuple
 
-from tokenfeed.errors import CorruptionError, FormatError, MissingError, ReadError, TruncatedError
+from tokenfeed.errors import CorruptionError, DependencyError, FormatError, MissingError, ReadError, TruncatedError
 from tokenfeed.storage.fetcher import RemoteFile
 from tokenfeed.storage.local import reading
 from tokenfeed.text.sources.portions import Portion, Records, Tally, TextRules, tokens_advice
@@ -167,8 +167,11 @@ class ParquetText:
     @contextlib.contextmanager
     def opened(self, keep: Sequence[str] = ()) -> Iterator["_Opened"]:
         """A ParquetFile that has the text column and those to keep."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise DependencyError(f"{self.name}: reading Parquet needs pip install 'tokenfeed[text]'") from error
 
         with reading(self.name):
             raw = self._file.open()
