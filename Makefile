@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup      ## text to a trained model in a minute; then by way of a store, with a page to look at it all
-	$(BIN)/python examples/train_stream.py
+	$(BIN)/python examples/torch/train_stream.py
 	rm -rf demo-store
 	$(BIN)/tokenfeed demo --keep demo-store
 

@@ -65,6 +65,8 @@ def run(
 
 def rows_of(batch: Any) -> list[Row]:
     columns = batch.column("tokens")
+    if columns.ndim == 1:  # documents, one after the other
+        columns = np.split(columns, batch.host.offsets[1:-1])
     return [
         Row(int(sample), int(epoch), np.ascontiguousarray(columns[row]).tobytes())
         for row, (sample, epoch) in enumerate(zip(batch.samples, batch.epochs, strict=True))

@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenfeed import errors
 from tokenfeed.loader.loader import Loader
+from tokenfeed.plan.dealing import Cost
 from tokenfeed.plan.mixing import mix
 from tokenfeed.plan.permutation import Locality, Permutation
 from tokenfeed.plan.plan import Plan
@@ -30,6 +31,7 @@ from tokenfeed.text import Tokenizer, stream
 from tokenfeed.version import __version__
 
 __all__ = [
+    "Cost",
     "Loader",
     "Locality",
     "Permutation",

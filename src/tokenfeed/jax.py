@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.delivery import Delivery, PlacedBatch, PlacedLoader, check_loader
 from tokenfeed.store.batch import HostBatch
+from tokenfeed.store.forms import Arrays, Cut, arrange
 from tokenfeed.types import Array, Ints
 
 __all__ = ["ArrayBatch", "ArrayLoader", "data_parallel", "to_arrays"]
@@ -25,7 +26,8 @@ class ArrayBatch(PlacedBatch):
     """A batch as global arrays, inputs and targets of int32 unless `dtypes` says otherwise.
 
     Every array has batch size times world size rows. Where a finite loader has fewer left, rows of zeros fill it up,
-    and `loss_mask` leaves them out; so there always is a mask. `samples` and the like are those of this process.
+    and `loss_mask` leaves them out; so there always is a mask. `samples` and the like are those of this process, and so
+    are `flat`, `slice(…)` and `cu_seqlens`, whose lengths differ from process to process.
     """
 
     def __init__(
@@ -69,6 +71,30 @@ class ArrayBatch(PlacedBatch):
     def loss_mask(self) -> Any:
         mask = self._host.loss_mask
         return self._kept("loss_mask", np.ones(self._host.targets.shape, np.bool_) if mask is None else mask)
+
+    @property
+    def loss_weights(self) -> Any:
+        weights = self._host.loss_weights
+        return self._kept("loss_weights", np.ones(self._host.targets.shape) if weights is None else weights)
+
+    @property
+    def position_ids(self) -> Any:
+        return self._kept("position_ids", self._host.position_ids)
+
+    @property
+    def cu_seqlens(self) -> Any:
+        """Parts of the rows of this process: an array of its own."""
+        return jax.device_put(self._host.cu_seqlens)
+
+    def _arrange(self, cut: Cut) -> Arrays:
+        """Arrays of this process alone: how long they are differs from process to process, and from batch to batch."""
+        found = arrange(self._host, cut)._asdict()
+        return Arrays(
+            **{
+                name: jax.device_put(np.asarray(each, self._dtypes.get(name))) if isinstance(each, np.ndarray) else each
+                for name, each in found.items()
+            }
+        )
 
     def _place_column(self, name: str) -> Any:
         local = self._host.column(name)
@@ -116,9 +142,9 @@ def to_arrays(loader: Delivery, sharding: Any, *, dtypes: Mapping[str, npt.DType
             f"the loader is rank {loader.rank} of {loader.world_size}, but the sharding makes this process rank "
             f"{place['rank']} of {place['world_size']}; make it with **tokenfeed.jax.data_parallel(sharding)"
         )
-    return ArrayLoader(
-        loader, sharding, {"inputs": np.int32, "targets": np.int32, "loss_mask": np.bool_, **(dtypes or {})}
-    )
+    usual: dict[str, npt.DTypeLike] = dict.fromkeys(("inputs", "targets", "position_ids"), np.int32)
+    usual |= {"loss_mask": np.bool_, "loss_weights": np.float32}
+    return ArrayLoader(loader, sharding, {**usual, **(dtypes or {})})
 
 
 def data_parallel(sharding: Any = None) -> dict[str, int]:

@@ -41,7 +41,8 @@ def weights(folder: Path) -> Attempt:
         else:
             stages = [
                 tokenfeed.Stage(
-                    {name: draw() for name in rng.sample(names, rng.randint(1, len(names)))},
+                    dict.fromkeys(names, 0.0)
+                    | {name: draw() for name in rng.sample(names, rng.randint(1, len(names)))},
                     samples=rng.choice((1, 7, 1000, *(() if harmless else INTEGERS)))
                     if number
                     else rng.choice((1, 50)),
@@ -71,9 +72,9 @@ def plan_files(folder: Path) -> Attempt:
     staged = tokenfeed.mix(
         {"a": view, "b": view, "c": view},
         stages=[
-            tokenfeed.Stage({"a": 1, "b": 1}, samples=100),
-            tokenfeed.Stage({"c": 3, "b": 1}, samples=50, ramp=True),
-            tokenfeed.Stage({"a": 0.2, "c": 0.8}),
+            tokenfeed.Stage({"a": 1, "b": 1, "c": 0}, samples=100),
+            tokenfeed.Stage({"a": 0, "b": 1, "c": 3}, samples=50, ramp=True),
+            tokenfeed.Stage({"a": 0.2, "b": 0, "c": 0.8}),
         ],
     )
     plans = [tokenfeed.Plan.of(each, seed=3).to_json() for each in (mixture, staged)]

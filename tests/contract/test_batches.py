@@ -1,5 +1,6 @@
 """The contract of a batch: one suite for everything that delivers rows, in host memory and for every framework."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from golden import GOLDEN, golden_tokenizer
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.collate import pad
 from tokenfeed.store.batch import Batch
+from tokenfeed.store.forms import ContextParallel
 from tokenfeed.text.streaming.chat import stream_chat
 
 B, T = 4, 32
@@ -36,11 +38,12 @@ def rest(values):
 @pytest.fixture
 def store(tmp_path):
     rng = np.random.default_rng(0)
-    columns = {"tokens": "uint16", "learn": "uint8"}
+    columns = {"tokens": "uint16", "learn": "uint8", "weight": "float32"}
     with tokenfeed.Writer(tmp_path / "store", columns=columns, spans={"documents": "json", "turns": "json"}) as writer:
         for number in range(60):
             length = int(rng.integers(2, 90))
             items = {"tokens": rng.integers(1, 1000, length), "learn": rng.integers(0, 2, length)}
+            items["weight"] = rng.integers(0, 5, length) / 4
             first, second = ({name: part(values) for name, values in items.items()} for part in (first_half, rest))
             writer.append(first, documents={"number": number}, turns="user")
             writer.extend(second, turns="assistant")
@@ -66,6 +69,7 @@ DELIVERS = {
     ),
     "masked windows": lambda store, **options: tokenfeed.Loader(store.windows(T), B, skips=[MASK], **options),
     "documents": lambda store, **options: tokenfeed.Loader(store.documents(), B, **options),
+    "balanced documents": lambda store, **options: tokenfeed.Loader(store.documents(), B, balance=True, **options),
     "documents with a mask": lambda store, **options: tokenfeed.Loader(
         store.documents(loss_mask="learn"), B, **options
     ),
@@ -74,10 +78,22 @@ DELIVERS = {
     "masked packed": lambda store, **options: tokenfeed.Loader(
         store.packed(T, loss_mask="learn"), B, skips=[MASK], **options
     ),
+    "windows with weights": lambda store, **options: tokenfeed.Loader(
+        store.windows(T, loss_weights="weight"), B, **options
+    ),
+    "documents with weights": lambda store, **options: tokenfeed.Loader(
+        store.documents(loss_weights="weight"), B, **options
+    ),
+    "masked packed with weights": lambda store, **options: tokenfeed.Loader(
+        store.packed(T, loss_weights="weight", loss_mask="learn"), B, skips=[MASK], **options
+    ),
     "mixture of windows": lambda store, **options: tokenfeed.Loader(mixture(store.windows(T)), B, **options),
     "mixture of packed": lambda store, **options: tokenfeed.Loader(mixture(store.packed(T)), B, **options),
     "best fit": lambda store, **options: tokenfeed.stream(
         GOLDEN / "data", golden_tokenizer(), batch_size=B, length=T, **options
+    ),
+    "mixture of streams": lambda store, **options: tokenfeed.stream(
+        {"a": (GOLDEN / "data", 2), "b": (GOLDEN / "data", 1)}, golden_tokenizer(), batch_size=B, length=T, **options
     ),
     "finite best fit": lambda store, **options: tokenfeed.stream(
         GOLDEN / "data", golden_tokenizer(), batch_size=B, length=T, epochs=1, **options
@@ -90,8 +106,9 @@ DELIVERS = {
     ),
 }
 HAS_MASK = {
-    "windows with a mask", "masked windows", "documents", "documents with a mask", "packed", "packed by turns",
-    "masked packed", "mixture of packed", "best fit", "finite best fit", "chat",
+    "windows with a mask", "masked windows", "documents", "balanced documents", "documents with a mask", "packed",
+    "packed by turns", "masked packed", "mixture of packed", "best fit", "finite best fit", "chat",
+    "mixture of streams", "windows with weights", "documents with weights", "masked packed with weights",
 }  # fmt: skip
 
 
@@ -154,8 +171,12 @@ def test_a_batch(store, kind, placed):
             assert inputs.is_contiguous()
             assert targets.is_contiguous()
         check_mask(batch, host, kind, placed)
+        check_weights(batch, host, kind)
         check_numbers(batch, step)
         check_spans(batch)
+        check_flat(batch.flat, host)
+        if step == 0:
+            check_slices(batch, host)
         if placed == "jax" and "documents" in kind:
             with pytest.raises(ArgumentError, match="documents of different lengths"):
                 batch.column("tokens")
@@ -183,6 +204,118 @@ def check_mask(batch, host, kind, placed):
     assert mask.any()
 
 
+def check_weights(batch, host, kind):
+    """None where every target counts as 1, else a number a target, and 0 where the mask leaves it out."""
+    mask = host.loss_mask
+    counted = host.targets.size if mask is None else int(mask.sum())
+    assert batch.num_targets == host.num_targets == counted
+    if mask is None:
+        assert host.loss_weights is None
+        assert batch.loss_weights is None or (np.asarray(batch.loss_weights) == 1).all()
+        return
+    weights = np.asarray(batch.loss_weights)
+    assert (weights.dtype, weights.shape) == (np.float32, mask.shape)
+    np.testing.assert_array_equal(weights, host.loss_weights)
+    np.testing.assert_array_equal(weights != 0, mask)
+    if "with weights" in kind:
+        stored = host.rows.block(host.rows.column("weight"), 0, len(host.rows))[host.samples % len(host.rows)]
+        np.testing.assert_array_equal(weights, np.where(mask, stored[:, 1 : host.length + 1], 0))
+        assert len(np.unique(weights)) == 5
+    else:
+        assert set(np.unique(weights)) <= {0, 1}
+
+
+def plain_parts(host):
+    """(row, start, stop) of the parts of documents in the inputs, without padding; row after row."""
+    real = np.clip(host.lengths - 1, 0, host.length)
+    parts = []
+    for row, spans in enumerate(host.spans_of()):
+        edges = sorted({0, int(real[row]), *(edge for span in spans for edge in (span.start, span.stop))})
+        edges = [edge for edge in edges if edge <= real[row]]
+        parts += [(row, *pair) for pair in itertools.pairwise(edges)]
+    return parts
+
+
+def check_flat(flat, host):
+    """The padded rows, less their padding."""
+    parts = plain_parts(host)
+    rows = np.concatenate([np.full(stop - start, row) for row, start, stop in parts])
+    places = np.concatenate([np.arange(start, stop) for _, start, stop in parts])
+    total = rows.size
+    for ours, theirs in ((flat.inputs, host.inputs), (flat.targets, host.targets)):
+        assert ours.shape == (total,)
+        np.testing.assert_array_equal(np.asarray(ours), theirs[rows, places])
+    for ours, theirs in ((flat.loss_mask, host.loss_mask), (flat.loss_weights, host.loss_weights)):
+        if ours is None:
+            assert theirs is None or theirs[rows, places].all()
+        else:
+            np.testing.assert_array_equal(np.asarray(ours), theirs[rows, places])
+    counts = [stop - start for _, start, stop in parts]
+    bounds = np.asarray(flat.cu_seqlens)
+    assert bounds.dtype == np.int32
+    assert bounds.tolist() == np.cumsum([0, *counts]).tolist() == np.asarray(flat.cu_seqlens_padded).tolist()
+    assert flat.max_seqlen == max(counts)
+    assert np.asarray(flat.position_ids).tolist() == [place for count in counts for place in range(count)]
+
+
+def check_slices(batch, host):
+    """Rows are divided as arrays of torch are; what was sent and put together again is the whole."""
+    for size, layout in ((2, "zigzag"), (4, "contiguous")):
+        for by in ("row", "document"):
+            ranks = [ContextParallel(rank, size, layout=layout, by=by) for rank in range(size)]
+            slices = [batch.slice(cp) for cp in ranks]
+            if by == "document":
+                check_documents(slices, ranks, host)
+                continue
+            unit = ranks[0].num_chunks
+            is_ragged = host.rows.layout.length is None
+            length = -(-host.length // unit) * unit if is_ragged else host.length
+            has_target = np.arange(1, host.length + 1) < host.lengths[:, None]
+            for cp, part in zip(ranks, slices, strict=True):
+                for ours, theirs in (
+                    (part.inputs, np.where(has_target, host.inputs, 0) if is_ragged else host.inputs),
+                    (part.targets, host.targets),
+                    (part.loss_mask, host.loss_mask),
+                    (part.loss_weights, host.loss_weights),
+                    (part.position_ids, host.spans_of(length=length).position_ids()),
+                ):
+                    if theirs is None:
+                        theirs = np.ones(host.targets.shape)
+                    theirs = np.pad(theirs, [(0, 0), (0, length - theirs.shape[1])])
+                    chunks = np.split(theirs, cp.num_chunks, axis=1)
+                    expected = np.concatenate([chunks[each] for each in cp.chunks], axis=1)
+                    if ours is None:  # the slice of this rank has no padding
+                        assert expected.all()
+                        continue
+                    np.testing.assert_array_equal(np.asarray(ours), expected)
+
+
+def check_documents(slices, ranks, host):
+    parts = plain_parts(host)
+    unit = ranks[0].num_chunks
+    counts = [stop - start for _, start, stop in parts]
+    padded = [-(-count // unit) * unit for count in counts]
+    for cp, part in zip(ranks, slices, strict=True):
+        assert np.asarray(part.cu_seqlens).tolist() == np.cumsum([0, *counts]).tolist()
+        assert np.asarray(part.cu_seqlens_padded).tolist() == np.cumsum([0, *padded]).tolist()
+        assert part.max_seqlen == max(padded)
+        expected = {"inputs": [], "targets": [], "loss_mask": [], "loss_weights": [], "position_ids": []}
+        for (row, start, stop), width in zip(parts, padded, strict=True):
+            rest = (0, width - (stop - start))
+            ones = np.ones(host.inputs.shape)
+            mask, weights = (ones if each is None else each for each in (host.loss_mask, host.loss_weights))
+            whole = {"inputs": host.inputs, "targets": host.targets, "loss_mask": mask != 0, "loss_weights": weights}
+            cut = {name: np.pad(each[row, start:stop], rest) for name, each in whole.items()}
+            for name, each in (cut | {"position_ids": np.arange(width)}).items():
+                expected[name] += [np.split(each, unit)[chunk] for chunk in cp.chunks]
+        for name, each in expected.items():
+            ours = getattr(part, name)
+            if ours is None:
+                assert np.concatenate(each).all()
+            else:
+                np.testing.assert_array_equal(np.asarray(ours), np.concatenate(each))
+
+
 def check_numbers(batch, step):
     for numbers in (batch.samples, batch.epochs, batch.sources, batch.lengths, batch.indices):
         assert (numbers.dtype, numbers.shape) == (np.int64, (B,))
@@ -196,12 +329,12 @@ def check_spans(batch):
     """Parts of rows, laid end to end, fill the inputs; positions count within them."""
     spans, length = batch.spans["documents"], batch.inputs.shape[1]
     assert len(spans) == B
-    bounds = batch.cu_seqlens
+    bounds = np.asarray(batch.cu_seqlens)
     assert bounds.dtype == np.int32
     assert (bounds[0], bounds[-1]) == (0, B * length)
     assert (np.diff(bounds) > 0).all()
     assert batch.max_seqlen == np.diff(bounds).max()
-    positions = batch.position_ids
+    positions = np.asarray(batch.position_ids)
     assert positions.shape == (B, length)
     assert (np.flatnonzero(positions.reshape(-1) == 0) == bounds[:-1]).all()
 
@@ -218,7 +351,8 @@ def check_dict(batch):
     """Nothing is left out."""
     given = batch.as_dict()
     assert set(given) == {
-        *batch.columns, "inputs", "targets", "loss_mask", "samples", "epochs", "sources", "lengths", "state",
+        *batch.columns, "inputs", "targets", "loss_mask", "loss_weights", "samples", "epochs", "sources", "lengths",
+        "state",
     }  # fmt: skip
     for name in ("inputs", "targets", "samples", "epochs", "sources", "lengths"):
         np.testing.assert_array_equal(np.asarray(given[name]), np.asarray(getattr(batch, name)))

@@ -1,13 +1,19 @@
 """What the documentation shows is run as it stands, page by page; its links lead somewhere, and the site builds."""
 
 import contextlib
+import http.server
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 import pages
 import torchrun
@@ -26,7 +32,7 @@ def name_of(page):
 
 def with_tier(page):
     """Pages that start Ray are slow; so are those that wait for servers that are not there, or import transformers."""
-    waits = name_of(page) in ("faq", "guides/object-stores", "guides/transformers")
+    waits = name_of(page) in ("faq", "guides/eight-gpus", "guides/object-stores", "guides/transformers")
     is_slow = waits or any("ray.init" in step.code for step in pages.parse(page))
     marks = [pytest.mark.slow] if is_slow else []
     return pytest.param(page, id=name_of(page), marks=marks)
@@ -122,3 +128,50 @@ def test_the_site_builds(tmp_path):
         text = page.read_text()
         assert 'src="http' not in text, page
         assert '<link rel="stylesheet" href="http' not in text, page
+
+
+QUESTIONS = {
+    "shuffle": "locality",
+    "evaluate": "guides/evaluate",
+    "resume": "guides/resume-elsewhere",
+    "own tokenizer": "guides/own-tokenizer",
+    "memory": "guides/memory",
+    "wandb": "observability",
+    "slurm": "guides/slurm",
+    "S3 keys": "guides/object-stores",
+    "end of an epoch": "guides/epoch-end",
+    "add data": "guides/change-a-run",
+    "validation": "guides/evaluate",
+    "chat": "guides/chat-finetuning",
+    "packing mask": "guides/pack-and-mask",
+    "loss spike": "guides/loss-spike",
+}
+"""What people ask in their first hour, in their words, and the page that answers."""
+
+
+class Site(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.slow
+def test_a_search_finds_the_page_first(tmp_path):
+    """In a real browser, as a reader does it."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.fail("chromium is missing: apt-get install chromium")
+    subprocess.run([BIN / "mkdocs", "build", "--quiet", "--site-dir", tmp_path], cwd=ROOT, check=True, timeout=280)
+    handler = partial(Site, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as playwright:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        first = {}
+        for question in QUESTIONS:
+            page = browser.new_page()
+            page.goto(f"http://127.0.0.1:{server.server_port}/index.html?q={quote(question)}")
+            link = page.wait_for_selector(".md-search-result__item > a", state="attached", timeout=60_000)
+            first[question] = urlsplit(link.get_attribute("href")).path.strip("/").removesuffix(".html")
+            page.close()
+        browser.close()
+        server.shutdown()
+    assert first == QUESTIONS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "document_mask.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torch/document_mask.py"
 
 
 @pytest.mark.slow

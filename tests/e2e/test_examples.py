@@ -28,8 +28,9 @@ SIZES = ("--length", LENGTH, "--vocabulary", VOCABULARY, "--width", 16)
 
 def test_no_example_without_a_run():
     """Every example is named by a test that is about examples."""
-    tests = "".join(test.read_text() for test in HERE.glob("test_*.py"))
-    assert {path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in tests} == set()
+    tests = "".join(test.read_text() for test in HERE.rglob("test_*.py"))
+    names = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py")}
+    assert {name for name in names if f'"{name}"' not in tests} == set()
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_train_ddp_from_the_command_line(store, tmp_path):
         "--trace",
         tmp_path / "trace",
     )
-    output = run_command_line(2, EXAMPLES / "train_ddp.py", store, *options, *SIZES)
+    output = run_command_line(2, EXAMPLES / "torch/train_ddp.py", store, *options, *SIZES)
     assert re.findall(r"^step (\d+): loss", output, re.MULTILINE) == ["4", "8"]
     assert tokenfeed.Run(tmp_path / "run" / "run.jsonl").starts[0].world_size == 2
     assert all(len((tmp_path / "trace" / f"rank-{rank}.jsonl").read_text().splitlines()) == 8 for rank in range(2))
@@ -104,7 +105,7 @@ def test_train_ddp_from_the_command_line(store, tmp_path):
 
 @pytest.mark.slow
 def test_train_fsdp_resumes_on_other_numbers_of_ranks(store, tmp_path):
-    script, options = EXAMPLES / "train_fsdp.py", ("--layers", 1, "--batch-size", 8, "--every", 4, *SIZES)
+    script, options = EXAMPLES / "torch/train_fsdp.py", ("--layers", 1, "--batch-size", 8, "--every", 4, *SIZES)
     expected = run_command_line(2, script, store, "--checkpoint", tmp_path / "2", "--steps", 8, *options)
     assert list(losses_of(expected)) == list(range(1, 9))
     for world_size in (1, 4):
@@ -129,7 +130,10 @@ def assert_same_validation(output, expected):
 
 @pytest.mark.slow
 def test_train_tensor_parallel_gives_a_group_the_same_rows(store, tmp_path):
-    script, options = EXAMPLES / "train_tensor_parallel.py", ("--layers", 1, "--batch-size", 4, "--steps", 3, *SIZES)
+    script, options = (
+        EXAMPLES / "torch/train_tensor_parallel.py",
+        ("--layers", 1, "--batch-size", 4, "--steps", 3, *SIZES),
+    )
     alone = run_command_line(2, script, store, "--tensor-parallel", 2, *options)
     both = torchrun.run(4, script, store, "--tensor-parallel", 2, *options, output=tmp_path / "output")
     assert_close(losses_of(both), losses_of(alone))
@@ -150,7 +154,7 @@ def test_stream_checkpoint_fits_any_number_of_ranks(tmp_path):
         texts = [f"Document {number}.{row} speaks of {row} things. " * (row % 30) for row in range(200)]
         pq.write_table(pa.table({"text": texts}), tmp_path / "text" / f"{number}.parquet", row_group_size=20)
     tokenfeed.Tokenizer.train([texts[-1]], vocab_size=300).save(tmp_path / "tokenizer")
-    script, files = EXAMPLES / "stream_checkpoint.py", (tmp_path / "text", tmp_path / "tokenizer")
+    script, files = EXAMPLES / "torch/stream_checkpoint.py", (tmp_path / "text", tmp_path / "tokenizer")
 
     def run(world_size, folder, steps):
         arguments = ("--checkpoint", tmp_path / folder, "--steps", steps)
@@ -164,7 +168,7 @@ def test_stream_checkpoint_fits_any_number_of_ranks(tmp_path):
 
 @pytest.mark.slow
 def test_train_jax_on_one_process_and_on_two(store, tmp_path):
-    script = EXAMPLES / "train_jax.py"
+    script = EXAMPLES / "jax/train.py"
     options = ("--batch-size", 8, "--steps", 6, "--every", 3, *SIZES)
     expected = run_program(sys.executable, script, store, "--checkpoint", tmp_path / "1", *options)
     (tmp_path / "2").mkdir()
@@ -188,7 +192,7 @@ def test_train_jax_on_one_process_and_on_two(store, tmp_path):
 
 @pytest.mark.slow
 def test_train_stream_learns(tmp_path):
-    script = EXAMPLES / "train_stream.py"
+    script = EXAMPLES / "torch/train_stream.py"
     output = subprocess.run(
         [sys.executable, script, "--seconds", "2"], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout

@@ -68,7 +68,7 @@ def assert_same(weights, expected):
 @pytest.mark.slow
 def test_lightning(store, tmp_path):
     """Stopped within what Lightning calls an epoch, and gone on beyond it."""
-    script = EXAMPLES / "train_lightning.py"
+    script = EXAMPLES / "lightning/train.py"
 
     def options(name, devices):
         folders = ("--checkpoint", tmp_path / name, "--trace", tmp_path / f"{name}-trace", "--devices", devices)
@@ -97,7 +97,7 @@ def test_accelerate(store, tmp_path):
     """Two batches per update; on as many processes, and on one."""
     from safetensors.torch import load_file
 
-    script = EXAMPLES / "train_accelerate.py"
+    script = EXAMPLES / "accelerate/train.py"
 
     def options(name):
         folders = ("--checkpoint", tmp_path / name, "--trace", tmp_path / f"{name}-trace")

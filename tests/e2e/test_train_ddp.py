@@ -1,4 +1,4 @@
-"""`examples/train_ddp.py` on ranks of the CPU: killed −9 and resumed, on as many ranks and on others.
+"""`examples/torch/train_ddp.py` on ranks of the CPU: killed −9 and resumed, on as many ranks and on others.
 
 A run is a row of *legs*: each time, all ranks are started. What led to the final weights is every leg up to the
 checkpoint from which the next one resumed; what a leg did behind it is lost, and done again.
@@ -21,7 +21,7 @@ from torchrun import Torchrun
 
 pytestmark = pytest.mark.timeout(600)
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "train_ddp.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "torch" / "train_ddp.py"
 LENGTH, VOCABULARY, WIDTH, LAYERS = 16, 64, 16, 1
 BATCH_SIZE, ACCUMULATE, EVERY = 2, 4, 5  # of four checkpoints in a row, three are between micro-steps
 NUM_WINDOWS = 120

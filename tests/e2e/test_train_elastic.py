@@ -1,4 +1,4 @@
-"""`examples/train_elastic.py` under torchrun's elastic agent: machines and workers are killed −9, and come back."""
+"""`examples/torch/train_elastic.py` under torchrun's elastic agent: machines are killed −9, and come back."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 import tokenfeed
 from servers import free_port
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "train_elastic.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "torch" / "train_elastic.py"
 STEPS, ROWS = 100, 12
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -210,7 +210,7 @@ def listing(folder: Path) -> Attempt:
             files = TextFiles.find(place, split=split)
             try:
                 for path in files.paths:
-                    check(path.parent == place, path)
+                    check(Path(path).parent == place, path)
                 for texts in files.iter_row_groups():
                     check(list(texts) == ["a"])
             finally:

@@ -96,7 +96,7 @@ def test_weights_changed_on_resume_repeat_nothing(views, first, second, at, chec
     before = mixture(views, first)
     after = tokenfeed.Plan.of(before, seed=seed).amend(
         at,
-        weights=dict(zip(names, second, strict=False)),
+        weights=dict.fromkeys(names[: len(first)], 0) | dict(zip(names, second, strict=False)),
         sources={name: views[name] for name in names[len(first) : len(second)]},
     )
     start = Loader(before, 1, seed=seed)
@@ -117,9 +117,9 @@ def test_weights_changed_on_resume_repeat_nothing(views, first, second, at, chec
 
 def test_stages_by_length_ramps_and_an_end(views):
     stages = [
-        tokenfeed.Stage({"web": 1}, samples=30),
-        tokenfeed.Stage({"web": 0.2, "code": 0.8}, samples=100, ramp=True),
-        tokenfeed.Stage({"web": 1, "math": 3}, samples=40),
+        tokenfeed.Stage({"web": 1, "code": 0, "math": 0}, samples=30),
+        tokenfeed.Stage({"web": 0.2, "code": 0.8, "math": 0}, samples=100, ramp=True),
+        tokenfeed.Stage({"web": 1, "code": 0, "math": 3}, samples=40),
     ]
     mixed = tokenfeed.mix({name: views[name] for name in ("web", "code", "math")}, stages=stages)
     loader = Loader(mixed, 7)
@@ -220,9 +220,9 @@ def test_a_change_before_the_checkpoint_is_refused(views):
     loader.close()
     assert len(str(state)) < 300
     plan = tokenfeed.Plan.of(mixed)
-    Loader(plan.amend(40, weights={"web": 1}), 4).load_state_dict(state)
+    Loader(plan.amend(40, weights={"web": 1, "code": 0}), 4).load_state_dict(state)
     with pytest.raises(PlanMismatchError, match=r"change of weights begins at sample 39, .*checkpoint \(40\).* >= 40"):
-        Loader(plan.amend(39, weights={"web": 1}), 4).load_state_dict(state)
+        Loader(plan.amend(39, weights={"web": 1, "code": 0}), 4).load_state_dict(state)
     with pytest.raises(PlanMismatchError, match="data"):
         Loader(tokenfeed.mix({"web": (views["math"], 1), "code": (views["code"], 1)}), 4).load_state_dict(state)
     with pytest.raises(StateError):
@@ -265,7 +265,7 @@ def test_later_weights_count_tokens_as_the_mixture_does(documents):
     again = later.amend(800, weights={"short": 1, "long": 1, "more": 1}, sources={"more": documents["long"]})
     assert [each.samples for each in again.ledger(1300)] == [500 + 300, 300 + 100, 100]
     with pytest.raises(ArgumentError, match=r"weighs by tokens, .*Run\(path\).plan"):
-        tokenfeed.Plan.from_json(later.to_json()).amend(900, weights={"short": 1})
+        tokenfeed.Plan.from_json(later.to_json()).amend(900, weights={"short": 1, "long": 0})
     by_samples = tokenfeed.Plan.of(tokenfeed.mix({name: (view, 1) for name, view in documents.items()}))
     by_samples = by_samples.amend(400, weights={"short": 1, "long": 3})
     assert [each.samples for each in by_samples.ledger(800)] == [200 + 100, 200 + 300]

@@ -65,19 +65,23 @@ class Ledger:
         self._length = length
         self._packing = packing
 
-    def see(self, batch: Any) -> None:
-        """BOS does not count. Of rows that are concatenated the last token comes again as the first of the next row."""
+    def see(self, batch: Any, source: int = 0, first_file: int = 0) -> None:
+        """Of a mixture, the rows of one source, whose files are numbered from `first_file` on.
+
+        BOS does not count. Of rows that are concatenated the last token comes again as the first of the next row."""
         spans = batch.spans["documents"]
         rows = np.repeat(np.arange(len(batch)), np.diff(spans.offsets))
-        for (*document, before), row, start, stop in zip(
+        for (file, *place, before), row, start, stop in zip(
             batch.documents.tolist(), rows, spans.starts.tolist(), spans.stops.tolist(), strict=True
         ):
+            if batch.sources[row] != source:
+                continue
             if self._packing == "concat":
                 stop = min(stop, self._length)
             is_led = bool(batch.tokens[row, start] == golden_tokenizer("tiktoken").bos_id)
             assert is_led or self._packing == "concat"
             for token in range(before + 1, before + 1 + max(0, stop - start - is_led)):
-                self.delivered[tuple(document), token] += 1
+                self.delivered[(file - first_file, *place), token] += 1
 
 
 class Document(NamedTuple):
@@ -98,14 +102,16 @@ def documents(layout: str) -> list[Document]:
     return found
 
 
-def check_nothing_lost(layout: str, ledger: Ledger, states: Any, packing: str, seed: int | None) -> None:
+def check_nothing_lost(
+    layout: str, ledger: Ledger, states: Any, packing: str, seed: int | None, source_number: int = 0
+) -> None:
     """What was delivered, waits and is unread is every token of every document once an epoch, as far as reading got.
 
     The remaining documents are dealt out to one lane, as they would be for one rank.
     """
     files = TextFiles.find(folder() / layout)
     source = FileDocuments(files, golden_tokenizer("tiktoken"), sharding="global", seed=seed, refill_size=4)
-    (cursor,) = source.deal(SavedStream.from_json(states).position.lanes, 1)
+    (cursor,) = source.deal(SavedStream.from_json(states).position.of_source(source_number), 1)
     waiting = {}
     for file, group, row, done in cursor.pending.tolist():
         waiting.setdefault((file % len(files), group, row), []).append(done)
@@ -179,6 +185,47 @@ def test_any_history_delivers_every_token_once_an_epoch(
     run(history, made, per_rank=True, see=ledger.see)
     last = [feed.state_dict() for feed in states[-history[-1].world_size :]]
     check_nothing_lost(layout, ledger, last, how, seed)
+
+
+@given(
+    history=LEGS,
+    packing=st.sampled_from([("best_fit", "split"), ("concat", "split")]),
+    length=st.integers(1, 40),
+    buffer_size=st.integers(1, 12),
+    weight=st.sampled_from([0.5, 0.3, 0.9]),
+    seed=st.sampled_from([None, 3]),
+)
+@settings(max_examples=examples(60))
+def test_any_history_of_a_mixture_delivers_every_token_of_every_source(
+    history, packing, length, buffer_size, weight, seed
+):
+    """Shares are those of the schedule wherever a round ends, and each source loses and repeats nothing."""
+    how, overflow = packing
+    layouts, states, drawn = ("even", "uneven"), [], {}
+    ledgers = [Ledger(length, how) for _ in layouts]
+    sources = {name: (folder() / name, share) for name, share in zip(layouts, (weight, 1 - weight), strict=True)}
+
+    def made(**options):
+        how_made = {"length": length, "packing": how, "overflow": overflow, "buffer_size": buffer_size, "seed": seed}
+        feed = stream(sources, golden_tokenizer("tiktoken"), split="all", refill_size=4, **how_made, **options)
+        if options["rank"] == 0:
+            states.clear()
+        states.append(feed)
+        return feed
+
+    def see(batch):
+        drawn.update(zip(batch.samples.tolist(), batch.sources.tolist(), strict=True))
+        for source, first_file in enumerate((0, len(LAYOUTS["even"]))):
+            ledgers[source].see(batch, source, first_file)
+
+    rows = run(history, made, per_rank=True, see=see)
+    assert [row.sample for row in rows] == list(range(len(rows)))
+    at_end = [feed.state_dict() for feed in states]
+    position = SavedStream.from_json(at_end).position
+    if position.round_end == len(rows):
+        assert abs(sum(source == 0 for source in drawn.values()) - weight * len(rows)) <= 1
+    for source, layout in enumerate(layouts):
+        check_nothing_lost(layout, ledgers[source], at_end, how, seed, source)
 
 
 @given(

@@ -252,7 +252,8 @@ class Data:
         for at, (stage,) in changes:
             added = {NAMES[number]: self.view(number, settings) for number in range(known, len(stage.weights))}
             known += len(added)
-            plan = plan.amend(at, weights=dict(zip(NAMES, stage.weights, strict=False)), sources=added or None)
+            weights = dict.fromkeys(NAMES[:known], 0.0) | dict(zip(NAMES, stage.weights, strict=False))
+            plan = plan.amend(at, weights=weights, sources=added or None)
         for skip in settings.skips:
             if not isinstance(skip, tuple):
                 plan = plan.amend(skip.at, skip=self._skip(skip))

@@ -26,9 +26,9 @@ LAYERS = [
     "text",
     "torch",
     "jax",
-    "integrations",
     "preparation",
     "observe",
+    "integrations",
     "ui",
     "cli",
     "__main__",
@@ -37,6 +37,7 @@ LAYERS = [
 
 def test_public_names():
     assert sorted(tokenfeed.__all__) == [
+        "Cost",
         "Loader",
         "Locality",
         "Permutation",

@@ -31,6 +31,7 @@ _EXAMPLES = {
     "inspect": "store --split val --sample 5",
     "pack": "store --length 2048",
     "prepare": "text -o store --tokenizer tokenizer --keep url",
+    "push": "store hf://owner/name",
     "seal": "s3://bucket/store",
     "serve": "store --tokenizer tokenizer",
     "top": "run.stats.jsonl",

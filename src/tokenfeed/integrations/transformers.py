@@ -39,8 +39,13 @@ def as_inputs(batch: Batch, *, separate_documents: bool = False) -> dict[str, An
     """What models of transformers take: `input_ids`, and `labels` beside them, −100 where a target does not count.
 
     `separate_documents` gives `position_ids` that begin anew with every document: attention then stays within it. Where
-    a row is one document, it does so anyway.
+    a row is one document, it does so anyway. These models take no weights, so a batch that has them is refused.
     """
+    if batch.rows.layout.is_weighted:
+        raise ArgumentError(
+            "models of transformers take no loss_weights: every target would count as 1. Make the view with loss_mask= "
+            "instead, or compute the loss yourself from batch.loss_weights"
+        )
     inputs, targets = (_as_tensor(array).long() for array in batch)
     mask = batch.loss_mask
     labels = targets if mask is None else targets.masked_fill(~torch.as_tensor(mask), IGNORED)
@@ -52,7 +57,7 @@ def as_inputs(batch: Batch, *, separate_documents: bool = False) -> dict[str, An
     if not separate_documents or batch.rows.layout.length is None:
         return given | {"attention_mask": torch.ones_like(given["input_ids"])}
     numbers = batch.host.span_numbers()
-    places = np.asarray(batch.position_ids)
+    places = batch.host.position_ids
     last = np.where(numbers[:, -1] == numbers[:, -2], places[:, -1] + 1, 0)
     positions = torch.from_numpy(np.column_stack([places, last]).astype(np.int64))
     # With a cache, models of transformers do not look for documents.

@@ -29,6 +29,17 @@ AS_DATASET = (
 )
 """What to do instead of giving a loader to torch as a dataset."""
 
+_process = os.getpid()
+"""This process. Asking the system in every `next` would take 0.2 µs, and more where system calls are intercepted."""
+
+
+def _note_process() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_process)
+
 
 @dataclass(frozen=True)
 class Stats:
@@ -114,7 +125,7 @@ class Delivery(_Closing):
         self._generation = 0
         self._batches: Iterator[HostBatch] | None = None
         self._finalizer: Callable[[], object] | None = None
-        self._process = self._home = os.getpid()
+        self._process = self._home = _process
         self._num_batches = 0
         self._num_samples = 0
         self._num_items = 0
@@ -159,36 +170,35 @@ class Delivery(_Closing):
         waited = self._waited[0]
         self._waited = waited, began
         try:
-            batch = self._fetch(began)
-        finally:
-            self._waited = waited + time.perf_counter() - began, None
-        batch.generation = self._generation
-        return batch
-
-    def _fetch(self, began: float) -> HostBatch:
-        if self._process != os.getpid():  # forked: there are no threads, and locks may be held for ever
-            self.close()
-            self._use_buffers(Buffers())
-            self._process = os.getpid()
-        if self._batches is None:
-            if os.getpid() != self._home and (worker := find_worker()) is not None:
-                raise ArgumentError(
-                    f"num_workers is {worker.num_workers}: each of these processes would deliver everything, and only "
-                    "it would know how far it got: a checkpoint would say 0 samples. Use num_workers=0; a loader reads "
-                    "ahead in threads of its own"
-                )
-            if self._began is None:
-                self._began = began
-            self._batches, end = self._start()
-            # When this is collected, or the interpreter exits.
-            self._finalizer = weakref.finalize(self, _end_in, self._process, end)
-        try:
-            return next(self._batches)
+            if self._batches is None or self._process != _process:
+                self._batches = self._begin(began)
+            batch = next(self._batches)
         except StopIteration:
             raise
         except Exception:
             self.close()
             raise
+        finally:
+            self._waited = waited + time.perf_counter() - began, None
+        batch.generation = self._generation
+        return batch
+
+    def _begin(self, began: float) -> Iterator[HostBatch]:
+        if self._process != _process:  # forked: there are no threads, and locks may be held for ever
+            self.close()
+            self._use_buffers(Buffers())
+            self._process = _process
+        if _process != self._home and (worker := find_worker()) is not None:
+            raise ArgumentError(
+                f"num_workers is {worker.num_workers}: each of these processes would deliver everything, and only "
+                "it would know how far it got: a checkpoint would say 0 samples. Use num_workers=0; a loader reads "
+                "ahead in threads of its own"
+            )
+        if self._began is None:
+            self._began = began
+        batches, end = self._start()
+        self._finalizer = weakref.finalize(self, _end_in, _process, end)  # when this is collected, or at exit
+        return batches
 
     def is_current(self, batch: HostBatch) -> bool:
         """Whether a batch that was fetched is still the one to deliver: this was not closed or sent elsewhere."""
@@ -197,9 +207,11 @@ class Delivery(_Closing):
     def deliver(self, batch: HostBatch) -> HostBatch:
         """Count a batch as delivered to the training loop."""
         self._note(batch)
+        num_rows = len(batch)
+        length = batch.rows.layout.length
         self._num_batches += 1
-        self._num_samples += len(batch)
-        self._num_items += batch.num_items
+        self._num_samples += num_rows
+        self._num_items += batch.num_items if length is None else num_rows * length  # a call less: 0.1 µs of 1.2
         return batch
 
     def __getitem__(self, _: object) -> Any:
@@ -248,7 +260,7 @@ class Delivery(_Closing):
 
 def _end_in(process: int, end: Callable[[], object]) -> None:
     """End the making of batches, in the process that makes them."""
-    if os.getpid() == process:
+    if process == _process:
         end()
 
 

@@ -33,6 +33,8 @@ class Feed(Iterator[Result], Generic[Job, Result]):
         self._idle = 0
         """Number of threads that wait, or are about to wait, for room."""
         self._changed = threading.Condition()
+        self._in_turn = threading.Lock()
+        """Held while a job is taken: that may take a while, and must not hold up `__next__`."""
         self._ready: deque[Result] = deque()
         self._done: dict[int, list[Result] | BaseException] = {}
         """Outcomes that came before their turn: results, or an error; StopIteration for the end."""
@@ -76,21 +78,26 @@ class Feed(Iterator[Result], Generic[Job, Result]):
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._idle += 1  # before looking for room: `__next__` takes without the lock, then looks at this
-                while not self._closed and not self._has_room():
-                    self._changed.wait()
-                self._idle -= 1
-                if self._closed:
-                    return
-                number = self._taken
-                self._taken += 1
-                job = next(self._jobs, None)
-            outcome: list[Result] | BaseException
-            try:
-                outcome = StopIteration() if job is None else self._work(job)
-            except BaseException as error:  # noqa: BLE001 — it is the consumer's, whatever it is
-                outcome = error
+            outcome: list[Result] | BaseException = StopIteration()
+            with self._in_turn:
+                with self._changed:
+                    self._idle += 1  # before looking for room: `__next__` takes without the lock, then looks at this
+                    while not self._closed and not self._has_room():
+                        self._changed.wait()
+                    self._idle -= 1
+                    if self._closed:
+                        return
+                    number = self._taken
+                    self._taken += 1
+                try:
+                    job = next(self._jobs, None)
+                except BaseException as error:  # noqa: BLE001 — it is the consumer's, whatever it is
+                    job, outcome = None, error
+            if job is not None:
+                try:
+                    outcome = self._work(job)
+                except BaseException as error:  # noqa: BLE001
+                    outcome = error
             with self._changed:
                 self._done[number] = outcome
                 while isinstance(results := self._done.get(self._delivered), list):

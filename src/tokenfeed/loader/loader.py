@@ -1,7 +1,9 @@
 """`Loader`: batches of a run over stored data."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,13 +12,13 @@ from tokenfeed.loader.delivery import AS_DATASET, Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import check_whole, find_rank
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.loader.reading import StepReader, Steps, announced, check_changes, find_eras, make_steps
+from tokenfeed.loader.reading import StepReader, Steps, announced, check_changes, deal_steps, find_eras, make_steps
 from tokenfeed.plan.amending import Grown, NewSource, Weights
+from tokenfeed.plan.dealing import Balance, StepRule, TokenCounts
 from tokenfeed.plan.mixing import Limits, Mixture
 from tokenfeed.plan.permutation import Locality, Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
-from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.store import Store
@@ -28,6 +30,8 @@ __all__ = ["Loader"]
 # With 16 batches by one call (half of what is read ahead) that is lost in the noise; with 4 it is a quarter.
 _PREFETCH = 32
 _PREFETCH_BYTES = 64 << 20
+_MOST_COUNTED = 1 << 24
+"""Samples whose lengths are all looked up to count the steps of a token budget: 3 s."""
 
 
 class Loader(Delivery):
@@ -35,6 +39,9 @@ class Loader(Delivery):
 
     Step after step, rank r of W takes the samples K + r, K + W + r, … of the run, and K grows by W times the batch
     size. Nothing else is state: a checkpoint fits any world size, any batch size and any `prefetch`.
+
+    With `tokens`, a training step takes the next samples as far as `tokens` for each rank reach, at least one; with
+    `balance`, ranks get equal work. Both are computed on every rank from lengths in a table, without a message.
 
     A second `for` loop goes on where the first one stopped. `epochs` makes a loader finite: every sample exactly once
     per epoch over all ranks, and equally many steps on every rank, of which the last may have short or empty batches.
@@ -44,8 +51,11 @@ class Loader(Delivery):
     def __init__(
         self,
         view: View | Mixture | Plan,
-        batch_size: int | Mapping[int, int],
+        batch_size: int | Mapping[int, int] | None = None,
         *,
+        tokens: int | Mapping[int, int] | None = None,
+        balance: Balance = None,
+        too_long: str = "error",
         seed: int = 0,
         shuffle: Shuffle = True,
         epochs: int | None = None,
@@ -66,6 +76,18 @@ class Loader(Delivery):
 
         `collate` is called with every batch, in the background; its result is `batch.data`. `run` is a file in which
         rank 0 notes what was run from where, for `Run`; `accumulate` batches are one training step there.
+
+        `tokens`, in place of `batch_size`, is the budget of one rank and batch, or a ramp. A training step takes
+        samples as long as their tokens (inputs of rows without padding; all items of documents) sum to `tokens` ·
+        world_size · `accumulate`. That sum is a cap; one rank may have more than `tokens`, for samples are not cut. A
+        sample of more than `tokens` is an error, or with `too_long="own"` alone in its batch. A batch may be empty.
+
+        `balance` makes ranks and batches of a training step equal: True in tokens, `Cost(a, b)` in a·L + b·L², or a
+        function from an array of lengths to costs. With `batch_size` every batch keeps its number of rows. Otherwise
+        samples go to the ranks in turn; with `tokens`, each to the one with the fewest tokens so far.
+
+        With `tokens` or `balance`, `accumulate` batches are dealt as one training step, and the state advances with the
+        last of them: a step that was not finished comes again, as its gradients are lost with the process.
         """
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
@@ -75,8 +97,8 @@ class Loader(Delivery):
         if epochs is not None:
             check_whole("epochs", epochs, least=1)
         check_whole("accumulate", accumulate, least=1)
-        self.batch_sizes = BatchSizes(batch_size)
-        if accumulate > 1 and len(self.batch_sizes.to_json()) > 1:
+        self.rule = StepRule.of(batch_size, tokens, accumulate, balance, too_long)
+        if accumulate > 1 and len(self.rule.sizes.stages) > 1 and not self.rule.is_dealt:
             raise ArgumentError("batch_size is a ramp, and accumulate is more than 1: only one of them may be")
         if isinstance(view, Plan) and (seed not in (0, view.seed) or shuffle not in (True, view.shuffle) or skips):
             raise ArgumentError(f"{view} has its seed, shuffle and skips; give Plan.of(…) what they should be")
@@ -86,8 +108,9 @@ class Loader(Delivery):
         self._collate = collate
         self._run_path = run
         self._run: RunFile | None = None
-        self._accumulate = accumulate
         self._next = 0
+        self._done = 0
+        """Batches delivered of the training step that begins there."""
         self._step: int | None = None
         self._buffers = Buffers()
         self._place(*find_rank(rank, world_size))
@@ -106,18 +129,21 @@ class Loader(Delivery):
         stop = plan.end if self._epochs is None else plan.count(self._epochs)
         self.close()
         self.plan, self._stop = plan, stop
+        self._counted: dict[int, int] = {}
+        """Training steps of so many samples, where it took a walk to count them."""
         self._changes = [era.start for era in eras[1:]]
         view = eras[-1].view
         self._reader = view.reader
-        self._batch_bytes = self.batch_sizes.at(0) * self._reader.bytes_to_fetch(max(1, view.sample_bytes))
+        self._counts = TokenCounts(plan) if self.rule.is_dealt else None
+        self._batch_rows = self.rule.sizes.at(0)
+        if self.rule.by_tokens:
+            self._batch_rows = -(-self._batch_rows // max(1, view.width))
+        self._batch_bytes = self._batch_rows * self._reader.bytes_to_fetch(max(1, view.sample_bytes))
         fitting = min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
         self._prefetch = fitting if self._asked_prefetch is None else self._asked_prefetch
         self._steps = StepReader(
             plan,
             eras,
-            rank=self.rank,
-            world_size=self.world_size,
-            stop=stop,
             collate=self._collate,
             block_bytes=self._prepare_blocks(plan.shuffle, eras[-1].views),
         )
@@ -133,7 +159,7 @@ class Loader(Delivery):
         remote = self._reader.remote
         if remote is None or not isinstance(shuffle, Locality) or (self.world_size > 1 and remote.cache is None):
             return 0
-        ahead = (self._prefetch + 2) * self.batch_sizes.at(0)
+        ahead = (self._prefetch + 2) * self._batch_rows
         blocks = [shuffle.block * view.spec.samples_per_group * view.stored_bytes for view in views]
         kept = (3 * shuffle.tile * block + ahead * view.stored_bytes for block, view in zip(blocks, views, strict=True))
         whole = (len(view) * view.stored_bytes for view in views)
@@ -156,6 +182,7 @@ class Loader(Delivery):
         What was read ahead is dropped, and nothing of the run is lost or repeated. Every rank must make the same call
         after the same batch; where one does not, the states of the ranks differ from then on.
         """
+        self._check_between_steps("amend")
         if at is not None and at < self._next:
             raise ArgumentError(
                 f"at is {at:,}, and {self._next:,} samples were delivered: what is past stays as it is. Give at >= "
@@ -178,21 +205,34 @@ class Loader(Delivery):
         rank: int | None = None,
         world_size: int | None = None,
         batch_size: int | Mapping[int, int] | None = None,
+        tokens: int | Mapping[int, int] | None = None,
         same_global_batch: bool = False,
     ) -> None:
         """Go on as another rank of another number of ranks, from the next batch on; as the launcher says, or as given.
 
         The batch size of a rank stays, or becomes `batch_size`; or, with `same_global_batch`, that which keeps the
-        number of rows of all ranks together. Every rank must make the call after the same batch.
+        number of rows of all ranks together. So it is with `tokens`. Every rank must make the call after the same
+        batch.
         """
+        self._check_between_steps("resize")
         rank, world_size = find_rank(rank, world_size)
-        sizes = self.batch_sizes if batch_size is None else BatchSizes(batch_size)
+        rule = self.rule
+        if batch_size is not None or tokens is not None:
+            new = StepRule.of(batch_size, tokens)
+            rule = replace(rule, sizes=new.sizes, by_tokens=new.by_tokens)
         if same_global_batch:
-            sizes = self.batch_sizes.spread(self.world_size, world_size)
+            rule = self.rule.spread(self.world_size, world_size)
         self.close()
-        self.batch_sizes = sizes
+        self.rule = rule
         self._place(rank, world_size)
         self._use(self.plan)
+
+    def _check_between_steps(self, call: str) -> None:
+        if self._done:
+            raise ArgumentError(
+                f"{call} in the middle of a training step, after batch {self._done} of {self.rule.parts}: its samples "
+                "are dealt, and some are delivered. Call it after the last batch of a step"
+            )
 
     def __iter__(self) -> Self:
         if self._stop is not None and self._next >= self._stop:
@@ -206,18 +246,45 @@ class Loader(Delivery):
                 "this loader has no end, and so no length: epochs=1 makes it finite, and steps_per_epoch is that of an "
                 f"epoch. {AS_DATASET}"
             )
-        return self.batch_sizes.steps_between(0, self._stop, self.world_size)
+        return self._count_batches(self._stop)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of steps in the first epoch, the last of which may take the first samples of the next one."""
-        return self.batch_sizes.steps_between(0, self.plan.count(1), self.world_size)
+        """Number of batches in the first epoch, the last of which may take the first samples of the next one.
+
+        With `tokens` it is counted from the lengths of all samples: 0.2 s for a million, once. Above 2²⁴ samples it is
+        refused.
+        """
+        return self._count_batches(self.plan.count(1))
+
+    def _count_batches(self, stop: int) -> int:
+        """Batches of a rank from the beginning until `stop` samples were delivered."""
+        rule = self.rule
+        if not rule.by_tokens:
+            sizes = rule.sizes.times(rule.parts)
+            return rule.parts * sizes.steps_between(0, stop, self.world_size)
+        if stop > _MOST_COUNTED:
+            raise TypeError(
+                f"how many steps {stop:,} samples take under a token budget follows from all their lengths; that is "
+                f"counted for up to {_MOST_COUNTED:,}. Stop after a number of steps or samples instead"
+            )
+        if stop not in self._counted:
+            assert self._counts is not None
+            steps = rule.walk(0, self._stop, self.world_size, self._counts)
+            self._counted[stop] = sum(1 for _ in takewhile(lambda step: step.start < stop, steps))
+        return rule.parts * self._counted[stop]
 
     @property
     def next_batch_size(self) -> int:
-        return self.batch_sizes.at(self._next)
+        if self.rule.by_tokens:
+            raise ArgumentError(
+                f"tokens={self.rule.sizes} limits tokens, and batches have no fixed number of rows; give batch_size= "
+                "where one is needed, and balance= beside it for equal work"
+            )
+        return self.rule.sizes.at(self._next)
 
     def _note(self, batch: HostBatch) -> None:
+        self._done = self._done + 1 if batch.num_delivered == self._next else 0
         self._next = batch.num_delivered
         if self._run is not None:
             self._run.deliver(self._next)
@@ -230,17 +297,17 @@ class Loader(Delivery):
         return {**self._steps.work, "remote": self._reader.stats(), "delivered": self._next}
 
     def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
-        check_changes(self._next, self._changes, self.batch_sizes, self.world_size)
+        if not self.rule.by_tokens:
+            check_changes(self._next, self._changes, self.rule.sizes.times(self.rule.parts), self.world_size)
         if self._run is not None:
             self._run.begin(
                 {"stores": self.plan.paths},
                 self._next,
                 self.world_size,
-                self.batch_sizes,
+                self.rule,
                 stop=self._stop,
                 plan=self.plan,
                 step=self._step,
-                accumulate=self._accumulate,
             )
             self._step = None
         batches, end = self._read()
@@ -250,7 +317,11 @@ class Loader(Delivery):
         # Several steps are read by one call: handing over batches one by one would cost more than reading them. Not so
         # for remote data, where the first must not wait for those after it.
         together = max(1, self._prefetch // 2) if self._reader.remote is None else 1
-        coming = make_steps(self._next, self._stop, self.batch_sizes, self.world_size, together, self._changes)
+        place = self.rank, self.world_size, together
+        if self._counts is None:
+            coming = make_steps(self._next, self._stop, self.rule.sizes, *place, self._changes)
+        else:
+            coming = deal_steps(self.rule, self._next, self._stop, *place, self._counts, self._done)
         if self._prefetch == 0:
             read = self._steps
             return (batch for steps in coming for batch in read(steps)), coming.close
@@ -275,17 +346,20 @@ class Loader(Delivery):
         """
         num_delivered = self.plan.accept(state)
         self.close()
-        self._next, self._step = num_delivered, step
+        self._next, self._done, self._step = num_delivered, 0, step
 
     def __reduce__(self) -> Any:
-        now = {"view": self.plan, "batch_size": self.batch_sizes.stages}
+        sizes = self.rule.sizes.stages
+        by_tokens = self.rule.by_tokens
+        now = {"view": self.plan, "batch_size": None if by_tokens else sizes, "tokens": sizes if by_tokens else None}
         plain = {"seed": 0, "shuffle": True, "skips": (), "rank": self.rank, "world_size": self.world_size}
         return _open_again, ({**self._arguments, **plain, **now}, self.state_dict())
 
     def __repr__(self) -> str:
         end = "" if self._stop is None else f" of {self._stop:,}"
         place = f"rank {self.rank} of {self.world_size}, {self._next:,}{end} samples delivered"
-        return f"Loader({self.plan}, batch_size={self.batch_sizes}, {place})"
+        size = f"{'tokens' if self.rule.by_tokens else 'batch_size'}={self.rule.sizes}"
+        return f"Loader({self.plan}, {size}, {place})"
 
 
 def _note_and_end(run: RunFile, end: Callable[[], object]) -> None:

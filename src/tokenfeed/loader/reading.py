@@ -15,45 +15,101 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.memory import Buffers
+from tokenfeed.plan.dealing import StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.rounding import some
 from tokenfeed.plan.steps import BatchSizes, rows_of
-from tokenfeed.store.batch import Draw, HostBatch, Rows
+from tokenfeed.store.batch import Draw, HostBatch
+from tokenfeed.store.rows import Rows
 from tokenfeed.store.view import View
 from tokenfeed.types import Bools, Ints
 
-__all__ = ["Era", "StepReader", "Steps", "announced", "check_changes", "find_eras", "make_steps"]
+__all__ = ["Era", "StepReader", "Steps", "announced", "check_changes", "deal_steps", "find_eras", "make_steps"]
 
 
 class Steps(NamedTuple):
-    """Consecutive steps: the samples that the run has delivered before the first, and the batch size of each.
-
-    Row j of rank r in a step that begins at K is sample K + j·W + r, and the next step begins at K + B·W. So rows of
-    consecutive steps are one progression, whatever their batch sizes: K + i·W + r for i = 0, 1, 2, …
-    """
+    """Batches of one rank that are read by one call."""
 
     start: int
+    """First sample of the run in their steps, over all ranks."""
+    samples: Ints
+    """Samples of the rank, batch after batch."""
     sizes: list[int]
+    """Rows of every batch; the last ones have fewer where no more samples are left."""
+    ends: list[int]
+    """Samples of the run delivered with each, over all ranks."""
+    ranges: list[tuple[int, int]]
+    """Samples of the run that all ranks together take in the step of each."""
 
 
 def make_steps(
-    start: int, stop: int | None, batch_sizes: BatchSizes, world_size: int, together: int, changes: Sequence[int] = ()
+    start: int,
+    stop: int | None,
+    batch_sizes: BatchSizes,
+    rank: int,
+    world_size: int,
+    together: int,
+    changes: Sequence[int] = (),
 ) -> Generator[Steps, None, None]:
-    """The steps from `start` samples on, to `stop` or without end, so many `together`.
+    """The steps from `start` samples on, to `stop` or without end, so many `together`; samples are dealt in turn.
+
+    Row j of rank r in a step that begins at K is sample K + j·W + r, and the next step begins at K + B·W. So rows of
+    consecutive steps are one progression, whatever their batch sizes: K + i·W + r for i = 0, 1, 2, …
 
     The first step comes alone, so that it comes soon. Rows of one reading have one length, which `changes` at some
     samples.
     """
     count = 1
     while stop is None or start < stop:
-        steps = Steps(start, [])
-        end = min((change for change in changes if change > start), default=None)
-        while len(steps.sizes) < count and (stop is None or start < stop) and start != end:
-            size = batch_sizes.at(start)
-            steps.sizes.append(size)
+        first, sizes, ends, ranges = start, list[int](), list[int](), list[tuple[int, int]]()
+        change = min((change for change in changes if change > start), default=None) if changes else None
+        while len(sizes) < count and (stop is None or start < stop) and start != change:
+            size, begun = batch_sizes.at(start), start
             start += size * world_size
-        yield steps
+            end = start if stop is None else min(start, stop)
+            sizes.append(size)
+            ends.append(end)
+            ranges.append((begun, end))
+        samples = rows_of(first, sum(sizes), rank, world_size)
+        yield Steps(first, samples if stop is None else samples[samples < stop], sizes, ends, ranges)
         count = together
+
+
+def deal_steps(
+    rule: StepRule,
+    start: int,
+    stop: int | None,
+    rank: int,
+    world_size: int,
+    together: int,
+    counts: TokenCounts,
+    skip: int = 0,
+) -> Generator[Steps, None, None]:
+    """The same where the samples of a step are dealt by their lengths, without the first `skip` batches.
+
+    Only the last batch of a training step advances the state: the gradients of one that was not finished are lost.
+    """
+    held: list[tuple[tuple[int, int], Ints, int]] = []
+    for step in rule.walk(start, stop, world_size, counts):
+        if held and step.start in counts.changes:
+            yield _join(held)
+            held = []
+        parts = rule.rows_of(step, rank, world_size, counts.tell)
+        for part, samples in enumerate(parts, 1):
+            if step.start == start and part <= skip:
+                continue
+            held.append(((step.start, step.stop), samples, step.stop if part == len(parts) else step.start))
+            if len(held) >= together or step.start == start:
+                yield _join(held)
+                held = []
+    if held:
+        yield _join(held)
+
+
+def _join(batches: list[tuple[tuple[int, int], Ints, int]]) -> Steps:
+    ranges, samples, ends = zip(*batches, strict=True)
+    sizes = [each.size for each in samples]
+    return Steps(ranges[0][0], np.concatenate(samples), sizes, list(ends), list(ranges))
 
 
 def check_changes(start: int, changes: Sequence[int], batch_sizes: BatchSizes, world_size: int) -> None:
@@ -156,18 +212,12 @@ class StepReader:
         plan: Plan,
         eras: Sequence[Era],
         *,
-        rank: int,
-        world_size: int,
-        stop: int | None,
         collate: Callable[[HostBatch], Any] | None,
         block_bytes: int = 0,
     ) -> None:
         """`block_bytes` is that of `announce`."""
         self._plan = plan
         self._eras = eras
-        self._rank = rank
-        self._world_size = world_size
-        self._stop = stop
         self._collate = collate
         self._block_bytes = block_bytes
         self._source_names = tuple(source.name for source in plan.sources)
@@ -183,13 +233,9 @@ class StepReader:
     def announce(self, steps: Steps) -> None:
         """Begin to fetch what steps will read."""
         with contextlib.suppress(Exception):  # an error is raised when the steps have their turn
-            sources, _, indices = self._plan.locate(self._samples_of(steps))
+            sources, _, indices = self._plan.locate(steps.samples)
             era = self._era(steps)
             era.view.announce(self._joined(era, sources, indices), block_bytes=self._block_bytes)
-
-    def _samples_of(self, steps: Steps) -> Ints:
-        samples = rows_of(steps.start, sum(steps.sizes), self._rank, self._world_size)
-        return samples if self._stop is None else samples[samples < self._stop]
 
     def _era(self, steps: Steps) -> Era:
         if len(self._eras) == 1:
@@ -200,20 +246,31 @@ class StepReader:
         """Numbers of samples in the view that joins all sources."""
         return indices + era.first_samples[sources] if self._is_joined else indices
 
+    def count_targets(self, start: int, stop: int) -> int:
+        """How many targets of samples [start, stop) of the run count."""
+        samples = np.arange(start, stop)
+        sources, epochs, indices = self._plan.locate(samples)
+        era = next(era for era in reversed(self._eras) if era.start <= start)
+        rows = era.view.rows(self._joined(era, sources, indices))
+        draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
+        return HostBatch(rows, 0, len(rows), draw=draw).num_targets
+
     def __call__(self, steps: Steps) -> list[HostBatch]:
         """The batches of steps, read by one call."""
         began = time.perf_counter()
-        samples = self._samples_of(steps)
+        samples = steps.samples
         sources, epochs, indices = self._plan.locate(samples)
         era = self._era(steps)
         rows = era.view.load(self._joined(era, sources, indices), self._buffers.take)
-        draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
-        batches, delivered, first = [], steps.start, 0
-        for size in steps.sizes:
-            delivered += size * self._world_size
+        draw = Draw(
+            samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks, self.count_targets
+        )
+        batches, first = [], 0
+        for size, end, taken in zip(steps.sizes, steps.ends, steps.ranges, strict=True):
             last = min(first + size, samples.size)
-            end = delivered if self._stop is None else min(delivered, self._stop)
-            batches.append(HostBatch(rows, first, last, draw=draw, num_delivered=end))
+            batch = HostBatch(rows, first, last, draw, end)
+            batch.step = taken
+            batches.append(batch)
             first = last
         read = time.perf_counter()
         if self._collate is not None:

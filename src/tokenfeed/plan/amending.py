@@ -8,7 +8,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.amendment import Amendment, PlanSource
-from tokenfeed.plan.mixing import Limits, Mixture
+from tokenfeed.plan.mixing import Limits, Mixture, check_named
 from tokenfeed.plan.rounding import some
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Range, Skip, check_skips
@@ -89,6 +89,9 @@ class Drafter:
         useless = [name for name in parts if name not in named and not any(n.startswith(f"{name}/") for n in named)]
         if useless:
             raise ArgumentError(f"the new source {some(useless)} has no weight, and would never be drawn")
+        drawn = set(self._plan.schedule.drawn_from(self._turn)) - self._later().keys()
+        drawn |= {source.name for source in self.amendment.sources}
+        check_named(stages, shares, [name for name, key in self._keys.items() if key in drawn])
         self._set(stages=tuple(replace(stage, weights=self._present(self._spread(stage.weights))) for stage in stages))
 
     def _name_the_only_one(self, names: list[str]) -> None:
@@ -122,10 +125,14 @@ class Drafter:
         self._keys |= {source.name: source.name for source in added}
         self._set(sources=tuple(added))
 
+    def _later(self) -> dict[str, int]:
+        """Sources that come later, and when."""
+        names, arrivals = self._plan.schedule.names, self._plan.arrivals
+        return {key: turn for key, turn in zip(names, arrivals, strict=True) if turn > self._turn}
+
     def _present(self, weights: Mapping[str, float]) -> dict[str, float]:
         """Weights without those of sources that come later; an error where one is drawn before it comes."""
-        names, arrivals = self._plan.schedule.names, self._plan.arrivals
-        later = {key: turn for key, turn in zip(names, arrivals, strict=True) if turn > self._turn}
+        later = self._later()
         for key, turn in later.items():
             if weights.get(key):
                 raise ArgumentError(f"weights name {key!r}, which comes at turn {turn:,}: it cannot be drawn yet")

@@ -1,17 +1,18 @@
 """`tokenfeed.mix`: several views as one, drawn from by weights that may change on the way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.plan.rounding import some
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
-__all__ = ["Ledger", "Mixture", "mix"]
+__all__ = ["Ledger", "Mixture", "check_named", "mix", "weigh"]
 
 Part: TypeAlias = "View | Mixture"
 Limits: TypeAlias = int | Mapping[str, int] | None
@@ -54,39 +55,46 @@ def mix(
 
     Weights are relative. They count samples, or with `by="tokens"` tokens: they are then divided by the mean number of
     tokens in a sample of the source, here and in every later change. Every source is always within one sample of its
-    share. `stages` change the weights on the way (a source that a stage does not name weighs nothing); sources are then
-    views without weights:
+    share. `stages` change the weights on the way, and each names every source; sources are then views without weights:
 
-        mix({"web": web, "code": code}, stages=[Stage({"web": 1}, samples=10**6), Stage({"web": 0.5, "code": 0.5})])
+        mix({"web": web, "code": code}, stages=[Stage({"web": 1, "code": 0}, 10**6), Stage({"web": 1, "code": 1})])
 
     A source may itself be a mixture of constant weights, which it keeps, and its sources are then called `outer/inner`.
     `max_epochs`, for all sources or by name, ends the run where a source would be seen more often; `Mixture.budget`
     tells beforehand. Sources must have been made with one tokenizer, unless `allow_different_tokenizers` is set.
     """
-    if not isinstance(sources, Mapping):
-        raise ArgumentError(
-            f"sources is a {type(sources).__name__}; a mixture needs a name and a weight for each source: "
-            'mix({"web": (view, 0.7), "code": (other, 0.3)})'
-        )
-    if not sources:
-        raise ArgumentError("a mixture needs at least one source: mix({name: (view, weight), …})")
     if by not in ("samples", "tokens"):
         raise ArgumentError(f"by is {by!r}; it must be 'samples' or 'tokens'")
-    parts: dict[str, Any] = {}
-    weights: dict[str, float] = {}
-    for name, entry in sources.items():
-        parts[name], weight = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, None)
-        if (weight is None) == (stages is None):
-            told = "stages say the weights" if stages is not None else "a weight is needed: (view, weight)"
-            raise ArgumentError(f"source {name!r}: {told}")
-        weights |= {} if weight is None else {name: weight}
+    parts, asked = weigh(sources, stages, "view")
     flat = Sources({}, {}, {}, by, max_epochs, allow_different_tokenizers).add(parts)
     unknown = sorted(set(max_epochs if isinstance(max_epochs, Mapping) else ()) - set(flat.views))
     if unknown:
         raise ArgumentError(f"max_epochs names {', '.join(unknown)}; the sources are {', '.join(flat.views)}")
-    asked = [Stage(weights)] if stages is None else stages
     spread = [Stage(flat.spread(stage.weights), samples=stage.samples, ramp=stage.ramp) for stage in asked]
+    check_named(asked, flat.shares, flat.views)
     return Mixture(Schedule(spread, list(flat.views)), flat, shares=spread[0].weights if stages is None else None)
+
+
+def weigh(sources: Any, stages: Sequence[Stage] | None, what: str) -> tuple[dict[str, Any], Sequence[Stage]]:
+    """What each source of a mixture is, and the stages of weights; `what` is what a source is called in messages."""
+    if not isinstance(sources, Mapping):
+        raise ArgumentError(
+            f"sources is a {type(sources).__name__}; a mixture needs a name and a weight for each source: "
+            f'mix({{"web": ({what}, 0.7), "code": (other, 0.3)}})'
+        )
+    if not sources:
+        raise ArgumentError(f"a mixture needs at least one source: {{name: ({what}, weight), …}}")
+    parts: dict[str, Any] = {}
+    weights: dict[str, float] = {}
+    for name, entry in sources.items():
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"the sources of a mixture need names; one is called {name!r}")
+        parts[name], weight = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, None)
+        if (weight is None) == (stages is None):
+            told = "stages say the weights" if stages is not None else f"a weight is needed: ({what}, weight)"
+            raise ArgumentError(f"source {name!r}: {told}")
+        weights |= {} if weight is None else {name: weight}
+    return parts, [Stage(weights)] if stages is None else stages
 
 
 @dataclass(frozen=True)
@@ -157,6 +165,26 @@ class Sources:
             for each, part in parts.items():
                 weights[each] += float(Fraction(float(weight)) * Fraction(part) / length)
         return weights
+
+
+def check_named(stages: Sequence[Stage], shares: Mapping[str, Mapping[str, float]], needed: Iterable[str]) -> None:
+    """Refuse weights that leave out a source that is drawn: whether it should stop must be said.
+
+    `shares` are those of `Sources`: naming a nested mixture names all views in it.
+    """
+    for stage in stages:
+        named = {view for name in stage.weights for view in (name, *shares.get(name, ()))}
+        missing = [name for name in needed if name not in named]
+        whole = [name for name, parts in shares.items() if missing and set(parts) <= set(missing)]
+        inner = {view for name in whole for view in shares[name]}
+        missing = [*whole, *(name for name in missing if name not in inner)]
+        if missing:
+            told = ", ".join(f"{name!r}: {weight:g}" for name, weight in stage.weights.items())
+            added = ", ".join(f"{name!r}: 0" for name in missing)
+            raise ArgumentError(
+                f"the weights {{{told}}} do not name {some(missing)}: name every source that is drawn, with 0 for one "
+                f"that stops: {{{told}, {added}}}"
+            )
 
 
 def _explain(*tokenizers: str | None) -> str:

@@ -63,10 +63,10 @@ class Plan(RunOrder):
     ) -> "Plan":
         """The same run up to sample `at`, and from there on what is given; the rest goes on as it was.
 
-        `weights`, by source, count as those of the mixture do, and sources that they do not name weigh nothing; or a
-        list of `Stage`. `sources` adds views, or mixtures, which need weights; where the run began with one view, that
-        view takes the name that `weights` give it. `grown` is the view of a store that has more samples now, or the
-        store (by source, in a mixture): what is left of the epoch and the added samples come in a new random order,
+        `weights`, by source, count as those of the mixture do; every source that is drawn is named, with 0 if it stops;
+        or a list of `Stage`. `sources` adds views, or mixtures, which need weights; where the run began with one view,
+        that view takes the name that `weights` give it. `grown` is the view of a store that has more samples now, or
+        the store (by source, in a mixture): what is left of the epoch and the added samples come in a new random order,
         nothing is lost or repeated, and the next epoch is over everything. `skip` leaves out samples or documents.
         `length` is that of windows from there on: it divides their group. `max_epochs` limits how often sources are
         seen; {name: None} lifts a limit.

@@ -337,6 +337,12 @@ class Schedule:
         segment = self._segments[self._before(num_samples)]
         return _pad(segment.count(num_samples) + segment.owed(num_samples) / ONE, len(self.names))
 
+    def drawn_from(self, sample: int) -> list[str]:
+        """Names of the sources that are drawn just before a sample, or later."""
+        first = max(bisect_left(self._starts, sample) - 1, 0)
+        rates = np.stack([_pad(each.rates, len(self.names)) for each in self._segments[first:]])
+        return [self.names[i] for i in np.flatnonzero(rates.any(axis=0)).tolist()]
+
     @property
     def rounding(self) -> float:
         """The largest difference between a normalised weight and the share that its source is drawn with."""

@@ -25,14 +25,16 @@ class BatchSizes:
     >>> BatchSizes({0: 16, 1_000_000: 32})
     """
 
-    def __init__(self, sizes: int | Mapping[int, int]) -> None:
+    def __init__(self, sizes: int | Mapping[int, int], *, name: str = "batch_size") -> None:
+        """`name` is that of the option that they were given by: `tokens` are counted in the same way."""
+        self._name = name
         stages = dict(sizes) if isinstance(sizes, Mapping) else {0: sizes}
         numbers = (*stages, *stages.values())
         whole = all(isinstance(each, int | np.integer) and not isinstance(each, bool) for each in numbers)
         if not whole or min(stages, default=1) != 0 or min(stages.values()) < 1:
             raise ArgumentError(
-                f"batch_size is {sizes!r}; it must be a whole number of at least 1, or a ramp {{0: 16, 10**6: 32}}, "
-                "which begins at 0"
+                f"{name} is {sizes!r}; it must be a whole number of at least 1, or a ramp {{0: 16, 10**6: 32}}, which "
+                "begins at 0"
             )
         self._stages = sorted((int(start), int(size)) for start, size in stages.items())
 
@@ -83,12 +85,15 @@ class BatchSizes:
         """The batch sizes with which so many ranks have as many rows together as so many had before."""
         if any(size * before % after for _, size in self._stages):
             wide = next(size * before for _, size in self._stages if size * before % after)
-            raise ArgumentError(f"{wide} rows of all ranks cannot be divided among {after}; give batch_size=")
-        return BatchSizes({start: size * before // after for start, size in self._stages})
+            what = "rows" if self._name == "batch_size" else self._name
+            raise ArgumentError(f"{wide} {what} of all ranks cannot be divided among {after}; give {self._name}=")
+        return BatchSizes({start: size * before // after for start, size in self._stages}, name=self._name)
 
     def times(self, count: int) -> "BatchSizes":
         """The rows of so many batches together."""
-        return self if count == 1 else BatchSizes({start: size * count for start, size in self._stages})
+        return (
+            self if count == 1 else BatchSizes({start: size * count for start, size in self._stages}, name=self._name)
+        )
 
     def to_json(self) -> list[list[int]]:
         return [list(stage) for stage in self._stages]

@@ -1,7 +1,7 @@
 """Where two runs part, and why, from their run files alone."""
 
 import json
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,8 +11,7 @@ import numpy as np
 from tokenfeed.errors import StateError
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.rounding import some
-from tokenfeed.plan.steps import Stretch
-from tokenfeed.runs.file import Leg
+from tokenfeed.runs.legs import Leg
 from tokenfeed.runs.run import Run
 from tokenfeed.types import Ints
 
@@ -20,6 +19,7 @@ __all__ = ["Comparison", "Difference", "compare"]
 
 _FOREVER = 1 << 60  # samples: no run gets there
 _PLANNED = " Neither run is known to have got there: this is planned."
+_STEPS_LOOKED_AT = 1 << 10  # steps compared one by one, where budgets of tokens differ
 _LOOKED_AT = 1 << 20  # samples compared one by one, where plans are written differently and may still be the same
 
 
@@ -85,21 +85,34 @@ class Comparison:
 
 
 class _Progress(NamedTuple):
-    """How far a run is at some step: it begins after `samples` samples, and has `width` rows in all."""
+    """How far a run is at some step: it begins after `samples` samples."""
 
     leg: Leg
+    step: int
     samples: int
-    batch_size: int
 
     @property
-    def width(self) -> int:
-        return self.batch_size * self.leg.start.world_size
+    def pace(self) -> Any:
+        """What decides how many samples each step takes: rows of all ranks, or their budget of tokens."""
+        start = self.leg.start
+        if not start.rule.by_tokens:
+            return start.rule.rows.at(self.samples) * start.world_size
+        return [(since, size * start.world_size) for since, size in start.rule.rows.stages.items()]
 
     @property
     def left(self) -> int:
         """Number of samples until the run ends."""
         stop = self.leg.start.stop
         return _FOREVER if stop is None else max(0, stop - self.samples)
+
+    def count(self, stop_step: int | None) -> int:
+        """Number of samples in the steps up to that one."""
+        return self.left if stop_step is None else min(self.left, _begin(self.leg, stop_step) - self.samples)
+
+    def step_of(self, offset: int) -> int:
+        """The step that delivers a sample that comes after these."""
+        by_tokens = self.leg.start.rule.by_tokens
+        return self.leg.step_of(self.samples + offset) if by_tokens else self.step + offset // int(self.pace)
 
 
 def compare(first: Run, second: Run) -> Comparison:
@@ -111,15 +124,13 @@ def compare(first: Run, second: Run) -> Comparison:
     division: dict[str, Any] = {}
     notes: list[str] = []
     for step, stop_step, ones, others in _walk(first, second):
-        same_width = ones.width == others.width
-        steps = 1 if not same_width else _FOREVER if stop_step is None else stop_step - step
-        counts = [min(each.left, steps * each.width) for each in (ones, others)]
+        counts = [each.count(stop_step if ones.pace == others.pace else step + 1) for each in (ones, others)]
         offset = _first_difference(ones, others, min(counts), notes)
         ends = offset is None and counts[0] != counts[1]  # one of them has no more
         if ends:
             offset = min(counts)
-        differing_step = None if offset is None else step + offset // ones.width if same_width else step
-        divided = ones.leg.start.world_size != others.leg.start.world_size and min(counts) > 0
+        differing_step = None if offset is None else _step_of(ones, others, offset, ends)
+        divided = any(True for _ in _division(ones, others)) and min(counts) > 0
         if divided and not division and differing_step != step:
             division = {"division_step": step, "division": tuple(_layout(ones, others))}
             division["division_planned"] = _are_planned(ones, others, (ones.samples, others.samples))
@@ -145,16 +156,35 @@ def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Progress,
     for run in (first, second):
         if not run.legs:
             raise StateError(f"{run.path} has no start: nothing was run, and nothing can be compared")
-    parts = [[(leg, part) for leg in run.legs for part in leg.stretches] for run in (first, second)]
-    steps = sorted({0, *(part.step for each in parts for _, part in each)})
-    for step, stop_step in zip(steps, [*steps[1:], None], strict=True):
-        yield step, stop_step, _progress(parts[0], step), _progress(parts[1], step)
+    legs = [run.legs[0] for run in (first, second)]
+    begin = max([0, *(leg.first_step for leg in legs if leg.start.rule.by_tokens)])
+    steps = {part.step for run in (first, second) for leg in run.legs for part in leg.stretches}
+    ordered = sorted({begin, *(step for step in steps if step > begin)})
+    for step, stop_step in zip(ordered, [*ordered[1:], None], strict=True):
+        ones, others = _progress(first, step), _progress(second, step)
+        yield step, stop_step, ones, others
+        if ones.pace != others.pace and (ones.leg.start.rule.by_tokens or others.leg.start.rule.by_tokens):
+            # Steps of two paces may be equal by chance, where tokens are counted.
+            for each in range(step + 1, step + _STEPS_LOOKED_AT if stop_step is None else stop_step):
+                yield each, each + 1, _progress(first, each), _progress(second, each)
 
 
-def _progress(parts: list[tuple[Leg, Stretch]], step: int) -> _Progress:
-    leg, part = parts[max(0, bisect_right(parts, step, key=lambda each: each[1].step) - 1)]
-    wide = part.batch_size * leg.start.world_size
-    return _Progress(leg, part.samples + (step - part.step) * wide, part.batch_size)
+def _progress(run: Run, step: int) -> _Progress:
+    leg = run.leg_of(max(step, run.legs[0].first_step))
+    return _Progress(leg, step, _begin(leg, step))
+
+
+def _begin(leg: Leg, step: int) -> int:
+    """Samples before a step. One before the run file begins has as many rows as the first that it tells of."""
+    missing = max(0, leg.first_step - step)
+    return leg.begin(step + missing) - (missing and missing * leg.stretches[0].batch_size * leg.start.world_size)
+
+
+def _step_of(ones: _Progress, others: _Progress, offset: int, ends: bool) -> int:
+    """The step of the first sample that differs, or that only one of them has."""
+    if ones.pace != others.pace:
+        return ones.step
+    return (others if ends and ones.left <= offset else ones).step_of(offset)
 
 
 def _first_difference(ones: _Progress, others: _Progress, count: int, notes: list[str]) -> int | None:
@@ -214,18 +244,32 @@ def _reasons(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> It
             yield Difference(name, *(_tell(plan, name, end) for plan, end in zip(plans, ends, strict=True)))
     if ones.left != others.left and samples[0] - ones.samples >= min(ones.left, others.left):
         yield Difference("end", ones.leg.start.stop, others.leg.start.stop)
-    if (ones.samples, ones.width) != (others.samples, others.width):
+    if (ones.samples, ones.pace) != (others.samples, others.pace):
         yield from _layout(ones, others)
 
 
 def _layout(ones: _Progress, others: _Progress) -> Iterator[Difference]:
-    for name, first, second in (
-        ("first sample", ones.samples, others.samples),
-        ("world size", ones.leg.start.world_size, others.leg.start.world_size),
-        ("batch size", ones.batch_size, others.batch_size),
+    if ones.samples != others.samples:
+        yield Difference("first sample", ones.samples, others.samples)
+    yield from _division(ones, others)
+
+
+def _division(ones: _Progress, others: _Progress) -> Iterator[Difference]:
+    """What decides which rank takes which sample."""
+    for name, first, second in zip(
+        ("world size", "tokens", "batch size", "micro-batches", "balance"),
+        _parts_of(ones),
+        _parts_of(others),
+        strict=True,
     ):
         if first != second:
             yield Difference(name, first, second)
+
+
+def _parts_of(each: _Progress) -> tuple[Any, ...]:
+    rule, size = each.leg.start.rule, each.leg.start.rule.rows.at(each.samples)
+    sizes = (size, None) if rule.by_tokens else (None, size)
+    return each.leg.start.world_size, *sizes, rule.parts, None if rule.cost is None else rule.cost.to_json()
 
 
 def _amended(plan: Plan, other: Plan, num_delivered: int) -> list[str]:

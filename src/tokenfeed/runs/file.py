@@ -5,13 +5,15 @@ One JSON object a line. The first line holds the plan and where its data lies:
     {"kind": "run", "version": 2, "plan": {…}, "stores": {"": ["/data/store"]}}
 
 At every start, resume or return to an earlier checkpoint, and whenever the run is amended or resized, a line follows
-with the training step, the samples delivered before it, the world size, the batch sizes, how many batches are a step,
-and the time. A line `{"amend": [{"at": K, …}], "stores": {…}}` comes before it where the plan was amended, and the
-first line again where it is another plan. The last start that begins at or before step N tells what step N delivers: an
-amendment changes nothing that was delivered before it. A line `{"reached": K}` tells that K samples were delivered:
-what comes later is planned. It is written at every `state_dict()`, when the loader is closed or collected, at the end
-of the process, and while the run goes on: every second at first, and after 100 seconds whenever the run is 1% older. So
-a run of four months has about 1,200 such lines, and a crash leaves at most 1% of its time unknown.
+with the training step, the samples delivered before it, the world size, the batch sizes (or token budgets, and how
+ranks were balanced), how many batches are a step, and the time. A line `{"amend": [{"at": K, …}], "stores": {…}}` comes
+before it where the plan was amended, and the first line again where it is another plan. The last start that begins at
+or before step N tells what step N delivers: an amendment changes nothing that was delivered before it. A line
+`{"reached": K}` tells that K samples were delivered: what comes later is planned. It is written at every
+`state_dict()`, when the loader is closed or collected, at the end of the process, and while the run goes on: every
+second at first, and after 100 seconds whenever the run is 1% older. So a run of four months has about 1,200 such lines,
+and a crash leaves at most 1% of its time unknown. Under a token budget such a line has the next step, too: where a step
+begins is found by walking from the nearest line on, over lengths alone.
 
 The file of a stream begins with `{"kind": "stream", …}`, and tells where it was started, on how many ranks, and over
 what. Which documents a step delivered does not follow from it: that would take reading the text up to there.
@@ -20,23 +22,21 @@ what. Which documents a step delivered does not follow from it: that would take 
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError, TokenfeedError
+from tokenfeed.plan.dealing import Step, StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.state import VERSION, check_kind
-from tokenfeed.plan.steps import BatchSizes, Stretch
 from tokenfeed.storage.local import read_bytes, reading, writing
-from tokenfeed.types import Bools, Ints
 
-__all__ = ["Leg", "Paths", "RunFile", "Start", "StepRow", "find_legs", "find_step", "read_starts"]
+__all__ = ["Paths", "RunFile", "Start", "StreamStart", "Trail", "find_step", "read_starts"]
 
 Paths = Mapping[str, Sequence[str]]
 """Where the data of each source lay when the run began; the source of a run over one view has an empty name."""
@@ -45,6 +45,7 @@ _SHORTEST_PAUSE = 1.0  # seconds between two notes of a young run
 _GROWTH = 0.01  # of its age, between two notes of an older one
 _MOST_ROWS = 1 << 22
 """Limit on the rows of all ranks in one step; a run file that says more is damaged."""
+_MOST_TOKENS = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -54,19 +55,14 @@ class StreamStart:
     step: int
     samples: int
     world_size: int
-    batch_sizes: BatchSizes
+    rule: StepRule
     stop: int | None
     """Number of samples at which a finite loader ends."""
     time: float
     reached: int
     """Number of samples known to be delivered before the next start."""
-    accumulate: int = 1
-    """Number of batches that are one training step."""
-
-    @property
-    def rows(self) -> BatchSizes:
-        """Rows per rank and training step."""
-        return self.batch_sizes.times(self.accumulate)
+    marks: list[tuple[int, int]]
+    """(step, samples before it) of steps under a token budget, in order; the first is that of the start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +86,7 @@ class RunFile:
         self._process: int | None = None
         self._size = 0
         """Bytes of the file after our last line."""
-        self._delivered = self._reached = 0
+        self._delivered = self._reached = self._step = 0
         self._began = self._due = 0.0
         self._starts: list[StreamStart] = []
         """Starts that the file tells of."""
@@ -104,12 +100,11 @@ class RunFile:
         what: Mapping[str, Any],
         num_delivered: int,
         world_size: int,
-        batch_sizes: BatchSizes,
+        rule: StepRule,
         *,
         stop: int | None = None,
         plan: Plan | None = None,
         step: int | None = None,
-        accumulate: int = 1,
     ) -> None:
         """Note that a run goes on from here. `what` tells what it is over, beside a `plan`, which a stream has not.
 
@@ -122,11 +117,10 @@ class RunFile:
             self._starts = [start for start, _ in lines]
             self._header, self._plan = lines[-1][1] if lines else None, None
         start = {
-            "step": find_step(self._starts, num_delivered) if step is None else step,
+            "step": find_step(self._starts, num_delivered, plan) if step is None else step,
             "samples": num_delivered,
             "world_size": world_size,
-            "batch_sizes": batch_sizes.to_json(),
-            **({} if accumulate == 1 else {"accumulate": accumulate}),
+            **rule.to_json(),
             "stop": stop,
             "time": round(time.time(), 3),
         }
@@ -135,6 +129,7 @@ class RunFile:
         self._plan = plan
         self._process = os.getpid()
         self._delivered = self._reached = num_delivered
+        self._step = self._starts[-1].step
         self._began = time.monotonic()
         self._due = self._began + _SHORTEST_PAUSE
 
@@ -158,6 +153,7 @@ class RunFile:
 
     def deliver(self, num_delivered: int) -> None:
         """So many samples were delivered: a look at the clock, and a note of 40 µs where one is due."""
+        self._step += num_delivered > self._delivered  # a step under a token budget has at least one sample
         self._delivered = num_delivered
         now = time.monotonic()
         if now >= self._due:
@@ -168,9 +164,13 @@ class RunFile:
     def note(self) -> None:
         """Note how many samples were delivered, unless it is known."""
         if self._delivered > self._reached and self._process == os.getpid() and self._is_last():
-            self._append([{"reached": self._delivered}])
+            start, told = self._starts[-1], {"reached": self._delivered}
+            if start.rule.by_tokens:
+                told["step"] = self._step
+                start.marks.append((self._step, self._delivered))
+            self._append([told])
             self._reached = self._delivered
-            self._starts[-1] = replace(self._starts[-1], reached=self._reached)
+            self._starts[-1] = replace(start, reached=self._reached)
 
     def _is_last(self) -> bool:
         """Whether nobody else has written to the file, or removed it."""
@@ -227,6 +227,8 @@ def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamSta
                 raise StateError("the file does not begin with a plan; it is no run file")
             elif "reached" in fields:
                 start, held = starts[-1]
+                if start.rule.by_tokens:
+                    start.marks.append(_next_mark(fields, start.marks[-1]))
                 starts[-1] = replace(start, reached=max(start.reached, _count(fields, "reached"))), held
             else:
                 starts.append((_read_start(fields), header))
@@ -270,15 +272,22 @@ def _check_stores(stores: Any) -> None:
 
 
 def _read_start(fields: Mapping[str, Any]) -> StreamStart:
-    sizes = BatchSizes.from_json(fields["batch_sizes"])
+    rule = StepRule.from_json(fields)
     step, samples = _count(fields, "step"), _count(fields, "samples")
     world_size = _count(fields, "world_size", least=1)
     stop = None if fields["stop"] is None else _count(fields, "stop")
-    accumulate = _count({"accumulate": 1, **fields}, "accumulate", least=1)
-    if sizes.largest * world_size * accumulate > _MOST_ROWS:
-        told = f"{sizes.largest * world_size * accumulate:,} rows in a step"
-        raise StateError(f"{told}; at most {_MOST_ROWS:,} are expected")
-    return StreamStart(step, samples, world_size, sizes, stop, float(fields["time"]), samples, accumulate)
+    rows, most = rule.rows.largest * world_size, _MOST_TOKENS if rule.by_tokens else _MOST_ROWS
+    if rows > most:
+        what = "tokens" if rule.by_tokens else "rows"
+        raise StateError(f"{rows:,} {what} in a step; at most {most:,} are expected")
+    return StreamStart(step, samples, world_size, rule, stop, float(fields["time"]), samples, [(step, samples)])
+
+
+def _next_mark(fields: Mapping[str, Any], last: tuple[int, int]) -> tuple[int, int]:
+    step, samples = _count(fields, "step"), _count(fields, "reached")
+    if not 0 <= step - last[0] <= samples - last[1]:
+        raise StateError(f"step {step:,} after {samples:,} samples cannot follow step {last[0]:,} after {last[1]:,}")
+    return step, samples
 
 
 def _count(fields: Mapping[str, Any], name: str, *, least: int = 0) -> int:
@@ -289,72 +298,47 @@ def _count(fields: Mapping[str, Any], name: str, *, least: int = 0) -> int:
     return value
 
 
-class StepRow(NamedTuple):
-    """The row that delivers a sample."""
+class Trail:
+    """Where the steps of a start begin, under a token budget: found from the nearest mark, and remembered."""
 
-    step: int
-    rank: int
-    row: int
-    """Row in the batch of that rank."""
+    def __init__(self, start: StreamStart, counts: TokenCounts) -> None:
+        self._marks = start.marks
+        self._walk_from = partial(start.rule.walk, stop=start.stop, world_size=start.world_size, counts=counts)
+        self._walks: dict[int, tuple[list[int], Iterator[Step]]] = {}
 
+    def begin(self, step: int) -> int:
+        """Samples delivered before a step; after the last step, all."""
+        first, _ = mark = self._marks[bisect_right(self._marks, step, key=lambda each: each[0]) - 1]
+        known = self._extend(mark, lambda known: len(known) > step - first)
+        return known[min(step - first, len(known) - 1)]
 
-class Leg:
-    """Steps [first_step, stop_step) of a run, as they were finally run: by one start that no later one overrides."""
+    def find(self, sample: int) -> tuple[int, int]:
+        """The step that delivers a sample, and the samples before it."""
+        first, _ = mark = self._marks[bisect_right(self._marks, sample, key=lambda each: each[1]) - 1]
+        known = self._extend(mark, lambda known: known[-1] > sample)
+        place = bisect_right(known, sample) - 1
+        return first + place, known[place]
 
-    def __init__(self, start: Start, stop_step: int | None) -> None:
-        self.start = start
-        self.first_step = start.step
-        self.stop_step = stop_step
-        """None for the last leg."""
-
-    @cached_property
-    def stop(self) -> int | None:
-        """Number of samples delivered when it ends; None without end."""
-        if self.stop_step is None:
-            return self.start.stop
-        start = self.start
-        end = start.rows.after(start.samples, self.stop_step - start.step, start.world_size)
-        return end if start.stop is None else min(end, start.stop)
-
-    @property
-    def reached(self) -> int:
-        """Number of samples known to be delivered; those of the last leg that come later are planned."""
-        return self.start.reached if self.stop_step is None or self.stop is None else self.stop
-
-    @cached_property
-    def stretches(self) -> list[Stretch]:
-        """Its parts of equal batch size. O(stages of the batch size)."""
-        found = self.start.rows.stretches(self.start.samples, self.start.world_size)
-        found = [each._replace(step=self.first_step + each.step) for each in found]
-        return [each for each in found if self.stop_step is None or each.step < self.stop_step]
-
-    def holds(self, samples: Ints) -> Bools:
-        """Which samples of the run it delivers."""
-        inside = samples >= self.start.samples
-        return inside if self.stop is None else inside & (samples < self.stop)
-
-    def place(self, samples: Ints) -> tuple[Ints, Ints, Ints]:
-        """(steps, ranks, rows) of samples that it delivers."""
-        first_steps, begins, sizes = np.array(self.stretches, np.int64).T
-        which = np.searchsorted(begins, samples, side="right") - 1
-        steps, within = np.divmod(samples - begins[which], sizes[which] * self.start.world_size)
-        rows, ranks = np.divmod(within, self.start.world_size)
-        return first_steps[which] + steps, ranks, rows
+    def _extend(self, mark: tuple[int, int], is_enough: Callable[[list[int]], bool]) -> list[int]:
+        """Samples before the steps from a mark on: walk until that is enough, or the run ends. 3 µs for a step, and 0.1
+        for a sample.
+        """
+        known, steps = self._walks.setdefault(mark[0], ([mark[1]], self._walk_from(mark[1])))
+        while not is_enough(known) and (step := next(steps, None)) is not None:
+            known.append(step.stop)
+        return known
 
 
-def find_legs(starts: Sequence[Start]) -> list[Leg]:
-    """The starts that no later one overrides at once, each with the steps that it has in the end."""
-    legs: list[Leg] = []
-    for start in reversed(starts):
-        stop_step = legs[-1].first_step if legs else None
-        if stop_step is None or start.step < stop_step:
-            legs.append(Leg(start, stop_step))
-    return legs[::-1]
+def find_step(starts: Sequence[StreamStart], num_delivered: int, plan: Plan | None = None) -> int:
+    """The training step that comes after so many samples; 0 where no start lies before.
 
-
-def find_step(starts: Sequence[StreamStart], num_delivered: int) -> int:
-    """The training step that comes after so many samples; 0 where no start lies before."""
+    `plan` is over views whose lengths tell, under a token budget.
+    """
     for start in reversed(starts):
         if start.samples <= num_delivered:
-            return start.step + start.rows.steps_between(start.samples, num_delivered, start.world_size)
+            if start.rule.by_tokens:
+                assert plan is not None
+                step, begin = Trail(start, TokenCounts(plan)).find(num_delivered)
+                return step + (begin < num_delivered)
+            return start.step + start.rule.rows.steps_between(start.samples, num_delivered, start.world_size)
     return 0

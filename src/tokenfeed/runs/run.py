@@ -1,6 +1,7 @@
 """`Run`: what a run delivered, from its run file alone; the stores are needed only for the content of rows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, StateError, quantity
+from tokenfeed.plan.dealing import Balance, TokenCounts
 from tokenfeed.plan.mixing import Sources
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import check_epochs
 from tokenfeed.plan.skips import Where, check_where
-from tokenfeed.plan.steps import rows_of
-from tokenfeed.runs.file import Leg, Start, StepRow, find_legs, read_starts
+from tokenfeed.runs.file import Start, read_starts
+from tokenfeed.runs.legs import Leg, StepRow, find_legs
 from tokenfeed.runs.origins import Origins, Stores
 from tokenfeed.runs.sets import select
 from tokenfeed.runs.tracing import RowTrace, Sightings, find_rows, trace_rows
@@ -28,20 +30,28 @@ class Run(Delivered):
     `view.unseen(run)` and `view.seen(run)` are views of the samples that it has never, or ever, delivered.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, balance: Balance = None) -> None:
+        """`balance` is the function that the run was balanced by, where that was one of the user's: a run file cannot
+        hold it, and only it tells which rank took which sample of a step.
+        """
         self.path = Path(path)
-        self.starts = read_starts(self.path)
+        self._balance = balance
         self._opened: dict[Any, Any] = {}
+        self.refresh()
 
     def refresh(self) -> None:
         """Read the file again, which may have grown; what was opened stays open."""
-        self.starts = read_starts(self.path)
+        starts, cost = read_starts(self.path), self._balance
+        self.starts = [replace(start, rule=start.rule.with_cost(cost)) for start in starts] if cost else starts
         self.__dict__.pop("legs", None)
 
     @cached_property
     def legs(self) -> list[Leg]:
         """The starts that no later one overrides at once, each with the steps that it has in the end."""
-        return find_legs(self.starts)
+        return self._legs(None)
+
+    def _legs(self, stores: Stores | None) -> list[Leg]:
+        return find_legs(self.starts, lambda start: TokenCounts(self._open(start, stores)))
 
     def plan(self, *, stores: Stores | None = None) -> Plan:
         """The plan of the run with all its amendments, over its data: `Loader(run.plan(), 32)` delivers it again, on
@@ -49,7 +59,10 @@ class Run(Delivered):
         """
         if not self.starts:
             raise ArgumentError(f"{self.path}: nothing was started")
-        start = self.starts[-1]
+        return self._open(self.starts[-1], stores)
+
+    def _open(self, start: Start, stores: Stores | None) -> Plan:
+        """The plan of a start, over its data."""
         origins = self._origins(start, stores)
         views = {key: origins.view(each.name) for each, key in start.plan.keyed_sources}
         limits = {key: each.max_epochs for each, key in start.plan.keyed_sources}
@@ -63,25 +76,26 @@ class Run(Delivered):
         """Number of samples that the run is known to have delivered; what comes later is planned."""
         return self.legs[-1].reached if self.legs else 0
 
-    def leg_of(self, step: int) -> Leg:
+    def leg_of(self, step: int, *, stores: Stores | None = None) -> Leg:
         """The leg that a step belongs to."""
-        for leg in reversed(self.legs):
+        for leg in reversed(self.legs if stores is None else self._legs(stores)):
             if leg.first_step <= step:
                 return leg
         raise ArgumentError(f"{self.path} has no step {step}")
 
-    def samples(self, step: int, *, rank: int | None = None) -> list[int]:
-        """The samples of the run that a step delivers: of one rank row by row, or of all ranks in order."""
-        start = self.leg_of(step).start
-        begin = start.rows.after(start.samples, step - start.step, start.world_size)
-        size = start.rows.at(begin)
-        if rank is not None and not 0 <= rank < start.world_size:
-            raise ArgumentError(f"step {step} ran on {quantity(start.world_size, 'rank')}; there was no rank {rank}")
-        if start.stop is not None and begin >= start.stop:
-            raise ArgumentError(f"{self.path} has no step {step}: the run ended after {quantity(start.stop, 'sample')}")
-        everything = rows_of(begin, size * start.world_size, 0, 1)
-        samples: list[int] = (everything if rank is None else everything[rank :: start.world_size]).tolist()
-        return [sample for sample in samples if start.stop is None or sample < start.stop]
+    def samples(self, step: int, *, rank: int | None = None, stores: Stores | None = None) -> list[int]:
+        """The samples of the run that a step delivers: of one rank row by row, or of all ranks in order.
+
+        `stores` as for `trace`: under a token budget, or balanced, they follow from lengths.
+        """
+        return self._samples(self.leg_of(step, stores=stores), step, rank)
+
+    def _samples(self, leg: Leg, step: int, rank: int | None) -> list[int]:
+        samples, stop = leg.samples(step, rank), leg.start.stop
+        if not samples.size and stop is not None and leg.begin(step) >= stop:
+            raise ArgumentError(f"{self.path} has no step {step}: the run ended after {quantity(stop, 'sample')}")
+        found: list[int] = samples.tolist()
+        return found
 
     def select(self, view: View, *, step: int | None, source: str | None, seen: bool) -> View:
         """What `view.seen` and `view.unseen` give. Steps that were run several times count as they were run last."""
@@ -90,9 +104,8 @@ class Run(Delivered):
         leg, reached = self.legs[-1], self.reached
         if step is not None:
             leg = self.leg_of(step)
-            start = leg.start
-            end = start.rows.after(start.samples, step - start.step, start.world_size)
-            end = end if start.stop is None else min(end, start.stop)
+            end, stop = leg.begin(step), leg.start.stop
+            end = end if stop is None else min(end, stop)
             if end > leg.reached:
                 raise ArgumentError(
                     f"step {step} begins after {quantity(end, 'sample')}, and the run is known to have delivered "
@@ -108,15 +121,18 @@ class Run(Delivered):
 
         `part` is which of these rows. Rows that the run is not known to have delivered have `planned` set.
 
-        Samples, epochs and indices follow from the run file. Shards, documents and payloads are looked up in the stores
-        when they are asked for: where they were when the run began, or where `stores` says, by the name of the source,
-        or without a name for a run over one view. A store that is not what the run was over is an error.
+        Samples, epochs and indices follow from the run file; under a token budget, and where ranks were balanced, from
+        the lengths in the stores too, of the samples since the last note before the step. Shards, documents and
+        payloads are looked up in the stores when they are asked for: where they were when the run began, or where
+        `stores` says, by the name of the source, or without a name for a run over one view. A store that is not what
+        the run was over is an error.
         """
-        leg = self.leg_of(step)
-        return trace_rows(self._origins(leg.start, stores), leg, self.samples(step, rank=rank)[part])
+        leg = self.leg_of(step, stores=stores)
+        return trace_rows(self._origins(leg.start, stores), leg, self._samples(leg, step, rank)[part])
 
     def place(self, sample: int) -> StepRow:
-        """The step, rank and row of sample k, the inverse of `samples`. O(starts + stages of the batch size).
+        """The step, rank and row of sample k, the inverse of `samples`. O(starts + stages of the batch size); under a
+        token budget, a walk from the last note before it.
 
         A sample that was delivered again, after a return to an earlier checkpoint, is where it came last.
         """
@@ -163,7 +179,7 @@ class Run(Delivered):
             check_where(where)
         check_epochs(epochs)
         by_plan: dict[int, list[Leg]] = {}
-        for leg in self.legs:
+        for leg in self.legs if stores is None else self._legs(stores):
             by_plan.setdefault(id(leg.start.plan), []).append(leg)
         parts = [(self._origins(legs[0].start, stores), legs) for legs in by_plan.values()]
         return find_rows(parts, document, where, source, tuple(epochs))

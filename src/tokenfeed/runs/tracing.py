@@ -10,7 +10,7 @@ import numpy as np
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import Trace
 from tokenfeed.plan.skips import Where, explain_missing, find_documents
-from tokenfeed.runs.file import Leg
+from tokenfeed.runs.legs import Leg
 from tokenfeed.runs.origins import Origins
 from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.reader import Location
@@ -27,7 +27,7 @@ class _Row(Trace):
     step: int
     rank: int
     row: int
-    """Row in the batch of that rank."""
+    """Row in the batch of that rank; where a step has several batches, counted through all of them."""
     planned: bool
     """Whether the run is not known to have got there: it would deliver the row if it goes on."""
 

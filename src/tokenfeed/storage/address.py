@@ -14,7 +14,7 @@ __all__ = [
     *("parse", "refer", "remember", "resolve", "secret_of"),
 ]
 
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "memory")
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https", "hf", "memory")
 _HTTP = ("http", "https")
 
 
@@ -99,8 +99,9 @@ def _parts(text: str) -> SplitResult:
 def remember(uri: str, headers: Mapping[str, str], ca: str = "") -> None:
     """Send headers with every request to a clean address or to what lies under it, and trust these certificates."""
     scheme, host, path = _split(uri)
-    known = _secrets.setdefault((scheme, host), {})
-    known[path] = known.get(path, Secret())._replace(headers=tuple(headers.items()), ca=ca)
+    secret = secret_of(uri)
+    both = {**dict(secret.headers), **headers}
+    _secrets.setdefault((scheme, host), {})[path] = secret._replace(headers=tuple(both.items()), ca=ca or secret.ca)
 
 
 def secret_of(uri: str) -> Secret:

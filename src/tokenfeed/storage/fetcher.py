@@ -125,6 +125,7 @@ def fetcher() -> Fetcher:
 class RemoteFile(io.RawIOBase):
     """Reads chunks of 4 MiB, and requests the next while one is consumed. At most three are in memory.
 
+    After `focus`, chunks lie within the bytes that it names; what is read elsewhere is fetched as it is asked for.
     It is raw: wrap it in io.BufferedReader for small reads. One thread at a time may use it. All bytes are of one
     version of the object: if it is replaced meanwhile, reading raises a CorruptionError.
     """
@@ -134,6 +135,7 @@ class RemoteFile(io.RawIOBase):
         self.size, self._version = info
         self._chunk_bytes = chunk_bytes
         self._position = 0
+        self._start, self._stop = 0, info.size
         self._chunks: OrderedDict[int, Future[Fetched]] = OrderedDict()
 
     def readable(self) -> bool:
@@ -150,23 +152,40 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill as much of the buffer as one chunk has."""
+        """Fill the buffer, or as much of it as is left in the file."""
         if self.closed:
             raise ArgumentError(f"{self.name} is closed")
-        view = memoryview(buffer).cast("B")
-        if self._position >= self.size or not view:
-            return 0
-        chunk, start = divmod(self._position, self._chunk_bytes)
-        data = memoryview(self._get(chunk))[start : start + len(view)]
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+        view, filled = memoryview(buffer).cast("B"), 0
+        while filled < len(view) and self._position < self.size:
+            count = len(view) - filled
+            if self._start <= self._position < self._stop:
+                chunk, start = divmod(self._position - self._start, self._chunk_bytes)
+                data = memoryview(self._get(chunk))[start : start + count]
+            else:
+                data = memoryview(self._get_exactly(min(count, self.size - self._position)))
+            view[filled : filled + len(data)] = data
+            filled += len(data)
+            self._position += len(data)
+        return filled
+
+    def focus(self, start: int, stop: int) -> None:
+        """Read ahead within bytes [start, stop) alone. All chunks are let go, unless they are of these bytes."""
+        if (start, stop) != (self._start, self._stop):
+            self._forget()
+            self._start, self._stop = start, stop
 
     def close(self) -> None:
+        self._forget()
+        super().close()
+
+    def _forget(self) -> None:
         for future in self._chunks.values():
             future.cancel()
         self._chunks.clear()
-        super().close()
+
+    def _get_exactly(self, count: int) -> Any:
+        stop = min(self._position + count, self._start if self._position < self._start else self.size)
+        return result_of(fetcher().submit(Range(self.name, self._position, stop, self._version))).data
 
     def _get(self, chunk: int) -> Any:
         follows = not self._chunks or chunk - 1 in self._chunks or chunk in self._chunks
@@ -183,9 +202,9 @@ class RemoteFile(io.RawIOBase):
             raise
 
     def _request(self, chunk: int) -> "Future[Fetched]":
-        start = chunk * self._chunk_bytes
+        start = self._start + chunk * self._chunk_bytes
         if chunk not in self._chunks:
-            stop = min(self.size, start + self._chunk_bytes)
+            stop = min(self._stop, start + self._chunk_bytes)
             if start >= stop:
                 return Future()
             self._chunks[chunk] = fetcher().submit(Range(self.name, start, stop, self._version))

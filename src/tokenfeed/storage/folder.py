@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tokenfeed.storage import objects
 from tokenfeed.storage.address import clean, is_remote, join, local_path, parse, refer, resolve
+from tokenfeed.storage.hub import address_of, pin
 from tokenfeed.storage.local import create_bytes, read_bytes, reading, replace_bytes, writing
 
 __all__ = ["Folder", "LocalFolder", "PathLike", "RemoteFolder", "display", "is_missing", "open_folder"]
@@ -24,7 +25,10 @@ def open_folder(path: "PathLike | Folder") -> "Folder":
 
 def display(path: PathLike) -> str:
     """A path or address, absolute and without secrets, to be shown and written to files."""
-    return clean(os.fspath(path)) if is_remote(path) else str(Path(local_path(path)).absolute())
+    if not is_remote(path):
+        return str(Path(local_path(path)).absolute())
+    text = os.fspath(path)
+    return str(pin(text)) if text.startswith("hf://") else clean(text)
 
 
 def is_missing(error: Exception) -> bool:
@@ -109,11 +113,11 @@ class LocalFolder:
 
     def resolve(self, reference: str) -> str:
         """The path or address that a reference in one of its files stands for."""
-        return clean(reference) if is_remote(reference) else self.path(local_path(reference))
+        return address_of(reference) if is_remote(reference) else self.path(local_path(reference))
 
     def refer(self, path: PathLike) -> str:
         """How a file in it refers to a path or address: relative if that is possible."""
-        return clean(os.fspath(path)) if is_remote(path) else os.path.relpath(local_path(path), self._path)
+        return display(path) if is_remote(path) else os.path.relpath(local_path(path), self._path)
 
 
 class RemoteFolder:
@@ -127,7 +131,7 @@ class RemoteFolder:
     local: Path | None = None
 
     def __init__(self, uri: str) -> None:
-        self.identity = clean(uri)
+        self.identity = address_of(uri)
         self.can_list = not parse(self.identity).is_http
 
     def __str__(self) -> str:
@@ -175,7 +179,7 @@ class RemoteFolder:
         return resolve(self.identity, reference)
 
     def refer(self, path: PathLike) -> str:
-        return refer(self.identity, clean(os.fspath(path))) if is_remote(path) else Path(display(path)).as_uri()
+        return refer(self.identity, display(path)) if is_remote(path) else Path(display(path)).as_uri()
 
 
 Folder = LocalFolder | RemoteFolder

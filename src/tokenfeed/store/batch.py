@@ -1,8 +1,6 @@
 """`Batch`: the one interface of everything that is delivered; and `HostBatch`, a batch in host memory.
 
-Rows        rows that one call read: columns and spans, whatever the view or the packer
-Batch       a range of such rows, and which samples of the run they are
-Sample      one row of a host batch
+A batch is a range of `Rows` that one call read, and which samples of the run they are; a `Sample` is one of its rows.
 """
 
 from abc import ABC, abstractmethod
@@ -12,97 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, SampleIndexError, quantity
+from tokenfeed.store.forms import Arrays, ContextParallel, Cut, arrange, cut_flat
+from tokenfeed.store.rows import Rows
 from tokenfeed.store.spans import BatchSpans, Span
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["Batch", "Draw", "HostBatch", "Layout", "Rows", "Sample"]
-
-
-class Layout(NamedTuple):
-    """What all rows of a view, or of a stream, have in common."""
-
-    length: int | None
-    """Inputs in a row; None where rows have lengths of their own."""
-    extra: int
-    """Number of items of a row after its inputs."""
-    columns: tuple[str, ...]
-    primary: str | None
-    """Column that inputs and targets are taken from, if there is one."""
-    table: str
-    """Span table that documents are numbered in."""
-    tables: tuple[str, ...]
-
-
-class Rows(ABC):
-    """Rows that one call read. Nothing here knows of a run; `Batch` adds that."""
-
-    layout: Layout
-    indices: Ints
-    """Number of each row in the view that reads it; on the streaming road, in the run."""
-    numbers: Ints | None = None
-    """Number of each row in the view that it was asked of, where that is a subset of the one that reads it."""
-
-    @property
-    def own(self) -> Ints:
-        """Number of each row in the view that it was asked of."""
-        return self.indices if self.numbers is None else self.numbers
-
-    def __len__(self) -> int:
-        return self.indices.size
-
-    @abstractmethod
-    def column(self, name: str) -> Array:
-        """All rows of one column; read now if it was not read before."""
-
-    @abstractmethod
-    def spans(self, table: str) -> BatchSpans:
-        """Spans of a table that the rows touch; looked up on first use."""
-
-    @property
-    @abstractmethod
-    def offsets(self) -> Ints:
-        """Where each row begins in the items of all rows laid end to end, and the end."""
-
-    @property
-    def lengths(self) -> Ints:
-        """Number of real items of each row: padding does not count."""
-        return np.diff(self.offsets)
-
-    def input_length(self, start: int, stop: int) -> int:
-        """Inputs in each of rows [start, stop)."""
-        assert self.layout.length is not None
-        return self.layout.length
-
-    def places(self, start: int, stop: int) -> slice:
-        """Rows [start, stop) of a column."""
-        return slice(start, stop)
-
-    def loss_mask(self, start: int, stop: int) -> Bools | None:
-        """Which targets of rows [start, stop) count; None where all do."""
-        return None
-
-    def inputs(self, start: int, stop: int) -> Array:
-        """Inputs of rows [start, stop): a view of the primary column where rows have one length."""
-        return self.block(self.primary(), start, stop)[:, : self.input_length(start, stop)]
-
-    def targets(self, start: int, stop: int) -> Array:
-        """Items that follow the inputs, one by one."""
-        if self.layout.extra == 0:
-            raise ArgumentError("windows(…, extra=0) have no targets; extra=1 reads the item after each window too")
-        return self.block(self.primary(), start, stop)[:, 1 : self.input_length(start, stop) + 1]
-
-    def block(self, column: Array, start: int, stop: int) -> Array:
-        """Rows [start, stop) of a column; where they have lengths of their own, padded with zeros to the longest."""
-        return column[start:stop]
-
-    def primary(self) -> Array:
-        """The column that inputs and targets are taken from."""
-        if self.layout.primary is None:
-            raise ArgumentError(
-                "a batch has inputs and targets if the store has one column, or one called 'tokens'; the columns are "
-                f"{', '.join(self.layout.columns) or 'none'}: use batch.column(name)"
-            )
-        return self.column(self.layout.primary)
+__all__ = ["Batch", "Draw", "HostBatch", "Sample"]
 
 
 class Draw(NamedTuple):
@@ -118,10 +31,14 @@ class Draw(NamedTuple):
     """Checkpoint after so many samples of the run."""
     mask: Callable[[Rows, Ints, int, int], Bools] | None = None
     """Called with (rows, samples, start, stop): which targets of rows [start, stop) count."""
+    count_targets: Callable[[int, int], int] | None = None
+    """Called with (start, stop): how many targets of samples [start, stop) of the run count."""
 
 
 class Batch(ABC):
     """Rows for one step of training. `inputs, targets = batch`, and `loss_mask` says which targets count.
+
+    `flat` has the same without padding, and `slice(…)` the part of one context-parallel rank.
 
     Host memory or a device, NumPy, torch or JAX, the indexed or the streaming road: every batch has these members. What
     describes rows (`samples`, `epochs`, `sources`, `lengths`, `spans`) stays on the host.
@@ -131,9 +48,15 @@ class Batch(ABC):
 
     data: Any = None
     """Result of the collate function, where there is one."""
+    step: tuple[int, int] | None = None
+    """Samples [start, stop) of the run that all ranks together take in this step."""
+    _flat: Arrays | None = None
 
-    def __init__(self, rows: Rows, start: int, stop: int, *, draw: Draw | None = None, num_delivered: int = 0) -> None:
-        """Rows [start, stop) of what one call read. Without a `draw`, they were read by number, outside any run."""
+    def __init__(self, rows: Rows, start: int, stop: int, draw: Draw | None = None, num_delivered: int = 0) -> None:
+        """Rows [start, stop) of what one call read. Without a `draw`, they were read by number, outside any run.
+
+        Loaders pass all by position: a third of the time that making a batch takes.
+        """
         self.rows = rows
         self._start = start
         self._stop = stop
@@ -144,6 +67,7 @@ class Batch(ABC):
     def _take_rows_of(self, other: "Batch") -> None:
         """Be the rows of another batch, in other memory."""
         Batch.__init__(self, other.rows, other._start, other._stop, draw=other._draw, num_delivered=other.num_delivered)
+        self.step = other.step
 
     @property
     @abstractmethod
@@ -159,6 +83,46 @@ class Batch(ABC):
     @abstractmethod
     def loss_mask(self) -> Any:
         """(rows, length): which targets count. None where all do."""
+
+    @property
+    @abstractmethod
+    def loss_weights(self) -> Any:
+        """(rows, length): weight of each target, float32; 0 where it does not count. None where all count as 1."""
+
+    @abstractmethod
+    def _arrange(self, cut: Cut) -> Arrays:
+        """The batch in another form, in this batch's kind of arrays."""
+
+    @property
+    def flat(self) -> Arrays:
+        """The batch without padding: rows laid end to end, (total,), with `cu_seqlens` for varlen attention."""
+        if self._flat is None:
+            self._flat = self._arrange(cut_flat(self.host))
+        return self._flat
+
+    def slice(self, cp: ContextParallel) -> Arrays:
+        """The part of the batch that one context-parallel rank works on."""
+        return self._arrange(cp.cut(self.host))
+
+    @property
+    def num_targets(self) -> int:
+        """Number of targets of this batch that count."""
+        if self._draw is None or self._draw.mask is None:
+            return int(self.rows.num_targets(self._start, self._stop).sum())
+        mask = self.host.loss_mask
+        return 0 if mask is None else int(np.count_nonzero(mask))
+
+    @property
+    def step_targets(self) -> int:
+        """Number of targets that count in this step, over all ranks. Nothing is sent: every rank computes the same.
+
+        Lengths are looked up; where a column is the mask, that column is read for the samples of all ranks.
+        """
+        if self._draw is None or self._draw.count_targets is None or self.step is None:
+            raise ArgumentError(
+                "only batches of a Loader know what other ranks take in the same step; sum batch.num_targets over ranks"
+            )
+        return self._draw.count_targets(*self.step)
 
     @property
     @abstractmethod
@@ -232,15 +196,21 @@ class Batch(ABC):
         """Spans that the rows touch, by table."""
         return _SpansByTable(self)
 
-    def spans_of(self, table: str | None = None) -> BatchSpans:
-        """Spans of one table that the rows touch; of documents, unless it is named."""
+    def spans_of(self, table: str | None = None, *, length: int | None = None) -> BatchSpans:
+        """Spans of one table that the rows touch; of documents, unless it is named. Rows have `length` inputs."""
         table = self.rows.layout.table if table is None else table
-        return self.rows.spans(table).part(self._start, self._stop, length=self.length)
+        length = self.length if length is None else length
+        return self.rows.spans(table).part(self._start, self._stop, length=length)
 
     @property
     def cu_seqlens(self) -> Any:
         """Where documents begin in the inputs of all rows laid end to end, and the end: int32, for varlen attention."""
         return self.spans_of().cu_seqlens()
+
+    @property
+    def cu_seqlens_padded(self) -> Any:
+        """`cu_seqlens` with the padding of parts: another only where documents are padded to be divided among ranks."""
+        return self.cu_seqlens
 
     @property
     def max_seqlen(self) -> int:
@@ -262,13 +232,14 @@ class Batch(ABC):
     def as_dict(self) -> dict[str, Any]:
         """Everything but spans, as a dictionary: columns by name, and the members of a batch under their own names.
 
-        `loss_mask` is None where every target counts; `inputs` and `targets` are missing where the rows have none.
+        `loss_mask` and `loss_weights` are None where every target counts as 1; `inputs` and `targets` are missing where
+        the rows have none.
         """
         values = dict(self.columns)
         if self.has_inputs:
             values["inputs"] = self.inputs
         if self.has_targets:
-            values |= {"targets": self.targets, "loss_mask": self.loss_mask}
+            values |= {"targets": self.targets, "loss_mask": self.loss_mask, "loss_weights": self.loss_weights}
         numbers = {"samples": self.samples, "epochs": self.epochs, "sources": self.sources, "lengths": self.lengths}
         values |= {name: self._as_array(each) for name, each in numbers.items()} | {"state": self.state}
         return values if self.data is None else values | {"data": self.data}
@@ -322,6 +293,30 @@ class HostBatch(Batch):
             return mask
         masked = self._draw.mask(self.rows, self._draw.samples, self._start, self._stop)
         return masked if mask is None else mask & masked
+
+    @property
+    def loss_weights(self) -> Array | None:
+        mask = self.loss_mask
+        weights = self.rows.loss_weights(self._start, self._stop) if self.has_targets else None
+        if mask is None or weights is None:
+            return None if mask is None else mask.astype(np.float32)
+        return weights * mask
+
+    @property
+    def learned(self) -> Array | None:
+        """Weight of every item as a target, or whether it is one, in the shape of a column. None where no column says.
+
+        This is what columns say: what a packed row or a skip leaves out is left out of `loss_mask` alone.
+        """
+        return self.rows.learned(self._start, self._stop)
+
+    def _arrange(self, cut: Cut) -> Arrays:
+        return arrange(self, cut)
+
+    @property
+    def items(self) -> Array:
+        """The primary column, its rows laid end to end."""
+        return self.rows.primary()[self.rows.places(self._start, self._stop)].reshape(-1)
 
     def column(self, name: str) -> Array:
         """The rows of one column: a view. A column that was not read with the batch is read now."""

@@ -133,8 +133,7 @@ class ColumnSet:
         self.kinds = [f"{name!r} is {stored[name]}, read as {self._columns[name]}" for name in self.names]
         """What an item of each is, in files and in batches."""
         self._item_bytes = [column.item_bytes for column in self._columns.values()]
-        self._known_outputs: dict[int, tuple[Array, dict[str, Bytes]]] = {}
-        self._inner = self._columns[self.names[0]].shape if self.names else ()
+        self._known_outputs: dict[int, tuple[Array, tuple[int, ...], dict[str, Bytes]]] = {}
 
     def buffer_bytes(self, num_items: int) -> int:
         """The size of a buffer that holds `num_items` items of every column."""
@@ -170,8 +169,8 @@ class ColumnSet:
         An array that is given again, as in a loop, is looked at once.
         """
         known = self._known_outputs.get(id(out))
-        if known is not None and known[0] is out and out.shape == shape + self._inner:
-            return known[1]
+        if known is not None and known[0] is out and known[1] == shape:
+            return known[2]
         given = {self.names[0]: out} if isinstance(out, np.ndarray) and self.names else out
         if not isinstance(given, Mapping):
             raise ArgumentError(f"out must be an array, or arrays by column, not {type(out).__name__}")
@@ -189,7 +188,7 @@ class ColumnSet:
         if given is not out and out.nbytes <= _REMEMBERED_BYTES:
             if len(self._known_outputs) >= _REMEMBERED_OUTPUTS:
                 self._known_outputs.clear()
-            self._known_outputs[id(out)] = out, found
+            self._known_outputs[id(out)] = out, shape, found
         return found
 
 

@@ -95,8 +95,21 @@ class _DocumentRows(StoreRows):
     def _is_item(self, start: int, stop: int) -> Bools:
         return np.arange(self.input_length(start, stop) + 1) < self.lengths[start:stop, None]
 
+    def num_targets(self, start: int, stop: int) -> Ints:
+        learned = self.learned(start, stop)
+        if learned is None:
+            return np.maximum(self.lengths[start:stop] - 1, 0)
+        offsets = self._offsets[start : stop + 1] - self._offsets[start]
+        counted = learned != 0
+        counted[offsets[:-1][np.diff(offsets) > 0]] = False  # the first item of a document is no target
+        before: Ints = np.append(0, np.cumsum(counted))[offsets]
+        return np.diff(before)
+
     def block(self, column: Array, start: int, stop: int) -> Array:
+        return self.widen(column[self.places(start, stop)], start, stop)
+
+    def widen(self, items: Array, start: int, stop: int) -> Array:
         is_item = self._is_item(start, stop)
-        rows = np.zeros((*is_item.shape, *column.shape[1:]), column.dtype)
-        rows[is_item] = column[self.places(start, stop)]
+        rows = np.zeros((*is_item.shape, *items.shape[1:]), items.dtype)
+        rows[is_item] = items
         return rows

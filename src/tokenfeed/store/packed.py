@@ -356,7 +356,7 @@ class _PackedRows(PieceRows):
         """Whether a target follows its input in the same document, and so can be predicted from it.
 
         A target is then never padding, nor the first item of a document or of the later part of a cut one; nor an item
-        for which the column `loss_mask` of the view is 0.
+        for which the column `loss_mask` or `loss_weights` of the view is 0.
 
             row a a b b b ·  →  inputs a a b b b,  targets a b b b ·,  mask 1 0 1 1 0
         """
@@ -368,3 +368,10 @@ class _PackedRows(PieceRows):
         mask = mask.reshape(stop - start, self.view.width)[:, :-1]
         wanted = super().loss_mask(start, stop)
         return mask if wanted is None else mask & wanted
+
+    def num_targets(self, start: int, stop: int) -> Ints:
+        if self.view.masks:
+            return super().num_targets(start, stop)
+        first_items, offsets = self.extents  # of n items in a piece, n - 1 follow another
+        found = offsets_of(np.where(first_items >= 0, np.diff(offsets) - 1, 0))
+        return np.diff(found[self._entries[start : stop + 1]])

@@ -38,6 +38,8 @@ class ViewSpec:
     """Dtype of the primary column in batches; None for the stored one."""
     loss_mask: str | None = field(default=None, metadata=_DELIVERY)
     """Column whose zeros mark items that must not be learned."""
+    loss_weights: str | None = field(default=None, metadata=_DELIVERY)
+    """Column of the weights of items as targets."""
     table: str = field(default="documents", metadata=_DELIVERY)
     """Span table that documents are numbered in."""
 

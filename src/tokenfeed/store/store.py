@@ -14,6 +14,7 @@ from tokenfeed.format.codecs import Codec, find_codec
 from tokenfeed.storage.address import is_remote, remember
 from tokenfeed.storage.files import Backend
 from tokenfeed.storage.folder import PathLike, display
+from tokenfeed.storage.hub import address_of
 from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.data import Data
 from tokenfeed.store.documents import Documents
@@ -81,6 +82,7 @@ class Store(Data):
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
         loss_mask: str | None = None,
+        loss_weights: str | None = None,
         dtype: npt.DTypeLike | None = None,
     ) -> Windows:
         """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
@@ -92,13 +94,14 @@ class Store(Data):
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
-        mark items that must not be learned.
+        mark items that must not be learned; `loss_weights` one of numbers from 0 on, the weights of items as targets.
 
         `dtype` is the dtype of the primary column in batches: int32 or int64, for a model that takes them from host
         memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
         best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        return Windows(self, WindowsSpec(length, extra, group, by_shard, **_delivery(columns, spans, loss_mask, dtype)))
+        delivery = _delivery(columns, spans, loss_mask, loss_weights, dtype)
+        return Windows(self, WindowsSpec(length, extra, group, by_shard, **delivery))
 
     def documents(
         self,
@@ -107,14 +110,15 @@ class Store(Data):
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
         loss_mask: str | None = None,
+        loss_weights: str | None = None,
         dtype: npt.DTypeLike | None = None,
     ) -> Documents:
-        """One span of `table` = one sample. `loss_mask` and `dtype` as for `windows`.
+        """One span of `table` = one sample. `loss_mask`, `loss_weights` and `dtype` as for `windows`.
 
         Columns of a batch hold its documents one after the other (`batch.offsets` says where each begins); inputs and
         targets are padded to the longest, and `loss_mask` leaves the padding out.
         """
-        return Documents(self, DocumentsSpec(table=table, **_delivery(columns, spans, loss_mask, dtype)))
+        return Documents(self, DocumentsSpec(table=table, **_delivery(columns, spans, loss_mask, loss_weights, dtype)))
 
     def packed(
         self,
@@ -124,15 +128,16 @@ class Store(Data):
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
         loss_mask: str | None = None,
+        loss_weights: str | None = None,
         cache: str | Path | None = None,
         dtype: npt.DTypeLike | None = None,
     ) -> Packed:
         """Samples of `length` + 1 items made of whole spans of `table`, by a plan that `pack` made: O(1) to open.
 
         A document longer than that is in several samples; none is lost and none is repeated. `cache` is the folder of
-        the plan, if `pack` was given one. `loss_mask` and `dtype` as for `windows`.
+        the plan, if `pack` was given one. `loss_mask`, `loss_weights` and `dtype` as for `windows`.
         """
-        delivery = _delivery(columns, spans, loss_mask, dtype)
+        delivery = _delivery(columns, spans, loss_mask, loss_weights, dtype)
         spec = PackedSpec(length, table=table, cache=None if cache is None else str(cache), **delivery)
         return Packed(self, spec)
 
@@ -203,7 +208,7 @@ def open_store(
     paths = [display(one) for one in as_paths(path)]
     if remote is not None:
         for one in filter(is_remote, paths):
-            remember(one, remote.headers, os.fspath(remote.ca or ""))
+            remember(address_of(one), remote.headers, os.fspath(remote.ca or ""))
     whole = resolve(path, dtype=dtype, eos=eos, version=version, verify=verify)
     whole.check_finished()
     options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
@@ -245,8 +250,12 @@ def _make_store(
 
 
 def _delivery(
-    columns: Sequence[str], spans: Sequence[str], loss_mask: str | None, dtype: npt.DTypeLike | None
+    columns: Sequence[str],
+    spans: Sequence[str],
+    loss_mask: str | None,
+    loss_weights: str | None,
+    dtype: npt.DTypeLike | None,
 ) -> dict[str, Any]:
     """The fields of a spec that say what comes along with a sample."""
-    name = None if dtype is None else np.dtype(dtype).name
-    return {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "dtype": name}
+    given = {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "loss_weights": loss_weights}
+    return {**given, "dtype": None if dtype is None else np.dtype(dtype).name}

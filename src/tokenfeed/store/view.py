@@ -10,12 +10,13 @@ from typing import Any, Self
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, quantity
-from tokenfeed.store.batch import HostBatch, Layout, Rows, Sample
+from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
 from tokenfeed.store.reader import Location
+from tokenfeed.store.rows import Layout, Rows
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import ViewSpec
-from tokenfeed.types import Array, Bools, Bytes, Ints
+from tokenfeed.types import Array, Bytes, Ints
 
 __all__ = ["Delivered", "StoreRows", "View", "as_indices"]
 
@@ -46,17 +47,19 @@ class View(ABC):
         self.spec = spec
         if spec.dtype is not None and data.primary is None:
             raise ArgumentError(f"dtype={spec.dtype} is that of `tokens` or the only column; there is neither")
-        masks = () if spec.loss_mask is None else (spec.loss_mask,)
+        masks = {"loss_mask": spec.loss_mask, "loss_weights": spec.loss_weights}
+        self.masks = {name: column for name, column in masks.items() if column is not None}
+        """Columns that say which items are learned, and with which weights, by the options that name them."""
         always = data.columns if data.primary is None else (data.primary,)
         self._windows = windows
         self._chosen: dict[tuple[str, ...], ColumnSet] = {}
-        self.column_set = self.choose((*always, *spec.columns, *masks))
+        self.column_set = self.choose((*always, *spec.columns, *self.masks.values()))
         self.columns = self.column_set.names
         """Names of the columns that are read with every batch."""
-        for name in masks:
+        for option, name in self.masks.items():
             column = data.columns[name]
             if column.shape or column.dtype.kind not in "biuf":
-                raise ArgumentError(f"loss_mask is {name!r}, a column of {column}; expected one number for each item")
+                raise ArgumentError(f"{option} is {name!r}, a column of {column}; expected one number for each item")
         if self.reader.remote is not None and self.columns:
             table = data.spans.get(spec.table)  # packed rows are made of spans
             row_items = windows.get("num_items") or data.num_items // max(1, 0 if table is None else len(table))
@@ -64,7 +67,8 @@ class View(ABC):
                 min(self.reader.row_bytes(name, data.columns[name], row_items) for name in self.columns)
             )
         self._payloads_of = [data.spans[name].name for name in spec.spans]
-        self.layout = Layout(length, extra, self.column_set.names, data.primary, spec.table, tuple(data.spans))
+        names, is_weighted = self.column_set.names, spec.loss_weights is not None
+        self.layout = Layout(length, extra, names, data.primary, spec.table, tuple(data.spans), is_weighted)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -83,6 +87,11 @@ class View(ABC):
     def lengths(self, indices: Ints) -> Ints:
         """Number of real items of each sample; no column is read."""
         return self.rows(as_indices(indices)).lengths
+
+    def num_targets(self, indices: Ints) -> Ints:
+        """Number of targets of each sample that count. Of columns, only `loss_mask` and `loss_weights` are read."""
+        rows = self.rows(as_indices(indices))
+        return rows.num_targets(0, len(rows))
 
     def announce(self, indices: Ints, *, block_bytes: int = 0) -> None:
         """Begin to fetch what `read` will need from a server, in blocks of that size. Does not wait."""
@@ -154,8 +163,7 @@ class View(ABC):
         alike = [view for view in others if isinstance(view, type(self))]
         for number, other in enumerate(others, 1):
             ours, theirs = (
-                [view.spec.unit, f"loss_mask={view.spec.loss_mask!r}", view.spec.table, *view.column_set.kinds]
-                for view in (self, other)
+                [view.spec.unit, view.masks, view.spec.table, *view.column_set.kinds] for view in (self, other)
             )
             for mine, its in zip_longest(ours, theirs, fillvalue="nothing"):
                 if mine != its:
@@ -250,7 +258,7 @@ class StoreRows(Rows):
         self.view = view
         self.layout = view.layout
         self.indices = indices
-        self._arrays: dict[str, Array] = {}
+        self.arrays: dict[str, Array] = {}
         self._spans: dict[str, BatchSpans] = {}
 
     @property
@@ -282,14 +290,14 @@ class StoreRows(Rows):
         self.view.reader.read_ragged(*self.extents, columns.request, buffer)
 
     def column(self, name: str) -> Array:
-        array = self._arrays.get(name)
+        array = self.arrays.get(name)
         if array is None:
             columns, buffer = self.view.column_set, self.buffer
             if buffer is None or name not in columns.names:
                 columns = self.view.choose([name])
                 buffer = new_bytes(columns.buffer_bytes(math.prod(self.shape)))
                 self.read_into(columns, buffer)
-            array = self._arrays[name] = columns.array(name, self.shape, buffer)
+            array = self.arrays[name] = columns.array(name, self.shape, buffer)
         return array
 
     def spans(self, table: str) -> BatchSpans:
@@ -300,12 +308,29 @@ class StoreRows(Rows):
     def _find_spans(self, table: SpanTable) -> BatchSpans:
         return table.find(*self.extents)
 
-    def loss_mask(self, start: int, stop: int) -> Bools | None:
-        column = self.view.spec.loss_mask
-        if column is None:
-            return None
-        learned: Bools = self.block(self.column(column), start, stop)[:, 1 : self.input_length(start, stop) + 1] != 0
-        return learned
+    def learned(self, start: int, stop: int) -> Array | None:
+        masks, places = self.view.masks, self.places(start, stop)
+        mask = self.column(masks["loss_mask"])[places] != 0 if "loss_mask" in masks else None
+        if "loss_weights" not in masks:
+            return mask
+        weights = self.column(masks["loss_weights"])[places].astype(np.float32)
+        if not (weights.min(initial=0) >= 0 and weights.max(initial=0) < np.inf):
+            raise self._wrong_weight(weights, start)
+        return weights if mask is None else weights * mask
+
+    def _wrong_weight(self, weights: Array, start: int) -> ArgumentError:
+        found = int(np.argmax(~((weights >= 0) & (weights < np.inf))))
+        place = int(self.offsets[start]) + found
+        row = int(np.searchsorted(self.offsets, place, side="right")) - 1
+        first_items, offsets = self.extents
+        run = int(np.searchsorted(offsets, place, side="right")) - 1
+        item = int(first_items[run] + place - offsets[run])
+        (where,) = self.view.reader.locate(item, item + 1)
+        weight, within = weights.reshape(-1)[found], place - int(self.offsets[row])
+        return ArgumentError(
+            f"loss_weights={self.view.masks['loss_weights']!r} is {weight} at item {within:,} of sample "
+            f"{self.own[row]:,} (item {where.start:,} of shard {where.shard!r}); weights are finite, and not negative"
+        )
 
 
 def as_indices(indices: Any) -> Ints:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -100,9 +99,21 @@ class Windows(View):
         numbers = as_indices(indices)
         if out is None:
             return HostBatch(self.load(numbers, allocate), 0, numbers.size)
-        rows = _WindowRows(self, numbers)
-        rows.read_out(out)
-        self._read_payloads(rows)
+        rows, columns = _WindowRows(self, numbers), self.column_set
+        outputs = columns.outputs(out, (numbers.size, self.width))
+        if type(out) is np.ndarray and not self.is_joined:  # no loop: 0.4 µs of the 5 of a mapped batch
+            (name,) = outputs
+            self.reader.read_windows(numbers, columns.request, outputs[name])
+            rows.arrays[name] = out
+        else:
+            for name, flat in outputs.items():
+                rows.read_into(columns if len(outputs) == 1 else self.choose([name]), flat)
+                rows.arrays[name] = out if type(out) is np.ndarray else out[name]
+        if columns.signed:
+            for name in columns.signed:
+                columns.fitting(name, rows.arrays[name])
+        if self._payloads_of:
+            self._read_payloads(rows)
         return HostBatch(rows, 0, numbers.size)
 
     def _join(self, others: Sequence["Windows"], data: Data) -> "Windows":
@@ -137,13 +148,3 @@ class _WindowRows(StoreRows):
             super().read_into(columns, buffer)
         else:
             self.view.reader.read_windows(self.indices, columns.request, buffer)
-
-    def read_out(self, out: Any) -> None:
-        """Read into the caller's arrays; one call where there is only one."""
-        columns = self.view.column_set
-        outputs = columns.outputs(out, (self.indices.size, self.view.width))
-        for name, flat in outputs.items():
-            self._arrays[name] = out if type(out) is np.ndarray else out[name]
-            self.read_into(columns if len(outputs) == 1 else self.view.choose([name]), flat)
-            if columns.signed:
-                columns.fitting(name, self._arrays[name])

@@ -13,21 +13,23 @@ __all__ = ["as_dataset", "as_node", "data_parallel"]
 Tensors = dict[str, Any]
 
 
-def as_dataset(loader: Delivery) -> "IterableDataset[Tensors]":
+def as_dataset(loader: Delivery, **options: Any) -> "IterableDataset[Tensors]":
     """Batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)` or torchdata's `StatefulDataLoader`.
 
-    The dicts are those of `Batch.as_dict`: `loss_mask` is among them, and None where every target counts. The state is
-    the loader's. Worker processes are refused: a loader reads ahead by itself, and its state would be theirs alone.
+    The dicts are those of `Batch.as_dict`: `loss_mask` and `loss_weights` are among them, and None where every target
+    counts. `options` are those of `to_device`, such as `flat=True`. The state is the loader's. Worker processes are
+    refused: a loader reads ahead by itself, and its state would be theirs alone.
     """
-    return _Dataset(check_loader(loader, "as_dataset"))
+    return _Dataset(check_loader(loader, "as_dataset"), options)
 
 
 class _Dataset(IterableDataset[Tensors]):
-    def __init__(self, loader: Delivery) -> None:
+    def __init__(self, loader: Delivery, options: dict[str, Any]) -> None:
         self._loader = loader
+        self._options = options
 
     def __iter__(self) -> Iterator[Tensors]:
-        return (batch.as_dict() for batch in to_device(self._loader, "cpu"))
+        return (batch.as_dict() for batch in to_device(self._loader, "cpu", **self._options))
 
     def state_dict(self) -> dict[str, Any]:
         return self._loader.state_dict()
@@ -39,8 +41,8 @@ class _Dataset(IterableDataset[Tensors]):
         return f"as_dataset({self._loader})"
 
 
-def as_node(loader: Delivery) -> Any:
-    """Batches as dicts of tensors (`Batch.as_dict`), as a `torchdata.nodes.BaseNode`. Needs torchdata."""
+def as_node(loader: Delivery, **options: Any) -> Any:
+    """Batches as dicts of tensors, as those of `as_dataset`, as a `torchdata.nodes.BaseNode`. Needs torchdata."""
     from torchdata.nodes import BaseNode
 
     check_loader(loader, "as_node")
@@ -50,7 +52,7 @@ def as_node(loader: Delivery) -> Any:
             super().reset(initial_state)
             if initial_state is not None:
                 loader.load_state_dict(initial_state)
-            self._batches = iter(to_device(loader, "cpu"))
+            self._batches = iter(to_device(loader, "cpu", **options))
 
         def next(self) -> Tensors:
             return next(self._batches).as_dict()

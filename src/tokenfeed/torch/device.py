@@ -4,6 +4,7 @@ The stored dtype crosses the bus, once: a batch of uint16 tokens is 2 bytes a to
 Copies run on a stream of their own, from pinned memory, one batch ahead of the one being trained on.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,22 +15,35 @@ from torch.utils import _pytree as pytree
 
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.loader.delivery import Delivery, PlacedBatch, PlacedLoader, check_loader
+from tokenfeed.loader.launch import find_rank
 from tokenfeed.store.batch import HostBatch
+from tokenfeed.store.forms import Arrays, ContextParallel, Cut, cut_flat
+from tokenfeed.torch.forms import Move, Sent, widen, widen_column
 from tokenfeed.types import Ints
 
 __all__ = ["DeviceBatch", "DeviceLoader", "to_device"]
 
-_WIDENED = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
-_SAME_WIDTH = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+Form = Callable[[HostBatch], Cut]
+"""Which pairs of inputs and targets are sent, and how they are laid out."""
 
 
 def to_device(
-    loader: Delivery, device: "str | torch.device", *, dtypes: Mapping[str, torch.dtype] | None = None
+    loader: Delivery,
+    device: "str | torch.device",
+    *,
+    dtypes: Mapping[str, torch.dtype] | None = None,
+    flat: bool = False,
+    cp: Any = None,
 ) -> "DeviceLoader":
     """The batches of a loader as contiguous tensors on a device. State, rank and everything else stay the loader's.
 
     `dtypes` gives the dtype of "inputs" (int32 unless given), "targets" (int64) and columns by name (the stored one;
     unsigned numbers, with which torch can do little, become signed ones of twice the width).
+
+    `flat` lays rows end to end, so that no padding is sent: `inputs`, `targets`, `loss_mask`, `loss_weights` and
+    `position_ids` are those of `batch.flat`, of shape (total,). `cp`, a `ContextParallel` or one dimension of a
+    DeviceMesh, sends the slice of this rank alone: they are those of `batch.slice(cp)`. In both forms a column holds
+    the items beside the inputs.
     """
     try:
         where, count = torch.device(device), torch.cuda.device_count()
@@ -43,30 +57,60 @@ def to_device(
             "or check the driver, CUDA_VISIBLE_DEVICES, and that this torch was built for CUDA"
         )
     check_loader(loader, "to_device")
-    return DeviceLoader(loader, where, {"inputs": torch.int32, "targets": torch.int64, **(dtypes or {})})
+    if flat and cp is not None:
+        raise ArgumentError('flat=True goes without cp; ContextParallel(…, by="document") is flat, and divided')
+    form: Form | None = cut_flat if flat else None
+    if cp is not None:
+        form = _check_cp(cp if isinstance(cp, ContextParallel) else ContextParallel.of(cp), loader).cut
+    return DeviceLoader(loader, where, {"inputs": torch.int32, "targets": torch.int64, **(dtypes or {})}, form)
+
+
+def _check_cp(cp: ContextParallel, loader: Delivery) -> ContextParallel:
+    """Refuse a loader that gives the ranks of a context-parallel group rows of their own."""
+    launched = find_rank(None, None)[1]
+    needed = loader.world_size * cp.size
+    if launched > 1 and launched % needed:
+        raise ArgumentError(
+            f"the loader has {quantity(loader.world_size, 'rank')}, and {cp.size} context-parallel ranks share the "
+            f"rows of each: {needed} processes, but there are {launched}. Give the loader data-parallel ranks alone: "
+            'Loader(…, **tokenfeed.torch.data_parallel(mesh, "dp")), or rank= and world_size='
+        )
+    return cp
 
 
 class DeviceBatch(PlacedBatch):
     """A batch on a device: contiguous tensors, inputs of int32 and targets of int64 unless `dtypes` says otherwise."""
 
-    def __init__(self, host: HostBatch, move: Callable[[Any], torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> None:
-        """Everything is moved now, on the stream that is current."""
+    def __init__(
+        self, host: HostBatch, move: Move, dtypes: Mapping[str, torch.dtype], form: Form | None = None
+    ) -> None:
+        """Everything is moved now, on the stream that is current; with a `form`, only what that has."""
         super().__init__(host)
         self._dtypes = dtypes
+        self._sent: Sent | None = None
+        self._inputs = self._targets = self._mask = self._weights = self._bounds = self._positions = None
+        self.data = pytree.tree_map_only(np.ndarray, lambda array: widen_column(move(array)), host.data)
+        if form is not None:
+            self._sent = Sent.send(host, form(host), move, dtypes)
+            self._narrow = self._sent.columns
+            self._inputs, self._targets, self._mask, self._weights, self._positions, self._bounds = self._sent.arrays[
+                :6
+            ]
+            self._flat = self._sent.arrays if form is cut_flat else None
+            return
         self._narrow = {name: move(host.column(name)) for name in host.rows.layout.columns}
         """Columns as they crossed the bus."""
         length, primary = host.rows.layout.length, host.rows.layout.primary
-        self._inputs = self._targets = None
         if length is not None and primary is not None:
             tokens = self._narrow[primary]
-            self._inputs = _widen(tokens[:, :length], dtypes["inputs"])
-            self._targets = _widen(tokens[:, 1 : length + 1], dtypes["targets"]) if host.has_targets else None
+            self._inputs = widen(tokens[:, :length], dtypes["inputs"])
+            self._targets = widen(tokens[:, 1 : length + 1], dtypes["targets"]) if host.has_targets else None
         elif primary is not None:  # documents, padded to the longest
-            self._inputs = _widen(move(host.inputs), dtypes["inputs"])
-            self._targets = _widen(move(host.targets), dtypes["targets"])
+            self._inputs = widen(move(host.inputs), dtypes["inputs"])
+            self._targets = widen(move(host.targets), dtypes["targets"])
         mask = host.loss_mask
         self._mask = None if mask is None else move(mask)
-        self.data = pytree.tree_map_only(np.ndarray, lambda array: _widen_column(move(array)), host.data)
+        self._weights = move(host.loss_weights) if host.rows.layout.is_weighted and host.has_targets else None
 
     @property
     def inputs(self) -> torch.Tensor:
@@ -80,8 +124,54 @@ class DeviceBatch(PlacedBatch):
     def loss_mask(self) -> torch.Tensor | None:
         return self._mask
 
+    @property
+    def loss_weights(self) -> torch.Tensor | None:
+        if self._weights is None and self._mask is not None:
+            self._weights = self._mask.to(torch.float32)
+        return self._weights
+
+    @property
+    def cu_seqlens(self) -> torch.Tensor:
+        if self._bounds is None:
+            self._bounds = self._move(self._host.cu_seqlens)
+        return self._bounds
+
+    @property
+    def cu_seqlens_padded(self) -> torch.Tensor:
+        return self.cu_seqlens if self._sent is None else self._sent.arrays.cu_seqlens_padded
+
+    @property
+    def max_seqlen(self) -> int:
+        return super().max_seqlen if self._sent is None else self._sent.arrays.max_seqlen
+
+    @property
+    def position_ids(self) -> torch.Tensor:
+        if self._positions is None:
+            shape = len(self), self.length
+            bounds, total = self.cu_seqlens, math.prod(shape)
+            begins = torch.repeat_interleave(bounds[:-1], bounds.diff(), output_size=total)
+            places = torch.arange(total, dtype=torch.int32, device=bounds.device) - begins
+            self._positions = places.to(self._dtypes.get("position_ids", torch.int32)).view(shape)
+        return self._positions
+
+    def _arrange(self, cut: Cut) -> Arrays:
+        return Sent.send(self._host, cut, self._move, self._dtypes, columns=False).arrays
+
+    def _move(self, array: Any) -> torch.Tensor:
+        """An array that was not sent with the batch."""
+        device = next((each.device for each in self._narrow.values()), torch.device("cpu"))
+        return _to(array, device)
+
     def _place_column(self, name: str) -> torch.Tensor:
-        return _widen_column(self._narrow[name], self._dtypes.get(name))
+        dtype = self._dtypes.get(name)
+        return widen_column(self._narrow[name], dtype) if self._sent is None else self._sent.column(name, dtype)
+
+    def as_dict(self) -> dict[str, Any]:
+        values = super().as_dict()
+        if self._sent is not None:  # without these, rows laid end to end cannot be told apart
+            names = "position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen"
+            values |= dict(zip(names, self._sent.arrays[4:], strict=True))
+        return values
 
     def _as_array(self, numbers: Ints) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers))
@@ -92,8 +182,8 @@ class DeviceBatch(PlacedBatch):
 
     def record_stream(self, stream: Any) -> None:
         """Tell the allocator that the tensors, made on another stream, are used on this one."""
-        tensors = self._narrow, self._inputs, self._targets, self._columns, self._mask, self.data
-        for tensor in pytree.tree_leaves(tensors):
+        tensors = self._narrow, self._inputs, self._targets, self._columns, self._mask, self._weights, self._sent
+        for tensor in pytree.tree_leaves((tensors, self.data)):
             if isinstance(tensor, torch.Tensor):
                 tensor.record_stream(stream)
 
@@ -101,10 +191,15 @@ class DeviceBatch(PlacedBatch):
 class DeviceLoader(PlacedLoader[DeviceBatch]):
     """Keeps a copy to the device under way while the training loop works. A batch that is held stays as it is."""
 
-    def __init__(self, loader: Delivery, device: torch.device, dtypes: Mapping[str, torch.dtype]) -> None:
+    def __init__(
+        self, loader: Delivery, device: torch.device, dtypes: Mapping[str, torch.dtype], form: Form | None = None
+    ) -> None:
         super().__init__(loader)
         self._device = device
         self._dtypes = dtypes
+        self._form = form
+        self.bytes_sent = 0
+        """Bytes that went to the device with the batches so far."""
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._under_way: deque[tuple[DeviceBatch, Any]] = deque()
         self._copying: deque[tuple[HostBatch, Any]] = deque()
@@ -140,10 +235,10 @@ class DeviceLoader(PlacedLoader[DeviceBatch]):
         """Begin to copy the next batch."""
         host = self.loader.fetch()
         if self._stream is None:
-            self._under_way.append((DeviceBatch(host, self._move, self._dtypes), None))
+            self._under_way.append((DeviceBatch(host, self._move, self._dtypes, self._form), None))
             return
         with torch.cuda.stream(self._stream):
-            batch = DeviceBatch(host, self._move, self._dtypes)
+            batch = DeviceBatch(host, self._move, self._dtypes, self._form)
             copied = self._stream.record_event()
         self._under_way.append((batch, copied))
         while self._copying and self._copying[0][1].query():
@@ -151,24 +246,15 @@ class DeviceLoader(PlacedLoader[DeviceBatch]):
         self._copying.append((host, copied))
 
     def _move(self, array: Any) -> torch.Tensor:
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-        if self._stream is not None and not tensor.is_pinned():
-            tensor = tensor.contiguous().pin_memory()
-        return tensor.to(self._device, non_blocking=True)
+        self.bytes_sent += array.nbytes
+        return _to(array, self._device)
 
 
-def _widen_column(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return _widen(tensor, dtype or _WIDENED.get(tensor.dtype, tensor.dtype))
-
-
-def _widen(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous tensor of that dtype, converted on the device. Always a copy, unless there is nothing to do."""
-    if tensor.dtype in (torch.uint16, torch.uint32) and dtype in (torch.int32, torch.int64):
-        # torch has few operations on unsigned numbers, but these work everywhere.
-        bits = 8 * tensor.element_size()
-        signed = tensor.view(_SAME_WIDTH[tensor.dtype]).to(dtype, memory_format=torch.contiguous_format)
-        return signed if tensor.element_size() == dtype.itemsize else signed.bitwise_and_((1 << bits) - 1)
-    return tensor.to(dtype).contiguous()
+def _to(array: Any, device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    if device.type == "cuda" and not tensor.is_pinned():
+        tensor = tensor.contiguous().pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def _pinned(num_bytes: int) -> Any:

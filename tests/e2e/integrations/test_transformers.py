@@ -247,3 +247,31 @@ def test_two_processes_then_three(store, tmp_path):
     order = [next(loader).column("tokens").tolist()[0] for _ in range(6 * 3 * 3)]
     assert two == [sorted(order[step * 6 : step * 6 + 6]) for step in range(6)]
     assert three == [sorted(order[18 + step * 9 : 27 + step * 9]) for step in range(3)]
+
+
+def test_flat_batches_are_those_of_the_padding_free_collator(store):
+    """Its rows are whole documents, whose last tokens predict nothing; ours leave these out. The loss is the same."""
+    batch = next(tokenfeed.torch.to_device(tokenfeed.Loader(store.documents(), 4, rank=0, world_size=1), "cpu"))
+    collate = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+    features = [{"input_ids": batch.host[row].tokens.tolist()} for row in range(4)]
+    theirs, flat = collate(features), batch.flat
+    predicts = torch.cat([theirs["labels"][0, 1:] != -100, torch.tensor([False])])
+    for ours, its in ((flat.inputs, theirs["input_ids"]), (flat.position_ids, theirs["position_ids"])):
+        assert ours.tolist() == its[0, predicts].tolist()
+    assert flat.targets.tolist() == theirs["labels"][0, 1:][predicts[:-1]].tolist()
+    cut = collate([{"input_ids": each["input_ids"][:-1]} for each in features])
+    assert flat.cu_seqlens.tolist() == cut["cu_seq_lens_q"].tolist()
+    assert flat.max_seqlen == cut["max_length_q"]
+    model = make_model()
+    given = {"input_ids": flat.inputs[None], "position_ids": flat.position_ids[None], "use_cache": False}
+    loss = model(**given, labels=flat.targets[None], shift_labels=flat.targets[None]).loss
+    expected = model(**{name: theirs[name] for name in ("input_ids", "position_ids", "labels")}, use_cache=False).loss
+    assert torch.allclose(loss, expected, atol=1e-5)
+
+
+def test_weights_are_refused(tmp_path):
+    with tokenfeed.Writer(tmp_path, columns={"tokens": "uint16", "weight": "float32"}) as writer:
+        writer.append({"tokens": np.arange(20), "weight": np.ones(20)})
+    view = tokenfeed.open(tmp_path).windows(LENGTH, loss_weights="weight")
+    with pytest.raises(ArgumentError, match="no loss_weights"):
+        as_inputs(view.read([0]))

@@ -21,6 +21,7 @@ from downloads import (
 from flaky_server import Break, FlakyServer, Flip, Stall, Status
 from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, TokenfeedError
+from tokenfeed.storage import hub as storage_hub
 from tokenfeed.text.download import datasets
 from tokenfeed.text.download.shards import download
 from tokenfeed.text.sources.finding import read_listing
@@ -165,7 +166,7 @@ def test_a_list_that_cannot_be_had(hub, tmp_path, behaviour, message):
 
 
 def test_a_list_without_end(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets, "_MOST_PAGES", 20)
+    monkeypatch.setattr(storage_hub, "_MOST_PAGES", 20)
     where = "/api/datasets/owner/name/tree/main"
     for entries in (b"[]", b'[{"type": "directory", "path": "data", "size": 0, "oid": "0"}]'):
         hub.put(where, b"", Status(200, {"Link": f'<{hub.url(where)}?more>; rel="next"'}, entries), ...)

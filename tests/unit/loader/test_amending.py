@@ -61,10 +61,10 @@ def test_a_running_run_loses_and_repeats_nothing(tmp_path):
     ranks.take(2)
     ranks.loaders[0].resize(rank=0, world_size=1, same_global_batch=True)
     ranks.loaders.pop().close()
-    assert ranks.loaders[0].batch_sizes.at(0) == 6
+    assert ranks.loaders[0].rule.sizes.at(0) == 6
     ranks.take(2)
     ranks.amend(length=2)
-    ranks.amend(weights={"web": 1})
+    ranks.amend(weights={"web": 1, "code": 0})
     samples = len(ranks.rows)
     while samples < 400:
         ranks.take(1)

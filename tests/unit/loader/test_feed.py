@@ -4,6 +4,8 @@ import itertools
 import threading
 import time
 
+import pytest
+
 from tokenfeed.loader.feed import Feed
 
 
@@ -27,4 +29,18 @@ def test_taking_while_a_thread_goes_to_sleep_wakes_it(monkeypatch):
     while feed.queued < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
     assert feed.queued == 2
+    feed.close()
+
+
+def test_an_error_of_the_jobs_comes_in_its_turn():
+    """It ended the thread that took the job, and the consumer waited for ever."""
+
+    def jobs():
+        yield from range(3)
+        raise ValueError("no more")
+
+    feed = Feed(jobs(), lambda job: [job], depth=8, per_job=1, threads=2)
+    assert [next(feed) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="no more"):
+        next(feed)
     feed.close()

@@ -38,11 +38,11 @@ def test_different_tokenizers_are_refused(make):
         tokenfeed.mix({"a": (a, 1), "b": (b, 1)})
     alike = tokenfeed.mix({"a": (a, 1), "c": (c, 1)})
     with pytest.raises(ArgumentError, match="different tokenizers"):
-        tokenfeed.Plan.of(alike).amend(5, weights={"b": 1}, sources={"b": b})
+        tokenfeed.Plan.of(alike).amend(5, weights={"a": 0, "b": 1, "c": 0}, sources={"b": b})
     with pytest.raises(ArgumentError, match="'inner/a' and 'b' were made"):
         tokenfeed.mix({"inner": (alike, 1), "b": (b, 1)})
     allowed = tokenfeed.mix({"a": (a, 1), "b": (b, 1)}, allow_different_tokenizers=True)
-    later = tokenfeed.Plan.of(allowed).amend(4, weights={"a": 1, "c": 1}, sources={"c": c})
+    later = tokenfeed.Plan.of(allowed).amend(4, weights={"a": 1, "b": 0, "c": 1}, sources={"c": c})
     assert given(later, 8) == [4, 2, 2]
     with pytest.raises(ArgumentError, match="different tokenizers"):  # allowed inside, not outside
         tokenfeed.mix({"inner": (allowed, 1), "c": (c, 1)})
@@ -70,7 +70,8 @@ def test_weights_by_tokens_use_exact_means(make):
     short, long = make("short", [1, 1, 2] * 4).documents(), make("long", [4, 4, 4]).documents()
     mixed = tokenfeed.mix({"short": (short, 0.5), "long": (long, 0.5)}, by="tokens")
     assert drawn(mixed, 400) == [300, 100]
-    later = tokenfeed.Plan.of(mixed).amend(400, weights={"short": 1, "more": 1}, sources={"more": long})
+    weights = {"short": 1, "long": 0, "more": 1}
+    later = tokenfeed.Plan.of(mixed).amend(400, weights=weights, sources={"more": long})
     assert given(later, 800) == [600, 100, 100]
     empty = make("empty", [0, 0]).documents()
     with pytest.raises(ArgumentError, match="'empty' has no tokens to weigh"):
@@ -104,14 +105,19 @@ def test_shares_by_tokens_at_every_level(make):
     (first, *_), alone = drawn(deep, 24_000)[:4], drawn(deep, 24_000)[4]
     assert abs(first * (300 * 8 + 600 * 2 + 200 * 6) / 300 - alone * 2) <= 16
     plan = tokenfeed.Plan.of(both)
-    assert given(plan.amend(0, weights={"x": 1}), 400) == [200, 200, 0, 0]  # a nested mixture by name: its rule stays
-    assert given(plan.amend(0, weights={"x/a": 1, "x/b": 1}), 400) == [300, 100, 0, 0]
+    assert given(plan.amend(0, weights={"x": 1, "y": 0}), 400) == [
+        200,
+        200,
+        0,
+        0,
+    ]  # by name of the nested one: its rule stays
+    assert given(plan.amend(0, weights={"x/a": 1, "x/b": 1, "y": 0}), 400) == [300, 100, 0, 0]
 
 
 def test_sources_added_later_have_the_limit_of_the_mixture(make):
     """They had none."""
     a, b = make("a", [4] * 10).documents(), make("b", [4] * 3).documents()
-    change = {"weights": {"b": 1}, "sources": {"b": b}}
+    change = {"weights": {"a": 0, "b": 1}, "sources": {"b": b}}
     plan = tokenfeed.Plan.of(tokenfeed.mix({"a": (a, 1)}, max_epochs=2)).amend(4, **change)
     assert [entry.max_epochs for entry in plan.ledger(4)] == [2, 2]
     assert plan.end == 4 + 6
@@ -123,10 +129,36 @@ def test_sources_added_later_have_the_limit_of_the_mixture(make):
         assert [entry.max_epochs for entry in outer.budget(4)] == found
 
 
+def test_a_source_never_stops_unless_it_is_said(make):
+    """Weights of one source set those of all others to 0, without a word."""
+    a, b, c = (make(name, [4] * 10).documents() for name in "abc")
+    inner = tokenfeed.mix({"b": (b, 1), "c": (c, 1)})
+    plan = tokenfeed.Plan.of(tokenfeed.mix({"a": (a, 1), "x": (inner, 1)}))
+    for weights, told in (
+        ({"a": 2}, r"do not name 'x': name every source that is drawn, .* \{'a': 2, 'x': 0\}"),
+        ({"x": 1}, r"\{'x': 1, 'a': 0\}"),
+        ({"a": 1, "x/b": 1}, r"do not name 'x/c'.*\{'a': 1, 'x/b': 1, 'x/c': 0\}"),
+        ([tokenfeed.Stage({"a": 1, "x": 1}, 9), tokenfeed.Stage({"a": 1})], r"\{'a': 1\} do not name 'x'"),
+    ):
+        with pytest.raises(ArgumentError, match=told):
+            plan.amend(5, weights=weights)
+    stopped = plan.amend(5, weights={"a": 1, "x": 0})
+    assert given(stopped.amend(9, weights={"a": 2}), 100)[1:] == given(stopped, 5)[1:]  # those are gone already
+    staged = [tokenfeed.Stage({"a": 1, "b": 0}, 20), tokenfeed.Stage({"a": 1, "b": 1})]
+    later = tokenfeed.Plan.of(tokenfeed.mix({"a": a, "b": b}, stages=staged))
+    with pytest.raises(ArgumentError, match="do not name 'b'"):  # which is to come
+        later.amend(5, weights={"a": 1})
+    with pytest.raises(ArgumentError, match="do not name 'b'"):
+        tokenfeed.mix({"a": a, "b": b}, stages=[tokenfeed.Stage({"a": 1}, 20), staged[1]])
+
+
 def test_what_mixtures_say(make):
     a, b = make("a", [4] * 10).documents(), make("b", [4] * 3).documents()
     mixed = tokenfeed.mix({"a": (a, 3), "b": (b, 1)})
     assert repr(mixed) == f"Mixture(a 75.0%: {a}, b 25.0%: {b})"
-    assert repr(tokenfeed.Plan.of(mixed).amend(5, weights={"b": 1})) == "Plan(2 sources: a, b; seed 0, 1 amendment)"
+    assert (
+        repr(tokenfeed.Plan.of(mixed).amend(5, weights={"a": 0, "b": 1}))
+        == "Plan(2 sources: a, b; seed 0, 1 amendment)"
+    )
     many = tokenfeed.mix({str(number): (a, 1) for number in range(10)})
     assert repr(many).endswith("and 2 more)")

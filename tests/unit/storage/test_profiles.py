@@ -1,9 +1,12 @@
 """Profiles of the AWS tools: keys that a command writes, or that a role gives; none of them in any message."""
 
+import hashlib
 import http.server
+import json
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -77,39 +80,70 @@ def test_a_role_needs_botocore_and_says_so(home, monkeypatch):
         s3_config()
 
 
-class Sts(http.server.BaseHTTPRequestHandler):
+class Aws(http.server.BaseHTTPRequestHandler):
+    """Answers as the token service does (POST), and as the portal of single sign-on (GET)."""
+
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         keys = "<AccessKeyId>a</AccessKeyId><SecretAccessKey>b</SecretAccessKey><SessionToken>c</SessionToken>"
         later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
         inner = f"<Credentials>{keys}<Expiration>{later}</Expiration></Credentials>"
-        body = f"<R><AssumeRoleResult>{inner}</AssumeRoleResult></R>".encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
+        self.answer(200, f"<R><AssumeRoleResult>{inner}</AssumeRoleResult></R>")
+
+    def do_GET(self):
+        asked = parse_qs(urlsplit(self.path).query)
+        known = asked == {"role_name": ["trainer"], "account_id": ["123456789012"]}
+        if not known or self.headers["x-amz-sso_bearer_token"] != "of the login":
+            return self.answer(401, "{}")
+        later = (datetime.now(UTC) + timedelta(hours=1)).timestamp() * 1000
+        keys = {"accessKeyId": "a", "secretAccessKey": "b", "sessionToken": "c", "expiration": int(later)}
+        return self.answer(200, json.dumps({"roleCredentials": keys}))
+
+    def answer(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(text.encode())
 
     def log_message(self, *_):
         pass
 
 
-@pytest.mark.slow
-def test_keys_of_a_role(home, monkeypatch):
-    pytest.importorskip("botocore", reason="NOT TESTED with roles: botocore is not installed")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sts) as server:
+@pytest.fixture
+def aws(monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Aws) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        (home / "config").write_text(
-            "[profile job]\nrole_arn = arn:aws:iam::123456789012:role/x\nsource_profile = other\nregion = eu-west-1\n"
-        )
-        (home / "credentials").write_text("[other]\naws_access_key_id = x\naws_secret_access_key = y\n")
+        for service in ("STS", "SSO"):
+            monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("AWS_PROFILE", "job")
-        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{server.server_port}")
-        expected = {"region": "eu-west-1", "access_key_id": "a", "secret_access_key": "b", "session_token": "c"}
-        assert s3_config() == expected
+        yield
         server.shutdown()
-    (home / "config").write_text("[profile job]\nsso_start_url = http://127.0.0.1:1\nsso_region = eu-west-1\n")
+
+
+KEYS = {"region": "eu-west-1", "access_key_id": "a", "secret_access_key": "b", "session_token": "c"}
+
+
+def test_keys_of_a_role(home, aws):
+    (home / "config").write_text(
+        "[profile job]\nrole_arn = arn:aws:iam::123456789012:role/x\nsource_profile = other\nregion = eu-west-1\n"
+    )
+    (home / "credentials").write_text("[other]\naws_access_key_id = x\naws_secret_access_key = y\n")
+    assert s3_config() == KEYS
+
+
+def test_keys_of_single_sign_on(home, aws, monkeypatch):
+    monkeypatch.setattr("botocore.credentials.SSOProvider._SSO_TOKEN_CACHE_DIR", str(home))  # found at import
+    start = "https://example.awsapps.com/start"
+    (home / "config").write_text(
+        f"[profile job]\nsso_start_url = {start}\nsso_region = eu-west-1\nsso_account_id = 123456789012\n"
+        "sso_role_name = trainer\nregion = eu-west-1\n"
+    )
     with pytest.raises(ArgumentError, match="aws sso login --profile job"):
         s3_config()
+    later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    logged_in = home / f"{hashlib.sha1(start.encode()).hexdigest()}.json"
+    logged_in.write_text(json.dumps({"startUrl": start, "accessToken": "of the login", "expiresAt": later}))
+    assert s3_config() == KEYS
 
 
 def test_what_goes_along_to_other_machines(home, monkeypatch):

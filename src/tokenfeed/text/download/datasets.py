@@ -11,21 +11,17 @@ Numbered files may be in an object store too, such as `s3://bucket/shard_{00000.
 huggingface_hub lists repositories, and tells size and SHA-256 of a file; the bytes come as from any other server.
 """
 
-import contextlib
-import importlib
 import itertools
 import os
 import re
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
-from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, quantity
-from tokenfeed.storage.address import clean, is_remote, parse, remember
-from tokenfeed.storage.failures import Failed, Failure, Kind
+from tokenfeed.errors import ArgumentError, DownloadError, quantity
+from tokenfeed.storage import hub
+from tokenfeed.storage.address import clean, is_remote, parse
+from tokenfeed.storage.failures import Failed
 from tokenfeed.text.sources.finding import Found, read_listing
 from tokenfeed.text.sources.splitting import named_split
 
@@ -39,12 +35,9 @@ PRESETS = {
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _NUMBER = re.compile(r"\{(?::0(\d)d)?\}")
-_HUB = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([^/]+))?((?:/[^/]+)*)/?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_NAME = 200
-_MOST_PAGES = 2000
-"""Most requests for a list of files; a page has a thousand of them or so."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,8 @@ def find_dataset(source: str, *, count: int = -1, folder: Path | None = None) ->
     """
     if source in PRESETS:
         repository, last = PRESETS[source]
-        return numbered(f"{_hub_folder(repository)}/shard_{{00000..{last:05d}}}.parquet", name=source, on_hub=True)
+        base = hub.server_address(hub.repository_of(f"hf://{repository}"))
+        return numbered(f"{base}/shard_{{00000..{last:05d}}}.parquet", name=source, on_hub=True)
     if source.startswith("hf://"):
         return _list_repository(source)
     if is_remote(source):
@@ -173,93 +167,29 @@ def _list_repository(address: str) -> Dataset:
     Files whose name or folder says validation are for that, and those that say test are left out. Where none says
     validation, all are to train on: `stream` and `prepare` hold out a share of the documents.
     """
-    match = _HUB.fullmatch(address)
-    if not match:
-        raise ArgumentError(f"{address!r} is not of the form hf://owner/name[@revision][/folder]")
-    repository, revision, folder = match[1], match[2] or "main", match[3].strip("/")
-    library = _library()
-    base = _hub_folder(repository, revision)
-    try:
-        hub, kind = library.HfApi(endpoint=_endpoint(base), token=_token(base)), library.hf_api.RepoFile
-        tree = hub.list_repo_tree(repository, folder or None, recursive=True, revision=revision, repo_type="dataset")
-        with _bounded(library, address):
-            found = [each for each in tree if isinstance(each, kind) and each.path.endswith(".parquet")]
-    except library.errors.HTTPError as error:
-        raise DownloadError(f"cannot list {address}: {_failure(library, error).what}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DownloadError(f"cannot list {address}: {_endpoint(base)} does not answer with a list of files") from None
+    place = hub.repository_of(address)
+    base = hub.server_address(place._replace(path=""))
+    found = [each for each in hub.list_files(address, place) if each.path.endswith(".parquet")]
     files: dict[str, list[RemoteFile]] = {"train": [], "val": [], "test": []}
-    for each in sorted(found, key=lambda each: each.path):
+    for each in found:
         sha256 = each.lfs.sha256 if each.lfs is not None and _SHA256.fullmatch(each.lfs.sha256) else None
         url = f"{base}/{quote(each.path, errors='surrogatepass')}"
         file = RemoteFile(local_name(each.path), url, each.size, sha256)
         files[named_split(Found(each.path, each.path)) or "train"].append(file)
     if not files["train"]:
         raise DownloadError(f"{address} has {quantity(len(found), 'parquet file')}, and none to train on")
-    name = local_name("/".join(filter(None, (repository, folder)))) + (f"@{revision}" if match[2] else "")
+    name = local_name("/".join(filter(None, (place.name, place.path))))
+    name += "" if place.revision == "main" else f"@{place.revision}"
     return Dataset(name, tuple(files["train"]), tuple(files["val"]), tuple(file.name for file in files["test"]))
-
-
-@contextlib.contextmanager
-def _bounded(library: Any, address: str) -> Iterator[None]:
-    """Within it, this thread makes so many requests by the hub's package and no more: a list may have no end."""
-    session, thread, counter = library.get_session(), threading.get_ident(), itertools.count(1)
-    before = session.event_hooks
-
-    def check(_: Any) -> None:
-        if threading.get_ident() == thread and next(counter) > _MOST_PAGES:
-            raise DownloadError(f"cannot list {address}: after {_MOST_PAGES:,} pages its list has not ended")
-
-    session.event_hooks = {**before, "request": [*before["request"], check]}
-    try:
-        yield
-    finally:
-        session.event_hooks = before
 
 
 def look_up(file: RemoteFile) -> RemoteFile:
     """A file of the hub, with size and SHA-256. One request, tried once; raises `Failed`."""
-    library = _library()
+    library = hub.library()
     try:
-        found = library.get_hf_file_metadata(file.url, token=_token(file.url) or False, endpoint=_endpoint(file.url))
+        token = library.get_token() or False
+        found = library.get_hf_file_metadata(file.url, token=token, endpoint=hub.endpoint())
     except library.errors.HTTPError as error:
-        raise Failed(_failure(library, error)) from None
+        raise Failed(hub.failure_of(error)) from None
     digest = found.etag if _SHA256.fullmatch(found.etag or "") else None
     return replace(file, size=found.size, sha256=digest)
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError as error:
-        raise DependencyError(
-            f"datasets of the Hugging Face hub need the package huggingface_hub: pip install 'tokenfeed[hub]' ({error})"
-        ) from error
-
-
-def _hub_folder(repository: str, revision: str = "main") -> str:
-    """The clean address of a dataset repository's files. The environment variable HF_ENDPOINT names a mirror."""
-    endpoint = clean(os.environ.get("HF_ENDPOINT", "").rstrip("/") or "https://huggingface.co")
-    return f"{endpoint}/datasets/{repository}/resolve/{quote(revision, safe='')}"
-
-
-def _endpoint(url: str) -> str:
-    return url.partition("/datasets/")[0]
-
-
-def _token(url: str) -> str | None:
-    """The user's token, from HF_TOKEN or `hf auth login`. From now on it is sent with requests to this repository."""
-    token: str | None = _library().get_token()
-    if token:
-        endpoint, _, path = url.partition("/datasets/")
-        remember(f"{endpoint}/datasets/{'/'.join(path.split('/')[:2])}", {"authorization": f"Bearer {token}"})
-    return token
-
-
-def _failure(library: Any, error: Exception) -> Failure:
-    """What an error of huggingface_hub means. Its text may quote addresses, so none of it is shown."""
-    if not isinstance(error, library.errors.HfHubHTTPError):
-        return Failure(Kind.BROKEN, "the hub cannot be reached, or the connection broke")
-    status = error.response.status_code
-    hint = ". Put a token into HF_TOKEN if the repository is private or gated" if status in (401, 403, 404) else ""
-    return Failure(Kind.STATUS, f"the hub answered {status}{hint}", status)

@@ -6,14 +6,17 @@ are, in which order and split, those still to arrive included, so that a feed ca
 
 import fnmatch
 import glob
+import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
+from tokenfeed.storage import hub
 from tokenfeed.storage.address import is_remote, join, local_path, parse
 from tokenfeed.storage.local import read_bytes, replace_bytes
 from tokenfeed.text.sources.stored import list_folder, shown
@@ -150,6 +153,8 @@ def _expand(given: str, endings: tuple[str, ...], *, is_remote: bool) -> list[Fo
 
 def _expand_remote(source: str, endings: tuple[str, ...]) -> list[Found]:
     """The remote files that one entry stands for."""
+    if source.startswith("hf://"):
+        return _expand_hub(source, endings)
     address = shown(source)
     folder, _, pattern = address.rpartition("/")
     if parse(address).is_http or (address.endswith(endings) and not glob.has_magic(pattern)):
@@ -160,6 +165,26 @@ def _expand_remote(source: str, endings: tuple[str, ...]) -> list[Found]:
         folder, pattern = address, "*"
     names = fnmatch.filter(list_folder(folder), pattern)
     return _texts(address, [join(folder, name) for name in names], endings, is_folder=is_folder)
+
+
+def _expand_hub(source: str, endings: tuple[str, ...]) -> list[Found]:
+    """The files of a repository that one entry stands for, in one commit: a file, a pattern, or a folder and below."""
+    place = hub.pin(source)
+    if place.path.endswith(endings) and not glob.has_magic(place.path):
+        return [Found(str(place))]
+    is_folder = not glob.has_magic(place.path)
+    fixed = list(itertools.takewhile(lambda part: is_folder or not glob.has_magic(part), place.path.split("/")))
+    within = place._replace(path="/".join(fixed))
+    pattern = re.compile(glob_to_regex(place.path))
+    paths = [each.path for each in hub.list_files(source, within)]
+    matching = [str(place._replace(path=path)) for path in paths if is_folder or pattern.fullmatch(path)]
+    return _texts(source, matching, endings, is_folder=is_folder)
+
+
+def glob_to_regex(pattern: str) -> str:
+    """A pattern of paths as a regular expression: `*` and `?` stay within a folder, `**/` is any folders or none."""
+    translated = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(translated.get(part) or re.escape(part) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern))
 
 
 def _texts(source: str, paths: Sequence[str], endings: tuple[str, ...], *, is_folder: bool) -> list[Found]:

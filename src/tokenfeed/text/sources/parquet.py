@@ -8,12 +8,14 @@ compressed column chunk first (132 MB for a row group of 300 MB of text); read t
 
 import codecs
 import contextlib
+import io
 import os
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from tokenfeed.errors import CorruptionError, FormatError, MissingError, ReadError, TruncatedError
+from tokenfeed.storage.fetcher import RemoteFile
 from tokenfeed.storage.local import reading
 from tokenfeed.text.sources.portions import Portion, Tally, TextRules, tokens_advice
 from tokenfeed.text.sources.stored import StoredFile
@@ -23,8 +25,16 @@ __all__ = ["ParquetText", "RowGroup"]
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8  # the length of the footer, and the magic
 _BUFFER_BYTES = 1 << 20
+_FOOTER_BYTES = 1 << 16  # as much as Arrow reads first, to find the footer
 _DECODED_ROWS = 128, 1024  # at least and at most, of one step of Arrow
 _TEXTS = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+
+
+class _Opened(NamedTuple):
+    file: Any
+    """Arrow's ParquetFile."""
+    raw: io.RawIOBase
+    """What it reads, where that is remote."""
 
 
 class ParquetText:
@@ -90,11 +100,20 @@ class ParquetText:
     def close(self) -> None:
         """Nothing stays open."""
 
-    def decode(self, file: Any, group: int, columns: Sequence[str], rows_at_once: int) -> Iterator[tuple[int, Any]]:
-        """(first row, record batch) of a row group. Batches may be shorter than asked for."""
+    def decode(
+        self, opened: "_Opened", group: int, columns: Sequence[str], rows_at_once: int
+    ) -> Iterator[tuple[int, Any]]:
+        """(first row, record batch) of a row group. Batches may be shorter than asked for.
+
+        Of a remote file, the bytes of the column are fetched and no others, where there is one column.
+        """
         row, num_rows = 0, self._metadata.row_group(group).num_rows
+        if isinstance(opened.raw, RemoteFile):
+            opened.raw.focus(*self._span_of(group, columns, opened.raw.size))
         with self.explaining(f"row group {group}"):
-            batches = file.iter_batches(rows_at_once, row_groups=[group], columns=list(columns), use_threads=False)
+            batches = opened.file.iter_batches(
+                rows_at_once, row_groups=[group], columns=list(columns), use_threads=False
+            )
         while True:
             with self.explaining(f"row group {group} after row {row}"):
                 batch = next(batches, None)
@@ -105,8 +124,17 @@ class ParquetText:
         if row != num_rows:
             raise CorruptionError(f"{self.name}, row group {group} has {row:,} rows; its footer says {num_rows:,}")
 
+    def _span_of(self, group: int, columns: Sequence[str], size: int) -> tuple[int, int]:
+        """The bytes [start, stop) that hold a column of a row group; all of the file for several columns."""
+        metadata = self._metadata.row_group(group)
+        chunks = (metadata.column(number) for number in range(metadata.num_columns))
+        (found, *others) = [each for each in chunks if each.path_in_schema.partition(".")[0] in columns]
+        start = min(found.data_page_offset, found.dictionary_page_offset or found.data_page_offset)
+        stop = start + found.total_compressed_size
+        return (start, stop) if not others and 0 <= start < stop <= size else (0, size)
+
     def _read_group(
-        self, file: Any, group: int, tally: Tally, rules: TextRules, reached: int, reached_after: int
+        self, file: "_Opened", group: int, tally: Tally, rules: TextRules, reached: int, reached_after: int
     ) -> Iterator[Portion]:
         metadata = self._metadata.row_group(group)
         columns = (metadata.column(number) for number in range(metadata.num_columns))
@@ -134,16 +162,20 @@ class ParquetText:
                 yield tally.portion(so_far)
 
     @contextlib.contextmanager
-    def opened(self, keep: Sequence[str] = ()) -> Iterator[Any]:
+    def opened(self, keep: Sequence[str] = ()) -> Iterator["_Opened"]:
         """A ParquetFile that has the text column and those to keep."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with reading(self.name):
-            is_local = not self._file.is_remote
-            if is_local:
-                self._file.open().close()  # refuses what is no regular file; Arrow would wait for a pipe
-            source = pa.OSFile(os.fsencode(self._file.path)) if is_local else pa.PythonFile(self._file.open(), "r")
+            raw = self._file.open()
+            if not self._file.is_remote:
+                raw.close()  # refuses what is no regular file; Arrow would wait for a pipe
+                source = pa.OSFile(os.fsencode(self._file.path))
+            else:
+                if self._metadata is None and isinstance(raw, RemoteFile):
+                    raw.focus(max(0, raw.size - _FOOTER_BYTES), raw.size)
+                source = pa.PythonFile(raw, "r")
         with contextlib.closing(source):
             stamp = self._file.stamp()  # once it is open, so that what is read is the file whose footer is known
             if self._metadata is not None and stamp != self._stamp:
@@ -159,7 +191,7 @@ class ParquetText:
             for name in (self.column, *keep):
                 self._check_column(file, name)
             self._metadata, self._stamp = file.metadata, stamp
-            yield file
+            yield _Opened(file, raw)
 
     def _check_column(self, file: Any, name: str) -> None:
         with self.explaining("its schema"):

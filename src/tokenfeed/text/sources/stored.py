@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tokenfeed.errors import CorruptionError, ReadError
-from tokenfeed.storage.address import clean, is_remote
+from tokenfeed.storage.address import is_remote
+from tokenfeed.storage.hub import address_of
 from tokenfeed.storage.local import open_binary, open_regular, reading
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _BUFFER_BYTES = 1 << 20
 
 def shown(path: str) -> str:
     """A path as messages may show it: an address without user, password and query."""
-    return clean(path) if is_remote(path) else path
+    return address_of(path) if is_remote(path) else path
 
 
 def list_folder(address: str) -> list[str]:
@@ -83,7 +84,7 @@ class StoredFile:
         if self._info is None:
             from tokenfeed.storage.objects import head
 
-            self._info = head(self.path)
+            self._info = head(self.name)
         return self._info
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,17 +11,20 @@ from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.plan.state import check_parts
+from tokenfeed.plan.dealing import StepRule
+from tokenfeed.plan.mixing import weigh
+from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.splitting import Val
 from tokenfeed.text.streaming.documents import Documents, FileDocuments
-from tokenfeed.text.streaming.lanes import NO_DOCUMENTS, LaneCursor, LaneState, Position, SavedStream, is_nanochats
-from tokenfeed.text.streaming.making import BatchMaker, StreamOptions, plan_of, save
+from tokenfeed.text.streaming.lanes import LaneState, Position, SavedStream, is_nanochats
+from tokenfeed.text.streaming.making import BatchMaker, StreamOptions
 from tokenfeed.text.streaming.packer import Packing, PackingCounts
 from tokenfeed.text.streaming.rows import StreamBatch
+from tokenfeed.text.streaming.sources import StreamSources
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["TextFeed", "stream"]
@@ -30,7 +34,7 @@ _WAIT_SECONDS = 60.0
 
 
 def stream(
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    source: Any,
     tokenizer: Tokenizer | str | os.PathLike[str],
     *,
     batch_size: int | Mapping[int, int],
@@ -44,6 +48,7 @@ def stream(
     buffer_size: int = 1000,
     refill_size: int = 128,
     text_column: str = "text",
+    stages: Sequence[Stage] | None = None,
     seed: int | None = None,
     epochs: int | None = None,
     threads: int = 2,
@@ -54,6 +59,10 @@ def stream(
     run: str | Path | None = None,
 ) -> "TextFeed":
     """Endless batches of text: Parquet or JSONL files (a folder, a pattern, a list), tokenised and packed on the way.
+
+    Several sources make a mixture: `{"web": ("web/*.parquet", 0.7), "code": ("code/", 0.3)}` has these shares of rows,
+    exactly, and `batch.sources` says which source a row is from. `stages` change the weights on the way, as in `mix`;
+    the sources are then given without weights. The last stage has no end.
 
     `split` is "train", "val" or "all". `val` says what is held out for validation: a share of the documents, chosen by
     a hash of their text, as `prepare` does; files, by name or pattern; "last" for the last file, as nanochat; or None.
@@ -85,16 +94,31 @@ def stream(
     rank, world_size = find_rank(rank, world_size)
     sizes = BatchSizes(batch_size)
     options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
-    files = TextFiles.find(source, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS)
-    groups = FileDocuments(
-        files,
-        Tokenizer.of(tokenizer),
-        sharding=sharding,
-        seed=seed,
-        refill_size=refill_size,
-        threads=threads if prefetch else 1,
-    )
-    return TextFeed(groups, Packing.choose(packing, overflow, length=length, buffer_size=buffer_size), options)
+    loaded = Tokenizer.of(tokenizer)
+
+    def documents_of(files: Any) -> FileDocuments:
+        return FileDocuments(
+            TextFiles.find(files, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS),
+            loaded,
+            sharding=sharding,
+            seed=seed,
+            refill_size=refill_size,
+            threads=threads if prefetch else 1,
+        )
+
+    how = Packing.choose(packing, overflow, length=length, buffer_size=buffer_size)
+    if not isinstance(source, Mapping):
+        if stages is not None:
+            raise ArgumentError("stages change the weights of a mixture; give its sources by name: {'web': 'web/', …}")
+        return TextFeed(documents_of(source), how, options)
+    parts, weights = weigh(source, stages, "files")
+    if weights[-1].samples is not None:
+        raise ArgumentError("the last stage of a stream has no end; leave its samples out")
+    if epochs is not None or how.pops:
+        given = "packing='concat_pop'" if how.pops else f"epochs={epochs}"
+        raise ArgumentError(f"{given} is for a stream of one source; stream each source by itself to see all of it")
+    schedule = Schedule(weights, list(parts))
+    return TextFeed(StreamSources({name: documents_of(part) for name, part in parts.items()}, schedule), how, options)
 
 
 class TextFeed(Delivery):
@@ -103,7 +127,7 @@ class TextFeed(Delivery):
     A `for` loop over a finite stream that has ended begins again.
     """
 
-    def __init__(self, source: Documents, packing: Packing, options: StreamOptions) -> None:
+    def __init__(self, source: Documents | StreamSources, packing: Packing, options: StreamOptions) -> None:
         super().__init__()
         if packing.pops and (options.epochs is not None or options.batch_sizes.to_json()[1:]):
             raise ArgumentError(
@@ -111,7 +135,7 @@ class TextFeed(Delivery):
                 "batch_size that changes; use 'concat'"
             )
         self.rank, self.world_size = options.rank, options.world_size
-        self._source = source
+        self._sources = StreamSources.of(source)
         self._packing = packing
         self._options = options
         self._threads = options.threads
@@ -120,16 +144,23 @@ class TextFeed(Delivery):
         self._maker: BatchMaker | None = None
         self._run = None if options.run is None or options.rank != 0 else RunFile(options.run)
         self._end = options.end
-        source.check(options.num_lanes)
+        self._sources.check(options.num_lanes)
         self._position = self._beginning()
 
     def _beginning(self) -> Position:
-        return self._begin_at(0, self._options.num_lanes, lambda lane: LaneCursor(0, 0, 0, lane))
+        return self._own(self._sources.begin(0, self._options.num_lanes))
 
-    def _begin_at(self, num_rows: int, num_lanes: int, cursor: Callable[[int], LaneCursor]) -> Position:
-        """A position where no document waits yet."""
-        owned = self._options.owned(num_rows, num_lanes)
-        return Position(num_rows, num_lanes, {lane: LaneState(cursor(lane), NO_DOCUMENTS, 0) for lane in owned})
+    def _own(self, position: Position) -> Position:
+        """A position with the lanes that this rank packs, and no others."""
+        lanes = self._options.owned(position.num_rows, position.num_lanes)
+        owned = list(self._sources.owned(position, lanes))
+        missing = [lane for lane in owned if lane not in position.lanes]
+        if missing:
+            raise StateError(
+                f"rank {self.rank} of {self.world_size} needs lanes {missing[:8]}, which this state does not hold: "
+                "give load_state_dict the list of all ranks' states"
+            )
+        return replace(position, lanes={lane: position.lanes[lane] for lane in owned})
 
     def __iter__(self) -> Self:
         if self._position.has_reached(self._end):
@@ -148,10 +179,12 @@ class TextFeed(Delivery):
     def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         options = self._options
         if self._run is not None:
-            what = {"plan": plan_of(self._source, self._packing), "length": self._packing.length}
-            what |= {"epochs": options.epochs, "num_lanes": self._position.num_lanes, "files": self._source.paths}
-            self._run.begin(what, self._position.num_rows, self.world_size, options.batch_sizes)
-        maker = self._maker = BatchMaker(self._source, self._packing, options, self._position, self._buffers)
+            plan = self._sources.parts(self._position, self._packing)
+            what = {"plan": plan, "length": self._packing.length}
+            what |= {"epochs": options.epochs, "num_lanes": self._position.num_lanes, "files": self._sources.paths}
+            what |= {"stages": self._sources.schedule.to_json()} if self._sources.is_mixed else {}
+            self._run.begin(what, self._position.num_rows, self.world_size, StepRule(options.batch_sizes))
+        maker = self._maker = BatchMaker(self._sources, self._packing, options, self._position, self._buffers)
         if self._prefetch == 0:
             return (batch for _ in maker.jobs() for batch in maker.make()), maker.close
         feed: Feed[tuple[()], HostBatch] = Feed(
@@ -189,7 +222,7 @@ class TextFeed(Delivery):
 
         A finite stream has the same state on every rank.
         """
-        return save(self._position, self._source, self._packing)
+        return self._sources.save(self._position, self._packing)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on after a checkpoint: this rank's own, on the same number of ranks; or the list of all ranks'.
@@ -199,10 +232,11 @@ class TextFeed(Delivery):
         `{"pq_idx", "rg_idx", "epoch"}` is taken too, and continues as nanochat does: its buffer is lost.
         """
         if isinstance(state, Mapping) and is_nanochats(state):
-            nanochats, num_lanes = state, self._options.num_lanes
-            position = self._begin_at(
-                0, num_lanes, lambda lane: self._source.after_nanochat(nanochats, lane, num_lanes)
-            )
+            if self._sources.is_mixed:
+                raise StateError("nanochat's state is of one source, and this is a mixture; resume it as one source")
+            num_lanes, source = self._options.num_lanes, self._sources.documents[0]
+            lanes = {lane: LaneState(source.after_nanochat(state, lane, num_lanes)) for lane in range(num_lanes)}
+            position = self._own(Position(0, num_lanes, lanes))
         else:
             position = self._resume(SavedStream.from_json(state))
         if self._end is not None and any(lane.cursor.reached > self._end.reached for lane in position.lanes.values()):
@@ -213,28 +247,17 @@ class TextFeed(Delivery):
         self._position = position
 
     def _resume(self, saved: SavedStream) -> Position:
-        parts = dict(saved.plan)
-        check_parts({"packing": self._packing.name}, {"packing": parts.pop("packing", None)})
-        self._source.accept(parts, saved.contents)
-        position, options = saved.position, self._options
+        position, options = self._sources.accept(saved, self._packing), self._options
         num_lanes = options.wanted_lanes or position.num_lanes
         if num_lanes == position.num_lanes and (num_lanes % self.world_size == 0 or options.epochs is not None):
-            owned = options.owned(position.num_rows, num_lanes)
-            missing = [lane for lane in owned if lane not in position.lanes]
-            if missing:
-                raise StateError(
-                    f"rank {self.rank} of {self.world_size} needs lanes {missing[:8]}, which this state does not hold: "
-                    "give load_state_dict the list of all ranks' states"
-                )
-            return Position(position.num_rows, num_lanes, {lane: position.lanes[lane] for lane in owned})
-        if len(position.lanes) < position.num_lanes:
+            return self._own(position)
+        if len(position.lanes) < position.num_lanes * len(self._sources):
             raise StateError(
-                f"the state holds {len(position.lanes)} of {position.num_lanes} lanes; to go on on {self.world_size} "
-                "ranks, give load_state_dict the list of all ranks' states"
+                f"the state holds {len(position.lanes)} of {position.num_lanes * len(self._sources)} lanes; to go on "
+                f"on {self.world_size} ranks, give load_state_dict the list of all ranks' states"
             )
-        self._source.check(options.num_lanes)
-        cursors = self._source.deal(position.lanes, options.num_lanes)
-        return self._begin_at(position.num_rows, options.num_lanes, cursors.__getitem__)
+        self._sources.check(options.num_lanes)
+        return self._own(self._sources.deal(position, options.num_lanes))
 
     def counts(self) -> PackingCounts:
         """Tokens by their fate, since this began to work or loaded a state."""
@@ -242,6 +265,6 @@ class TextFeed(Delivery):
 
     def __repr__(self) -> str:
         return (
-            f"TextFeed({self._source}, {self._packing.length} tokens a row, batch_size={self._options.batch_sizes}, "
+            f"TextFeed({self._sources}, {self._packing.length} tokens a row, batch_size={self._options.batch_sizes}, "
             f"rank {self.rank} of {self.world_size}, {quantity(self._position.num_lanes, 'lane')})"
         )

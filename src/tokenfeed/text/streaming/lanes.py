@@ -16,8 +16,8 @@ documents that wait are references of four numbers; resuming reads their text ag
      "lanes": {"0": {"cursor": [0, 3, 7, 1], "rest": [[3, 6, 128]], "pending": [], "documents": [3, 6, 17, 0, …], …}}}
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -40,6 +40,7 @@ __all__ = [
     "Stride",
     "check_whole",
     "deal",
+    "files_of",
     "is_nanochats",
 ]
 
@@ -178,9 +179,9 @@ class LaneState:
     """Where a lane goes on."""
 
     cursor: LaneCursor
-    documents: Ints
+    documents: Ints = field(default_factory=lambda: NO_DOCUMENTS)
     """(file, row group, row, tokens done) of the documents that wait, oldest first."""
-    num_rows: int
+    num_rows: int = 0
     """Number of rows that the lane has given."""
 
     def to_json(self) -> dict[str, Any]:
@@ -208,14 +209,23 @@ class Position:
     num_rows: int
     num_lanes: int
     lanes: Mapping[int, LaneState]
-    """Lanes that one rank owns, or all."""
+    """Lanes that one rank owns, or all. In a mixture, lane l of source s is s·num_lanes + l."""
+    rounds: tuple[tuple[int, int], ...] = ()
+    """(first row, number of rows) of the rounds of a mixture: those under way, and those that follow them."""
 
-    def files(self, num_files: int) -> set[int]:
-        """Numbers of the files that its lanes refer to."""
-        lanes = self.lanes.values()
-        counted = [*(lane.documents for lane in lanes), *(lane.cursor.pending for lane in lanes)]
-        begun = (group[0] for lane in lanes for group in lane.cursor.rest)
-        return {file % num_files for file in {*np.concatenate(counted)[:, 0].tolist(), *begun}}
+    @property
+    def round_end(self) -> int:
+        """Row at which the round under way ends: where the next one begins, if none is."""
+        begun = [each for each in self.rounds if each[0] <= self.num_rows]
+        if not begun:
+            return self.num_rows
+        start, size = begun[-1]
+        return start + -(-(self.num_rows - start) // size) * size
+
+    def of_source(self, source: int) -> dict[int, LaneState]:
+        """The lanes of one source, by their numbers in it."""
+        first = source * self.num_lanes
+        return {number - first: lane for number, lane in self.lanes.items() if 0 <= number - first < self.num_lanes}
 
     def has_reached(self, end: LaneCursor | None) -> bool:
         """Whether nothing is left before a cursor; never where there is no end."""
@@ -224,6 +234,14 @@ class Position:
             and not (len(lane.documents) or len(lane.cursor.pending) or lane.cursor.rest)
             for lane in self.lanes.values()
         )
+
+
+def files_of(lanes: Iterable[LaneState], num_files: int) -> set[int]:
+    """Numbers of the files that lanes refer to."""
+    lanes = list(lanes)
+    counted = [NO_DOCUMENTS, *(lane.documents for lane in lanes), *(lane.cursor.pending for lane in lanes)]
+    begun = (group[0] for lane in lanes for group in lane.cursor.rest)
+    return {file % num_files for file in {*np.concatenate(counted)[:, 0].tolist(), *begun}}
 
 
 @dataclass(frozen=True)
@@ -243,6 +261,7 @@ class SavedStream:
             "plan": dict(self.plan),
             "files": dict(self.contents),
             "num_lanes": self.position.num_lanes,
+            **({"rounds": [list(each) for each in self.position.rounds]} if self.position.rounds else {}),
             "lanes": {str(number): lane.to_json() for number, lane in self.position.lanes.items()},
         }
 
@@ -255,6 +274,7 @@ class SavedStream:
             raise StateError("an empty list of states cannot be resumed")
         first, *others = map(cls._from_one, value)
         num_rows, num_lanes = first.position.num_rows, first.position.num_lanes
+        num_sources = _num_sources(first.plan)
         lanes, contents = dict(first.position.lanes), dict(first.contents)
         for state in others:
             position = state.position
@@ -265,10 +285,10 @@ class SavedStream:
                 )
             lanes.update(position.lanes)
             contents.update(state.contents)
-        missing = sorted(set(range(num_lanes)) - set(lanes))
+        missing = sorted(set(range(num_lanes * num_sources)) - set(lanes))
         if missing:
             raise StateError(f"lanes {missing[:8]} of {num_lanes} are in none of these {len(value)} states")
-        return cls(Position(num_rows, num_lanes, lanes), first.plan, contents)
+        return cls(replace(first.position, lanes=lanes), first.plan, contents)
 
     @classmethod
     def _from_one(cls, value: Any) -> "SavedStream":
@@ -276,11 +296,22 @@ class SavedStream:
         try:
             num_rows, num_lanes = _whole([state["samples"], state["num_lanes"]])
             lanes = {int(number): LaneState.from_json(lane) for number, lane in state["lanes"].items()}
-            if not 1 <= num_lanes <= _MOST_LANES or not all(0 <= number < num_lanes for number in lanes):
+            plan = dict(state["plan"])
+            last = num_lanes * _num_sources(plan)
+            if not 1 <= num_lanes <= _MOST_LANES or not all(0 <= number < last for number in lanes):
                 raise ValueError(f"lanes {sorted(lanes)} of {num_lanes}")
-            return cls(Position(num_rows, num_lanes, lanes), dict(state["plan"]), dict(state["files"]))
+            rounds = tuple((start, size) for start, size in map(_whole, state.get("rounds", [])))
+            if not all(0 < size <= _MOST_LANES for _, size in rounds) or bool(rounds) != ("sources" in plan):
+                raise ValueError(f"rounds {str(rounds)[:80]}")
+            if rounds and (list(rounds) != sorted(rounds) or rounds[0][0] > num_rows):
+                raise ValueError(f"rounds {str(rounds)[:80]} at row {num_rows}")
+            return cls(Position(num_rows, num_lanes, lanes, rounds), plan, dict(state["files"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the state of the stream is damaged: {error!r}") from error
+
+
+def _num_sources(plan: Mapping[str, Any]) -> int:
+    return len(dict(plan["sources"])) if "sources" in plan else 1
 
 
 def deal(lanes: Mapping[int, LaneState], old: Stride, new: Stride) -> list[LaneCursor]:

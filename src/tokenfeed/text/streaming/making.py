@@ -4,7 +4,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.steps import BatchSizes, rows_of
 from tokenfeed.store.batch import Draw, HostBatch
 from tokenfeed.text.streaming.documents import Documents, Encoded, TokenChunk, encode_ahead
-from tokenfeed.text.streaming.lanes import NO_DOCUMENTS, LaneCursor, LaneState, Position, SavedStream, check_whole
+from tokenfeed.text.streaming.lanes import NO_DOCUMENTS, LaneCursor, LaneState, Position, check_whole
 from tokenfeed.text.streaming.packer import Packer, Packing, PackingCounts
 from tokenfeed.text.streaming.rows import StreamBatch
+from tokenfeed.text.streaming.sources import StreamSources
 from tokenfeed.types import Array, Ints
 
-__all__ = ["BatchMaker", "StreamOptions", "plan_of", "save"]
+__all__ = ["BatchMaker", "StreamOptions"]
 
 # Calls of the tokenizer that are under way or done ahead, beyond one for each thread: enough that none waits while a
 # row group is decoded.
@@ -80,26 +83,15 @@ class StreamOptions:
         return range((num_rows + self.rank) % self.world_size, num_lanes, self.world_size)
 
 
-def plan_of(source: Documents, packing: Packing) -> dict[str, Any]:
-    """Everything that a state depends on, in short."""
-    return {**source.parts(), "packing": packing.name}
-
-
-def save(position: Position, source: Documents, packing: Packing) -> dict[str, Any]:
-    """The state of a stream that is at a position."""
-    contents = source.contents(position.files(source.num_files))
-    return SavedStream(position, plan_of(source, packing), contents).to_json()
-
-
 class BatchMaker:
     """Makes one batch after the other, from a position on. One thread at a time may use it."""
 
     def __init__(
-        self, source: Documents, packing: Packing, options: StreamOptions, position: Position, buffers: Buffers
+        self, sources: StreamSources, packing: Packing, options: StreamOptions, position: Position, buffers: Buffers
     ) -> None:
         """Threads tokenise ahead of time; where nothing is prefetched, the caller's thread does."""
         threads = options.threads if options.prefetch else 0
-        self._source = source
+        self._sources = sources
         self._packing = packing
         self._options = options
         self._position = position
@@ -111,20 +103,24 @@ class BatchMaker:
         self.seconds = self.collate_seconds = self.encode_seconds = 0.0
         depth = max(1, (threads + _AHEAD) // len(position.lanes))
 
-        def read(lane: int, cursor: LaneCursor) -> Iterator[TokenChunk]:
+        def read(source: Documents, lane: int, cursor: LaneCursor) -> Iterator[TokenChunk]:
             chunks = source.read(lane, position.num_lanes, cursor, options.epochs)
-            return encode_ahead(chunks, self._encode, self._pool, depth)
+            return encode_ahead(chunks, partial(self._encode, source), self._pool, depth)
 
-        self._lanes = {
-            number: _Lane(source, packing, state, read(number, state.cursor), self._end)
-            for number, state in position.lanes.items()
-        }
+        self._lanes: dict[int, _Lane] = {}
+        for number, state in position.lanes.items():
+            source = sources.documents[number // position.num_lanes]
+            chunks = read(source, number % position.num_lanes, state.cursor)
+            self._lanes[number] = _Lane(source, packing, state, chunks, self._end)
+        num_files = [0, *accumulate(each.num_files for each in sources.documents)]
+        self._first_files = num_files[:-1]
+        """Number of the first file of each source, in the list of all files."""
 
-    def _encode(self, texts: list[Any]) -> Encoded:
+    def _encode(self, source: Documents, texts: list[Any]) -> Encoded:
         """Tokenise, in any thread, and note how long that took."""
         began = time.perf_counter()
         try:
-            return self._source.encode(texts)
+            return source.encode(texts)
         finally:
             with self._lock:
                 self.encode_seconds += time.perf_counter() - began
@@ -137,31 +133,39 @@ class BatchMaker:
     def make(self) -> list[StreamBatch]:
         """The next batch; none where the stream turns out to have ended."""
         began = time.perf_counter()
-        source, packing, options = self._source, self._packing, self._options
-        start = self._position.num_rows
+        all_sources, packing, options, now = self._sources, self._packing, self._options, self._position
+        start = now.num_rows
         size = options.batch_sizes.at(start)
         samples = rows_of(start, size, options.rank, options.world_size)
+        sources = all_sources.draw(samples, now)
         tokens = self._take_memory(size)
         placed, num_filled = [], 0
+        epochs = np.zeros(size + 1, np.int64)
         for number, lane in self._lanes.items():
-            pieces, count = lane.fill(tokens, self._places(number, samples), size)
+            source, own = divmod(number, now.num_lanes)
+            places = self._places(own, samples)
+            if all_sources.is_mixed:
+                places = places[sources[places] == source]
+                if not places.size:
+                    continue
+            pieces, count = lane.fill(tokens, places, size)
+            num_files = all_sources.documents[source].num_files
+            np.maximum.at(epochs, pieces[:, 0], pieces[:, 3] // num_files)
+            pieces[:, 3] = self._first_files[source] + pieces[:, 3] % num_files
             placed.append(pieces)
             num_filled += count
         stop = start + (size * options.world_size if self._end is None else num_filled)
         states = {number: lane.state() for number, lane in self._lanes.items()}
-        position = self._position = Position(stop, self._position.num_lanes, states)
+        position = self._position = replace(now, num_rows=stop, lanes=states)
         if stop == start:
             return []
         count = int(np.count_nonzero(samples < stop))
-        samples, tokens = samples[:count], tokens[:count]
+        samples, sources, epochs, tokens = samples[:count], sources[:count], epochs[:count], tokens[:count]
         pieces = np.concatenate(placed)
         pieces = pieces[pieces[:, 0] < size]
-        epochs = np.zeros(count, np.int64)
-        np.maximum.at(epochs, pieces[:, 0], pieces[:, 3] // source.num_files)
-        pieces[:, 3] %= source.num_files
-        rows = source.make_rows(tokens, pieces, samples, crosses_documents=packing.crosses_documents)
-        sources = np.zeros_like(samples)
-        draw = Draw(samples, epochs, sources, samples, ("",), lambda _: save(position, source, packing))
+        make_rows = all_sources.documents[0].make_rows
+        rows = make_rows(tokens, pieces, samples, crosses_documents=packing.crosses_documents)
+        draw = Draw(samples, epochs, sources, samples, all_sources.names, lambda _: all_sources.save(position, packing))
         batch = StreamBatch(rows, 0, count, draw=draw, position=position)
         if options.collate is not None:
             collating = time.perf_counter()
@@ -174,7 +178,7 @@ class BatchMaker:
     def _take_memory(self, size: int) -> Array:
         """Room for the rows of a batch; and, where this rank packs rows of others too, for one of those."""
         num_rows = size if self._end is None else size + 1
-        width, dtype = self._packing.length + 1, self._source.dtype
+        width, dtype = self._packing.length + 1, self._sources.documents[0].dtype
         return self._buffers.take(num_rows * width * dtype.itemsize).view(dtype).reshape(num_rows, width)
 
     def _places(self, lane: int, samples: Ints) -> Ints:
@@ -245,5 +249,7 @@ class _Lane:
         return True
 
     def state(self) -> LaneState:
+        if len(self._waiting):  # not a row of it was asked for since it began
+            return LaneState(self._cursor, self._waiting, self._num_rows)
         has_ended = self._cursor is self._end and self.packer.is_spent
         return LaneState(self._cursor, NO_DOCUMENTS if has_ended else self.packer.references(), self._num_rows)

@@ -5,7 +5,8 @@ from functools import cached_property
 import numpy as np
 
 from tokenfeed.errors import MissingError
-from tokenfeed.store.batch import Draw, HostBatch, Layout, Rows
+from tokenfeed.store.batch import Draw, HostBatch
+from tokenfeed.store.rows import Layout, Rows
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.text.streaming.lanes import Position
 from tokenfeed.types import Array, Bools, Ints
@@ -77,7 +78,11 @@ class StreamRows(Rows):
         mask = spans.span_numbers(offsets) >= 0
         mask[np.repeat(offsets[:-1], np.diff(spans.offsets)) + spans.starts] = False
         mask = mask.reshape(stop - start, self.length + 1)[:, 1:]
-        return mask if self._learned is None else mask & self._learned[start:stop, 1:]
+        wanted = super().loss_mask(start, stop)
+        return mask if wanted is None else mask & wanted
+
+    def learned(self, start: int, stop: int) -> Bools | None:
+        return None if self._learned is None else self._learned[start:stop]
 
 
 class StreamBatch(HostBatch):

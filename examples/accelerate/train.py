@@ -1,9 +1,9 @@
-"""Train a small GPT with Hugging Face Accelerate. Start it again, on any number of processes, and it goes on.
+"""Train with Hugging Face Accelerate. Start it again, on any number of processes, and it goes on.
 
-    accelerate launch --num_processes 2 examples/train_accelerate.py STORE --checkpoint DIR       (GPUs)
-    torchrun --nproc-per-node 2 examples/train_accelerate.py STORE --checkpoint DIR               (anything)
+    accelerate launch --num_processes 2 examples/accelerate/train.py STORE --checkpoint DIR       (GPUs)
+    torchrun --nproc-per-node 2 examples/accelerate/train.py STORE --checkpoint DIR               (anything)
 
-`prepare` gets the model and the optimizer, but not the loader, which divides samples among ranks already.
+`prepare` gets the model and the optimizer, but not the batches, which are divided among processes already.
 """
 
 import argparse
@@ -12,10 +12,9 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from train_ddp import GPT
 
 import tokenfeed
-import tokenfeed.torch
+from tokenfeed.integrations.accelerate import make_batches  # import
 
 
 def main() -> None:
@@ -34,29 +33,25 @@ def main() -> None:
 
     accelerator = Accelerator(gradient_accumulation_steps=options.accumulate)
     torch.manual_seed(0)
-    model = GPT(options.vocabulary, options.length, options.width, layers=2)
+    sizes = options.vocabulary, options.width
+    model = torch.nn.Sequential(torch.nn.Embedding(*sizes), torch.nn.Linear(*reversed(sizes)))
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
-
-    windows = tokenfeed.open(options.store, split="train").windows(options.length)
-    place = {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
-    loader = tokenfeed.Loader(windows, options.batch_size, **place)
-    accelerator.register_for_checkpointing(loader)
+    windows = tokenfeed.open(options.store, split="train").windows(options.length)  # tokenfeed
+    batches = make_batches(accelerator, windows, options.batch_size)  # tokenfeed
 
     step = 0
-    if newest := max(options.checkpoint.glob("step-*"), default=None):
+    saved = (path.parent for path in options.checkpoint.glob("step-*/random_states_0.pkl"))  # written last
+    if newest := max(saved, default=None):
         accelerator.load_state(newest)
         step = int(newest.name.removeprefix("step-"))
 
     trace = None
     if options.trace:
         options.trace.mkdir(parents=True, exist_ok=True)
-        trace = (options.trace / f"rank-{loader.rank}.jsonl").open("a", buffering=1)
-
-    batches = tokenfeed.torch.to_device(loader, accelerator.device)
-    while step < options.steps:
-        batch = next(batches)
+        trace = (options.trace / f"rank-{accelerator.process_index}.jsonl").open("a", buffering=1)
+    for batch in batches:
         with accelerator.accumulate(model):
-            loss = model(*batch)
+            loss = torch.nn.functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
@@ -67,8 +62,10 @@ def main() -> None:
             if step % options.every == 0 or step == options.steps:
                 accelerator.save_state(options.checkpoint / f"step-{step:09}")
                 accelerator.print(f"step {step}: loss {loss.item():.4f}")
+        if step >= options.steps:
+            break
 
-    model, optimizer = accelerator.free_memory(model, optimizer)  # before the processes part: see train_ddp.py
+    model, optimizer = accelerator.free_memory(model, optimizer)  # before the processes part
     accelerator.end_training()
 
 

@@ -1,6 +1,6 @@
 """Train a small GPT on a mesh of two dimensions: data-parallel groups of tensor-parallel ranks.
 
-    torchrun --nproc-per-node 4 examples/train_tensor_parallel.py STORE --tensor-parallel 2
+    torchrun --nproc-per-node 4 examples/torch/train_tensor_parallel.py STORE --tensor-parallel 2
 
 Ranks of one group work on the same rows, each with its part of the weights; groups work on different rows. A loader
 needs to know of the groups alone: `data_parallel(mesh)` says which of how many this rank belongs to. Nothing is sent

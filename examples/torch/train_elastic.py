@@ -1,7 +1,7 @@
 """Train while machines come and go: the samples of committed steps are those of a run that nothing disturbed.
 
     torchrun --nnodes 1:3 --nproc-per-node 1 --max-restarts 100 --rdzv-backend c10d --rdzv-endpoint HOST:29400 \
-        examples/train_elastic.py STORE --checkpoint DIR
+        examples/torch/train_elastic.py STORE --checkpoint DIR
 
 Start this on one to three machines, and on more later. When one is lost, or another comes, torchrun starts all workers
 again with another world size; each goes on after the last checkpoint, as another rank, with its part of the same global

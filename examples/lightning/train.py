@@ -1,6 +1,6 @@
-"""Train a small GPT with Lightning, on as many ranks as there are. Start it again, and it goes on where it was.
+"""Train with Lightning, on as many ranks as there are. Start it again, and it goes on where it was.
 
-    python examples/train_lightning.py STORE --checkpoint DIR --devices 2
+    python examples/lightning/train.py STORE --checkpoint DIR --devices 2
 
 Lightning saves and restores the loader's state with its own checkpoints. It is the same on every rank, and fits any
 number of them.
@@ -9,64 +9,35 @@ number of them.
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import lightning
 import torch
-from train_ddp import GPT
 
 import tokenfeed
-import tokenfeed.torch
-
-
-class Data(lightning.LightningDataModule):
-    """Training windows without end; every validation window once."""
-
-    def __init__(self, store: Path, length: int, batch_size: int) -> None:
-        super().__init__()
-        self.store, self.length, self.batch_size = store, length, batch_size
-
-    def load(self, split: str, **options: Any) -> tokenfeed.torch.DeviceLoader:
-        windows = tokenfeed.open(self.store, split=split).windows(self.length)
-        # Lightning's own launcher does not tell the rank as others do, so the trainer is asked.
-        place = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
-        loader = tokenfeed.Loader(windows, self.batch_size, **place, **options)
-        return tokenfeed.torch.to_device(loader, self.trainer.strategy.root_device)
-
-    def train_dataloader(self) -> tokenfeed.torch.DeviceLoader:
-        return self.load("train")
-
-    def val_dataloader(self) -> "Fresh":
-        return Fresh(lambda: self.load("val", epochs=1, shuffle=False))
-
-
-class Fresh:
-    """Begins anew whenever it is iterated, also after the two batches that Lightning looks at to begin with."""
-
-    def __init__(self, make: Any) -> None:
-        self.make = make
-
-    def __iter__(self) -> Any:
-        return iter(self.make())
+from tokenfeed.integrations.lightning import DataModule  # import
 
 
 class Module(lightning.LightningModule):
-    def __init__(self, model: GPT, trace: Path | None) -> None:
+    def __init__(self, vocabulary: int, width: int, trace: Path | None) -> None:
         super().__init__()
-        self.model, self.trace = model, trace
+        self.model = torch.nn.Sequential(torch.nn.Embedding(vocabulary, width), torch.nn.Linear(width, vocabulary))
+        self.trace = trace
+
+    def loss_of(self, batch: tokenfeed.torch.DeviceBatch) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.model(batch.inputs).flatten(0, 1), batch.targets.flatten())
 
     def training_step(self, batch: tokenfeed.torch.DeviceBatch, number: int) -> torch.Tensor:
         if self.trace:
             with (self.trace / f"rank-{self.global_rank}.jsonl").open("a") as file:
                 file.write(json.dumps({"step": self.global_step, "samples": batch.samples.tolist()}) + "\n")
-        return self.model(*batch)
+        return self.loss_of(batch)
 
     def on_validation_epoch_start(self) -> None:
         self.sums = torch.zeros(2, device=self.device)
 
     def validation_step(self, batch: tokenfeed.torch.DeviceBatch, number: int) -> None:
         if len(batch):  # the last ones may be empty on some ranks
-            self.sums += torch.stack([self.model(*batch) * len(batch), torch.tensor(float(len(batch)))]).to(self.device)
+            self.sums += torch.stack([self.loss_of(batch) * len(batch), self.sums.new_tensor(len(batch))])
 
     def on_validation_epoch_end(self) -> None:
         total, count = self.trainer.strategy.reduce(self.sums, reduce_op="sum").tolist()
@@ -95,20 +66,18 @@ def main() -> None:
         options.trace.mkdir(parents=True, exist_ok=True)
 
     torch.manual_seed(0)
-    module = Module(GPT(options.vocabulary, options.length, options.width, layers=2), options.trace)
+    module = Module(options.vocabulary, options.width, options.trace)
     saving = lightning.pytorch.callbacks.ModelCheckpoint(
         options.checkpoint, "{step:09}", every_n_train_steps=options.every, save_top_k=-1
     )
     trainer = lightning.Trainer(
-        devices=options.devices,
-        max_steps=options.steps,
-        limit_train_batches=options.epoch,  # without it Lightning is a batch ahead, and so is what it saves
-        callbacks=[saving],
-        logger=False,
-        enable_progress_bar=False,
+        devices=options.devices, max_steps=options.steps, callbacks=[saving], logger=False, enable_progress_bar=False
     )
+    train = tokenfeed.open(options.store, split="train").windows(options.length)  # tokenfeed
+    val = tokenfeed.open(options.store, split="val").windows(options.length)  # tokenfeed
+    data = DataModule(train, options.batch_size, val=val, epoch_steps=options.epoch)  # tokenfeed
     newest = max(options.checkpoint.glob("*.ckpt"), default=None)
-    trainer.fit(module, Data(options.store, options.length, options.batch_size), ckpt_path=newest, weights_only=True)
+    trainer.fit(module, data, ckpt_path=newest, weights_only=True)
 
 
 if __name__ == "__main__":

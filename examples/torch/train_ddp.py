@@ -1,6 +1,6 @@
 """Train a small GPT on a store, on as many ranks as there are. Kill it at any moment and start it again, on any number.
 
-    torchrun --nproc-per-node 2 examples/train_ddp.py STORE --checkpoint DIR
+    torchrun --nproc-per-node 2 examples/torch/train_ddp.py STORE --checkpoint DIR
 
 Steps are micro-steps: one batch on every rank. A checkpoint may fall between the micro-steps of one accumulation; the
 gradients so far are in it. A run that was killed and resumed trains on the samples of one that was not, each exactly

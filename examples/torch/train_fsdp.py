@@ -1,6 +1,6 @@
 """Train a small GPT with FSDP2, and keep everything in one torch.distributed.checkpoint. Resume on any number of ranks.
 
-    torchrun --nproc-per-node 2 examples/train_fsdp.py STORE --checkpoint DIR
+    torchrun --nproc-per-node 2 examples/torch/train_fsdp.py STORE --checkpoint DIR
 
 The batch of a step is one for all ranks together, whatever their number: a run that began on two ranks and goes on on
 one, or on four, trains on the same samples in the same steps, and its losses agree but for the order of sums. At the

@@ -1,9 +1,9 @@
 """Train a small model with JAX, on all devices of all processes. Kill it, and start it again on any number of these.
 
-    python examples/train_jax.py STORE --checkpoint DIR
+    python examples/jax/train.py STORE --checkpoint DIR
 
-    python examples/train_jax.py STORE --checkpoint DIR --coordinator localhost:1234 --processes 2 --process 0 &
-    python examples/train_jax.py STORE --checkpoint DIR --coordinator localhost:1234 --processes 2 --process 1
+    python examples/jax/train.py STORE --checkpoint DIR --coordinator localhost:1234 --processes 2 --process 0 &
+    python examples/jax/train.py STORE --checkpoint DIR --coordinator localhost:1234 --processes 2 --process 1
 
 The batch of a step is one for all processes together, so losses do not depend on their number, but for the order of
 sums. DIR is one folder for all of them. At the end every validation window is looked at exactly once.
@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tokenfeed
-import tokenfeed.jax
+import tokenfeed.jax  # import
 
 LEARNING_RATE = 0.5
 
@@ -59,9 +59,8 @@ def save(path, weights, loader):
     """Write a checkpoint, whole or not at all. Weights are the same on every process; so is the loader's state."""
     if jax.process_index() == 0:
         with path.with_suffix(".partial").open("wb") as file:
-            np.savez(
-                file, state=json.dumps(loader.state_dict()), **{name: np.asarray(w) for name, w in weights.items()}
-            )
+            state = json.dumps(loader.state_dict())  # tokenfeed
+            np.savez(file, state=state, **{name: np.asarray(weight) for name, weight in weights.items()})
             os.fsync(file.fileno())
         path.with_suffix(".partial").replace(path)
 
@@ -91,20 +90,20 @@ def main():
 
     place = tokenfeed.jax.data_parallel(rows)  # rank and world size
     batch_size = options.batch_size // place["world_size"]
-    windows = tokenfeed.open(options.store, split="train").windows(options.length)
-    loader = tokenfeed.Loader(windows, batch_size, **place)
+    windows = tokenfeed.open(options.store, split="train").windows(options.length)  # tokenfeed
+    loader = tokenfeed.Loader(windows, batch_size, **place)  # tokenfeed
 
     step = 0
     options.checkpoint.mkdir(parents=True, exist_ok=True)
     if newest := max(options.checkpoint.glob("step-*.npz"), default=None):
         step, saved = int(newest.stem.removeprefix("step-")), dict(np.load(newest))
-        loader.load_state_dict(json.loads(str(saved.pop("state"))))
+        loader.load_state_dict(json.loads(str(saved.pop("state"))))  # tokenfeed
         weights = {name: jax.make_array_from_process_local_data(everywhere, saved[name]) for name in saved}
     else:
         begin = partial(start, vocabulary=options.vocabulary, width=options.width)
         weights = jax.jit(begin, out_shardings=everywhere)(jax.random.key(0))
 
-    for batch in tokenfeed.jax.to_arrays(loader, rows):
+    for batch in tokenfeed.jax.to_arrays(loader, rows):  # tokenfeed
         weights, loss = train(weights, batch.inputs, batch.targets)
         step += 1
         print(f"step {step}: loss {loss:.6f}, samples {batch.host.samples.tolist()}", flush=True)

@@ -1,7 +1,7 @@
 """A stream of text on several ranks, with one checkpoint of all of them. Resume on any number of ranks.
 
-    torchrun --nproc-per-node 2 examples/stream_checkpoint.py TEXT TOKENIZER --checkpoint DIR --steps 5
-    torchrun --nproc-per-node 1 examples/stream_checkpoint.py TEXT TOKENIZER --checkpoint DIR --steps 10
+    torchrun --nproc-per-node 2 examples/torch/stream_checkpoint.py TEXT TOKENIZER --checkpoint DIR --steps 5
+    torchrun --nproc-per-node 1 examples/torch/stream_checkpoint.py TEXT TOKENIZER --checkpoint DIR --steps 10
 
 On the streaming road, a state is that of one rank: where its lanes are in the files, and which documents wait there.
 So a checkpoint gathers the states of all ranks. As long as their number divides `--lanes`, the rows of every step are

@@ -1,0 +1,51 @@
+"""Fine-tune with the SFTTrainer of TRL on packed rows of a store. Start it again, and it goes on.
+
+    torchrun --nproc-per-node 2 examples/trl/train.py MODEL STORE --checkpoint DIR
+
+Rows are tokenised, packed and masked before: `tokenfeed prepare`, then `tokenfeed pack STORE --length 2047`.
+"""
+
+import argparse
+from pathlib import Path
+
+import trl
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.trainer_utils import get_last_checkpoint
+
+import tokenfeed
+from tokenfeed.integrations.trl import SFTTrainer  # import
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="folder of a model and its tokenizer")
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="to write to, and resume from")
+    parser.add_argument("--steps", type=int, default=1000, help="in all, with those before a resume")
+    parser.add_argument("--every", type=int, default=100, help="steps per checkpoint")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--length", type=int, default=2047, help="inputs per row; a row has one token more")
+    options = parser.parse_args()
+
+    arguments = trl.SFTConfig(
+        str(options.checkpoint),
+        max_steps=options.steps,
+        save_steps=options.every,
+        per_device_train_batch_size=options.batch_size,
+        report_to=[],
+        bf16=False,
+    )
+    trainer = SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(options.model),
+        args=arguments,
+        processing_class=AutoTokenizer.from_pretrained(options.model),
+        train_dataset=tokenfeed.open(options.store).packed(options.length),  # tokenfeed
+        separate_documents=True,  # tokenfeed
+    )
+    newest = get_last_checkpoint(options.checkpoint) if options.checkpoint.exists() else None
+    trainer.train(resume_from_checkpoint=newest)
+    print(f"loss {trainer.state.log_history[-1]['train_loss']:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,358 @@
+"""Training steps: how a run is cut into them, and how the samples of one are dealt to ranks and micro-batches.
+
+A step takes the samples [K, K′). With a batch size B, K′ = K + B·W·M for W ranks and M micro-batches. With a budget of
+N tokens, K′ is as far as N·W·M tokens reach, and at least K + 1. So the steps follow from K and from the budget of all
+ranks together: however many ranks share it, every step has the same samples. Which rank takes which is computed from
+the lengths of the samples of the step and nothing else, so all ranks find the same, and no message is sent.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, StateError
+from tokenfeed.kernels.balance import deal
+from tokenfeed.plan.plan import Plan
+from tokenfeed.plan.steps import BatchSizes
+from tokenfeed.store.view import View
+from tokenfeed.types import Floats, Ints
+
+__all__ = ["Balance", "Cost", "OwnCost", "Step", "StepRule", "TokenCounts"]
+
+_FIRST_LOOK, _LOOK = 256, 1 << 14
+"""Samples whose lengths are looked up by one call: of the first, which somebody waits for, and of later ones."""
+_ROUNDS = 4
+"""Rounds of improvement for each bin, at most; the kernel ends when loads are as good as equal."""
+_NO_LIMIT = 1 << 40
+_PROBE = (1, 2, 100, 4096, 131_072)
+"""Lengths at which a cost function is tried."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a sample of L tokens costs: a·L + b·L². `Cost(1, 0)` counts tokens; attention adds b.
+
+    A layer of width d costs about 24·d²·L + 4·d·L² operations: `Cost(1, 1 / (6 * d))`.
+    """
+
+    a: float
+    b: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("a", self.a), ("b", self.b)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ArgumentError(f"{name} of Cost is {value!r}; expected a number of at least 0")
+        if not self.a + self.b:
+            raise ArgumentError("Cost(0, 0) makes all samples equal: leave out balance, or give a > 0 or b > 0")
+
+    def __call__(self, lengths: Ints) -> Floats:
+        long = lengths.astype(np.float64)
+        return self.a * long + self.b * (long * long)
+
+    def to_json(self) -> Any:
+        return [float(self.a), float(self.b)]
+
+
+class OwnCost:
+    """The user's function of an array of lengths; its results are checked."""
+
+    def __init__(self, function: Callable[[Ints], Any]) -> None:
+        self._function = function
+        is_plain = isinstance(function, FunctionType)
+        self.name = f"{function.__module__}.{function.__qualname__}" if is_plain else repr(function)[:100]
+        first, again = (self(np.array(_PROBE)).tolist() for _ in range(2))
+        if first != again:
+            raise ArgumentError(
+                f"balance: {self.name} gives {again} where it gave {first} before, for lengths {list(_PROBE)}. Ranks "
+                "must agree: the costs may depend on nothing but lengths"
+            )
+        self.probe = first
+        """Costs of some lengths: a run file tells one function from another by them."""
+
+    def __call__(self, lengths: Ints) -> Floats:
+        given = self._function(lengths.copy())
+        try:
+            costs = np.asarray(given, np.float64)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"balance: {self.name} gives no numbers: {given!r:.100}") from error
+        if costs.shape != lengths.shape:
+            raise ArgumentError(
+                f"balance: {self.name} gives costs of shape {costs.shape} for lengths of shape {lengths.shape}; "
+                "expected a cost for each"
+            )
+        wrong = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
+        if wrong.size:
+            raise ArgumentError(
+                f"balance: {self.name} gives {costs[wrong[0]]} for a sample of {lengths[wrong[0]]:,} tokens; costs "
+                "must be finite, and not negative"
+            )
+        return costs
+
+    def to_json(self) -> Any:
+        return {"function": self.name, "probe": self.probe}
+
+
+@dataclass(frozen=True)
+class LostCost:
+    """A cost function that a run file names, and that only the caller has."""
+
+    told: Mapping[str, Any]
+
+    def __call__(self, lengths: Ints) -> Floats:
+        raise ArgumentError(
+            f"the run was balanced by {self.told['function']}, which a run file cannot hold: give it, "
+            "Run(path, balance=…), to learn which rank took which sample"
+        )
+
+    def to_json(self) -> Any:
+        return dict(self.told)
+
+
+Balance: TypeAlias = bool | Cost | Callable[[Ints], Any] | None
+"""What `balance=` takes: True for equal tokens, a `Cost`, a function of lengths; None for samples dealt in turn."""
+
+
+class TokenCounts:
+    """Tokens of samples of a run, from lengths that lie in tables: no column is read. Threads may share it.
+
+    The tokens of a row of fixed length are its inputs without padding; those of a document, all its items. Every sample
+    counts as one at least, so that no step is without end.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._eras = plan.open_eras()
+        self.changes = [start for start, _ in self._eras[1:]]
+        """Samples at which the length of rows changes."""
+
+    def __call__(self, samples: Ints) -> Ints:
+        """About 0.1 µs each. All samples must be of one length of rows."""
+        sources, _, indices = self._plan.locate(samples)
+        views = next(views for start, views in reversed(self._eras) if start <= samples[0])
+        if len(views) == 1:
+            return _tokens(views[0], indices)
+        counts = np.empty_like(indices)
+        for number in np.unique(sources).tolist():
+            chosen = sources == number
+            counts[chosen] = _tokens(views[number], indices[chosen])
+        return counts
+
+    def tell(self, sample: int) -> str:
+        """A sample in words."""
+        (trace,) = self._plan.trace([sample])
+        spec, source = self._plan.spec_at(sample), f" of source {trace.source!r}" if trace.source else ""
+        what = f"document {trace.index:,}" if spec.kind == "documents" else f"number {trace.index:,} of {spec}"
+        return f"sample {sample:,} of the run ({what}{source})"
+
+
+def _tokens(view: View, indices: Ints) -> Ints:
+    lengths = view.lengths(indices)
+    return np.maximum(1, lengths if view.length is None else np.minimum(lengths, view.length))
+
+
+class Step(NamedTuple):
+    """The samples [start, start + len(tokens)) of a training step."""
+
+    start: int
+    tokens: Ints
+    """Tokens of each of them."""
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.tokens.size
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """How a run is cut into training steps, and how the samples of a step are divided."""
+
+    sizes: BatchSizes
+    """Rows, or tokens, of one rank and micro-batch."""
+    by_tokens: bool = False
+    accumulate: int = 1
+    """Batches of one rank that are a training step."""
+    cost: Cost | OwnCost | LostCost | None = None
+    """Cost of a sample that is the same for all ranks and micro-batches; None where samples are dealt in turn."""
+    too_long: str = "error"
+    """What to do with a sample of more tokens than one rank may have: "error", or "own" for a batch of its own."""
+
+    @classmethod
+    def of(
+        cls,
+        batch_size: int | Mapping[int, int] | None,
+        tokens: int | Mapping[int, int] | None,
+        accumulate: int = 1,
+        balance: Balance = None,
+        too_long: str = "error",
+    ) -> "StepRule":
+        if (batch_size is None) == (tokens is None):
+            told = "neither is given" if batch_size is None else f"both are given: {batch_size!r} and {tokens!r}"
+            raise ArgumentError(f"a Loader takes batch_size=… rows or tokens=… for each rank and batch; {told}")
+        if too_long not in ("error", "own"):
+            raise ArgumentError(f'too_long is {too_long!r}; it must be "error" or "own"')
+        if too_long != "error" and tokens is None:
+            raise ArgumentError(f"too_long={too_long!r} is for token budgets: batch_size=… limits no tokens")
+        if tokens is not None:
+            return cls(BatchSizes(tokens, name="tokens"), True, accumulate, as_cost(balance), too_long)
+        assert batch_size is not None
+        return cls(BatchSizes(batch_size), False, accumulate, as_cost(balance))
+
+    @property
+    def is_dealt(self) -> bool:
+        """Whether which rank takes a sample depends on lengths."""
+        return self.by_tokens or self.cost is not None
+
+    @property
+    def parts(self) -> int:
+        """Batches of one rank in which the state advances once: those of a training step, where it is dealt as one."""
+        return self.accumulate if self.is_dealt else 1
+
+    @property
+    def rows(self) -> BatchSizes:
+        """Rows per rank and training step; or tokens."""
+        return self.sizes.times(self.accumulate)
+
+    def spread(self, before: int, after: int) -> "StepRule":
+        """The rule with which so many ranks have as much together as so many had before."""
+        return replace(self, sizes=self.sizes.spread(before, after))
+
+    def walk(
+        self, start: int, stop: int | None, world_size: int, counts: TokenCounts, *, look: int = _FIRST_LOOK
+    ) -> Iterator[Step]:
+        """The training steps from sample `start` on. Lengths are looked up many samples at a time.
+
+        A step ends where the length of rows changes.
+        """
+        tokens, totals, at = np.empty(0, np.int64), np.zeros(1, np.int64), 0
+        rows = self.rows
+        while stop is None or start < stop:
+            width = rows.at(start) * world_size
+            ends = [each for each in (stop, *counts.changes) if each is not None and each > start]
+            left = min(ends) - start if ends else None
+            while True:
+                known = tokens.size - at
+                if self.by_tokens:
+                    size = int(np.searchsorted(totals, totals[at] + width, side="right")) - 1 - at
+                    is_known = size < known
+                else:
+                    size = width
+                    is_known = size <= known
+                if is_known or (left is not None and known >= left):
+                    break
+                first = start + known
+                more = look if left is None else min(look, left - known)
+                tokens = np.concatenate([tokens[at:], counts(np.arange(first, first + more))])
+                totals = np.concatenate([[0], np.cumsum(tokens)])
+                at, look = 0, min(2 * look, _LOOK)
+            size = max(1, min(size, tokens.size - at))
+            yield Step(start, tokens[at : at + size])
+            at += size
+            start += size
+
+    def deal(self, step: Step, world_size: int, tell: Callable[[int], str]) -> Ints:
+        """The bin of every sample of a step: micro-batch m of rank r is bin m·world_size + r. `tell` names a sample."""
+        num_bins, size = world_size * self.accumulate, step.tokens.size
+        limit = self.sizes.at(step.start)
+        alone = step.tokens > limit if self.by_tokens else np.zeros(size, np.bool_)
+        if self.too_long == "error" and alone.any():
+            place = int(np.argmax(alone))
+            raise ArgumentError(
+                f"{tell(step.start + place)} has {step.tokens[place]:,} tokens; the budget of one rank is tokens="
+                f'{limit:,}. Give a larger budget, too_long="own" to give it a batch of its own, or skip it'
+            )
+        costs = step.tokens if self.cost is None else _as_integers(self.cost(step.tokens))
+        order = np.arange(size) if self.cost is None else np.argsort(-costs, kind="stable")
+        order = order[np.argsort(~alone[order], kind="stable")]
+        most_rows = _NO_LIMIT if self.by_tokens else -(-size // num_bins)
+        bins, loads = np.empty(size, np.int64), np.empty(num_bins, np.int64)
+        rounds = 0 if self.cost is None else _ROUNDS * num_bins
+        deal(costs[order], alone[order], bins, loads, most_rows, rounds)
+        if self.cost is not None and self.accumulate > 1:
+            bins = _snake(loads, world_size)[bins]
+        dealt = np.empty(size, np.int64)
+        dealt[order] = bins
+        return dealt
+
+    def rows_of(self, step: Step, rank: int, world_size: int, tell: Callable[[int], str]) -> list[Ints]:
+        """The samples of one rank in a step, micro-batch by micro-batch, each in the order of the run."""
+        bins = self.deal(step, world_size, tell)
+        return [
+            step.start + np.flatnonzero(bins == part * world_size + rank).astype(np.int64)
+            for part in range(self.accumulate)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Fields of a line of the run file."""
+        fields: dict[str, Any] = {"tokens" if self.by_tokens else "batch_sizes": self.sizes.to_json()}
+        fields |= {} if self.accumulate == 1 else {"accumulate": self.accumulate}
+        fields |= {} if self.cost is None else {"balance": self.cost.to_json()}
+        return fields if self.too_long == "error" else fields | {"too_long": self.too_long}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "StepRule":
+        by_tokens = "tokens" in fields
+        sizes = BatchSizes.from_json(fields["tokens" if by_tokens else "batch_sizes"])
+        accumulate = fields.get("accumulate", 1)
+        if type(accumulate) is not int or not 1 <= accumulate < 1 << 31:
+            raise StateError(f"accumulate is {str(accumulate)[:80]}; expected a whole number of at least 1")
+        cost: Cost | LostCost | None = None
+        match fields.get("balance"):
+            case None:
+                pass
+            case [a, b]:
+                cost = Cost(a, b)
+            case {"function": str(), "probe": list()} as told:
+                cost = LostCost(told)
+            case wrong:
+                raise StateError(f"balance is {str(wrong)[:80]}; expected [a, b], or a function and its probe")
+        return cls(sizes, by_tokens, accumulate, cost, str(fields.get("too_long", "error")))
+
+    def with_cost(self, given: Balance) -> "StepRule":
+        """The rule with the cost function that its run file could only name."""
+        if not isinstance(self.cost, LostCost) or given is None:
+            return self
+        cost = as_cost(given)
+        if not isinstance(cost, OwnCost) or cost.probe != self.cost.told["probe"]:
+            told = f"{self.cost.told['function']}, which gives {self.cost.told['probe']} for lengths {list(_PROBE)}"
+            raise ArgumentError(f"balance is {given!r}; the run was balanced by {told}")
+        return replace(self, cost=cost)
+
+    def __repr__(self) -> str:
+        return repr(self.sizes) + (" tokens" if self.by_tokens else "")
+
+
+def as_cost(balance: Balance) -> Cost | OwnCost | None:
+    """The cost that `balance=` asks for."""
+    if balance is None or balance is False:
+        return None
+    if balance is True:
+        return Cost(1)
+    if isinstance(balance, Cost):
+        return balance
+    if not callable(balance):
+        raise ArgumentError(
+            f"balance is {balance!r}; it must be True, tokenfeed.Cost(a, b) for a·L + b·L², or a function that gives a "
+            "cost for each of an array of lengths"
+        )
+    return OwnCost(balance)
+
+
+def _as_integers(costs: Floats) -> Ints:
+    """Costs as integers whose sum is below 2**62: scaled by a power of two, so that all machines agree."""
+    shift = 61 - int(np.frexp(costs.max(initial=0.0))[1]) - int(costs.size).bit_length()
+    return np.ldexp(costs, shift).astype(np.int64)
+
+
+def _snake(loads: Ints, world_size: int) -> Ints:
+    """New numbers for bins: those that are alike are one micro-batch on all ranks, and every rank has as much in all.
+
+    loads 9 8 7 6 of two ranks:  9 8 are micro-batch 0 of ranks 0 1,  7 6 micro-batch 1 of ranks 1 0
+    """
+    order = np.argsort(-loads, kind="stable")
+    part, rank = np.divmod(np.arange(loads.size), world_size)
+    numbers = np.empty(loads.size, np.int64)
+    numbers[order] = part * world_size + np.where(part % 2, world_size - 1 - rank, rank)
+    return numbers

@@ -1,0 +1,152 @@
+"""Legs: the steps of a run as they were finally run, and which rank took which sample in them."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.plan.dealing import Step, TokenCounts
+from tokenfeed.plan.steps import Stretch, rows_of
+from tokenfeed.runs.file import Start, Trail
+from tokenfeed.types import Bools, Ints
+
+__all__ = ["Leg", "StepRow", "find_legs"]
+
+
+class StepRow(NamedTuple):
+    """The row that delivers a sample."""
+
+    step: int
+    rank: int
+    row: int
+    """Row in the batch of that rank; where a step has several batches, counted through all of them."""
+
+
+class Leg:
+    """Steps [first_step, stop_step) of a run, as they were finally run: by one start that no later one overrides.
+
+    Which rank took which sample follows from lengths, where ranks were balanced or had token budgets. Then the data is
+    opened when it is first asked for.
+    """
+
+    def __init__(self, start: Start, following: "Leg | None", count: Callable[[Start], TokenCounts]) -> None:
+        """`count` gives the lengths of the data of a start."""
+        self.start = start
+        self.first_step = start.step
+        self.stop_step = None if following is None else following.first_step
+        """None for the last leg."""
+        self._following = following
+        self._count = count
+
+    @cached_property
+    def counts(self) -> TokenCounts:
+        return self._count(self.start)
+
+    @cached_property
+    def _trail(self) -> Trail:
+        return Trail(self.start, self.counts)
+
+    @cached_property
+    def stop(self) -> int | None:
+        """Number of samples delivered when it ends; None without end."""
+        start = self.start
+        if self._following is None:
+            return start.stop
+        end = self._following.start.samples if start.rule.by_tokens else self.begin(self._following.first_step)
+        return end if start.stop is None else min(end, start.stop)
+
+    @property
+    def reached(self) -> int:
+        """Number of samples known to be delivered; those of the last leg that come later are planned."""
+        return self.start.reached if self.stop_step is None or self.stop is None else self.stop
+
+    @cached_property
+    def stretches(self) -> list[Stretch]:
+        """Its parts of equal batch size, or of equal token budget. O(stages of the batch size)."""
+        if self.start.rule.by_tokens:
+            return [Stretch(self.first_step, self.start.samples, self.start.rule.rows.at(self.start.samples))]
+        found = self.start.rule.rows.stretches(self.start.samples, self.start.world_size)
+        found = [each._replace(step=self.first_step + each.step) for each in found]
+        return [each for each in found if self.stop_step is None or each.step < self.stop_step]
+
+    def begin(self, step: int) -> int:
+        """Number of samples delivered before a step."""
+        start = self.start
+        if start.rule.by_tokens:
+            return self._trail.begin(step)
+        return start.rule.rows.after(start.samples, step - start.step, start.world_size)
+
+    def holds(self, samples: Ints) -> Bools:
+        """Which samples of the run it delivers."""
+        inside = samples >= self.start.samples
+        return inside if self.stop is None else inside & (samples < self.stop)
+
+    def samples(self, step: int, rank: int | None) -> Ints:
+        """The samples of a step: of one rank row by row, or of all ranks in order. None after the end of the run."""
+        start, begin = self.start, self.begin(step)
+        rule, world_size = start.rule, start.world_size
+        if rank is not None and not 0 <= rank < world_size:
+            raise ArgumentError(f"step {step} ran on {quantity(world_size, 'rank')}; there was no rank {rank}")
+        if start.stop is not None and begin >= start.stop:
+            return np.empty(0, np.int64)
+        if rule.is_dealt and (rank is not None or rule.by_tokens):
+            taken = self._step(begin)
+            everything = np.arange(begin, taken.stop)
+            if rank is None:
+                return everything
+            return np.concatenate(rule.rows_of(taken, rank, world_size, self.counts.tell))
+        rows = rule.rows.at(begin)
+        samples = rows_of(begin, rows * world_size, 0, 1) if rank is None else rows_of(begin, rows, rank, world_size)
+        return samples if start.stop is None else samples[samples < start.stop]
+
+    def _step(self, begin: int) -> Step:
+        start = self.start
+        return next(start.rule.walk(begin, start.stop, start.world_size, self.counts))
+
+    def step_of(self, sample: int) -> int:
+        """The step that delivers a sample."""
+        return int(self._find(np.array([sample]))[0][0])
+
+    def _find(self, samples: Ints) -> tuple[Ints, Ints]:
+        """The steps that deliver samples, and the samples before each step."""
+        if self.start.rule.by_tokens:
+            steps, begins = np.array([self._trail.find(each) for each in samples.tolist()], np.int64).reshape(-1, 2).T
+            return steps, begins
+        first_steps, firsts, sizes = np.array(self.stretches, np.int64).T
+        which = np.searchsorted(firsts, samples, side="right") - 1
+        steps, within = np.divmod(samples - firsts[which], sizes[which] * self.start.world_size)
+        return first_steps[which] + steps, samples - within
+
+    def place(self, samples: Ints) -> tuple[Ints, Ints, Ints]:
+        """(steps, ranks, rows) of samples that it delivers."""
+        steps, begins = self._find(samples)
+        if not self.start.rule.is_dealt:
+            rows, ranks = np.divmod(samples - begins, self.start.world_size)
+            return steps, ranks, rows
+        ranks, rows = np.empty_like(samples), np.empty_like(samples)
+        for begin in np.unique(begins).tolist():
+            chosen = begins == begin
+            ranks[chosen], rows[chosen] = (each[samples[chosen] - begin] for each in self._deal(begin))
+        return steps, ranks, rows
+
+    def _deal(self, begin: int) -> tuple[Ints, Ints]:
+        """(rank, row) of every sample of a step."""
+        world_size = self.start.world_size
+        bins = self.start.rule.deal(self._step(begin), world_size, self.counts.tell)
+        ranks = bins % world_size
+        rows = np.empty_like(bins)
+        order = np.lexsort((bins // world_size, ranks))  # stable: of one batch, in the order of the run
+        counts = np.bincount(ranks, minlength=world_size)
+        rows[order] = np.arange(bins.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        return ranks, rows
+
+
+def find_legs(starts: Sequence[Start], count: Callable[[Start], TokenCounts]) -> list[Leg]:
+    """The starts that no later one overrides at once, each with the steps that it has in the end."""
+    legs: list[Leg] = []
+    for start in reversed(starts):
+        if not legs or start.step < legs[-1].first_step:
+            legs.append(Leg(start, legs[-1] if legs else None, count))
+    return legs[::-1]

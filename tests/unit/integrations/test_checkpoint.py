@@ -1,0 +1,48 @@
+"""Loaders for a place, and their states in checkpoints that one process writes."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tokenfeed
+from tokenfeed.errors import ArgumentError
+
+pytest.importorskip("torch")
+
+from tokenfeed.integrations.checkpoint import AllRanks, find_place, make_loader
+
+
+@pytest.fixture
+def feed_of(tmp_path):
+    texts = [f"Document {number} speaks of {number} things." for number in range(200)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "text.parquet", row_group_size=20)
+    tokenizer = tokenfeed.Tokenizer.train(texts, vocab_size=300)
+    return lambda **place: tokenfeed.stream(
+        tmp_path / "text.parquet", tokenizer, batch_size=2, length=16, val=None, **place
+    )
+
+
+def test_a_stream_goes_on(feed_of):
+    feed = make_loader(feed_of, 2, {"rank": 0, "world_size": 1})
+    next(feed)
+    state = AllRanks(feed).state_dict()
+    expected = next(feed).tokens.tolist()
+    again = feed_of(rank=0, world_size=1)
+    AllRanks(again).load_state_dict(state)
+    assert next(again).tokens.tolist() == expected
+
+
+def test_what_is_refused(feed_of):
+    with pytest.raises(ArgumentError, match="call init_process_group first"):
+        AllRanks(feed_of(rank=1, world_size=2)).state_dict()
+    with pytest.raises(ArgumentError, match="as it was told"):
+        make_loader(lambda **_: feed_of(rank=0, world_size=1), 2, {"rank": 1, "world_size": 2})
+    with pytest.raises(ArgumentError, match="expected a view such as"):
+        make_loader(feed_of(rank=0, world_size=1), 2, {"rank": 0, "world_size": 1})
+
+
+def test_the_place_of_a_process(monkeypatch):
+    assert find_place() == {"rank": 0, "world_size": 1}
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert find_place() == {"rank": 1, "world_size": 3}

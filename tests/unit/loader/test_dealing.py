@@ -1,0 +1,108 @@
+"""Loaders with token budgets and balanced batches: what a state means, what may change when, what is refused."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tokenfeed
+from dealing import Ranks, samples_of, write
+from tokenfeed.errors import ArgumentError
+
+
+@pytest.fixture
+def documents(tmp_path):
+    lengths = np.random.default_rng(3).lognormal(2.5, 0.8, 80).astype(int) + 1
+    return write(tmp_path / "store", np.minimum(lengths, 60)).documents()
+
+
+def test_the_state_is_that_of_the_beginning_until_a_step_is_whole(documents):
+    ranks = Ranks(documents, 2, tokens=60, accumulate=3, balance=True)
+    first = ranks.step()
+    states = [batches[0].state["samples"] for batches in first]
+    assert states == [0, 0, len(samples_of(first))]
+    second = [ranks.batch(), ranks.batch()]
+    again = Ranks(documents, 2, ranks.loaders[0].state_dict(), tokens=60, accumulate=3, balance=True)
+    copied = pickle.loads(pickle.dumps(ranks.loaders[1]))
+    repeated = [again.batch(), again.batch()]
+    for batches, others in zip(second, repeated, strict=True):
+        assert [batch.samples.tolist() for batch in batches] == [batch.samples.tolist() for batch in others]
+    assert next(copied).samples.tolist() == second[0][1].samples.tolist()
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_closing_in_the_middle_of_a_step_loses_and_repeats_nothing(documents, prefetch):
+    whole = Ranks(documents, 1, tokens=60, accumulate=3, prefetch=prefetch)
+    expected = [whole.batch()[0].samples.tolist() for _ in range(9)]
+    ranks = Ranks(documents, 1, tokens=60, accumulate=3, prefetch=prefetch)
+    seen = []
+    for _ in range(9):
+        seen.append(ranks.batch()[0].samples.tolist())
+        ranks.loaders[0].close()
+    assert seen == expected
+
+
+def test_nothing_changes_in_the_middle_of_a_step(documents):
+    (loader,) = Ranks(documents, 1, tokens=60, accumulate=2).loaders
+    next(loader)
+    with pytest.raises(ArgumentError, match="amend in the middle of a training step, after batch 1 of 2"):
+        loader.amend(skip=tokenfeed.Skip(documents=[1]))
+    with pytest.raises(ArgumentError, match="resize in the middle of a training step"):
+        loader.resize(rank=0, world_size=1)
+    next(loader)
+    loader.amend(skip=tokenfeed.Skip(documents=[1]))
+    loader.resize(rank=0, world_size=1, tokens=120)
+    next(loader)
+    loader.load_state_dict(loader.state_dict())  # a checkpoint is always the beginning of a step
+    loader.resize(rank=0, world_size=1, batch_size=4)
+    assert len(next(loader)) == 4
+
+
+def test_a_long_sample_is_named_with_the_way_out(documents):
+    lengths = documents.lengths(np.arange(len(documents)))
+    longest = int(np.argmax(lengths))
+    loader = tokenfeed.Loader(documents, tokens=int(lengths.max()) - 1, rank=0, world_size=1, prefetch=2)
+    told = rf"\(document {longest}\) has {lengths.max()} tokens; the budget of one rank is tokens={lengths.max() - 1}"
+    for _ in range(2):  # the next call tries again
+        with pytest.raises(ArgumentError, match=told):
+            for _ in range(100):
+                next(loader)
+
+
+def test_no_number_of_rows_is_promised(documents):
+    loader = tokenfeed.Loader(documents, tokens=60, rank=0, world_size=1)
+    with pytest.raises(ArgumentError, match="no fixed number of rows"):
+        _ = loader.next_batch_size
+    assert "tokens=60" in repr(loader)
+    assert tokenfeed.Loader(documents, 4, balance=True, rank=0, world_size=1).next_batch_size == 4
+
+
+def test_counting_steps_has_a_limit(documents, monkeypatch):
+    monkeypatch.setattr("tokenfeed.loader.loader._MOST_COUNTED", 50)
+    with pytest.raises(TypeError, match="80 samples take under a token budget"):
+        len(tokenfeed.Loader(documents, tokens=60, rank=0, world_size=1, epochs=1))
+
+
+def test_a_ramp_of_tokens(documents):
+    ranks = Ranks(documents, 2, tokens={0: 60, 20: 120})
+    totals = {}
+    for _ in range(12):
+        step = ranks.step()
+        totals[samples_of(step)[0]] = sum(int(batch.lengths.sum()) for batch in step[0])
+    assert all(total <= (120 if start < 20 else 240) for start, total in totals.items())
+    assert max(total for start, total in totals.items() if start >= 20) > 120
+
+
+def test_every_process_finds_the_same_bins(documents, tmp_path):
+    """Another process, with another hash seed and thread count."""
+    code = f"""
+import tokenfeed
+view = tokenfeed.open({str(tmp_path / "store")!r}).documents()
+loader = tokenfeed.Loader(view, tokens=60, balance=tokenfeed.Cost(1, 0.01), rank=1, world_size=3, threads=1)
+print([next(loader).samples.tolist() for _ in range(5)])
+"""
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    ranks = Ranks(documents, 3, tokens=60, balance=tokenfeed.Cost(1, 0.01))
+    assert told.strip() == str([ranks.step()[0][1].samples.tolist() for _ in range(5)])
