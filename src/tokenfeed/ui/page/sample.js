@@ -210,6 +210,7 @@ function tokenList(subject, sample, state, by, usual) {
       id: `token-${place}`,
       role: "option",
       "data-place": place,
+      "aria-label": text.trim() || text === "" ? null : JSON.stringify(text),
       dir: isText ? null : "auto",
       style: heat ? { background: heat(place) } : null,
     });
