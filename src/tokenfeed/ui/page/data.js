@@ -47,6 +47,7 @@ function search(source, name, subject, given) {
   const input = h("input", { type: "search", id: "data-query", value: given.get("q") ?? "", placeholder: "part of a payload or text" });
   const places = subject.tokenizer ? ["anything", "payload", "text"] : ["payload"];
   const where = select(places, given.get("where") ?? places[0], () => look());
+  where.id = "search-where";
   const told = h("p", { class: "hint", role: "status" });
   const bar = h("progress", { max: 1, value: 0, hidden: true, "aria-label": "Searched" });
   const stop = h("button", { type: "button", class: "small", hidden: true, onclick: () => turn++ }, "Stop");
