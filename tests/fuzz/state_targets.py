@@ -175,7 +175,9 @@ def plan_file(folder: Path) -> Attempt:
         str(plan), hash(plan)
         for trace in plan.trace([0, 1, 10**6]):
             check(0 <= trace.index < plan.sources[0].num_samples, "index")
-            check(trace.sample in plan.find(trace.index, epochs=[trace.epoch]), "inverse")
+            length = plan.spec_at(trace.sample).length if len(plan.eras) > 1 else None
+            found = plan.find(trace.index, epochs=[trace.epoch], length=length)
+            check(trace.sample in found, "inverse")
 
     return attempt
 
@@ -212,7 +214,7 @@ def listing(folder: Path) -> Attempt:
                 for path in files.paths:
                     check(Path(path).parent == place, path)
                 for texts in files.iter_row_groups():
-                    check(list(texts) == ["a"])
+                    check(set(texts) <= {"a"})
             finally:
                 files.close()
 

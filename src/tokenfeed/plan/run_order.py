@@ -289,10 +289,15 @@ class RunOrder:
             return self.eras[0][1]
         return self.eras[bisect_right(self.eras, self.turn(sample), key=lambda era: era[0]) - 1][1]
 
-    def find(self, index: int, *, epochs: Sequence[int], source: str | None = None) -> Ints:
-        """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped."""
+    def find(
+        self, index: int, *, epochs: Sequence[int], source: str | None = None, length: int | None = None
+    ) -> Ints:
+        """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped.
+
+        Where the length changed on the way, `index` counts samples of `length`.
+        """
         check_epochs(epochs)
-        found = [self.find_all([index], epoch, source=source) for epoch in epochs]
+        found = [self.find_all([index], epoch, source=source, length=length) for epoch in epochs]
         samples = np.concatenate([np.empty(0, np.int64), *found])
         return samples[samples >= 0]
 
@@ -301,8 +306,11 @@ class RunOrder:
     ) -> Ints:
         """The k at which samples of a source are delivered in one of its epochs, −1 where never. 100 ns each.
 
-        Where the length changed on the way, `indices` count samples of `length`, or of the last one.
+        Where the length changed on the way, `indices` count samples of `length`.
         """
+        if length is None and len(self.eras) > 1:
+            told = ", then ".join(str(spec) for _, spec in self.eras)
+            raise ArgumentError(f"samples of the run are {told}: say by length=… which of them are counted")
         number = self.source_number(source)
         given, spec = np.asarray(indices, np.int64), self.sources[number].spec
         group = spec.samples_per_group

@@ -172,3 +172,14 @@ def test_growth_that_changed_a_shard(tmp_path):
     with pytest.raises(PlanMismatchError, match="give the same view of the grown store"):
         loader.amend(grown=write(tmp_path / "web", 5, 20).windows(2, extra=0))
     loader.close()
+
+
+def test_where_the_length_changed_a_sample_is_found_by_its_length(tmp_path):
+    with tokenfeed.Writer(tmp_path / "s", columns={"tokens": "uint16"}) as writer:
+        writer.append({"tokens": np.arange(161)})
+    plan = tokenfeed.Plan.of(tokenfeed.open(tmp_path / "s").windows(16)).amend(4, length=8)
+    with pytest.raises(ArgumentError, match=r"are windows\(16\), then windows\(8, group=16\): say by length="):
+        plan.find(3, epochs=[0])
+    for trace in plan.trace(range(12)):
+        length = plan.spec_at(trace.sample).length
+        assert plan.find(trace.index, epochs=[0], length=length).tolist() == [trace.sample]
