@@ -9,8 +9,10 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["Padded", "Pairs", "Truncate", "pad", "pairs"]
+__all__ = ["SIDES", "Padded", "Pairs", "Truncate", "pad", "pairs"]
 
+SIDES = "sides"
+"""Span table of a store of pairs: two spans, "chosen" and "rejected", in every document."""
 Truncate = Literal["end", "start", "error"]
 
 
@@ -102,9 +104,9 @@ def pairs(
     padding.check()
 
     def collate(batch: HostBatch) -> Pairs:
-        if batch.rows.layout.length is not None or "sides" not in batch.spans:
+        if batch.rows.layout.length is not None or SIDES not in batch.spans:
             raise ArgumentError("pairs are documents of a store of preference pairs: Loader(store.documents(), …)")
-        spans = batch.spans_of("sides")
+        spans = batch.spans_of(SIDES)
         if (np.diff(spans.offsets) != 2).any():
             raise ArgumentError("a document of this batch has not two sides; was the store made by prepare(chat=…)?")
         firsts = np.repeat(batch.offsets[:-1], 2) + spans.starts

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.loader.collate import SIDES
 from tokenfeed.loader.delivery import AS_DATASET, Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import check_whole, find_rank
@@ -132,6 +133,7 @@ class Loader(Delivery):
         given, eras = self._known
         if not eras or plan.given is not given or len(plan.eras) > 1 or plan.masks:
             eras = find_eras(plan)
+            self._check_pairs(eras[-1].views)
         stop = plan.end if self._epochs is None else plan.count(self._epochs)
         self.close()
         self.plan, self._stop, self._known = plan, stop, (plan.given, eras)
@@ -154,6 +156,15 @@ class Loader(Delivery):
             block_bytes=self._prepare_blocks(plan.shuffle, eras[-1].views),
         )
         self._steps.use_buffers(self._buffers)
+
+    def _check_pairs(self, views: Sequence[View]) -> None:
+        """Refuse to learn both sides of preference pairs as if they were text."""
+        for view in views if self._collate is None else ():
+            if SIDES in view.layout.tables and SIDES not in view.spec.spans:
+                raise ArgumentError(
+                    f"the samples of {view} are preference pairs, and the rejected side would be learned as well: give "
+                    "collate=pairs() of tokenfeed.loader.collate, or a view with spans=['sides'] to part them yourself"
+                )
 
     def _prepare_blocks(self, shuffle: Shuffle, views: Sequence[View]) -> int:
         """Bytes of remote data that are fetched at once because the order has need of neighbours; 0 where it has none.

@@ -289,9 +289,7 @@ class RunOrder:
             return self.eras[0][1]
         return self.eras[bisect_right(self.eras, self.turn(sample), key=lambda era: era[0]) - 1][1]
 
-    def find(
-        self, index: int, *, epochs: Sequence[int], source: str | None = None, length: int | None = None
-    ) -> Ints:
+    def find(self, index: int, *, epochs: Sequence[int], source: str | None = None, length: int | None = None) -> Ints:
         """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped.
 
         Where the length changed on the way, `index` counts samples of `length`.

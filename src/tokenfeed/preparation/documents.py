@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.loader.collate import SIDES
 from tokenfeed.preparation.inputs import InputFile, Slice, read_slice
 from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters, MapFunction, MapOrigin, Span, tile
@@ -18,7 +19,7 @@ from tokenfeed.preparation.tokens import TokenPortion
 from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.spec import LOSS_MASK
 from tokenfeed.store.writer import Writer
-from tokenfeed.text.chat.rendering import SIDES, ChatRecords, RenderedRecord, encode_records
+from tokenfeed.text.chat.rendering import ChatRecords, RenderedRecord, encode_records
 from tokenfeed.text.sources.portions import Portion, TextRules
 from tokenfeed.text.sources.splitting import HASHED_CHARACTERS, is_val
 from tokenfeed.text.tokenizer.pieces import join_surrogates

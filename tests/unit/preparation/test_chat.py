@@ -162,6 +162,9 @@ def test_pairs_are_documents_with_two_sides(tmp_path, model):
         np.testing.assert_array_equal(sample.column("loss_mask"), mask[start:stop])
         sides = [(span.payload, span.start, span.stop) for span in sample.spans["sides"]]
         assert sides == [("chosen", 0, middle - start), ("rejected", middle - start, stop - start)]
+    with pytest.raises(ArgumentError, match=r"preference pairs, and the rejected side would be learned"):
+        tokenfeed.Loader(store.documents(), 2)
+    next(tokenfeed.Loader(store.documents(spans=["sides"]), 2))
     with pytest.raises(FormatError, match=r"is a pair of chosen and rejected.*layout='chosen'"):
         next(stream_chat(PAIRS, model, batch_size=1, length=64, rank=0, world_size=1))
 

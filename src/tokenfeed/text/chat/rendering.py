@@ -24,10 +24,8 @@ from tokenfeed.text.tokenizer.pieces import join_surrogates
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["SIDES", "Chat", "ChatRecords", "RenderedRecord", "encode_records", "render", "render_one"]
+__all__ = ["Chat", "ChatRecords", "RenderedRecord", "encode_records", "render", "render_one"]
 
-SIDES = "sides"
-"""Span table of a store of pairs: two spans, "chosen" and "rejected", in every document."""
 _MARK = "\ufdd0"
 """Stands within special tokens that a message spells out, while it goes through a template."""
 _MARKS = re.compile("[\ufdd0-\ufdd2]")
