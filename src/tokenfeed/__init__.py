@@ -10,7 +10,7 @@ batch = store.windows(2048).read([5, 3, 8])
 import importlib
 from typing import Any
 
-from tokenfeed import errors
+from tokenfeed import errors  # first: it refuses Windows before anything is imported that Windows lacks
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.dealing import Cost
 from tokenfeed.plan.mixing import mix

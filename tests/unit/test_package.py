@@ -100,6 +100,22 @@ def test_no_file_is_long():
     assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
 
 
+def test_windows_is_refused_with_the_way_out():
+    """Before anything is imported that Windows lacks, such as `fcntl`."""
+    code = """
+import sys
+sys.platform = "win32"
+sys.modules |= {"fcntl": None, "resource": None, "numba": None}
+try:
+    import tokenfeed
+except ImportError as error:
+    assert type(error).__name__ == "PlatformError" and "WSL" in str(error), repr(error)
+else:
+    raise AssertionError("imported")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_import_takes_no_heavy_package_along_and_no_action():
     """In a fresh process: nothing but NumPy and Numba is needed, and no thread is started."""
     code = """

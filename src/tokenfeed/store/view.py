@@ -163,7 +163,8 @@ class View(ABC):
         alike = [view for view in others if isinstance(view, type(self))]
         for number, other in enumerate(others, 1):
             ours, theirs = (
-                [view.spec.unit, view.masks, view.spec.table, *view.column_set.kinds] for view in (self, other)
+                [view.spec.unit, view.masks or "no loss mask", view.spec.table, *view.column_set.kinds]
+                for view in (self, other)
             )
             for mine, its in zip_longest(ours, theirs, fillvalue="nothing"):
                 if mine != its:
