@@ -15,6 +15,7 @@ from simulation import history as h
 from simulation.figures import Figures, Violation, demand
 from simulation.history import SMALL, VAST, WIDE, History
 from simulation.reference import Drawn, Stage
+from simulation.run_checks import RunChecks
 from simulation.worlds import GROUP, GROWTHS, NAMES, Data, Dropped, Grown, Lengthened, Masked, Settings, put_vast_items
 from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, TokenfeedError
 
@@ -88,7 +89,7 @@ def play(history: History) -> Figures:
     return player.figures
 
 
-class Player:
+class Player(RunChecks):
     def __init__(self, history: History, run_path: Path) -> None:
         self.world = history.world
         self.data = Data(history.world)
@@ -384,7 +385,8 @@ class Player:
         self._skip(Masked(source, at, documents) if event.mask else Dropped(source, at, documents=documents))
 
     def _version(self, source: int) -> int:
-        return max((skip.version for skip in self.settings.skips if _is_growth(skip, source)), default=0)
+        grown = [skip for skip in self.settings.skips if isinstance(skip, Grown) and skip.source == source]
+        return max((skip.version for skip in grown), default=0)
 
     def _grow(self, event: h.Grow) -> None:
         source = event.source % self.settings.num_sources
@@ -394,7 +396,6 @@ class Player:
             self._skip(Grown(source, at, version))
 
     def _amend(self, event: h.Amend) -> None:
-        """The same change on all ranks; what is refused must leave all as it was."""
         if self.ranks is None or self.world.kind != SMALL or self.ranks.settings != self.settings:
             return
         reference, settings = self.data.reference(self.settings), self.settings
@@ -434,7 +435,6 @@ class Player:
             self.figures.amended += 1
 
     def _resize(self, event: h.Resize) -> None:
-        """Some ranks are gone, and the others go on."""
         ranks = self.ranks
         if ranks is None or self.world.kind != SMALL:
             return
@@ -498,62 +498,3 @@ class Player:
             self.figures.refused += 1
         else:
             raise Violation(f"took the checkpoint {state} with another {event.what}")
-
-    # What the run file says.
-
-    def check_run(self) -> None:
-        self._check_exactly_once()
-        if not self.rows or self.is_tangled:
-            return
-        run = tokenfeed.Run(self.run_path)
-        steps = sorted({step for step, _ in self.rows})
-        for step in steps if self.world.kind == SMALL else steps[-2:]:
-            self._check_trace(run, step)
-        places = [(*at, number) for at, rows in self.rows.items() for number in range(len(rows))]
-        for place in places[:: max(1, len(places) // 40)]:
-            sample = self.rows[place[:2]][place[2]].sample
-            demand(run.place(sample) == place, "sample", sample, "was at", place, "not at", run.place(sample))
-        if self.world.kind == SMALL:
-            for source, document in self._documents_to_find():
-                self._check_find(run, source, document)
-
-    def _check_trace(self, run: Any, step: int) -> None:
-        ranks = [rank for at, rank in self.rows if at == step]
-        for rank in ranks if self.world.kind != WIDE else ranks[:2]:
-            for trace, row in zip(run.trace(step, rank=rank), self.rows[step, rank], strict=True):
-                source = NAMES[row.drawn.source] if self.data.is_mixed else ""
-                told = (trace.sample, trace.source, trace.epoch, trace.index)
-                demand(
-                    told == (row.sample, source, row.drawn.epoch, row.drawn.index),
-                    "step",
-                    step,
-                    "is traced as",
-                    trace,
-                    "was",
-                    row,
-                )
-                self.figures.traced += 1
-
-    def _documents_to_find(self) -> set[tuple[int, int]]:
-        rows = [rows[0] for rows in self.rows.values() if rows]
-        some = [rows[0], rows[len(rows) // 2], rows[-1]]
-        return {(row.drawn.source, each) for row in some for each in self.data.touched(row.drawn, row.settings)[:1]}
-
-    def _check_find(self, run: Any, source: int, document: int) -> None:
-        epochs = range(max(row.drawn.epoch for rows in self.rows.values() for row in rows) + 1)
-        steps = {step for step, _ in self.rows}
-        name = NAMES[source] if self.data.is_mixed else None
-        seen = run.find(document, source=name, epochs=epochs)
-        found = sorted((each.step, each.rank, each.row) for each in seen if each.step in steps)
-        expected = sorted(
-            (*at, number)
-            for at, rows in self.rows.items()
-            for number, row in enumerate(rows)
-            if row.drawn.source == source and document in self.data.touched(row.drawn, row.settings)
-        )
-        demand(found == expected, f"document {document} of {name} is found in {found}, was in {expected}")
-        self.figures.found += len(found)
-
-
-def _is_growth(skip: Any, source: int) -> bool:
-    return isinstance(skip, Grown) and skip.source == source

@@ -414,8 +414,7 @@ class Drawn(NamedTuple):
     source: int
     epoch: int
     index: int
-    length: int = 0
-    """Length of samples, where it changes on the way; the index counts in it."""
+    length: int = 0  # of samples, where it changes on the way
 
 
 class Removal(NamedTuple):
@@ -427,16 +426,12 @@ class Removal(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """Groups that a source has more from turn `at` on."""
-
     source: int
     groups: int
     at: int
 
 
 class Regrouping(NamedTuple):
-    """Samples that a group has from turn `at` on, in all sources."""
-
     group: int
     at: int
     length: int
@@ -463,7 +458,6 @@ class Run:
         changes = sorted((skip for skip in skips if isinstance(skip, Change)), key=lambda skip: skip.at)
         self.lengths = [(change.at, change.length) for change in changes if isinstance(change, Regrouping)]
         self.dealt: list[Any] = []
-        """Sources that are dealt out one by one, where more than removals changes them."""
         if all(isinstance(change, Removal) for change in changes):
             for change in changes:
                 own = self.turns.count(change.at)[change.source]

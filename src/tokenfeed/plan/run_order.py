@@ -31,6 +31,8 @@ from tokenfeed.types import Bools, Ints
 
 __all__ = ["RunOrder", "Trace", "check_epochs", "digest"]
 
+_MANY = 64  # amendments of which counts are taken as they are told, if they can be
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -79,6 +81,8 @@ class RunOrder:
         self.by = by
         """What weights of a mixture count: samples or tokens."""
         self.amendments = tuple(sorted(amendments, key=lambda each: each.at))
+        if len(self.amendments) < _MANY:  # little is saved by taking counts over
+            self.amendments = tuple(replace(each, counts=None) if each.counts else each for each in self.amendments)
         self._base = tuple(sources), schedule
         changes = [Change(each.at, each.stages, each.counts) for each in self.amendments if each.stages]
         self.schedule = schedule.follow(changes) if changes else schedule

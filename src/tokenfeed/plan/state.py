@@ -64,7 +64,13 @@ def explain(
             f"{num_delivered:,}, or go back to a checkpoint at or before that sample"
         )
     told = []
-    if "data" in different:
+    are_others = {"data", "mixture"} <= different
+    if are_others:
+        told.append(
+            "it drew from other sources, or other data: a source that was added is missing here, or shards came, went "
+            "or changed"
+        )
+    elif "data" in different:
         told.append(
             "it was made over other data: shards came, went or changed, or this is another store. Open the data as it "
             "was, and take in what a store grew by with amend(grown=…)"
@@ -76,7 +82,7 @@ def explain(
         for name in ("seed", "locality")
         if name in different
     ]
-    if "mixture" in different:
+    if "mixture" in different and not are_others:
         told.append("up to there it drew from other sources, or with other weights")
     if "amendments" in different:
         what = "was amended differently" if is_amended else "was amended by skips, growth or length, and this was not"
@@ -84,7 +90,7 @@ def explain(
             what = "was not amended, and this was"
         told.append(f"up to there its run {what}")
     remedy = "Resume with what it was made with, or start a new run"
-    if different <= {"mixture", "amendments"}:
+    if different <= {"mixture", "amendments"} or (are_others and "seed" not in different):
         remedy = "Make the same amendments first; Loader(Run(path).plan(), …) has all that the run file notes"
     return f"this checkpoint, at sample {num_delivered:,}, does not fit: {'; '.join(told) or 'it is damaged'}. {remedy}"
 

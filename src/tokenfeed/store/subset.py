@@ -1,6 +1,7 @@
 """`Subset`: some samples of a view, as a view; `Selection`: which ones; `SubsetSpec`: how both are opened again."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "Listed", "OpenedSpec", "Selection", "Slice", "Subset", "SubsetSpec", "join_views"]
 
 _SLICE = 1 << 20
+_UINT64 = np.dtype(np.uint64)
 
 
 class Selection(ABC):
@@ -31,7 +33,7 @@ class Selection(ABC):
 
     @abstractmethod
     def locate(self, numbers: Ints) -> Ints:
-        """Numbers of the subset → samples of the view."""
+        """Numbers of the subset → samples of the view, as a new array of int64."""
 
     @abstractmethod
     def find(self, indices: Ints) -> Ints:
@@ -59,7 +61,7 @@ class Listed(Selection):
     """Samples in an array, each once, in its order. The array may be one on disk."""
 
     def __init__(self, indices: Ints) -> None:
-        self._indices = indices
+        self._indices = np.asarray(indices)  # the plain array of one that is mapped
 
     def __len__(self) -> int:
         return int(self._indices.size)
@@ -86,11 +88,18 @@ class Chain(Selection):
         """`parts` are (first sample, selection); what they select does not overlap."""
         self._parts = parts
         self._starts = np.cumsum([0, *(len(selection) for _, selection in parts)])
+        self._bounds: list[int] = self._starts[:-1].tolist()
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def locate(self, numbers: Ints) -> Ints:
+        if not numbers.size:
+            return numbers.copy()
+        least, most = (bisect_right(self._bounds, int(each)) - 1 for each in (numbers.min(), numbers.max()))
+        if least == most:
+            first, selection = self._parts[least]
+            return first + selection.locate(numbers - self._bounds[least])
         which = np.searchsorted(self._starts, numbers, side="right") - 1
         indices = np.empty(numbers.size, np.int64)
         for part, (first, selection) in enumerate(self._parts):
@@ -162,10 +171,11 @@ class Subset(View):
         self.base = base
         """View that the samples are of."""
         self.selection = selection
+        self._size = len(selection)
         self.length, self.width = base.length, base.width
 
     def __len__(self) -> int:
-        return len(self.selection)
+        return self._size
 
     def rows(self, numbers: Ints) -> StoreRows:
         rows = self.base.rows(self._select(numbers))
@@ -184,10 +194,10 @@ class Subset(View):
         self.base.announce(self._select(indices), block_bytes=block_bytes)
 
     def _select(self, numbers: Ints) -> Ints:
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
+        if numbers.size and numbers.view(_UINT64).max() >= self._size:  # a negative number is a large one there
             wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
             raise SampleIndexError(f"sample {wrong} is outside the view, which has {quantity(len(self), 'sample')}")
-        return np.require(self.selection.locate(numbers), np.int64, ["C", "W"])
+        return self.selection.locate(numbers)
 
     def _slices(self) -> Iterator[Ints]:
         for start in range(0, len(self), _SLICE):

@@ -10,8 +10,10 @@ from tiers import slow
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError
 from tokenfeed.kernels.mixture import build_table
 from tokenfeed.plan import segments
+from tokenfeed.plan.plan import Plan, PlanSource
 from tokenfeed.plan.rounding import normalise, rationalise
 from tokenfeed.plan.schedule import END, Change, Schedule, Stage
+from tokenfeed.store.spec import WindowsSpec
 
 
 def largest_deviation(counts):
@@ -340,3 +342,26 @@ def test_many_changes_together_are_each_after_the_other(shortest):
         np.testing.assert_array_equal(together.find(source, numbers), one_by_one.find(source, numbers))
     later = together.then(changes[-1].at, {"c": 1})
     assert (later.locate(np.arange(changes[-1].at, at + 99))[0] == 2).all()
+
+
+def test_counts_that_are_kept_change_nothing():
+    """Plans with many changes keep what sources had at each, and do not deliver the run again to find it."""
+    names, rng = ["a", "b", "c"], np.random.default_rng(0)
+    sources = [PlanSource(name, 500, name, WindowsSpec(length=8)) for name in names]
+    plan = Plan(sources)
+    for number in range(80):
+        plan = plan.amend(13 * number + 5, weights=dict(zip(names, rng.random(3).tolist(), strict=True)))
+    value = json.loads(json.dumps(plan.to_json()))
+    told = [each.pop("counts") for each in value["amendments"]]
+    assert all(sum(counts) == each["at"] for counts, each in zip(told, value["amendments"], strict=True))
+    samples = np.arange(1200)
+    for given in (value, plan.to_json()):
+        again = Plan.from_json(given)
+        assert again == plan
+        np.testing.assert_array_equal(again.locate(samples), plan.locate(samples))
+        assert again.state(1100) == plan.state(1100)
+    for wrong in ([1], [10**12] * 3, [0] * 9, [told[40][0] + 500, told[40][1] - 500, told[40][2]], [-1, 2, 3]):
+        damaged = plan.to_json()
+        damaged["amendments"][40]["counts"] = wrong
+        with pytest.raises(StateError):
+            Plan.from_json(damaged)
