@@ -77,6 +77,7 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/engines.py
 	$(BIN)/python bench/stream.py
 	$(BIN)/python bench/packing.py
+	$(BIN)/python bench/balance.py
 	$(BIN)/python bench/locality.py
 	$(BIN)/python bench/prepare.py
 	$(BIN)/python bench/remote.py

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
@@ -13,6 +14,15 @@ __all__ = ["VOCABULARY", "Trainer"]
 
 VOCABULARY = 50_304
 
+try:  # torch 2.10
+    from torch.nn.attention.varlen import varlen_attn
+
+    CAUSAL: dict[str, Any] = (
+        {"is_causal": True} if "is_causal" in signature(varlen_attn).parameters else {"window_size": (-1, 0)}
+    )
+except ImportError:
+    varlen_attn, CAUSAL = None, {}
+
 
 class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
@@ -22,30 +32,55 @@ class Block(nn.Module):
         self.qkv, self.project = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
         self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows, length, width = x.shape
-        query, key, value = (
-            part.view(rows, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.attend(x)).chunk(3, -1)
-        )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).reshape(rows, length, width))
+    def forward(self, x: torch.Tensor, bounds: torch.Tensor | None, longest: int) -> torch.Tensor:
+        parts = (part.unflatten(-1, (self.heads, -1)) for part in self.qkv(self.attend(x)).chunk(3, -1))
+        mixed = attend_rows(*parts) if bounds is None else attend_documents(*parts, bounds, longest)
+        x = x + self.project(mixed.flatten(-2))
         return x + self.down(functional.gelu(self.up(self.feed(x))))
+
+
+def attend_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Causal attention within rows: (rows, length, heads, width)."""
+    turned = (each.transpose(-3, -2) for each in (query, key, value))
+    return functional.scaled_dot_product_attention(*turned, is_causal=True).transpose(-3, -2)
+
+
+def attend_documents(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: torch.Tensor, longest: int
+) -> torch.Tensor:
+    """Causal attention within documents laid end to end: (total, heads, width). One by one on a processor."""
+    if query.is_cuda:
+        return varlen_attn(query, key, value, bounds, bounds, longest, longest, **CAUSAL)
+    sizes = bounds.diff().tolist()
+    pieces = zip(*(each.split(sizes) for each in (query, key, value)), strict=True)
+    return torch.cat([attend_rows(*piece) for piece in pieces])
 
 
 class Gpt(nn.Module):
     def __init__(self, layers: int, width: int, heads: int, length: int) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.length = length
         self.norm = nn.LayerNorm(width)
         for parameter in self.parameters():
             if parameter.ndim == 2:
                 nn.init.normal_(parameter, std=0.02)
 
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(inputs) + self.places.weight
-        logits = self.norm(self.blocks(x)) @ self.tokens.weight.T
-        return functional.cross_entropy(logits.view(-1, VOCABULARY).float(), targets.flatten())
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        positions: torch.Tensor | None = None,
+        bounds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Mean loss over targets but −1. `bounds` are those of documents, where they are laid end to end."""
+        places = self.places.weight[: inputs.shape[-1]] if positions is None else self.places(positions)
+        x = self.tokens(inputs) + places
+        for block in self.blocks:
+            x = block(x, bounds, self.length)
+        logits = self.norm(x) @ self.tokens.weight.T
+        return functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=-1)
 
 
 class Trainer:
@@ -61,21 +96,24 @@ class Trainer:
         device: str = "cuda",
         rate: float = 6e-4,
         seed: int = 0,
+        dynamic: bool | None = None,
     ) -> None:
+        """`dynamic` is for batches whose shapes differ."""
         torch.manual_seed(seed)
         self.device = device
         self.model = Gpt(layers, width, heads, length).to(device)
         is_cuda = device == "cuda"
-        self._forward = torch.compile(self.model) if is_cuda else self.model
+        self._forward = torch.compile(self.model, dynamic=dynamic) if is_cuda else self.model
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, betas=(0.9, 0.95), fused=is_cuda)
         self._schedule = torch.optim.lr_scheduler.LinearLR(self._optimizer, 0.01, total_iters=100)
 
     def _precision(self) -> Any:
         return torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext()
 
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def step(self, *batch: torch.Tensor) -> torch.Tensor:
+        """Train on inputs and targets; and where documents are laid end to end, on their positions and bounds."""
         with self._precision():
-            loss = self._forward(inputs, targets)
+            loss = self._forward(*batch)
         loss.backward()
         self._optimizer.step()
         self._schedule.step()

@@ -175,7 +175,7 @@ def test_a_batch(store, kind, placed):
         check_numbers(batch, step)
         check_spans(batch)
         check_flat(batch.flat, host)
-        if step == 0:
+        if step == 0 and (placed != "jax" or kind == "packed"):  # JAX takes them as the host has them
             check_slices(batch, host)
         if placed == "jax" and "documents" in kind:
             with pytest.raises(ArgumentError, match="documents of different lengths"):

@@ -32,7 +32,7 @@ def store():
 def counts_of(view, num_samples):
     """Tokens of the first samples of a run."""
     indices = tokenfeed.Plan.of(view).locate(np.arange(num_samples))[2]
-    return np.maximum(1, view.lengths(indices)).tolist()
+    return np.maximum(1, view.lengths(indices) - 1).tolist()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_steps_have_the_same_samples_for_any_number_of_ranks(store, history):
             for batches in step:
                 for batch in batches:
                     assert batch.samples.tolist() == sorted(batch.samples)
-                    assert len(batch) == 1 or batch.lengths.max(initial=0) <= budget
+                    assert len(batch) == 1 or batch.lengths.max(initial=0) - 1 <= budget
             done += 1
             state = step[-1][0].state
             assert state["samples"] == expected[done - 1][-1] + 1
@@ -104,7 +104,7 @@ def test_balanced_batches_keep_their_rows(store, world_size, batch_size, parts, 
         step = ranks.step()
         assert samples_of(step) == list(range(number * wide, (number + 1) * wide))
         assert {len(batch) for batches in step for batch in batches} == {batch_size}
-    loads = np.array([[batch.lengths.sum() for batch in batches] for batches in step])
+    loads = np.array([[np.maximum(1, batch.lengths - 1).sum() for batch in batches] for batches in step])
     in_turn = np.array(counts_of(store.documents(), 3 * wide))[-wide:].reshape(-1, world_size * parts).sum(axis=0)
     assert balance is not True or loads.max() <= in_turn.max()
 
@@ -167,13 +167,13 @@ def test_budgets_hold_for_every_kind_of_view(store, tmp_path):
             tokens = {}
             for step in steps:
                 for batch in step[0]:
-                    limit = batch.rows.layout.length or 10**9
-                    counts = np.maximum(1, np.minimum(batch.lengths, limit)).tolist()
+                    counts = np.maximum(1, batch.lengths - 1).tolist()
                     tokens |= dict(zip(batch.samples.tolist(), counts, strict=True))
             assert sorted(tokens) == list(range(len(tokens))), name
             for step, following in pairwise(steps):
                 samples, (after, *_) = samples_of(step), samples_of(following)
                 total = sum(tokens[sample] for sample in samples)
+                assert total >= sum(batch.flat.inputs.size for batch in step[0]), name
                 assert total <= 192 or len(samples) == 1, name
                 assert total + tokens[after] > 192 or after in changes, name
             assert not changes or any(samples_of(step)[0] in changes for step in steps)

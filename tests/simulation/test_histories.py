@@ -102,7 +102,7 @@ def plant_prefetched(monkeypatch):
 
     def state_dict(self):
         state = right(self)
-        ahead = self.world_size * self.batch_sizes.at(state["samples"])
+        ahead = self.world_size * self.rule.sizes.at(state["samples"])
         return {**state, "samples": state["samples"] + (ahead if self._prefetch > 1 and self._next else 0)}
 
     monkeypatch.setattr(Loader, "state_dict", state_dict)

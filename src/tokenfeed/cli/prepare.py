@@ -1,8 +1,9 @@
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,9 +14,11 @@ from tokenfeed.errors import ArgumentError, quantity
 
 if TYPE_CHECKING:
     from tokenfeed.preparation.report import Report
+    from tokenfeed.text.chat.rendering import Chat
 
 _LINE_SECONDS = 5.0
 _SOURCES = 20
+_LAYOUTS = "messages", "conversations", "prompt-completion", "instruction", "pairs", "chosen"
 
 
 def command(
@@ -44,6 +47,21 @@ def command(
     map_: Annotated[
         str | None, typer.Option("--map", help="A function of your own: file.py:function or module:function.")
     ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Conversations, written by the chat template, with a loss mask.")
+    ] = False,
+    template: Annotated[
+        str | None, typer.Option(help="A model's folder or a .jinja file; nanochat. Default: beside the tokenizer.")
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option(help=f"{', '.join(_LAYOUTS)}. Default: that of the first record.")
+    ] = None,
+    train_on: Annotated[
+        str, typer.Option(help="Learned messages: a role, roles with commas between them, last, or all.")
+    ] = "assistant",
+    variables: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the template; repeatable.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("-w", "--workers", help="Processes. Default: one a core; 0: this process.", min=0)
     ] = None,
@@ -64,6 +82,8 @@ def command(
     # Imported here: it takes a while, and other commands do not need it.
     from tokenfeed.preparation.prepare import prepare
 
+    if not chat and (template or layout or variables or train_on != "assistant"):
+        raise ArgumentError("--template, --layout, --train-on and --set are for conversations: add --chat")
     if on_error not in ("fail", "skip"):
         raise ArgumentError(f"--on-error is {on_error!r}; it must be fail or skip")
     progressing = contextlib.nullcontext() if as_json or dry_run else _show_progress()
@@ -83,6 +103,7 @@ def command(
                 compress=compress,
                 val=parse_val(val),
                 map=map_,
+                chat=chat and _make_chat(template, layout, train_on, _parse_variables(variables)),
                 workers=workers,
                 engine=engine,
                 on_error="skip" if on_error == "skip" else "fail",
@@ -102,6 +123,27 @@ def command(
         _show_plan(report)
     else:
         _show(report)
+
+
+def _make_chat(template: str | None, layout: str | None, train_on: str, variables: dict[str, Any]) -> "Chat":
+    from tokenfeed.text.chat.rendering import Chat
+
+    roles: Any = train_on.split(",") if "," in train_on else train_on
+    return Chat(template, layout, roles, variables)
+
+
+def _parse_variables(given: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE, where a value that is JSON is what that says, and anything else a text."""
+    values: dict[str, Any] = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise ArgumentError(f"--set is {text!r}; expected enable_thinking=false, or date_string='26 Jul 2024'")
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
 
 
 def _parse_part(text: str | None) -> tuple[int, int] | None:

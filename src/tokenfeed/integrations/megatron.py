@@ -73,7 +73,7 @@ class Dataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         first, last = int(numbers.min()), int(numbers.max())
         if not 0 <= first <= last < len(self):
             raise SampleIndexError(f"samples {first} to {last} of a dataset of {len(self):,}")
-        (batch,) = self._read(Steps(first, numbers, [numbers.size], [last + 1], [(first, last + 1)]))
+        (batch,) = self._read(Steps(first, numbers, [(numbers.size, last + 1, (first, last + 1))]))
         return self._rows_of(batch)
 
     def _rows_of(self, batch: HostBatch) -> list[dict[str, torch.Tensor]]:

@@ -78,9 +78,9 @@ class Loader(Delivery):
         rank 0 notes what was run from where, for `Run`; `accumulate` batches are one training step there.
 
         `tokens`, in place of `batch_size`, is the budget of one rank and batch, or a ramp. A training step takes
-        samples as long as their tokens (inputs of rows without padding; all items of documents) sum to `tokens` ·
-        world_size · `accumulate`. That sum is a cap; one rank may have more than `tokens`, for samples are not cut. A
-        sample of more than `tokens` is an error, or with `too_long="own"` alone in its batch. A batch may be empty.
+        samples as long as their tokens (inputs without padding, as in `batch.flat`) sum to `tokens` · world_size ·
+        `accumulate`. That sum is a cap; one rank may have more than `tokens`, for samples are not cut. A sample of more
+        than `tokens` is an error, or with `too_long="own"` alone in its batch. A batch may be empty.
 
         `balance` makes ranks and batches of a training step equal: True in tokens, `Cost(a, b)` in a·L + b·L², or a
         function from an array of lengths to costs. With `batch_size` every batch keeps its number of rows. Otherwise
@@ -111,6 +111,8 @@ class Loader(Delivery):
         self._next = 0
         self._done = 0
         """Batches delivered of the training step that begins there."""
+        self._since = 0
+        """Samples delivered when training steps of these batches began."""
         self._step: int | None = None
         self._buffers = Buffers()
         self._place(*find_rank(rank, world_size))
@@ -223,7 +225,7 @@ class Loader(Delivery):
         if same_global_batch:
             rule = self.rule.spread(self.world_size, world_size)
         self.close()
-        self.rule = rule
+        self.rule, self._since = rule, self._next
         self._place(rank, world_size)
         self._use(self.plan)
 
@@ -237,7 +239,7 @@ class Loader(Delivery):
     def __iter__(self) -> Self:
         if self._stop is not None and self._next >= self._stop:
             self.close()
-            self._next = 0
+            self._next = self._since = 0
         return self
 
     def __len__(self) -> int:
@@ -319,7 +321,8 @@ class Loader(Delivery):
         together = max(1, self._prefetch // 2) if self._reader.remote is None else 1
         place = self.rank, self.world_size, together
         if self._counts is None:
-            coming = make_steps(self._next, self._stop, self.rule.sizes, *place, self._changes)
+            parts = self.rule.accumulate, self._since
+            coming = make_steps(self._next, self._stop, self.rule.sizes, *place, self._changes, *parts)
         else:
             coming = deal_steps(self.rule, self._next, self._stop, *place, self._counts, self._done)
         if self._prefetch == 0:
@@ -347,6 +350,7 @@ class Loader(Delivery):
         num_delivered = self.plan.accept(state)
         self.close()
         self._next, self._done, self._step = num_delivered, 0, step
+        self._since = num_delivered
 
     def __reduce__(self) -> Any:
         sizes = self.rule.sizes.stages

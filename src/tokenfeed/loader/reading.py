@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,12 +35,10 @@ class Steps(NamedTuple):
     """First sample of the run in their steps, over all ranks."""
     samples: Ints
     """Samples of the rank, batch after batch."""
-    sizes: list[int]
-    """Rows of every batch; the last ones have fewer where no more samples are left."""
-    ends: list[int]
-    """Samples of the run delivered with each, over all ranks."""
-    ranges: list[tuple[int, int]]
-    """Samples of the run that all ranks together take in the step of each."""
+    batches: list[tuple[int, int, tuple[int, int]]]
+    """(rows, samples of the run delivered with it, samples that all ranks together take in its step) of each; the last
+    have fewer rows where none are left.
+    """
 
 
 def make_steps(
@@ -50,6 +49,8 @@ def make_steps(
     world_size: int,
     together: int,
     changes: Sequence[int] = (),
+    accumulate: int = 1,
+    since: int = 0,
 ) -> Generator[Steps, None, None]:
     """The steps from `start` samples on, to `stop` or without end, so many `together`; samples are dealt in turn.
 
@@ -57,21 +58,26 @@ def make_steps(
     consecutive steps are one progression, whatever their batch sizes: K + i·W + r for i = 0, 1, 2, …
 
     The first step comes alone, so that it comes soon. Rows of one reading have one length, which `changes` at some
-    samples.
+    samples. `accumulate` steps are one training step, counted from sample `since` on.
     """
     count = 1
     while stop is None or start < stop:
-        first, sizes, ends, ranges = start, list[int](), list[int](), list[tuple[int, int]]()
+        first, rows = start, 0
+        batches: list[tuple[int, int, tuple[int, int]]] = []
         change = min((change for change in changes if change > start), default=None) if changes else None
-        while len(sizes) < count and (stop is None or start < stop) and start != change:
-            size, begun = batch_sizes.at(start), start
-            start += size * world_size
-            end = start if stop is None else min(start, stop)
-            sizes.append(size)
-            ends.append(end)
-            ranges.append((begun, end))
-        samples = rows_of(first, sum(sizes), rank, world_size)
-        yield Steps(first, samples if stop is None else samples[samples < stop], sizes, ends, ranges)
+        while len(batches) < count and (stop is None or start < stop) and start != change:
+            size = batch_sizes.at(start)
+            width = size * world_size
+            begun = start if accumulate == 1 else start - (start - since) % (width * accumulate)
+            done = begun + width * accumulate
+            start += width
+            rows += size
+            if stop is not None:
+                batches.append((size, min(start, stop), (begun, min(done, stop))))
+            else:
+                batches.append((size, start, (begun, done)))
+        samples = rows_of(first, rows, rank, world_size)
+        yield Steps(first, samples if stop is None else samples[samples < stop], batches)
         count = together
 
 
@@ -107,9 +113,9 @@ def deal_steps(
 
 
 def _join(batches: list[tuple[tuple[int, int], Ints, int]]) -> Steps:
-    ranges, samples, ends = zip(*batches, strict=True)
-    sizes = [each.size for each in samples]
-    return Steps(ranges[0][0], np.concatenate(samples), sizes, list(ends), list(ranges))
+    samples = [each for _, each, _ in batches]
+    told = [(each.size, end, taken) for taken, each, end in batches]
+    return Steps(batches[0][0][0], np.concatenate(samples), told)
 
 
 def check_changes(start: int, changes: Sequence[int], batch_sizes: BatchSizes, world_size: int) -> None:
@@ -222,6 +228,7 @@ class StepReader:
         self._block_bytes = block_bytes
         self._source_names = tuple(source.name for source in plan.sources)
         self._is_joined = len(plan.sources) > 1
+        self._counted = (0, 0), 0
         self.use_buffers(Buffers())
         self.work = {"bytes": 0, "read_seconds": 0.0, "collate_seconds": 0.0}
 
@@ -247,13 +254,21 @@ class StepReader:
         return indices + era.first_samples[sources] if self._is_joined else indices
 
     def count_targets(self, start: int, stop: int) -> int:
-        """How many targets of samples [start, stop) of the run count."""
+        """How many targets of samples [start, stop) of the run count. Those of the last step are remembered."""
+        taken, number = self._counted
+        if taken != (start, stop):
+            cuts = [start, *(era.start for era in self._eras if start < era.start < stop), stop]
+            number = sum(self._count(first, last) for first, last in pairwise(cuts))
+            self._counted = (start, stop), number
+        return number
+
+    def _count(self, start: int, stop: int) -> int:
         samples = np.arange(start, stop)
         sources, epochs, indices = self._plan.locate(samples)
         era = next(era for era in reversed(self._eras) if era.start <= start)
         rows = era.view.rows(self._joined(era, sources, indices))
         draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
-        return HostBatch(rows, 0, len(rows), draw=draw).num_targets
+        return HostBatch(rows, 0, len(rows), draw).num_targets
 
     def __call__(self, steps: Steps) -> list[HostBatch]:
         """The batches of steps, read by one call."""
@@ -266,7 +281,7 @@ class StepReader:
             samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks, self.count_targets
         )
         batches, first = [], 0
-        for size, end, taken in zip(steps.sizes, steps.ends, steps.ranges, strict=True):
+        for size, end, taken in steps.batches:
             last = min(first + size, samples.size)
             batch = HostBatch(rows, first, last, draw, end)
             batch.step = taken

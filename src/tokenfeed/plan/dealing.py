@@ -118,8 +118,8 @@ Balance: TypeAlias = bool | Cost | Callable[[Ints], Any] | None
 class TokenCounts:
     """Tokens of samples of a run, from lengths that lie in tables: no column is read. Threads may share it.
 
-    The tokens of a row of fixed length are its inputs without padding; those of a document, all its items. Every sample
-    counts as one at least, so that no step is without end.
+    The tokens of a sample are its inputs without padding, as `batch.flat` has them: a window of length 2048 has 2048, a
+    document one fewer than items. Every sample counts as one at least, so that no step is without end.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -149,8 +149,7 @@ class TokenCounts:
 
 
 def _tokens(view: View, indices: Ints) -> Ints:
-    lengths = view.lengths(indices)
-    return np.maximum(1, lengths if view.length is None else np.minimum(lengths, view.length))
+    return np.maximum(1, view.lengths(indices) - view.layout.extra)
 
 
 class Step(NamedTuple):
@@ -270,8 +269,8 @@ class StepRule:
         bins, loads = np.empty(size, np.int64), np.empty(num_bins, np.int64)
         rounds = 0 if self.cost is None else _ROUNDS * num_bins
         deal(costs[order], alone[order], bins, loads, most_rows, rounds)
-        if self.cost is not None and self.accumulate > 1:
-            bins = _snake(loads, world_size)[bins]
+        if self.cost is not None:
+            bins = _spread(loads, world_size, step.start)[bins]
         dealt = np.empty(size, np.int64)
         dealt[order] = bins
         return dealt
@@ -346,13 +345,16 @@ def _as_integers(costs: Floats) -> Ints:
     return np.ldexp(costs, shift).astype(np.int64)
 
 
-def _snake(loads: Ints, world_size: int) -> Ints:
+def _spread(loads: Ints, world_size: int, start: int) -> Ints:
     """New numbers for bins: those that are alike are one micro-batch on all ranks, and every rank has as much in all.
 
     loads 9 8 7 6 of two ranks:  9 8 are micro-batch 0 of ranks 0 1,  7 6 micro-batch 1 of ranks 1 0
+
+    Ranks are turned by a number that looks random from step to step, or rank 0 would have the longest sample of each.
     """
-    order = np.argsort(-loads, kind="stable")
+    turn = (start * 0x9E3779B97F4A7C15 % (1 << 64) >> 32) % world_size
     part, rank = np.divmod(np.arange(loads.size), world_size)
     numbers = np.empty(loads.size, np.int64)
-    numbers[order] = part * world_size + np.where(part % 2, world_size - 1 - rank, rank)
+    order = np.argsort(-loads, kind="stable")
+    numbers[order] = part * world_size + (np.where(part % 2, world_size - 1 - rank, rank) + turn) % world_size
     return numbers

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +16,9 @@ from tokenfeed.preparation.mapping import Characters, MapFunction, MapOrigin, Sp
 from tokenfeed.preparation.records import Counts, Recipe, Record, slice_name
 from tokenfeed.preparation.tokens import TokenPortion
 from tokenfeed.preparation.workplace import Workplace
+from tokenfeed.store.spec import LOSS_MASK
 from tokenfeed.store.writer import Writer
+from tokenfeed.text.chat.rendering import SIDES, ChatRecords, RenderedRecord, encode_records
 from tokenfeed.text.sources.portions import Portion, TextRules
 from tokenfeed.text.sources.splitting import HASHED_CHARACTERS, is_val
 from tokenfeed.text.tokenizer.pieces import join_surrogates
@@ -29,6 +31,8 @@ Tell = Callable[[Counts], object]
 """Called with the counts of a slice so far, several times a second."""
 
 Kept = Mapping[str, Any]
+_LONGEST_CONVERSATION = 1 << 28
+"""Bytes of a line of JSONL; a longer one is refused, because a template needs all of it at once."""
 
 
 class Task(NamedTuple):
@@ -52,16 +56,24 @@ class WorkerSetup:
     provenance: Mapping[str, Any]
     on_error: Literal["fail", "skip"] = "fail"
     map: MapOrigin | None = None
+    chat: ChatRecords | None = None
 
     def open_writer(self, name: str | None, split: str | None, function: MapFunction | None) -> Writer:
         """A writer of shards of one split, which leaves the manifest alone and makes again what may be there."""
-        documents = "json" if self.recipe.keep else None
+        columns, spans = {"tokens": self.recipe.dtype}, {"documents": "json" if self.recipe.keep else None}
+        bits = {} if self.recipe.compress is None else {"tokens": self.recipe.compress}
+        if function is not None:
+            columns, spans = {**columns, **function.columns}, {**spans, **function.spans}
+        if self.chat is not None:
+            columns[LOSS_MASK] = "bool"
+            bits |= {LOSS_MASK: 1} if bits else {}
+            spans |= {SIDES: "utf8"} if self.chat.is_paired else {}
         return Writer(
             self.out,
             mode="append",
-            columns={"tokens": self.recipe.dtype, **({} if function is None else function.columns)},
-            spans={"documents": documents, **({} if function is None else function.spans)},
-            bits={} if self.recipe.compress is None else {"tokens": self.recipe.compress},
+            columns=columns,
+            spans=spans,
+            bits=bits,
             split=split,
             name=name,
             shard_bytes=self.recipe.shard_bytes,
@@ -97,6 +109,8 @@ class SliceMaker:
         splits = ("train", "val") if task.file.split == "train" and recipe.val else (task.file.split,)
         names = {split: name if split is None else f"{name}-{split}" for split in splits}
         rules = TextRules(recipe.text_column, recipe.keep, setup.on_error, whole=self._function is not None)
+        if setup.chat is not None:
+            rules = replace(rules, long_bytes=_LONGEST_CONVERSATION)
         record = Record(task.slice, task.file.digest)
         writers: dict[str | None, Writer] = {}
         with ExitStack() as stack:
@@ -108,7 +122,7 @@ class SliceMaker:
                 return writers[split]
 
             documents = _DocumentWriter(setup, self._function, task.file.split, record.counts, writer_of)
-            for portion in _read_ahead(read_slice(task.file, task.slice, rules, recipe.num_ids)):
+            for portion in _read_ahead(read_slice(task.file, task.slice, rules, recipe.num_ids, setup.chat)):
                 documents.add(portion)
                 record.problems += portion.problems
                 tell(record.counts)
@@ -142,6 +156,7 @@ class _DocumentWriter:
         writer_of: Callable[[str | None], Writer],
     ) -> None:
         self._recipe, self._tokenizer, self._function = setup.recipe, setup.tokenizer, function
+        self._chat = setup.chat
         self._file_split, self._counts, self._writer_of = file_split, counts, writer_of
         self._long: _LongDocument | None = None
 
@@ -154,6 +169,9 @@ class _DocumentWriter:
         counts.characters += sum(map(len, portion.texts))
         if isinstance(portion, TokenPortion):
             self._add_tokens(portion.tokens, portion.kept)
+            return
+        if self._chat is not None:
+            self._add_conversations(portion.texts, portion.kept)
             return
         if portion.begins and portion.ends:
             self._add_whole(portion.texts, portion.kept)
@@ -184,6 +202,25 @@ class _DocumentWriter:
             self._counts.empty += not len(ids)
             self._writer_of(split).append({"tokens": items}, **payload)
             self._count(split, 1, len(items))
+
+    def _add_conversations(self, records: Sequence[RenderedRecord], kept: Sequence[Kept]) -> None:
+        """A conversation is a document with its loss mask; a pair is a document with two sides."""
+        assert self._tokenizer is not None
+        ids, mask, offsets = encode_records(records, self._tokenizer)
+        tokens, places = ids.astype(self._recipe.dtype), iter(itertools.pairwise(offsets.tolist()))
+        for record, values in zip(records, kept, strict=True):
+            split = self._split_of(record)
+            writer = self._writer_of(split)
+            payload: dict[str, Any] = {"documents": values} if self._recipe.keep else {}
+            bounds = itertools.islice(places, len(record.sides))
+            for side, (start, stop) in zip(("chosen", "rejected"), bounds, strict=False):
+                columns = {"tokens": tokens[start:stop], LOSS_MASK: mask[start:stop]}
+                sides: dict[str, Any] = {SIDES: side} if len(record.sides) > 1 else {}
+                if side == "chosen":
+                    writer.append(columns, **payload, **sides)
+                else:
+                    writer.extend(columns, **sides)
+                self._count(split, side == "chosen", stop - start)
 
     def _write(self, split: str | None, texts: Sequence[str], kept: Sequence[Kept]) -> None:
         ids, offsets = self._encode(texts, self._recipe.bos, self._recipe.eos)
@@ -249,7 +286,7 @@ class _DocumentWriter:
         self._count(split, 0 if long.is_begun else 1, len(ids))
         long.is_begun = True
 
-    def _split_of(self, text: str) -> str | None:
+    def _split_of(self, text: str | RenderedRecord) -> str | None:
         return "val" if self._file_split == "train" and is_val(text, self._recipe.val) else self._file_split
 
     def _encode(self, texts: Sequence[str], bos: int | None, eos: int | None) -> tuple[Array, Array]:

@@ -1,14 +1,16 @@
 """The files that are prepared, and the slices they are cut into: one slice is one task."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError
 from tokenfeed.preparation.tokens import TokenFile
 from tokenfeed.text.sources.files import open_text
-from tokenfeed.text.sources.finding import ENDINGS, PathLike, find_files
-from tokenfeed.text.sources.portions import Portion, TextFile, TextRules
+from tokenfeed.text.sources.finding import ENDINGS, find_files
+from tokenfeed.text.sources.memory import MemoryDocuments
+from tokenfeed.text.sources.portions import Portion, Records, TextFile, TextRules
 from tokenfeed.text.sources.splitting import Val, choose_splits
 from tokenfeed.text.sources.stored import StoredFile
 
@@ -27,6 +29,17 @@ class InputFile:
     """16 hexadecimal digits that stand for the content, wherever the file lies."""
     split: str | None = None
     """Split of its documents; `train` loses some to `val` where that is a share."""
+    memory: MemoryDocuments | None = field(default=None, repr=False, compare=False)
+    """Documents of this process, in the place of a file."""
+
+    @property
+    def stored(self) -> StoredFile | MemoryDocuments:
+        return StoredFile(self.path) if self.memory is None else self.memory
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What is recorded: nothing that belongs to this machine or process."""
+        return {"name": self.name, "size": self.size, "digest": self.digest, "split": self.split}
 
     @property
     def content(self) -> tuple[int, str, str | None]:
@@ -47,14 +60,12 @@ class Slice:
     stop: int
 
 
-def find_inputs(sources: PathLike | Sequence[PathLike]) -> list[InputFile]:
+def find_inputs(sources: Any) -> list[InputFile]:
     """The files that `tokenfeed.stream` would read, in the same order. Two small reads a file, or one request."""
-    return [_describe(StoredFile(file.path), file.name) for file in find_files(sources)]
+    return [_describe(file.stored, file.name) for file in find_files(sources)]
 
 
-def split_inputs(
-    sources: PathLike | Sequence[PathLike], val: Val, endings: tuple[str, ...] = ENDINGS
-) -> tuple[list[InputFile], float]:
+def split_inputs(sources: Any, val: Val, endings: tuple[str, ...] = ENDINGS) -> tuple[list[InputFile], float]:
     """The files that `find_inputs` gives, each with its split, and the share of the documents of `train` that is `val`.
 
     Files that are in no split, because `val` names others instead, are left out. Without `val`, and without any file
@@ -66,7 +77,7 @@ def split_inputs(
         splits.pick(found, "train", to_prepare=True)  # refuses to hold out everything
     names = [None] * len(found) if val is None and {*splits.files} == {"train"} else splits.files
     taken = [(file, name) for file, name, split in zip(found, names, splits.files, strict=True) if split is not None]
-    return [replace(_describe(StoredFile(file.path), file.name), split=name) for file, name in taken], splits.fraction
+    return [replace(_describe(file.stored, file.name), split=name) for file, name in taken], splits.fraction
 
 
 def cut(
@@ -76,20 +87,24 @@ def cut(
     text_column: str = "text",
     slice_bytes: int = 64 << 20,
     num_ids: int | None = None,
+    records: Records | None = None,
 ) -> list[Slice]:
     """The slices of a file, which depend on the file and `slice_bytes` alone. Reads the footer of Parquet.
 
     Plain JSONL is cut into equal parts of at most `slice_bytes`; Parquet into runs of row groups of at most that many
-    bytes of columns, uncompressed, or of one row group; all else is one slice. With `num_ids` the column holds tokens.
+    bytes of columns, uncompressed, or of one row group; all else is one slice. With `num_ids` the column holds tokens;
+    with `records`, documents are whole records.
     """
     if slice_bytes < 1:
         raise ArgumentError(f"slice_bytes is {slice_bytes}; it must be at least 1")
-    bounds = _open(StoredFile(file.path), text_column, num_ids).cut(slice_bytes)
+    bounds = _open(file.stored, text_column, num_ids, records).cut(slice_bytes)
     return [Slice(file_number, number, *bounds[number : number + 2]) for number in range(len(bounds) - 1)]
 
 
-def _open(stored: StoredFile, column: str, num_ids: int | None) -> TextFile | TokenFile:
-    return open_text(stored, column) if num_ids is None else TokenFile(stored, column, num_ids)
+def _open(
+    stored: StoredFile | MemoryDocuments, column: str, num_ids: int | None, records: Records | None
+) -> TextFile | TokenFile:
+    return open_text(stored, column, records) if num_ids is None else TokenFile(stored, column, num_ids)
 
 
 def read_slice(
@@ -97,13 +112,14 @@ def read_slice(
     slice: Slice,  # noqa: A002
     rules: TextRules,
     num_ids: int | None = None,
+    records: Records | None = None,
 ) -> Iterator[Portion]:
     """The documents of a slice, in order. All slices of a file, one after the other, give those of the file.
 
     Closing the iterator lets go of the file. A file that is not the one that was found, or changes while it is read, is
     a CorruptionError.
     """
-    stored = StoredFile(file.path)
+    stored = file.stored
     now = _describe(stored, file.name)
     if (now.size, now.digest) != (file.size, file.digest):
         raise CorruptionError(
@@ -111,14 +127,16 @@ def read_slice(
             f"{now.size:,} and {now.digest}. Start again with files that do not change."
         )
     before = stored.stamp()
-    yield from _open(stored, rules.text_column, num_ids).read_slice(slice.start, slice.stop, rules)
+    yield from _open(stored, rules.text_column, num_ids, records).read_slice(slice.start, slice.stop, rules)
     if stored.stamp() != before:
         raise CorruptionError(
             f"{stored.name} was changed while it was being read. Start again with files that do not change."
         )
 
 
-def _describe(stored: StoredFile, name: str) -> InputFile:
+def _describe(stored: StoredFile | MemoryDocuments, name: str) -> InputFile:
+    if isinstance(stored, MemoryDocuments):
+        return InputFile(stored.path, name, stored.stamp()[0], stored.digest(), memory=stored)
     if not stored.is_remote and not Path(stored.path).exists():
         raise NotFoundError(
             f"there is no file {stored.path} (any more). If a download is to bring it, run `tokenfeed download` again: "

@@ -24,6 +24,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.storage.local import read_bytes
+from tokenfeed.text.tokenizer.pieces import byte_places
 from tokenfeed.types import Array
 
 __all__ = ["Characters", "MapFunction", "MapOrigin", "annotates", "check_declared", "refuse_while_loading", "tile"]
@@ -87,9 +88,7 @@ class Characters:
 
     def to_tokens(self, text: str, token_bytes: Array) -> list[Span]:
         """The same as ranges of tokens, which stand for so many bytes each. O(characters + tokens)."""
-        code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        widths = 1 + (code_points > 0x7F) + (code_points > 0x7FF).astype(np.int64) + (code_points > 0xFFFF)
-        byte_of = np.concatenate(([0], np.cumsum(widths)))
+        byte_of = byte_places(text)
         token_ends = np.cumsum(token_bytes, dtype=np.int64)
         if len(token_ends) and token_ends[-1] != byte_of[-1]:
             raise ArgumentError(

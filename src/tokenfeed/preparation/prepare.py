@@ -21,7 +21,10 @@ from tokenfeed.preparation.tokens import TOKEN_ENDINGS
 from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.describe import describe_growth
 from tokenfeed.store.sealing import unseal
-from tokenfeed.text.sources.finding import ENDINGS, PathLike
+from tokenfeed.text.chat.rendering import Chat, ChatRecords
+from tokenfeed.text.chat.template import ChatTemplate
+from tokenfeed.text.sources.files import first_record
+from tokenfeed.text.sources.finding import CHAT_ENDINGS, ENDINGS, PathLike
 from tokenfeed.text.sources.portions import TextRules
 from tokenfeed.text.sources.splitting import Val
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -33,7 +36,7 @@ _CUTTING_THREADS = 16
 
 
 def prepare(
-    inputs: PathLike | Sequence[PathLike],
+    inputs: Any,
     out: PathLike,
     *,
     tokenizer: Tokenizer | PathLike | None = None,
@@ -47,6 +50,7 @@ def prepare(
     compress: bool = False,
     val: Val = 0.001,
     map: str | Callable[..., Any] | None = None,  # noqa: A002
+    chat: Chat | ChatTemplate | PathLike | bool = False,
     workers: int | None = None,
     engine: str = "local",
     on_error: Literal["fail", "skip"] = "fail",
@@ -59,9 +63,11 @@ def prepare(
 ) -> Report:
     """Turn text into a store: Parquet, JSONL and plain text, compressed or not, local or remote.
 
-    `inputs` is a file, a folder, a pattern, an address, or a list of these. The same inputs and settings make the same
-    bytes, with any `workers` and either `engine`. To continue after a crash, run it again: it does what is missing.
-    Inputs may be added at the end later. A changed input is an error; `replace_changed` redoes its part of the store.
+    `inputs` is a file, a folder, a pattern, an address, or a list of these; or documents of this process: a
+    `datasets.Dataset`, a list of mappings, a function that makes an iterator. The same inputs and settings make the
+    same bytes, with any `workers` and either `engine`. To continue after a crash, run it again: it does what is
+    missing. Inputs may be added at the end later. A changed input is an error; `replace_changed` redoes its part of the
+    store.
 
     `keep` names columns that become the payload of a document. Documents begin with the special token `bos` and end
     with `eos`; if you name neither, with the tokenizer's own BOS, or else its own EOS after them. A tokenizer without
@@ -79,8 +85,13 @@ def prepare(
     or folder says val or test are never train, and where there are such, no share of the others is held out. `map` is a
     function of your own (see `preparation/mapping.py`), or "file.py:function".
 
+    `chat` says that the inputs are conversations, in one of the layouts of `text/chat/layouts.py`: True, a template, or
+    a `tokenfeed.text.Chat` with all settings. Each becomes a document, written by the model's own chat template, with a
+    column `loss_mask`, which every view of the store uses; of preference pairs, both sides are one document.
+
     A malformed line (no JSON, no such key, no UTF-8) is a FormatError that names the file and the line;
-    `on_error="skip"` leaves such lines out and counts them. A null text is left out and counted in either case.
+    `on_error="skip"` leaves such lines out and counts them; so it is with a conversation that the template refuses, or
+    in which nothing is learned. A null text is left out and counted in either case.
 
     `workers` slices are made at a time, by default one a core: up to four by threads of this process, more, or with a
     map function, by processes (`engine="processes"`: always); 0 makes one after the other. `engine="ray"` is a cluster.
@@ -94,13 +105,17 @@ def prepare(
     _check_part(part, replace_changed)
     store = os.fspath(out)
     loaded = _find_tokenizer(tokenizer, tokens_column, bos or eos)
-    as_they_are = tokens_column is not None and not (bos or eos)
+    reading = _find_chat(chat, tokenizer, {"map": map, "tokens_column": tokens_column, "bos": bos, "eos": eos})
+    as_they_are = reading is not None or (tokens_column is not None and not (bos or eos))
     begin, end = (None, None) if loaded is None or as_they_are else loaded.separators(bos, eos, separator)
     if tokens_column is not None and map is not None:
         raise ArgumentError("map is for text; with tokens_column there is none. Leave one of them out.")
     function, origin = _find_map(map, can_stay=engine == "local" and workers == 0)
     chosen = make_engine(engine, workers, function)
-    files, share = split_inputs(inputs, val, ENDINGS if tokens_column is None else TOKEN_ENDINGS)
+    endings = TOKEN_ENDINGS if tokens_column is not None else ENDINGS if reading is None else CHAT_ENDINGS
+    files, share = split_inputs(inputs, val, endings)
+    if reading is not None:
+        reading = reading.with_layout(*(({}, "") if reading.layout else first_record(inputs)))
     chosen_dtype = _find_dtype(loaded, dtype)
     num_ids = loaded.vocab_size if loaded is not None else int(np.iinfo(chosen_dtype).max) + 1
     workplace = Workplace(store)
@@ -117,11 +132,12 @@ def prepare(
         slice_bytes=_find_slice_bytes(workplace, files) if slice_bytes is None else slice_bytes,
         shard_bytes=shard_bytes,
         compress=_find_bits(num_ids, np.dtype(chosen_dtype)) if compress else None,
+        chat=None if reading is None else reading.name,
     )
     TextRules(recipe.text_column, recipe.keep, on_error)  # refuses what cannot be meant before anything is made
     provenance = {"made_by": "tokenfeed prepare", "tokenfeed": __version__, "recipe": asdict(recipe)}
-    setup = WorkerSetup(store, recipe, loaded, provenance, on_error, origin)
-    tasks = _cut_all(recipe, files)
+    setup = WorkerSetup(store, recipe, loaded, provenance, on_error, origin, reading)
+    tasks = _cut_all(recipe, files, reading)
     board = Board(str(workplace.folder), files, tasks, progress, share)
     plan = PreparePlan(recipe, files)
     is_local = workplace.folder.local is not None
@@ -169,13 +185,13 @@ def _find_done(workplace: Workplace, board: Board, tasks: Sequence[Task]) -> Non
             board.was_done(record)
 
 
-def _cut_all(recipe: Recipe, files: Sequence[InputFile]) -> list[Task]:
+def _cut_all(recipe: Recipe, files: Sequence[InputFile], records: ChatRecords | None) -> list[Task]:
     """The slices of all files, in order. Parquet needs a look at each footer, several at a time."""
 
     def cut_one(numbered: tuple[int, InputFile]) -> list[Task]:
         number, file = numbered
-        column, size = recipe.text_column, recipe.slice_bytes
-        slices = cut(number, file, text_column=column, slice_bytes=size, num_ids=recipe.num_ids)
+        what: dict[str, Any] = {"text_column": recipe.text_column, "num_ids": recipe.num_ids, "records": records}
+        slices = cut(number, file, slice_bytes=recipe.slice_bytes, **what)
         return [Task(file, one) for one in slices]
 
     with ThreadPoolExecutor(min(_CUTTING_THREADS, max(1, len(files)))) as pool:
@@ -196,6 +212,19 @@ def _find_map(given: str | Callable[..., Any] | None, *, can_stay: bool) -> tupl
         if not can_stay:
             raise
         return function, None
+
+
+def _find_chat(
+    chat: Chat | ChatTemplate | PathLike | bool, tokenizer: Tokenizer | PathLike | None, others: dict[str, object]
+) -> ChatRecords | None:
+    if chat is False:
+        return None
+    if given := [name for name, value in others.items() if value is not None]:
+        raise ArgumentError(
+            f"{given[0]} does not go with chat: the template writes conversations. Leave one of them out"
+        )
+    assert tokenizer is not None
+    return Chat.of(chat).open(tokenizer)
 
 
 def _find_slice_bytes(workplace: Workplace, files: Sequence[InputFile]) -> int:

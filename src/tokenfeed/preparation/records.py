@@ -50,11 +50,14 @@ class Recipe:
     shard_bytes: int = SHARD_BYTES
     compress: int | None = None
     """Bits of a token in files; None for plain arrays."""
+    chat: str | None = None
+    """For conversations: the template, the layout, and the messages that are learned."""
 
     @property
     def identity(self) -> str | None:
-        """What the store records as its tokenizer: the separators too, unless the inputs are tokens as they are."""
-        as_they_are = self.num_ids is not None and self.bos is self.eos is None
+        """What the store records as its tokenizer: the separators too, unless the inputs are tokens as they are, or
+        conversations, which their template begins and ends."""
+        as_they_are = (self.num_ids is not None or self.chat is not None) and self.bos is self.eos is None
         return (
             self.tokenizer if self.tokenizer is None or as_they_are else name_tokens(self.tokenizer, self.bos, self.eos)
         )
@@ -86,7 +89,7 @@ class PreparePlan:
     inputs: Sequence[InputFile]
 
     def to_json(self) -> bytes:
-        inputs = [{name: value for name, value in asdict(file).items() if name != "path"} for file in self.inputs]
+        inputs = [file.fields for file in self.inputs]
         fields = {"format": "tokenfeed-prepare", "version": 1, "recipe": asdict(self.recipe), "inputs": inputs}
         return (json.dumps(fields, indent=1) + "\n").encode()
 

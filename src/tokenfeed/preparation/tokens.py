@@ -1,7 +1,7 @@
 """Inputs that are tokenised already: a column of lists of ids in Parquet, Arrow (IPC files and streams) or JSONL."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 from tokenfeed.errors import CorruptionError, FormatError, MissingError
 from tokenfeed.text.sources.finding import ENDINGS
 from tokenfeed.text.sources.json_lines import LineError, parse_object
+from tokenfeed.text.sources.memory import MemoryDocuments, MemoryText
 from tokenfeed.text.sources.portions import Portion, Tally, TextRules
+from tokenfeed.text.sources.rows import GROUP_ROWS
 from tokenfeed.text.sources.stored import StoredFile
 from tokenfeed.types import Array
 
@@ -31,19 +33,22 @@ class TokenPortion(Portion):
 class TokenFile:
     """One file, which is one slice. It is read about a thousand documents at a time."""
 
-    def __init__(self, file: StoredFile, column: str, num_ids: int) -> None:
+    def __init__(self, file: StoredFile | MemoryDocuments, column: str, num_ids: int) -> None:
         """Ids from `num_ids` on are refused."""
         self._file, self._column, self._num_ids = file, column, num_ids
 
     def cut(self, slice_bytes: int) -> list[int]:
         size = self._file.stamp()[0]
-        return [0, size] if size else [0]
+        return [0, size] if size else [0] if isinstance(self._file, StoredFile) else [0, 1]
 
     def read_slice(self, start: int, stop: int, rules: TextRules) -> Iterator[TokenPortion]:
         """The documents. A null list is none."""
-        is_lines = not self._file.name.endswith((".parquet", *_ARROW))
         tally, tokens = Tally(rules), list[Array]()
-        rows = self._read_lines(rules.keep) if is_lines else self._read_batches(rules.keep)
+        if isinstance(self._file, MemoryDocuments):
+            rows = self._read_memory(self._file, rules.keep)
+        else:
+            is_lines = not self._file.name.endswith((".parquet", *_ARROW))
+            rows = (self._read_lines if is_lines else self._read_batches)(self._file, rules.keep)
         for number, (where, ids, kept) in enumerate(rows, start=1):
             if problem := ids if isinstance(ids, str) else self._find_problem(ids):
                 tally.malformed(where, f"{self._column!r} {problem}")
@@ -63,8 +68,18 @@ class TokenFile:
         outside = ids[(ids < 0) | (ids >= self._num_ids)][0]
         return f"holds id {outside}; ids must be from 0 to {self._num_ids - 1:,}, by the tokenizer or the dtype"
 
-    def _read_lines(self, keep: Sequence[str]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-        with self._file.stream() as stream:
+    def _read_memory(self, file: MemoryDocuments, keep: Sequence[str]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+        text, columns = MemoryText(file, self._column), (self._column, *keep)
+        for group in itertools.count():
+            rows = text.rows(group, columns)
+            if rows is None:
+                return
+            for number, row in enumerate(rows, start=group * GROUP_ROWS):
+                self._check_names(list(row) if isinstance(row, Mapping) else [], columns)
+                yield f"{file.name}, row {number:,}", _as_ids(row[self._column]), {name: row[name] for name in keep}
+
+    def _read_lines(self, file: StoredFile, keep: Sequence[str]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+        with file.stream() as stream:
             for number, line in enumerate(stream, start=1):
                 if line.isspace():
                     continue
@@ -77,11 +92,11 @@ class TokenFile:
                 self._check_names(list(fields), (self._column,))
                 yield where, _as_ids(fields[self._column]), {name: fields.get(name) for name in keep}
 
-    def _read_batches(self, keep: Sequence[str]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    def _read_batches(self, file: StoredFile, keep: Sequence[str]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
         import pyarrow as pa
 
         row = 0
-        with pa.PythonFile(self._file.open(), "r") as source:
+        with pa.PythonFile(file.open(), "r") as source:
             try:
                 for batch in self._batches(source, keep):
                     lists, kept = _lists(batch.column(self._column)), batch.select(list(keep)).to_pylist()

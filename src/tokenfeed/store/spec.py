@@ -9,12 +9,14 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, StateError
 
-__all__ = ["PACKING_ALGORITHM", "DocumentsSpec", "PackedSpec", "ViewSpec", "WindowsSpec"]
+__all__ = ["LOSS_MASK", "PACKING_ALGORITHM", "DocumentsSpec", "PackedSpec", "ViewSpec", "WindowsSpec"]
 
 PACKING_ALGORITHM = 1
 """The rows of a packing plan depend on lengths, width and this number. It changes when `kernels/bestfit.py` does."""
 
 
+LOSS_MASK = "loss_mask"
+"""Column that says which items are learned, in every view that is not told otherwise."""
 _KINDS: dict[str, type["ViewSpec"]] = {}
 _DELIVERY = {"is_delivery": True}
 """Marks a field that says what comes along with a sample, not which items the sample has."""

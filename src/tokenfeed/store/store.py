@@ -22,7 +22,7 @@ from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
 from tokenfeed.store.reader import ReadOptions
 from tokenfeed.store.resolve import Content, SplitSize, as_paths, resolve
-from tokenfeed.store.spec import DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
+from tokenfeed.store.spec import LOSS_MASK, DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
 from tokenfeed.store.subset import OpenedSpec
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
@@ -81,7 +81,7 @@ class Store(Data):
         by_shard: bool = False,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
-        loss_mask: str | None = None,
+        loss_mask: str | None = "auto",
         loss_weights: str | None = None,
         dtype: npt.DTypeLike | None = None,
     ) -> Windows:
@@ -94,13 +94,14 @@ class Store(Data):
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
-        mark items that must not be learned; `loss_weights` one of numbers from 0 on, the weights of items as targets.
+        mark items that must not be learned: by default the column `loss_mask`, where the store has one; None learns
+        everything. `loss_weights` names one of numbers from 0 on, the weights of items as targets.
 
         `dtype` is the dtype of the primary column in batches: int32 or int64, for a model that takes them from host
         memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
         best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        delivery = _delivery(columns, spans, loss_mask, loss_weights, dtype)
+        delivery = _delivery(columns, spans, self._mask(loss_mask), loss_weights, dtype)
         return Windows(self, WindowsSpec(length, extra, group, by_shard, **delivery))
 
     def documents(
@@ -109,7 +110,7 @@ class Store(Data):
         *,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
-        loss_mask: str | None = None,
+        loss_mask: str | None = "auto",
         loss_weights: str | None = None,
         dtype: npt.DTypeLike | None = None,
     ) -> Documents:
@@ -118,7 +119,8 @@ class Store(Data):
         Columns of a batch hold its documents one after the other (`batch.offsets` says where each begins); inputs and
         targets are padded to the longest, and `loss_mask` leaves the padding out.
         """
-        return Documents(self, DocumentsSpec(table=table, **_delivery(columns, spans, loss_mask, loss_weights, dtype)))
+        delivery = _delivery(columns, spans, self._mask(loss_mask), loss_weights, dtype)
+        return Documents(self, DocumentsSpec(table=table, **delivery))
 
     def packed(
         self,
@@ -127,7 +129,7 @@ class Store(Data):
         table: str = "documents",
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
-        loss_mask: str | None = None,
+        loss_mask: str | None = "auto",
         loss_weights: str | None = None,
         cache: str | Path | None = None,
         dtype: npt.DTypeLike | None = None,
@@ -137,9 +139,12 @@ class Store(Data):
         A document longer than that is in several samples; none is lost and none is repeated. `cache` is the folder of
         the plan, if `pack` was given one. `loss_mask`, `loss_weights` and `dtype` as for `windows`.
         """
-        delivery = _delivery(columns, spans, loss_mask, loss_weights, dtype)
+        delivery = _delivery(columns, spans, self._mask(loss_mask), loss_weights, dtype)
         spec = PackedSpec(length, table=table, cache=None if cache is None else str(cache), **delivery)
         return Packed(self, spec)
+
+    def _mask(self, loss_mask: str | None) -> str | None:
+        return (LOSS_MASK if LOSS_MASK in self.columns else None) if loss_mask == "auto" else loss_mask
 
     def pack(
         self,

@@ -23,7 +23,7 @@ __all__ = ["compare_runs", "describe_run", "find_document", "show_ledger", "show
 _MOST_STARTS = 200
 _MOST_AMENDMENTS = 200
 _MOST_ROWS = 50
-_MOST_TRACED = 1 << 16
+_MOST_TRACED, _MOST_TOKENS = 1 << 16, 1 << 28
 _MOST_SEEN = 200
 _MOST_DOCUMENTS = 6
 _MOST_EPOCHS = 64
@@ -31,6 +31,7 @@ _MOST_ITEMS = 1 << 24
 """Items of a document, over all epochs, whose rows are looked for."""
 _MOST_WALKED = 10_000
 """Steps with token budgets that are walked through to find one."""
+_MOST_AHEAD = 1 << 20
 _SNIPPET = 48
 """Items of a row that are shown as text in a list."""
 _LEDGER_POINTS = 48
@@ -163,9 +164,10 @@ def trace_step(subject: Subject, query: Query) -> Json:
             f"steps of this run have token budgets, so step {step:,} follows from all before it; the page walks up to "
             f"{_MOST_WALKED:,} steps. Use `tokenfeed trace RUN --step {step}`"
         )
-    if not start.rule.by_tokens and start.rule.rows.largest * start.world_size > _MOST_TRACED:
+    largest = start.rule.rows.largest * start.world_size
+    if largest > (_MOST_TOKENS if start.rule.by_tokens else _MOST_TRACED):
         raise ArgumentError(
-            f"a step of this run has more than {_MOST_TRACED:,} rows, which the page does not trace. Use `tokenfeed "
+            f"a step of this run may have {largest:,} rows or tokens, which the page does not trace. Use `tokenfeed "
             f"trace RUN --step {step} --rank 0`"
         )
     rank = query.whole("rank", -1, least=-1, most=start.world_size - 1)
@@ -215,6 +217,13 @@ def find_document(subject: Subject, query: Query) -> Json:
     entry = plan.ledger(run.reached)[plan.source_number(source) if source else 0]
     usual = min(_MOST_EPOCHS, max(1, ceil(entry.epochs) + 1))
     epochs = range(query.whole("epochs", usual, least=1, most=_MOST_EPOCHS))
+    ahead = len(epochs) * sum(each.num_samples for each in plan.sources) - run.reached
+    if run.starts[-1].rule.by_tokens and ahead > _MOST_AHEAD:
+        raise ArgumentError(
+            f"steps of this run have token budgets, and {ahead:,} samples lie before the end of "
+            f"{quantity(len(epochs), 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed trace "
+            f"RUN --document {document}`"
+        )
     try:
         store = subject.store_of(source)
     except MissingError:

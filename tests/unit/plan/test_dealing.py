@@ -51,6 +51,13 @@ def test_micro_batches_are_alike_on_all_ranks_and_ranks_have_equal_sums():
     assert np.ptp(by_part.sum(axis=0)) <= np.ptp(dealt_in_order)
 
 
+def test_no_rank_has_the_longest_samples_of_all_steps():
+    rng, rule = np.random.default_rng(4), StepRule.of(4, None, balance=True)
+    steps = [Step(number * 32, log_normal(32, rng)) for number in range(800)]
+    ranks = [rule.deal(step, 8, str)[np.argmax(step.tokens)] for step in steps]
+    assert np.bincount(ranks, minlength=8).min() > 60
+
+
 def test_samples_of_equal_length_are_dealt_in_turn():
     rule = StepRule.of(None, 30)
     assert rule.deal(Step(7, np.full(9, 10)), 4, str).tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]

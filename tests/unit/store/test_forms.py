@@ -186,6 +186,29 @@ def test_the_adapters_take_the_form(tmp_path):
     np.testing.assert_array_equal(given["weight"], beside)
 
 
+@pytest.mark.parametrize("kind", ["documents", "packed"])
+def test_a_batch_without_rows(tmp_path, kind):
+    store = write(tmp_path, [5, 1, 1])
+    store.pack(T)
+    view = store.documents() if kind == "documents" else store.packed(T)
+    loader = tokenfeed.Loader(view, 1, epochs=1, rank=3, world_size=4, prefetch=0)
+    batch = next(loader)
+    assert (len(batch), batch.num_targets) == (0, 0)
+    for cp in (None, ContextParallel(1, 2), ContextParallel(1, 2, by="document")):
+        flat = batch.flat if cp is None else batch.slice(cp)
+        sent = next(
+            tokenfeed.torch.to_device(
+                tokenfeed.Loader(view, 1, epochs=1, rank=3, world_size=4), "cpu", flat=cp is None, cp=cp
+            )
+        )
+        assert flat.inputs.size == sent.inputs.numel() == sent.targets.numel() == 0
+        assert flat.cu_seqlens.tolist() == sent.cu_seqlens.tolist() == [0]
+        assert flat.max_seqlen == sent.max_seqlen == 0
+    one = store.documents().read([1])
+    assert one.flat.cu_seqlens.tolist() == [0]
+    assert one.flat.inputs.size == 0
+
+
 def test_rows_of_a_store_without_documents_are_parts_of_their_own(tmp_path):
     with tokenfeed.Writer(tmp_path, columns={"tokens": "uint16"}) as writer:
         writer.append({"tokens": np.arange(100)})
@@ -262,6 +285,10 @@ VIEWS = {
 }
 
 
+def counted(batch):
+    return batch.targets.size if batch.loss_mask is None else int(batch.loss_mask.sum())
+
+
 @pytest.mark.parametrize("kind", VIEWS)
 def test_the_targets_of_a_step_are_known_without_communication(tmp_path, kind):
     """On any number of ranks, of samples skipped in part, and where a finite run ends within a step."""
@@ -278,13 +305,28 @@ def test_the_targets_of_a_step_are_known_without_communication(tmp_path, kind):
             for rank in range(world_size)
         ]
         for batches in zip(*loaders, strict=True):
-            counted = sum(
-                batch.targets.size if batch.loss_mask is None else int(batch.loss_mask.sum()) for batch in batches
-            )
-            assert [batch.num_targets for batch in batches] == [
-                batch.targets.size if batch.loss_mask is None else batch.loss_mask.sum() for batch in batches
-            ]
-            assert {batch.step_targets for batch in batches} == {counted}
+            assert [batch.num_targets for batch in batches] == [counted(batch) for batch in batches]
+            assert {batch.step_targets for batch in batches} == {sum(map(counted, batches))}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 2}, {"tokens": 60, "balance": True}, {"batch_size": 3, "balance": tokenfeed.Cost(1, 0.1)}],
+)
+def test_micro_batches_are_counted_with_their_step(tmp_path, options):
+    """Also after a checkpoint, from which steps are counted anew."""
+    view = write(tmp_path, some_lengths(), **LEARN).documents(loss_mask="learn")
+    loaders = [
+        tokenfeed.Loader(view, accumulate=3, epochs=1, rank=rank, world_size=2, prefetch=0, **options)
+        for rank in range(2)
+    ]
+    for loader in loaders:
+        loader.load_state_dict(loaders[0].plan.state(7))
+    batches = list(zip(*loaders, strict=True))
+    assert len(batches) > 3
+    for first in range(0, len(batches), 3):
+        step = [batch for micro in batches[first : first + 3] for batch in micro]
+        assert {batch.step_targets for batch in step} == {sum(map(counted, step))}
 
 
 def test_a_loss_over_ranks_is_exactly_that_of_one_process(tmp_path):
@@ -296,10 +338,10 @@ def test_a_loss_over_ranks_is_exactly_that_of_one_process(tmp_path):
         losses = np.cos(batch.flat.inputs * 3.0 + batch.flat.targets)  # of any model
         return float((losses * batch.flat.loss_weights).sum())
 
-    alone = tokenfeed.Loader(view, 8, rank=0, world_size=1)
-    loaders = [tokenfeed.Loader(view, 2, rank=rank, world_size=4) for rank in range(4)]
+    alone = tokenfeed.Loader(view, 12, rank=0, world_size=1)
+    loaders = [tokenfeed.Loader(view, 2, accumulate=3, rank=rank, world_size=2) for rank in range(2)]
     for _ in range(6):
-        whole, batches = next(alone), [next(loader) for loader in loaders]
+        whole, batches = next(alone), [next(loader) for _ in range(3) for loader in loaders]
         expected = total(whole) / whole.num_targets
         assert sum(total(batch) / batch.step_targets for batch in batches) == pytest.approx(expected, rel=1e-12)
         by_count = [total(batch) / max(1, batch.num_targets) for batch in batches]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from golden import GOLDEN, golden_numbers, golden_options, golden_rows, golden_tokenizer
-from tokenfeed.text.streaming.chat import render, stream_chat
+from tokenfeed.text import render, stream_chat
 from tokenfeed.text.streaming.feed import stream
 
 RUNS = sorted((GOLDEN / "runs").glob("*.npz"))

@@ -7,7 +7,7 @@ import pytest
 
 from golden import golden_tokenizer
 from tokenfeed.errors import ArgumentError, FitError, PlanMismatchError, TokenfeedError
-from tokenfeed.text import render, stream_chat
+from tokenfeed.text import Chat, render, stream_chat
 from tokenfeed.text.streaming.chat import Conversations
 from tokenfeed.text.streaming.lanes import SavedStream
 
@@ -59,7 +59,7 @@ def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():
         batches = [next(rank) for rank in ranks]
         seen += [row for batch in batches for row in batch.documents[:, 1].tolist()]
     saved = SavedStream.from_json([batch.state for batch in batches])
-    (cursor,) = Conversations(CHAT, golden_tokenizer(), 48).deal(saved.position.lanes, 1)
+    (cursor,) = Conversations(CHAT, Chat().open(golden_tokenizer()), 48).deal(saved.position.lanes, 1)
     left = [*cursor.pending[:, 1].tolist(), *(group for _, group, _ in cursor.rest)]
     counts = np.bincount([*seen, *left], minlength=len(CHAT))
     read = np.arange(cursor.epoch * len(CHAT) + cursor.group)
@@ -99,8 +99,8 @@ def test_conversations_longer_than_a_row():
             next(feed)
     with pytest.raises(ArgumentError, match="too_long is 'keep'; it must be 'truncate', 'drop', 'error' or 'wait'"):
         stream_chat(mixed, tokenizer, too_long="keep", **options)
-    for no_list in ("chat.jsonl", 7, iter(mixed)):
-        with pytest.raises(ArgumentError, match=r"conversations is .*; expected a list of dicts"):
+    for no_list in (7, iter(mixed)):
+        with pytest.raises(ArgumentError, match=r"conversations is .*; expected files of JSONL"):
             stream_chat(no_list, tokenizer, **options)
 
 
@@ -113,8 +113,8 @@ def places(batch):
 @pytest.mark.parametrize(
     ("conversation", "message"),
     [
-        ({}, "a list of messages"),
-        ({"messages": []}, "a list of messages"),
+        ({}, "of no layout that is known: messages"),
+        ({"messages": []}, "has no messages"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "take turns"),
         ({"messages": [{"role": "system", "content": "x"}]}, "followed by a user's"),
         ({"messages": [{"role": "user", "content": 5}]}, "not text"),

@@ -58,6 +58,8 @@ def _run_locally(
 ) -> Generator[Record, None, None]:
     # A map function, and inputs that are lists of tokens, are work for Python, which holds the GIL.
     holds_gil = setup.map is not None or setup.tokenizer is None
+    if setup.map is None and not in_processes and any(task.file.memory is not None for task in tasks):
+        return _run_threads(min(workers, _MOST_THREADS), setup, tasks, tell)  # documents of this process stay in it
     if in_processes or holds_gil or min(workers, len(tasks)) > _MOST_THREADS:
         from tokenfeed.preparation.engines.pool import run_pool
 

@@ -1,36 +1,67 @@
 """`TextFiles`: an ordered list of files seen as groups of documents, whatever their format and wherever they lie."""
 
+import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError, quantity
 from tokenfeed.storage.local import reading
-from tokenfeed.text.sources.finding import ENDINGS, Found, PathLike, find_files, kind_of
+from tokenfeed.text.sources.finding import CHAT_ENDINGS, ENDINGS, Found, PathLike, find_files, kind_of
 from tokenfeed.text.sources.jsonl import JsonlText
+from tokenfeed.text.sources.memory import MemoryDocuments, MemoryText
 from tokenfeed.text.sources.parquet import ParquetText
 from tokenfeed.text.sources.plain import PlainText
-from tokenfeed.text.sources.portions import Group, TextFile
+from tokenfeed.text.sources.portions import Group, Records, TextFile, TextRules
 from tokenfeed.text.sources.splitting import Splits, Val, choose_splits, is_val
 from tokenfeed.text.sources.stored import StoredFile, shown
 
-__all__ = ["TextFiles", "open_text"]
+__all__ = ["TextFiles", "first_record", "open_text"]
 
 _MAX_OPEN = 16
+_HEAD_BYTES = 1 << 20
 _POLL_SECONDS = 0.2
 
 Answer = TypeVar("Answer")
 
 
-def open_text(file: StoredFile, column: str) -> TextFile:
-    """A file in the format that its name says. Opens nothing yet."""
+def open_text(file: StoredFile | MemoryDocuments, column: str, records: Records | None = None) -> TextFile:
+    """A file in the format that its name says. Opens nothing yet. With `records`, documents are whole records."""
+    if isinstance(file, MemoryDocuments):
+        if records is not None:
+            raise ArgumentError("conversations are read from files; those of your program go to stream_chat as a list")
+        return MemoryText(file, column)
     kind = kind_of(file.path)
+    if kind == "txt" and records is not None:
+        raise ArgumentError(f"{file.name} is plain text, which holds no conversations; expected JSONL or Parquet")
     if kind == "txt":
         return PlainText(file)
-    return ParquetText(file, column) if kind == "parquet" else JsonlText(file, column)
+    return ParquetText(file, column, records) if kind == "parquet" else JsonlText(file, column, records)
+
+
+class _AsTheyAre:
+    """Records as documents."""
+
+    columns = None
+
+    def __call__(self, fields: dict[str, Any], /) -> dict[str, Any]:
+        return fields
+
+
+def first_record(source: PathLike | Sequence[PathLike]) -> tuple[dict[str, Any], str]:
+    """The first record of the first file that has one, and the name of the file."""
+    rules = TextRules(on_error="skip", portion_bytes=1)
+    found = find_files(source, CHAT_ENDINGS)
+    for stored in (file.stored for file in found):
+        opened = open_text(stored, "", _AsTheyAre())
+        for start, stop in itertools.pairwise(opened.cut(_HEAD_BYTES)):
+            for portion in opened.read_slice(start, stop, rules):
+                if portion.texts:
+                    return portion.texts[0], stored.name
+    raise ArgumentError(f"there is no record in the inputs: {quantity(len(found), 'file')}")
 
 
 class TextFiles:
@@ -49,6 +80,7 @@ class TextFiles:
         text_column: str,
         wait_seconds: float,
         count: int | None = None,
+        records: Records | None = None,
     ) -> None:
         mine = splits.pick(found, split)[:count]
         self.paths = tuple(shown(file.path) for file in mine)
@@ -60,10 +92,11 @@ class TextFiles:
         self.val_fraction = 0.0 if split == "all" else splits.fraction
         """Share of the documents that are val by their text; those of split "train" are the others."""
         self._all_found, self._splits, self._found = found, splits, mine
-        self._stored = tuple(StoredFile(file.path) for file in mine)
+        self._stored = tuple(file.stored for file in mine)
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
-        self._texts = [open_text(stored, text_column) for stored in self._stored]
+        self._records = records
+        self._texts = [open_text(stored, text_column, records) for stored in self._stored]
         self._recent: dict[int, None] = {}
         self._stamps: dict[int, tuple[int, int]] = {}
         self._closed = threading.Event()
@@ -71,12 +104,14 @@ class TextFiles:
     @classmethod
     def find(
         cls,
-        source: PathLike | Sequence[PathLike],
+        source: Any,
         *,
         text_column: str = "text",
         split: str = "all",
         val: Val = 0.001,
         wait_seconds: float = 0.0,
+        records: Records | None = None,
+        endings: tuple[str, ...] = ENDINGS,
     ) -> "TextFiles":
         """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
@@ -90,9 +125,9 @@ class TextFiles:
         """
         if not wait_seconds >= 0:
             raise ArgumentError(f"wait_seconds is {wait_seconds}; it must be at least 0")
-        found = find_files(source)
+        found = find_files(source, endings)
         splits = choose_splits(found, val)
-        return cls(found, splits, split=split, text_column=text_column, wait_seconds=wait_seconds)
+        return cls(found, splits, split=split, text_column=text_column, wait_seconds=wait_seconds, records=records)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -142,6 +177,7 @@ class TextFiles:
             text_column=self.text_column,
             wait_seconds=self._wait_seconds,
             count=count,
+            records=self._records,
         )
 
     def digest(self, file: int) -> str:

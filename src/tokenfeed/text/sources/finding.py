@@ -10,18 +10,29 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.storage import hub
 from tokenfeed.storage.address import is_remote, join, local_path, parse
 from tokenfeed.storage.local import read_bytes, replace_bytes
-from tokenfeed.text.sources.stored import list_folder, shown
+from tokenfeed.text.sources.memory import MemoryDocuments
+from tokenfeed.text.sources.stored import StoredFile, list_folder, shown
 
-__all__ = ["ENDINGS", "Found", "Listing", "PathLike", "find_files", "kind_of", "read_listing", "write_listing"]
+__all__ = [
+    "CHAT_ENDINGS",
+    "ENDINGS",
+    "Found",
+    "Listing",
+    "PathLike",
+    "find_files",
+    "kind_of",
+    "read_listing",
+    "write_listing",
+]
 
 PathLike = str | os.PathLike[str]
 
@@ -29,6 +40,8 @@ _TXT = (".txt", ".txt.gz", ".txt.zst")
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
 ENDINGS = (".parquet", *_JSONL, *_TXT)
 """Endings of the files that are read: Parquet, JSONL, and plain text (one document a file). Folders may hold others."""
+CHAT_ENDINGS = (".parquet", *_JSONL)
+"""Endings of the files that hold records with several fields."""
 _LISTING = "files.json"
 _TOKENS = "holds tokens already: open it with tokenfeed.open, and train from it with a Loader"
 _FOREIGN = {
@@ -54,6 +67,12 @@ class Found:
     """The path relative to the folder that all files have in common: the same wherever that folder lies."""
     listed: str | None = None
     """The split that a `files.json` puts it in; such a file may still be on its way."""
+    memory: MemoryDocuments | None = field(default=None, repr=False)
+    """Documents of this process, in the place of a file."""
+
+    @property
+    def stored(self) -> StoredFile | MemoryDocuments:
+        return StoredFile(self.path) if self.memory is None else self.memory
 
 
 @dataclass(frozen=True)
@@ -64,21 +83,18 @@ class Listing:
     val: tuple[str, ...]
 
 
-def find_files(source: PathLike | Sequence[PathLike], endings: tuple[str, ...] = ENDINGS) -> list[Found]:
+def find_files(source: Any, endings: tuple[str, ...] = ENDINGS) -> list[Found]:
     """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
-    Files of one entry are sorted by name; a list keeps its order. A folder with a `files.json` consists of what that
-    says, in its order. A folder that holds plain text beside other kinds is refused; a pattern or a list may name both.
-    The files are all local or all remote (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of
-    the path; HTTP has neither patterns nor folders.
+    Documents of this process (see `memory`) are one file. Files of one entry are sorted by name; a list keeps its
+    order. A folder with a `files.json` consists of what that says, in its order. A folder that holds plain text beside
+    other kinds is refused; a pattern or a list may name both. The files are all local or all remote (`s3://`, `gs://`,
+    `https://`, …). Remote patterns are for the last part of the path; HTTP has neither patterns nor folders.
     """
-    listed = [source] if isinstance(source, str | os.PathLike) or not isinstance(source, Iterable) else list(source)
-    strange = [one for one in listed if not isinstance(one, str | os.PathLike)]
-    if strange:
-        raise ArgumentError(
-            f"{str(strange[0])[:80]!r} is no path: give a file, a folder, a pattern, an address, or a list of these. "
-            "Documents in memory go into a file first, as JSONL or Parquet"
-        )
+    listed = _paths_of(source)
+    if listed is None:
+        documents = MemoryDocuments(source)
+        return [Found(documents.path, "documents", memory=documents)]
     given = [os.fspath(one) for one in listed]
     if not given:
         raise ArgumentError("an empty list of files cannot be read")
@@ -89,6 +105,36 @@ def find_files(source: PathLike | Sequence[PathLike], endings: tuple[str, ...] =
     _check_distinct(found)
     names = _relative([shown(file.path) if remote else os.path.abspath(file.path) for file in found])  # noqa: PTH100
     return [replace(file, name=name) for file, name in zip(found, names, strict=True)]
+
+
+def _paths_of(source: Any) -> list[PathLike] | None:
+    """The paths that a source consists of; None where it consists of documents.
+
+    A list of strings is one of paths: of documents, it is a list of mappings, or a function that gives strings.
+    """
+    if isinstance(source, str | os.PathLike):
+        return [source]
+    if isinstance(source, list | tuple | set | frozenset):
+        strange = [one for one in source if not isinstance(one, str | os.PathLike)]
+        if strange and len(strange) == len(source) and all(isinstance(one, Mapping) for one in strange):
+            return None
+        if strange:
+            raise ArgumentError(
+                f"{str(strange[0])[:80]!r} is no path: give a file, a folder, a pattern, an address, or a list of "
+                'these; or documents, such as a list of {"text": …}, a datasets.Dataset, or a function that makes them'
+            )
+        return list(source)
+    if isinstance(source, Iterator):  # such as Path.glob; a generator of documents is refused by what it gives
+        first = next(source, None)
+        if first is None or isinstance(first, os.PathLike):
+            return [*(() if first is None else (first,)), *source]
+        MemoryDocuments(source)
+    if callable(source) or isinstance(source, Iterable) or "__getitem__" in dir(source):
+        return None
+    raise ArgumentError(
+        f"{str(source)[:80]!r} holds no text: give a file, a folder, a pattern, an address, a list of these, or "
+        "documents"
+    )
 
 
 def kind_of(path: str) -> str:

@@ -59,12 +59,17 @@ def _is_tokens(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
 
 
-def parse_object(line: bytes, column: str, keep: Sequence[str] = ()) -> dict[str, Any]:
-    """The object that a line consists of. Its text and the values to keep are exact, and are characters."""
+def parse_object(line: bytes, column: str | None, keep: Sequence[str] = ()) -> dict[str, Any]:
+    """The object that a line consists of. Its text and the values to keep are exact, and are characters.
+
+    Without a column, all of its values are.
+    """
     if _fast_loads is not None:
         try:
             fields = _fast_loads(line)
-            if type(fields) is dict and (not keep or all(_is_exact(fields.get(name)) for name in keep)):
+            if type(fields) is dict and (
+                _is_exact(fields) if column is None else not keep or all(_is_exact(fields.get(name)) for name in keep)
+            ):
                 return fields
         except (ValueError, RecursionError):
             pass  # `json` says whether anything is wrong, and what
@@ -80,7 +85,7 @@ def parse_object(line: bytes, column: str, keep: Sequence[str] = ()) -> dict[str
     if not isinstance(fields, dict):
         raise LineError(f"expected a JSON object, got {_kind(fields)}")
     if b"\\u" in line:  # only an escape can make half of a surrogate pair
-        _check_characters([fields.get(name) for name in (column, *keep)])
+        _check_characters(fields if column is None else [fields.get(name) for name in (column, *keep)])
     return fields
 
 

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 from tokenfeed.errors import FormatError, MissingError, quantity
 from tokenfeed.storage.local import writing
 from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line, parse_object
-from tokenfeed.text.sources.portions import MemoryGroup, Portion, Tally, TextRules
+from tokenfeed.text.sources.portions import MemoryGroup, Portion, Records, Tally, TextRules
 from tokenfeed.text.sources.stored import ByteStream, StoredFile
 
 __all__ = ["GROUP_LINES", "JsonlText"]
@@ -32,7 +32,7 @@ _MAX_IDLE = 4
 
 _Line = tuple[int, bytes]
 _NOTHING: tuple[int, list[_Line]] = -1, []
-Parse = Callable[[str, Sequence[str]], tuple[str | None, dict[str, Any]]]
+Parse = Callable[[str, Sequence[str]], tuple[Any, dict[str, Any]]]
 
 
 class JsonlText:
@@ -43,9 +43,11 @@ class JsonlText:
     570 MB/s), so up to 4 streams stay where they stopped and the nearest one goes on; going back means from the start.
     """
 
-    def __init__(self, file: StoredFile, column: str) -> None:
+    def __init__(self, file: StoredFile, column: str, records: Records | None = None) -> None:
+        """With `records`, documents are what these make of whole lines, instead of the texts of a column."""
         self._file = file
         self._column = column
+        self._records = records
         self._lock = threading.Lock()
         self._idle: list[_Lines] = []  # least recently used first
         self._starts = [(0, 0)]  # (byte, line) where each group begins, of those reached so far
@@ -97,13 +99,16 @@ class JsonlText:
         if start == 0 and (rules.keep or rules.on_error == "skip"):
             self._check_keys(rules)
         with contextlib.closing(_Lines(self._file)) as lines:
-            yield from _Slice(self._file, lines, start, stop, rules).portions()
+            yield from _Slice(self._file, lines, start, stop, rules, self._records).portions()
 
-    def _parse(self, line: _Line) -> str | None:
+    def _document(self, line: bytes) -> Any:
+        return parse_line(line, self._column)[0] if self._records is None else self._records(parse_object(line, None))
+
+    def _parse(self, line: _Line) -> Any:
         number, data = line
         try:
-            return parse_line(data, self._column)[0]
-        except LineError as error:
+            return self._document(data)
+        except (LineError, FormatError) as error:
             raise FormatError(f"{self._file.name}, line {number:,}: {error}") from error
 
     def _check_keys(self, rules: TextRules) -> None:
@@ -114,7 +119,8 @@ class JsonlText:
         for line in lines:
             with contextlib.suppress(LineError):
                 objects.append(parse_object(line, rules.text_column))
-        missing = [name for name in (rules.text_column, *rules.keep) if not any(name in one for one in objects)]
+        needed = rules.keep if self._records is not None else (rules.text_column, *rules.keep)
+        missing = [name for name in needed if not any(name in one for one in objects)]
         if objects and missing:
             option = "text_column=…" if missing[0] == rules.text_column else "keep=…"
             raise MissingError(
@@ -222,8 +228,11 @@ class _Lines:
 class _Slice:
     """The reading of one slice."""
 
-    def __init__(self, file: StoredFile, lines: _Lines, start: int, stop: int, rules: TextRules) -> None:
+    def __init__(
+        self, file: StoredFile, lines: _Lines, start: int, stop: int, rules: TextRules, records: Records | None
+    ) -> None:
         self._file = file
+        self._records = records
         self._lines = lines
         self._start, self._stop = start, stop
         self._rules = rules
@@ -240,18 +249,24 @@ class _Slice:
             if len(line) >= rules.long_bytes and not line.endswith(b"\n"):
                 yield from self._long(line)
             elif not line.isspace():
-                document = self._parse(lines.byte - len(line), line, partial(parse_line, line))
+                document = self._parse(lines.byte - len(line), line, partial(self._parse_line, line))
                 if document is not None:
                     tally.add(*document)
                 if tally.is_full:
                     yield tally.portion(self._progress(lines.byte))
         yield tally.portion(self._stop - self._start)
 
-    def _parse(self, at: int, last: bytes, parse: Parse) -> tuple[str, dict[str, Any]] | None:
+    def _parse_line(self, line: bytes, column: str, keep: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+        if self._records is None:
+            return parse_line(line, column, keep)
+        fields = parse_object(line, None)
+        return self._records(fields), {name: fields.get(name) for name in keep}
+
+    def _parse(self, at: int, last: bytes, parse: Parse) -> tuple[Any, dict[str, Any]] | None:
         """(text, values to keep) of the line that begins at a byte and was just read; None where it is left out."""
         try:
             text, kept = parse(self._rules.text_column, self._rules.keep)
-        except LineError as error:
+        except (LineError, FormatError) as error:
             self._tally.malformed(self._where(at, last), error)
             return None
         if text is None:
@@ -282,7 +297,11 @@ class _Slice:
                 if part.endswith(b"\n"):
                     break
                 part = lines.take(rules.portion_bytes)
-            document = None if line.is_blank else self._parse(at, part, line.parse)
+            document = None
+            if self._records is not None:
+                self._tally.malformed(self._where(at, part), f"a record of more than {rules.long_bytes:,} bytes")
+            elif not line.is_blank:
+                document = self._parse(at, part, line.parse)
             if document is not None:
                 pieces = ((piece, self._progress(at + end)) for piece, end in line.pieces(document[0]))
                 yield from self._tally.pieces(pieces, document[1])

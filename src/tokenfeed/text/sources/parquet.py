@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 from tokenfeed.errors import CorruptionError, FormatError, MissingError, ReadError, TruncatedError
 from tokenfeed.storage.fetcher import RemoteFile
 from tokenfeed.storage.local import reading
-from tokenfeed.text.sources.portions import Portion, Tally, TextRules, tokens_advice
+from tokenfeed.text.sources.portions import Portion, Records, Tally, TextRules, tokens_advice
 from tokenfeed.text.sources.stored import StoredFile
 
 __all__ = ["ParquetText", "RowGroup"]
@@ -43,9 +43,11 @@ class ParquetText:
     The footer is parsed once; each pass opens the file for itself (40 to 100 µs), and nothing stays open.
     """
 
-    def __init__(self, file: StoredFile, column: str) -> None:
+    def __init__(self, file: StoredFile, column: str, records: Records | None = None) -> None:
+        """With `records`, documents are what these make of whole rows, instead of the texts of a column."""
         self.name = file.name
         self.column = column
+        self._records = records
         self._file = file
         self._metadata: Any = None
         self._stamp = 0, 0
@@ -138,23 +140,24 @@ class ParquetText:
     ) -> Iterator[Portion]:
         metadata = self._metadata.row_group(group)
         columns = (metadata.column(number) for number in range(metadata.num_columns))
-        text_bytes = sum(each.total_uncompressed_size for each in columns if each.path_in_schema == self.column)
+        wanted = self.read_columns(file)
+        paths = {each.path_in_schema: each.total_uncompressed_size for each in columns}
+        text_bytes = sum(size for path, size in paths.items() if path in wanted or path.split(".")[0] in wanted)
         rows_at_once = rules.portion_bytes * metadata.num_rows // max(1, text_bytes)
         rows_at_once = max(1, min(_DECODED_ROWS[1], rows_at_once))
-        for row, batch in self.decode(file, group, [self.column, *rules.keep], rows_at_once):
+        for row, batch in self.decode(file, group, list(dict.fromkeys((*wanted, *rules.keep))), rows_at_once):
             where = f"{self.name}, row group {group}"
             so_far = reached + (reached_after - reached) * (row + batch.num_rows) // max(1, metadata.num_rows)
             kept = _kept(batch, rules.keep)
-            with self.explaining(where):
-                texts = texts_of(_column(batch, self.column), None if rules.whole else rules.long_bytes)
+            texts = self.documents_of(batch, None if rules.whole else rules.long_bytes, where)
             for place, text in enumerate(texts):
                 values = kept[place] if kept else {}
-                if isinstance(text, str):
-                    tally.add(text, values)
-                elif text is None:
+                if text is None:
                     tally.null(f"{where}, row {row + place}")
-                elif isinstance(text, UnicodeDecodeError):
-                    tally.malformed(f"{where}, row {row + place}", self.not_utf8(text))
+                elif isinstance(text, UnicodeDecodeError | FormatError):
+                    tally.malformed(f"{where}, row {row + place}", self.told(text))
+                elif not isinstance(text, memoryview):
+                    tally.add(text, values)
                 else:
                     pieces = _pieces_of(text, rules.portion_bytes)
                     yield from tally.pieces(((piece, so_far) for piece in pieces), values)
@@ -188,7 +191,7 @@ class ParquetText:
                 if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
                     raise
                 raise self._not_parquet(str(error)) from error
-            for name in (self.column, *keep):
+            for name in (*([self.column] if self._records is None else []), *keep):
                 self._check_column(file, name)
             self._metadata, self._stamp = file.metadata, stamp
             yield _Opened(file, raw)
@@ -262,7 +265,33 @@ class ParquetText:
                 ) from error
             raise CorruptionError(f"{message}. Fetch or write the file again.") from error
 
-    def not_utf8(self, error: UnicodeDecodeError) -> str:
+    def read_columns(self, file: Any) -> list[str]:
+        """The columns that documents are made of."""
+        if self._records is None:
+            return [self.column]
+        with self.explaining("its schema"):
+            names: list[str] = file.schema_arrow.names
+        wanted = self._records.columns
+        return names if wanted is None else [name for name in names if name in wanted]
+
+    def documents_of(self, batch: Any, long_bytes: int | None, where: str) -> list[Any]:
+        """The documents of a batch: as `texts_of`, or what `records` made; a FormatError where there is none."""
+        with self.explaining(where):
+            if self._records is None:
+                return texts_of(_column(batch, self.column), long_bytes)
+            rows = batch.to_pylist()
+        documents: list[Any] = []
+        for fields in rows:
+            try:
+                documents.append(self._records(without_nulls(fields)))
+            except FormatError as error:
+                documents.append(error)
+        return documents
+
+    def told(self, error: UnicodeDecodeError | FormatError) -> str:
+        """What is wrong with a document, in words."""
+        if isinstance(error, FormatError):
+            return str(error)
         return f"{self.column!r} is not UTF-8 ({error.reason} at byte {error.start:,})"
 
 
@@ -275,7 +304,7 @@ class RowGroup:
         self._group = group
         self._start = start
 
-    def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
+    def batches(self, size: int) -> Iterator[tuple[int, list[Any]]]:
         """(first row, texts) of the rows [0, size), [size, 2·size), … of the row group, less those before `start`.
 
         Decoding happens as they are asked for, without the GIL (600 MB/s from zstd); the GIL is held while the strings
@@ -284,30 +313,27 @@ class RowGroup:
         parent, (least, most) = self._parent, _DECODED_ROWS
         if self._start >= self.num_rows:
             return
-        first, texts = self._start, list[str | None]()
+        first, texts = self._start, list[Any]()
         with parent.opened() as file:
-            for row, batch in parent.decode(
-                file, self._group, [parent.column], min(size * max(1, least // size), most)
-            ):
+            rows_at_once = min(size * max(1, least // size), most)
+            for row, batch in parent.decode(file, self._group, parent.read_columns(file), rows_at_once):
                 skipped = max(0, self._start - row)
-                texts += self._strings(_column(batch, parent.column)[skipped:], row + skipped)
+                texts += self._documents(batch.slice(skipped), row + skipped)
                 while len(texts) >= (count := size - first % size):
                     yield first, texts[:count]
                     first, texts = first + count, texts[count:]
         if texts:
             yield first, texts
 
-    def _strings(self, column: Any, first_row: int) -> list[str | None]:
+    def _documents(self, batch: Any, first_row: int) -> list[Any]:
         where = f"row group {self._group}"
-        with self._parent.explaining(f"{where} at row {first_row}"):
-            texts = texts_of(column, None)
-        strings = [text for text in texts if text is None or isinstance(text, str)]
-        if len(strings) < len(texts):
-            row, error = next((row, text) for row, text in enumerate(texts) if isinstance(text, UnicodeDecodeError))
-            raise FormatError(
-                f"{self._parent.name}, {where}, row {first_row + row}: {self._parent.not_utf8(error)}"
-            ) from error
-        return strings
+        texts = self._parent.documents_of(batch, None, f"{where} at row {first_row}")
+        for row, text in enumerate(texts):
+            if isinstance(text, UnicodeDecodeError | FormatError):
+                raise FormatError(
+                    f"{self._parent.name}, {where}, row {first_row + row}: {self._parent.told(text)}"
+                ) from text
+        return texts
 
 
 def texts_of(column: Any, long_bytes: int | None) -> list[str | memoryview | UnicodeDecodeError | None]:
@@ -402,6 +428,13 @@ def _fits_json(kind: Any) -> bool:
         return _fits_json(kind.value_type)
     simple = (is_a.is_null, is_a.is_boolean, is_a.is_integer, is_a.is_floating, is_a.is_string, is_a.is_large_string)
     return any(test(kind) for test in simple) or str(kind) == "string_view"
+
+
+def without_nulls(value: Any) -> Any:
+    """A value without the nulls that Arrow puts in place of fields that only other rows have."""
+    if isinstance(value, dict):
+        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None or name == "content"}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _column(batch: Any, name: str) -> Any:

@@ -7,13 +7,13 @@ The rules are the same for `stream`, `prepare` and `train-tokenizer`, and for al
   no JSON object, no UTF-8, no such key, a text that is no string. `prepare` leaves them out if asked to, and counts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from tokenfeed.errors import ArgumentError, FormatError
 
-__all__ = ["Group", "MemoryGroup", "Portion", "Tally", "TextFile", "TextRules", "tokens_advice"]
+__all__ = ["Group", "MemoryGroup", "Portion", "Records", "Tally", "TextFile", "TextRules", "tokens_advice"]
 
 _LISTED_PROBLEMS = 10
 
@@ -60,7 +60,8 @@ class TextRules:
 class Portion:
     """Whole documents in the order of the file, or one piece of a long one; and what was left out before them."""
 
-    texts: list[str]
+    texts: list[Any]
+    """Strings; what `Records` made, where there are such."""
     kept: list[dict[str, Any]]
     """Values of the columns to keep, for each document; empty where a piece continues one."""
     input_bytes: int
@@ -76,6 +77,18 @@ class Portion:
     """Lines or rows left out because they cannot be understood (on_error="skip")."""
     num_null: int = 0
     """Lines or rows left out because their text is null."""
+
+
+class Records(Protocol):
+    """Makes documents of whole records, where they are not the text of one column. It is sent to other processes."""
+
+    @property
+    def columns(self) -> Collection[str] | None:
+        """Columns of Parquet that it needs, of those there are; None for all."""
+
+    def __call__(self, fields: dict[str, Any], /) -> Any:
+        """The document, which has a length, and a `key` that its split follows from. A FormatError where there is
+        none."""
 
 
 class Group(Protocol):
@@ -147,7 +160,7 @@ class Tally:
         """Whether there is enough text to hand over."""
         return self._num_bytes >= self._rules.portion_bytes
 
-    def add(self, text: str, kept: dict[str, Any]) -> None:
+    def add(self, text: Any, kept: dict[str, Any]) -> None:
         self._next.texts.append(text)
         self._next.kept.append(kept)
         self._num_bytes += len(text)

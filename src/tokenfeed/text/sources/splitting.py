@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tokenfeed.errors import ArgumentError, NotFoundError, quantity
 from tokenfeed.text.sources.finding import ENDINGS, Found, PathLike
@@ -33,11 +34,19 @@ _WORDS = {
 }
 
 
-def is_val(text: str, fraction: float, seed: int = 0) -> bool:
+class Keyed(Protocol):
+    """A document that is no text, such as a conversation."""
+
+    @property
+    def key(self) -> str:
+        """The text that its split follows from."""
+
+
+def is_val(text: str | Keyed, fraction: float, seed: int = 0) -> bool:
     """Whether a document is in `val`. Depends on its first 4,096 characters alone, wherever it lies. About 3 µs."""
     if fraction == 0:
         return False
-    data = text[:HASHED_CHARACTERS].encode("utf8", "surrogatepass")
+    data = (text if isinstance(text, str) else text.key)[:HASHED_CHARACTERS].encode("utf8", "surrogatepass")
     key = seed.to_bytes(8, "little", signed=True)
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=key).digest(), "little") < fraction * 2**64
 

@@ -202,6 +202,7 @@ class FileDocuments(Documents):
         seed: int | None = None,
         refill_size: int = 128,
         threads: int = 1,
+        dtype: "np.dtype[Any] | None" = None,
     ) -> None:
         """`threads` is the number of threads per tokenizer call, where the engine has threads of its own."""
         if sharding not in ("global", "per_file"):
@@ -210,7 +211,8 @@ class FileDocuments(Documents):
             raise ArgumentError("seed permutes row groups over all files; leave it out, or choose sharding='global'")
         check_whole(refill_size=refill_size)
         restart: Restart = "epoch" if sharding == "global" else "part"
-        super().__init__(files, tokenizer, dtype=tokenizer.dtype, restart=restart, seed=seed, refill_size=refill_size)
+        dtype = tokenizer.dtype if dtype is None else dtype
+        super().__init__(files, tokenizer, dtype=dtype, restart=restart, seed=seed, refill_size=refill_size)
         self._files = self._all_files = files
         self._sharding = sharding
         self._threads = threads if tokenizer.is_parallel else 1

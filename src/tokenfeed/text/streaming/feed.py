@@ -60,6 +60,9 @@ def stream(
 ) -> "TextFeed":
     """Endless batches of text: Parquet or JSONL files (a folder, a pattern, a list), tokenised and packed on the way.
 
+    `source` may also be documents of this process: a `datasets.Dataset` or `IterableDataset`, a list of mappings, or a
+    function that makes an iterator. What has no length is iterated again to resume, and on every rank.
+
     Several sources make a mixture: `{"web": ("web/*.parquet", 0.7), "code": ("code/", 0.3)}` has these shares of rows,
     exactly, and `batch.sources` says which source a row is from. `stages` change the weights on the way, as in `mix`;
     the sources are then given without weights. The last stage has no end.

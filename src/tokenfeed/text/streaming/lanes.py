@@ -138,6 +138,8 @@ class Stride:
         """Raise where a lane would never find a row group. Looks at no more files than it needs."""
         found = 0
         for part in range(self._num_parts):
+            if self._has_group(part, self.num_lanes - 1):
+                return
             count = self._num_groups(part)
             found = max(found, count) if self._restart == "part" else found + count
             if found >= self.num_lanes:

@@ -25,7 +25,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, DependencyError, FormatError
 from tokenfeed.text.tokenizer.engines import Encoded, TokenIds, TokenizerEngine, join, make_engine
 from tokenfeed.text.tokenizer.general import GeneralVocabulary, open_model, vocab_of
-from tokenfeed.types import Bools
+from tokenfeed.types import Bools, Ints
 
 __all__ = ["GeneralEngine", "make_general_engine"]
 
@@ -51,6 +51,10 @@ class GeneralEngine(TokenizerEngine):
 
     @abstractmethod
     def _decode_run(self, ids: list[int]) -> str: ...
+
+    @abstractmethod
+    def encode_parts(self, parts: Sequence[str | int]) -> tuple[TokenIds, Ints, Ints]:
+        """As `Tokenizer.encode_parts`, of one document: ids, and the first character and the end of each."""
 
 
 def make_general_engine(vocabulary: GeneralVocabulary, name: str | None = None) -> GeneralEngine:
@@ -82,6 +86,7 @@ class _Tokenizers(GeneralEngine):
         self._written: dict[int, str] = {number: text for text, number in vocab_of(definition["model"]).items()}
         self._written |= {token["id"]: token["content"] for token in definition["added_tokens"]}
         hidden = {name: f"\ufdd0{secrets.token_hex(16)} {number}" for name, number in vocabulary.special_tokens.items()}
+        self._hidden = {vocabulary.special_tokens[name]: text for name, text in hidden.items()}
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_hide(definition, hidden)))
             self._decoder = self._tokenizer.decoder
@@ -95,11 +100,30 @@ class _Tokenizers(GeneralEngine):
                 )
 
     def _encode_one(self, text: str) -> TokenIds:
+        return np.array(self._encode_by_library(text).ids, np.uint32)
+
+    def _encode_by_library(self, text: str) -> Any:
         text.encode()  # surrogates raise UnicodeEncodeError here; the library says TypeError
         try:
-            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.uint32)
+            return self._tokenizer.encode(text, add_special_tokens=False)
         except Exception as error:  # as above
             raise FormatError(f"the library tokenizers cannot encode {text[:80]!r}…: {error}") from error
+
+    def encode_parts(self, parts: Sequence[str | int]) -> tuple[TokenIds, Ints, Ints]:
+        """By one call, in which special tokens have their hidden names: what they do to the space around them, and
+        whether a text after them gets a space, is up to the library."""
+        texts = [self._hidden[part] if isinstance(part, int) else part for part in parts]
+        encoded = self._encode_by_library("".join(texts))
+        # Character i of the text for the library is character places[i] of the document.
+        widths = np.ones(sum(map(len, texts)), np.int64)
+        end = 0
+        for part, text in zip(parts, texts, strict=True):
+            if isinstance(part, int):
+                widths[end + 1 : end + len(text)] = 0
+            end += len(text)
+        places = np.concatenate(([0], np.cumsum(widths)))
+        spans = np.array(encoded.offsets, np.int64).reshape(-1, 2)
+        return np.array(encoded.ids, np.uint32), places[spans[:, 0]], places[spans[:, 1]]
 
     def _decode_run(self, ids: list[int]) -> str:
         text: str = self._decoder.decode([self._written[number] for number in ids])
@@ -183,3 +207,18 @@ class _SentencePiece(GeneralEngine):
     def _decode_run(self, ids: list[int]) -> str:
         text: str = self._processor.decode(ids)
         return text
+
+    def encode_parts(self, parts: Sequence[str | int]) -> tuple[TokenIds, Ints, Ints]:
+        found, at = [np.empty((0, 3), np.int64)], 0
+        for part in parts:
+            if isinstance(part, int):
+                found.append(np.array([[part, at, at + 1]]))
+                at += 1
+            else:
+                part.encode()
+                pieces = self._processor.encode(part, out_type="immutable_proto").pieces
+                rows = [[piece.id, at + piece.begin, at + piece.end] for piece in pieces]
+                found.append(np.array(rows, np.int64).reshape(-1, 3))
+                at += len(part)
+        ids, firsts, stops = np.concatenate(found).T
+        return ids.astype(np.uint32), firsts, stops

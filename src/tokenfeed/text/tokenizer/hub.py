@@ -9,7 +9,8 @@ from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, NotF
 __all__ = ["find_on_hub"]
 
 _ADDRESS = re.compile(r"hf://(?:models/)?([\w.-]+(?:/[\w.-]+)?)(?:@([^/]+))?/?")
-_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tekken.json", "*.model")
+_TEMPLATES = ("chat_template.jinja", "chat_template.json")
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tekken.json", "*.model", *_TEMPLATES)
 
 
 def find_on_hub(address: str) -> str:

@@ -13,10 +13,13 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
+
 from tokenfeed.errors import ArgumentError
 from tokenfeed.text.tokenizer.engines import Encoded, TokenizerEngine
+from tokenfeed.types import Ints
 
-__all__ = ["cut_runs", "encode_texts", "join_surrogates"]
+__all__ = ["byte_places", "cut_runs", "encode_texts", "join_surrogates"]
 
 _SPACE = re.compile(r"\s")
 _NOT_SPACE = re.compile(r"\S")
@@ -67,6 +70,13 @@ def join_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def byte_places(text: str) -> Ints:
+    """The byte of UTF-8 at which each character begins, and the end."""
+    code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    widths = 1 + (code_points > 0x7F) + (code_points > 0x7FF).astype(np.int64) + (code_points > 0xFFFF)
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(widths)))
 
 
 @cache

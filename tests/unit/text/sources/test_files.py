@@ -345,7 +345,7 @@ def test_files_of_others_are_named_with_what_to_do(tmp_path, name, told):
         TextFiles.find(tmp_path)
 
 
-@pytest.mark.parametrize("source", [None, 5, [{"text": "a"}], [None]])
+@pytest.mark.parametrize("source", [None, 5, [{"text": "a"}, "b"], [None]])
 def test_what_is_no_path(source):
-    with pytest.raises(ArgumentError, match="is no path: give a file, a folder, a pattern"):
+    with pytest.raises(ArgumentError, match=r"(is no path|holds no text): give a file, a folder, a pattern"):
         TextFiles.find(source)
