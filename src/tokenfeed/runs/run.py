@@ -41,8 +41,8 @@ class Run(Delivered):
 
     def refresh(self) -> None:
         """Read the file again, which may have grown; what was opened stays open."""
-        starts, given = read_starts(self.path), self._balance
-        self.starts = [replace(start, rule=start.rule.with_cost(given)) for start in starts] if given else starts
+        starts, cost = read_starts(self.path), self._balance
+        self.starts = [replace(start, rule=start.rule.with_cost(cost)) for start in starts] if cost else starts
         self.__dict__.pop("legs", None)
 
     @cached_property
