@@ -97,7 +97,7 @@ def main() -> None:
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            wait_until(lambda: has_run_for(stats, min(65.0, seconds - 5)), process)
+            wait_until(lambda: has_run_for(stats, min(65.0, seconds / 2)), process)
             shoot(light, server, "#/now", "now.png")
             run = tokenfeed.Run(folder / "run.jsonl")
             step = run.legs[-1].start.step + run.reached // run.samples(0)[-1] // 2

@@ -31,6 +31,7 @@ _MOST_ITEMS = 1 << 24
 """Items of a document, over all epochs, whose rows are looked for."""
 _MOST_WALKED = 10_000
 """Steps with token budgets that are walked through to find one."""
+_MOST_AHEAD = 1 << 20
 _SNIPPET = 48
 """Items of a row that are shown as text in a list."""
 _LEDGER_POINTS = 48
@@ -216,6 +217,13 @@ def find_document(subject: Subject, query: Query) -> Json:
     entry = plan.ledger(run.reached)[plan.source_number(source) if source else 0]
     usual = min(_MOST_EPOCHS, max(1, ceil(entry.epochs) + 1))
     epochs = range(query.whole("epochs", usual, least=1, most=_MOST_EPOCHS))
+    ahead = len(epochs) * sum(each.num_samples for each in plan.sources) - run.reached
+    if run.starts[-1].rule.by_tokens and ahead > _MOST_AHEAD:
+        raise ArgumentError(
+            f"steps of this run have token budgets, and {ahead:,} samples lie before the end of "
+            f"{quantity(len(epochs), 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed trace "
+            f"RUN --document {document}`"
+        )
     try:
         store = subject.store_of(source)
     except MissingError:

@@ -125,7 +125,7 @@ function nowTiles(told, present) {
     tile(
       "tokens a second",
       ifRunning(short(sum(running, "items_per_second"))),
-      ifRunning(`${decimal(sum(running, "samples_per_second"))} samples a second`),
+      ifRunning(`${decimal(sum(running, "samples_per_second"))} samples/s`),
     ),
     tile(
       "waits for data",

@@ -7,7 +7,8 @@ const sizes = new ResizeObserver((entries) => entries.forEach((entry) => entry.t
 // `onpick` is called with a step. `marks` are sightings of a document: {step, planned}.
 export function timeline(run, { step, marks = [], onpick }) {
   const present = run.step;
-  const end = run.end_step ?? Math.max(present * 1.25, run.legs.at(-1).first_step * 1.1, step ?? 0, 10);
+  const last = Math.max(present * 1.25, run.legs.at(-1).first_step * 1.1, step ?? 0, 10);
+  const end = run.end_step ?? Math.max(last, ...marks.map((one) => one.step + 1));
   const svg = s("svg", {
     class: "timeline",
     id: "timeline",
