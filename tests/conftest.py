@@ -1,6 +1,7 @@
 """Fixtures and profiles shared by all tests."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def pytest_xdist_make_scheduler(config, log):
             return group_of(nodeid)
 
     return ByGroup(config, log)
+
+
+WHOLLY_SLOW = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """In the fast tier, files of slow tests alone are not imported: one takes five seconds in every worker."""
+    if collection_path.suffix == ".py" and config.getoption("markexpr") == "not slow":
+        return True if WHOLLY_SLOW.search(collection_path.read_text()) else None
+    return None
 
 
 def pytest_configure(config):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from golden import golden_texts, golden_tokenizer, golden_tokens, golden_vocabulary
 from tiers import examples, pick, slow
 from tokenfeed.errors import ArgumentError, DependencyError
-from tokenfeed.text.tokenizer import pieces
+from tokenfeed.kernels.bpe import make_cache
+from tokenfeed.text.tokenizer import engines, pieces
 from tokenfeed.text.tokenizer.automata import compile_pattern
 from tokenfeed.text.tokenizer.engines import ENGINES, choose_engine, make_engine
 from tokenfeed.text.tokenizer.pieces import cut_runs, encode_texts
@@ -380,3 +381,14 @@ def test_deepseek_is_its_three_splits():
         words = [word for word, _ in splits.pre_tokenize_str(text)]
         by_word = encode_texts(engine, words, 1)[0]
         np.testing.assert_array_equal(encode_texts(engine, [text], 1)[0], by_word, err_msg=repr(text))
+
+
+def test_caches_of_sixteen_threads_are_small_and_give_the_same_tokens(monkeypatch):
+    assert sum(make_cache(number)[1].nbytes for number in range(16)) <= 50e6
+    monkeypatch.setattr(engines, "make_cache", lambda _: make_cache(2))
+    # More words, short and long, than a small cache has room for; then the same again.
+    texts = [" ".join(f"{number:x} {'y' * (number % 50)}{number}" for number in range(pick(20_000, 200_000)))] * 2
+    small, offsets = make_engine(golden_vocabulary(), "tokenfeed").encode(texts, 1)
+    expected = make_engine(golden_vocabulary(), "tiktoken").encode(texts, 1)
+    assert (small == expected[0]).all()
+    assert (offsets == expected[1]).all()

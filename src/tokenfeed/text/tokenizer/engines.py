@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import count, pairwise
 from operator import itemgetter
 from typing import TypeVar
 
@@ -161,7 +161,8 @@ class _Tiktoken(TokenizerEngine):
 class _Tokenfeed(TokenizerEngine):
     """Our own engine: an automaton cuts words off, and a kernel merges them (`kernels/bpe.py`).
 
-    Every thread that works at the same time has a cache of words of its own, of 9 MB, and shares no line of it.
+    Every thread that works at the same time has a cache of words of its own, and shares no line of it; `make_cache`
+    says how large they are.
     """
 
     longest_run = 1 << 24
@@ -173,6 +174,7 @@ class _Tokenfeed(TokenizerEngine):
         self._arrays = _make_tables(vocabulary, automaton)  # the kernel has their addresses only
         self._tables = _addresses(self._arrays)
         self._caches: list[tuple[Array, Array]] = []
+        self._numbers = count()  # of the caches that were made
 
     def encode(self, texts: Sequence[str], threads: int, /) -> Encoded:
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -198,7 +200,7 @@ class _Tokenfeed(TokenizerEngine):
         try:
             cache = self._caches.pop()
         except IndexError:
-            cache = make_cache()
+            cache = make_cache(next(self._numbers))
         encode(self._tables, cache[0], text, bounds, out, ends)
         self._caches.append(cache)
         return out[: ends[-1]].copy(), ends
