@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, and each would compile the package again
 
-.PHONY: help setup demo test test-all faults simulate fuzz bounds mistakes attacks audit lint types check docs bench bench-peers clean
+.PHONY: help setup trainers dist install-check demo test test-all faults simulate fuzz bounds mistakes attacks audit lint types check docs bench bench-peers clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  +##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -20,6 +20,20 @@ $(READY): pyproject.toml constraints.txt
 	$(if $(HASHES),$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement constraints-hashes.txt)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+# These ask for other versions of torch than ours, or for far more than is imported here.
+TRAINERS := jsonargparse==4.53.0 litdata==0.2.76 litgpt==0.5.13 torchtitan==0.3.0 mosaicml-streaming catalogue brotli zstd python-snappy cramjam
+trainers: setup  ## install trainers and loggers that `make test-all` tests where they are: .ci/nightly does so
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement requirements-trainers.txt
+	$(BIN)/python -m pip install --quiet --no-deps $(TRAINERS)
+
+dist: setup      ## the wheel and the source archive, in build/dist
+	$(BIN)/python -m pip install --quiet build
+	rm -rf build/dist
+	$(BIN)/python -m build --outdir build/dist
+
+install-check:   ## build both, install each into a clean environment of PYTHON, run the demo there
+	$(PYTHON) tests/install.py build/dist
 
 demo: setup      ## text to a trained model in a minute; then by way of a store, with a page to look at it all
 	$(BIN)/python examples/torch/train_stream.py

@@ -9,7 +9,6 @@ those of a run that was never interrupted, token for token.
 """
 
 import argparse
-import json
 import zlib
 from pathlib import Path
 
@@ -17,21 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 import tokenfeed
-
-
-class AllRanks:
-    """A stream as a Stateful: the list of all ranks' states, as one string, the same on every rank."""
-
-    def __init__(self, feed: tokenfeed.text.TextFeed) -> None:
-        self.feed = feed
-
-    def state_dict(self) -> dict[str, str]:
-        states = [None] * dist.get_world_size()
-        dist.all_gather_object(states, self.feed.state_dict())
-        return {"ranks": json.dumps(states)}
-
-    def load_state_dict(self, state: dict[str, str]) -> None:
-        self.feed.load_state_dict(json.loads(state["ranks"]))
+from tokenfeed.integrations.checkpoint import AllRanks
 
 
 def main() -> None:

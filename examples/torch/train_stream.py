@@ -1,6 +1,8 @@
-"""Text to a trained model, with nothing prepared: tokenizer, stream, a tiny GPT on the CPU, bits per byte.
+"""Text to a trained model, with nothing prepared: tokenizer, stream, a tiny GPT, bits per byte.
 
-The text is what every Python brings along: the sources of its standard library, written as Parquet files.
+    python examples/torch/train_stream.py [FOLDER of Parquet or JSONL] [--out DIR] [--seconds 45]
+
+Without a folder, the text is what every Python brings along: the sources of its standard library, as Parquet files.
 """
 
 import argparse
@@ -19,24 +21,26 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 import tokenfeed
 from tokenfeed.torch import evaluate_bpb, to_device
 
-FOLDER = Path("demo-text")
+DEMO = Path("demo-text")
+VAL = 0.05  # share of the documents, by a hash of their text
 VOCABULARY = 4096
 LENGTH = 256
 BATCH_SIZE = 16
 EVALUATION_STEPS = 8
 
 
-def write_text() -> None:
-    """A few Parquet files in row groups of 16 documents; the last one is the validation split."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
+def write_text() -> Path:
+    """A few Parquet files in row groups of 16 documents."""
+    shutil.rmtree(DEMO, ignore_errors=True)
+    DEMO.mkdir()
     library = Path(sysconfig.get_path("stdlib"))
     sources = [*sorted(library.glob("[a-z]*.py")), *sorted(library.glob("[a-l]*/[a-z]*.py"))]
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources]
     for number in range(4):
         part = pa.table({"text": texts[number::4]})
-        pq.write_table(part, FOLDER / f"{number:05}.parquet", row_group_size=16, compression="zstd")
-    print(f"text: {len(texts)} documents, {sum(map(len, texts)) / 1e6:.1f} million characters, in {FOLDER}/")
+        pq.write_table(part, DEMO / f"{number:05}.parquet", row_group_size=16, compression="zstd")
+    print(f"text: {len(texts)} documents, {sum(map(len, texts)) / 1e6:.1f} million characters, in {DEMO}/")
+    return DEMO
 
 
 class Block(nn.Module):
@@ -70,34 +74,39 @@ class TinyGPT(nn.Module):
         return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction=loss_reduction)
 
 
-def bits_per_byte(model: TinyGPT, tokenizer: tokenfeed.Tokenizer) -> float:
+def bits_per_byte(model: TinyGPT, text: Path, tokenizer: tokenfeed.Tokenizer, device: str) -> float:
     """Bits per byte of the first validation batches, always the same."""
-    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split="val", val="last", epochs=1)
-    bits = evaluate_bpb(model, to_device(feed, "cpu"), EVALUATION_STEPS, tokenizer)
+    feed = tokenfeed.stream(text, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, split="val", val=VAL, epochs=1)
+    bits = evaluate_bpb(model, to_device(feed, device), EVALUATION_STEPS, tokenizer)
     feed.close()
     return bits
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path, nargs="?", help="a folder of Parquet or JSONL files")
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("DEMO_SECONDS", "45")))
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the tokenizer and the weights there")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    seconds, device = options.seconds, options.device
     torch.manual_seed(0)
-    write_text()
+    text = options.text or write_text()
 
     began = time.perf_counter()
-    texts = tokenfeed.text.TextFiles.find(FOLDER, split="train", val="last").documents()
-    tokenizer = tokenfeed.Tokenizer.train(texts, VOCABULARY)
+    texts = tokenfeed.text.TextFiles.find(text, split="train", val=VAL).documents()
+    tokenizer = tokenfeed.Tokenizer.train(texts, VOCABULARY, max_chars=200_000_000)
     print(f"{tokenizer}, trained in {time.perf_counter() - began:.1f} s")
 
-    feed = tokenfeed.stream(FOLDER, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, val="last", buffer_size=200)
-    model = TinyGPT(tokenizer.vocab_size, LENGTH)
+    feed = tokenfeed.stream(text, tokenizer, batch_size=BATCH_SIZE, length=LENGTH, val=VAL, buffer_size=200)
+    model = TinyGPT(tokenizer.vocab_size, LENGTH).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     size = sum(each.numel() for each in model.parameters())
-    print(f"a GPT of {size:,} parameters; {bits_per_byte(model, tokenizer):.3f} bits per byte before training")
+    before = bits_per_byte(model, text, tokenizer, device)
+    print(f"a GPT of {size:,} parameters; {before:.3f} bits per byte before training")
 
     began = shown = time.perf_counter()
-    for step, batch in enumerate(to_device(feed, "cpu"), 1):
+    for step, batch in enumerate(to_device(feed, device), 1):
         loss = model(batch.inputs, batch.targets.masked_fill(~batch.loss_mask, -1))
         loss.backward()
         optimizer.step()
@@ -114,10 +123,11 @@ def main() -> None:
             break
     counts = feed.counts()
     print(f"{counts.rows} rows packed: {counts.lost} tokens lost, {counts.repeated} BOS tokens repeated")
-    checkpoint = len(str(feed.state_dict()))
-    print(
-        f"{bits_per_byte(model, tokenizer):.3f} bits per byte after it; the feed's checkpoint is {checkpoint:,} bytes"
-    )
+    after = bits_per_byte(model, text, tokenizer, device)
+    print(f"{after:.3f} bits per byte after it; the feed's checkpoint is {len(str(feed.state_dict())):,} bytes")
+    if options.out:
+        tokenizer.save(options.out / "tokenizer")
+        torch.save(model.state_dict(), options.out / "model.pt")
     feed.close()
 
 

@@ -10,7 +10,7 @@ batch = store.windows(2048).read([5, 3, 8])
 import importlib
 from typing import Any
 
-from tokenfeed import errors
+from tokenfeed import errors  # first: it refuses Windows before anything is imported that Windows lacks
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.dealing import Cost
 from tokenfeed.plan.mixing import mix
@@ -22,6 +22,7 @@ from tokenfeed.preparation import prepare
 from tokenfeed.runs.run import Run
 from tokenfeed.storage.remote import Remote
 from tokenfeed.store.compress import compress
+from tokenfeed.store.curriculum import curriculum
 from tokenfeed.store.resolve import combine
 from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
@@ -46,6 +47,7 @@ __all__ = [
     "__version__",
     "combine",
     "compress",
+    "curriculum",
     "errors",
     "mix",
     "open",

@@ -20,12 +20,14 @@ TokenfeedError
 ├── PlanMismatchError  ValueError    a checkpoint of another run
 ├── WorkerError        RuntimeError  a worker process or task that failed repeatedly
 ├── ForkError          RuntimeError  remote data in a forked process whose parent had opened some
-└── InterpreterError   ImportError   imported where kernels cannot be compiled
+├── InterpreterError   ImportError   imported where kernels cannot be compiled
+└── PlatformError      ImportError   imported on a system that tokenfeed does not run on
 """
 
 import errno
 import os
 import re
+import sys
 from functools import partial
 from typing import Any
 
@@ -43,6 +45,7 @@ __all__ = [
     "NotAStoreError",
     "NotFoundError",
     "PlanMismatchError",
+    "PlatformError",
     "ReadError",
     "SampleIndexError",
     "StateError",
@@ -133,6 +136,16 @@ class ForkError(TokenfeedError, RuntimeError): ...
 
 
 class InterpreterError(TokenfeedError, ImportError): ...
+
+
+class PlatformError(TokenfeedError, ImportError): ...
+
+
+if sys.platform == "win32":  # positional reads, forks and locks of files are those of POSIX
+    raise PlatformError(
+        "tokenfeed does not run on Windows itself. Use WSL, the Windows Subsystem for Linux: run `wsl --install` in a "
+        "terminal, and in the Linux that it starts, pip install tokenfeed"
+    )
 
 
 def describe_errno(number: int) -> str:

@@ -28,7 +28,7 @@ SIZES = ("--length", LENGTH, "--vocabulary", VOCABULARY, "--width", 16)
 
 def test_no_example_without_a_run():
     """Every example is named by a test that is about examples."""
-    tests = "".join(test.read_text() for test in HERE.rglob("test_*.py"))
+    tests = "".join(test.read_text() for test in HERE.parent.rglob("test_*.py"))
     names = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py")}
     assert {name for name in names if f'"{name}"' not in tests} == set()
 

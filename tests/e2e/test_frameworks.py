@@ -1,7 +1,4 @@
-"""Lightning and Accelerate, the real ones: trained, stopped, resumed; the samples and weights of a run that was not.
-
-The first run of each is started as its page says.
-"""
+"""Lightning by its own launcher: trained, stopped, resumed; the samples and weights of a run that was not."""
 
 import json
 import os
@@ -90,31 +87,3 @@ def test_lightning(store, tmp_path):
     assert_same(weights_of("two"), weights_of("expected"))
     first = 3 * 2 * BATCH_SIZE
     assert flat(read_trace(tmp_path / "one-trace")) == list(range(first, first + 3 * BATCH_SIZE))
-
-
-@pytest.mark.slow
-def test_accelerate(store, tmp_path):
-    """Two batches per update; on as many processes, and on one."""
-    from safetensors.torch import load_file
-
-    script = EXAMPLES / "accelerate/train.py"
-
-    def options(name):
-        folders = ("--checkpoint", tmp_path / name, "--trace", tmp_path / f"{name}-trace")
-        return (store, *folders, "--steps", 6, "--every", 3, *SIZES)
-
-    def weights_of(name):
-        return load_file(tmp_path / name / "step-000000006" / "model.safetensors")
-
-    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-    run_program(*launch, script, *options("expected"))
-    expected = read_trace(tmp_path / "expected-trace")
-    assert flat(expected) == list(range(6 * 2 * 2 * BATCH_SIZE))
-
-    for name, world_size in (("two", 2), ("one", 1)):
-        shutil.copytree(tmp_path / "expected" / "step-000000003", tmp_path / name / "step-000000003")
-        torchrun.run(world_size, script, *options(name), output=tmp_path / "output")
-    assert read_trace(tmp_path / "two-trace") == [lines[6:] for lines in expected]
-    assert_same(weights_of("two"), weights_of("expected"))
-    first = 3 * 2 * 2 * BATCH_SIZE
-    assert flat(read_trace(tmp_path / "one-trace")) == list(range(first, first + 3 * 2 * BATCH_SIZE))

@@ -21,7 +21,7 @@ from torchrun import Torchrun
 
 pytestmark = pytest.mark.timeout(600)
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "torch" / "train_ddp.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "torch/train_ddp.py"
 LENGTH, VOCABULARY, WIDTH, LAYERS = 16, 64, 16, 1
 BATCH_SIZE, ACCUMULATE, EVERY = 2, 4, 5  # of four checkpoints in a row, three are between micro-steps
 NUM_WINDOWS = 120

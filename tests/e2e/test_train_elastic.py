@@ -15,7 +15,7 @@ import pytest
 import tokenfeed
 from servers import free_port
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "torch" / "train_elastic.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "torch/train_elastic.py"
 STEPS, ROWS = 100, 12
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

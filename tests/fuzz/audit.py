@@ -30,7 +30,17 @@ LICENCES = re.compile(
 COPYLEFT = re.compile(r"\b(A?GPL|General Public License)", re.IGNORECASE)
 BROUGHT_ALONG = {"llvmlite": "numba", "regex": "tiktoken"}
 """Imported, and declared by what needs a certain version of it."""
-THE_USERS_OWN = {"torchdata", "transformers", "trl", "datasets"}
+THE_USERS_OWN = {
+    "torchdata",
+    "transformers",
+    "trl",
+    "datasets",
+    "lightning",
+    "litgpt",
+    "torchtitan",
+    "orbax",
+    "nanochat",
+}
 """Imported when somebody asks for that adapter, who has it then; development declares what tests need."""
 IN_A_WHEEL = {".py", ".js", ".css", ".html", ".svg", ".typed", ".ico", ".png", ".npy"}
 SECONDS = 8
@@ -53,7 +63,7 @@ def declared(groups: Iterable[str]) -> set[str]:
     """The dependencies, and those of extras."""
     optional = PROJECT["optional-dependencies"]
     listed = [*PROJECT["dependencies"], *(each for group in groups for each in optional[group])]
-    return {canonicalize_name(Requirement(each).name) for each in listed}
+    return {canonicalize_name(Requirement(each).name) for each in listed} - {"tokenfeed"}  # an extra of extras
 
 
 def with_all_they_need(names: Iterable[str]) -> dict[str, metadata.Distribution]:

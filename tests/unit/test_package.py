@@ -52,6 +52,7 @@ def test_public_names():
         "__version__",
         "combine",
         "compress",
+        "curriculum",
         "errors",
         "mix",
         "open",
@@ -97,6 +98,22 @@ def test_imports_point_downward():
 def test_no_file_is_long():
     lengths = {str(path.relative_to(SOURCE)): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
     assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
+
+
+def test_windows_is_refused_with_the_way_out():
+    """Before anything is imported that Windows lacks, such as `fcntl`."""
+    code = """
+import sys
+sys.platform = "win32"
+sys.modules |= {"fcntl": None, "resource": None, "numba": None}
+try:
+    import tokenfeed
+except ImportError as error:
+    assert type(error).__name__ == "PlatformError" and "WSL" in str(error), repr(error)
+else:
+    raise AssertionError("imported")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_import_takes_no_heavy_package_along_and_no_action():

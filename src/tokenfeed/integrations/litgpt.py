@@ -7,7 +7,7 @@ import torch
 from litgpt.data import DataModule
 from torch.utils.data import DataLoader, IterableDataset
 
-from tokenfeed.integrations.checkpoint import AllRanks, find_place
+from tokenfeed.integrations.checkpoint import find_place
 from tokenfeed.loader.loader import Loader
 from tokenfeed.store.store import open_store
 from tokenfeed.torch.device import to_device
@@ -31,36 +31,43 @@ class Tokens(DataModule):
     ) -> None:
         self._shape = batch_size, max_seq_length or 2048
 
-    def _load(self, path: str, split: str | None, **options: Any) -> "_Rows":
+    def _load(self, path: str, split: str | None, *, again: bool, **options: Any) -> "_Rows":
         batch_size, length = self._shape
         windows = open_store(path, split=split).windows(length)
-        return _Rows(Loader(windows, batch_size, seed=self.seed, **find_place(), **options))
+        loader = Loader(windows, batch_size, seed=self.seed, **find_place(), **options)
+        return _Rows(loader, again=again)
 
     def train_dataloader(self) -> "_Rows":
-        return self._load(self.path, None if self.val_path else "train")
+        return self._load(self.path, None if self.val_path else "train", again=False)
 
     def val_dataloader(self) -> "_Rows":
         path, split = (self.val_path, None) if self.val_path else (self.path, "val")
-        return self._load(path, split, epochs=1, shuffle=False)
+        return self._load(path, split, again=True, epochs=1, shuffle=False)
 
 
 class _Tokens(IterableDataset[torch.Tensor]):
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
+    def __init__(self, loader: Loader, *, again: bool) -> None:
+        self._batches = to_device(loader, "cpu")
+        self._beginning = loader.state_dict() if again else None
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return (batch.tokens for batch in to_device(self.loader, "cpu"))
+        if self._beginning is not None:
+            self._batches.load_state_dict(self._beginning)
+        return (batch.tokens for batch in self._batches)
 
 
 class _Rows(DataLoader[torch.Tensor]):
-    """Rows of length + 1 tokens, of which litgpt makes inputs and targets; with the loader's state."""
+    """Rows of length + 1 tokens, of which litgpt makes inputs and targets; with the loader's state.
 
-    def __init__(self, loader: Loader) -> None:
-        super().__init__(_Tokens(loader), batch_size=None)
-        self._state = AllRanks(loader)
+    Every loop over it begins `again`, as in validation, which stops early; or goes on.
+    """
+
+    def __init__(self, loader: Loader, *, again: bool) -> None:
+        super().__init__(_Tokens(loader, again=again), batch_size=None)
+        self._loader = loader
 
     def state_dict(self) -> dict[str, Any]:
-        return self._state.state_dict()
+        return self._loader.state_dict()
 
     def load_state_dict(self, state: Any) -> None:
-        self._state.load_state_dict(state)
+        self._loader.load_state_dict(state)

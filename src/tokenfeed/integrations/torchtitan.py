@@ -43,9 +43,10 @@ class TokenfeedDataLoader(BaseDataLoader):
         self.loader = Loader(
             view, local_batch_size, seed=config.seed, epochs=epochs, rank=dp_rank, world_size=dp_world_size
         )
+        self._batches = to_device(self.loader, "cpu", dtypes={"inputs": torch.int64})
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        return map(self._give, to_device(self.loader, "cpu", dtypes={"inputs": torch.int64}))
+        return map(self._give, self._batches)
 
     def _give(self, batch: DeviceBatch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         inputs, labels = batch

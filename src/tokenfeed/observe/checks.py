@@ -32,21 +32,20 @@ __all__ = ["Check", "check_all"]
 
 _FEW_FILES = 1024
 _LITTLE_DISK = 5 << 30
-_NEEDED = {
-    "pyarrow": "reads Parquet",
-    "tiktoken": "tokenises by unusual patterns",
-    "obstore": "reads object stores and downloads",
-    "msgpack": "the msgpack codec for payloads",
-}
+_NEEDED = {"msgpack": "the msgpack codec for payloads"}
 _OPTIONAL = {
+    "pyarrow": ("'tokenfeed[text]'", "reads Parquet"),
+    "orjson": ("'tokenfeed[text]'", "reads JSONL faster"),
+    "tiktoken": ("'tokenfeed[text]'", "tokenises by unusual patterns"),
+    "rustbpe": ("'tokenfeed[text]'", "trains vocabularies"),
+    "obstore": ("'tokenfeed[remote]'", "reads object stores, HTTP, and downloads"),
     "huggingface_hub": ("'tokenfeed[hub]'", "datasets and tokenizers of the Hugging Face hub"),
     "torch": ("'tokenfeed[torch]'", "batches as tensors"),
     "jax": ("'tokenfeed[jax]'", "batches as global arrays"),
     "ray": ("'tokenfeed[ray]'", "prepare on a cluster"),
-    "rustbpe": ("'tokenfeed[text]'", "trains vocabularies"),
     "tokenizers": ("'tokenfeed[tokenizers]'", "Hugging Face tokenizers that are not plain byte-level BPE"),
     "sentencepiece": ("'tokenfeed[tokenizers]'", "tokenizers of SentencePiece"),
-    "psutil": ("psutil", "memory of the process on systems without /proc"),
+    "psutil": ("'tokenfeed[ui]'", "memory of the process on systems without /proc"),
     "pynvml": ("nvidia-ml-py", "GPU load in `tokenfeed top`"),
 }
 _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
@@ -215,7 +214,8 @@ def _check_torch(version: str) -> Check:
 def _check_engines() -> Check:
     vocabulary = Vocabulary({bytes((byte,)): byte for byte in range(256)}, PATTERNS["gpt2"], {})
     broken: list[str] = []
-    for name in ENGINES:
+    there = [name for name in ENGINES if name == "tokenfeed" or find_spec(name)]
+    for name in there:
         try:
             ids, _ = make_engine(vocabulary, name).encode(["Bytes, as they are."], 1)
         except Exception as error:  # noqa: BLE001 — libraries of others
@@ -224,7 +224,7 @@ def _check_engines() -> Check:
             broken += [] if bytes(ids.tolist()) == b"Bytes, as they are." else [name]
     if broken:
         return Check("tokenizer engines", "problem", f"not working: {', '.join(broken)}", "Reinstall them.")
-    return Check("tokenizer engines", "ok", ", ".join(ENGINES))
+    return Check("tokenizer engines", "ok", ", ".join(there))
 
 
 def _check_credentials() -> Check:

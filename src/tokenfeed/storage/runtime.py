@@ -102,7 +102,7 @@ class Runtime(LoopThread):
         try:
             self.obstore: Any = importlib.import_module("obstore")
         except ImportError as error:
-            raise DependencyError(f"remote data needs the package obstore: pip install obstore ({error})") from error
+            raise DependencyError(f"remote data needs pip install 'tokenfeed[remote]' ({error})") from error
         self.process = os.getpid()
         self.kept: dict[Any, Any] = {}
         """Everything else a process has once: clients, the fetcher."""

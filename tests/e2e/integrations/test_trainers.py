@@ -158,6 +158,40 @@ def test_nanogpt(tmp_path):
         assert sorted(row for rank in notes for row in rank[0]) == sorted(rows[start : start + 6]), step
 
 
+@pytest.mark.slow
+def test_trl(store, tmp_path):
+    """Killed −9 and resumed, the weights are those of a run that was not."""
+    import tokenizers
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = tokenizers.models.WordLevel({str(number): number for number in range(VOCABULARY)}, unk_token="0")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), eos_token="1", pad_token="2")
+    tokenizer.save_pretrained(tmp_path / "model")
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **shape)).save_pretrained(tmp_path / "model")
+    with tokenfeed.Writer(tmp_path / "rows", columns={"tokens": "uint16"}, spans={"documents": None}) as writer:
+        for number in range(60):
+            writer.append({"tokens": np.random.default_rng(number).integers(0, VOCABULARY, 5 + number % 9)})
+    tokenfeed.open(tmp_path / "rows").pack(LENGTH)
+    sizes = ("--length", LENGTH, "--batch-size", 2, "--every", 3)
+
+    def options(name, steps):
+        return (tmp_path / "model", tmp_path / "rows", "--checkpoint", tmp_path / name, "--steps", steps, *sizes)
+
+    script = EXAMPLES / "trl/train.py"
+    killing.run(1, script, *options("whole", 6), output=tmp_path / "output")
+    ready = lambda: any((tmp_path / "killed").glob("checkpoint-3/trainer_state.json"))  # noqa: E731
+    killing.kill_once(ready, 1, script, *options("killed", FOR_EVER), output=tmp_path / "output")
+    for later in (tmp_path / "killed").glob("checkpoint-*"):
+        if later.name != "checkpoint-3":
+            shutil.rmtree(later)
+    killing.run(1, script, *options("killed", 6), output=tmp_path / "output")
+    found, expected = (load_file(tmp_path / n / "checkpoint-6" / "model.safetensors") for n in ("killed", "whole"))
+    for name, weight in expected.items():
+        np.testing.assert_allclose(found[name], weight, rtol=0, atol=1e-6, err_msg=name)
+
+
 def write_text(folder):
     folder.mkdir()
     for number in range(3):
@@ -166,6 +200,7 @@ def write_text(folder):
     tokenfeed.Tokenizer.train(texts, vocab_size=300).save(folder.parent / "tokenizer")
 
 
+@pytest.mark.slow
 def test_nanochat(tmp_path):
     """Rank 0 saves for all ranks; what goes on with three ranks is what a stream makes of the states of two."""
     write_text(tmp_path / "text")
@@ -192,3 +227,40 @@ def test_nanochat(tmp_path):
         for step in range(first, STEPS):
             rows = [zlib.crc32(row.astype(np.int64).tobytes()) for row in next(feed).inputs]
             assert three[step][rank] == [rows], (step, rank)
+
+
+def write_litdata(folder, count):
+    """A chunk as litdata's `optimize` writes it for TokensLoader; that the real one does is in test_litdata.py."""
+    folder.mkdir()
+    documents = [np.random.default_rng(number).integers(0, VOCABULARY, 40) for number in range(count)]
+    offsets = 4 * (count + 2) + 2 * np.cumsum([0, *map(len, documents)])
+    chunk = np.array([count, *offsets], np.uint32).tobytes() + np.concatenate(documents).astype(np.uint16).tobytes()
+    (folder / "chunk-0-0.bin").write_bytes(chunk)
+    entry = {"filename": "chunk-0-0.bin", "chunk_size": count, "chunk_bytes": len(chunk), "dim": 40 * count}
+    config = {"data_format": ["no_header_numpy:5"], "compression": None}
+    (folder / "index.json").write_text(json.dumps({"chunks": [entry], "config": config}))
+
+
+@pytest.mark.slow
+def test_litdata(tmp_path):
+    write_litdata(tmp_path / "chunks", 100)
+    sizes = ("--length", LENGTH, "--vocabulary", VOCABULARY)
+    trainer = Trainer("litdata/train.py", "--checkpoint", "step-*.pt", tmp_path, tmp_path / "chunks", *sizes)
+    _, three = trainer.check()
+    assert_next_in_line(three, min(three), (4, 6))
+
+
+def test_the_table_of_lines_is_true():
+    """Every trainer in at most five lines beside the import; the table says how many, and the example marks them."""
+    page = (ROOT / "docs" / "guides" / "trainers.md").read_text()
+    lines = [line for line in page.splitlines() if "| `examples/" in line]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    wanted = ["nanochat", "nanoGPT", "transformers", "TRL", "Lightning", "Accelerate", "torchtitan", "Megatron"]
+    wanted += ["JAX", "litdata", "MosaicML"]
+    assert len(rows) == len(wanted)
+    for trainer, (name, _, count, example, _) in zip(wanted, rows, strict=True):
+        assert name.startswith(trainer)
+        code = (ROOT / example.strip("`")).read_text().splitlines()
+        marked = [line for line in code if line.rstrip().endswith("# tokenfeed")]
+        assert len(marked) == int(count) <= 5, (name, marked)
+        assert sum(line.rstrip().endswith("# import") for line in code) == 1, name

@@ -1,6 +1,11 @@
 """Item k of the dataset is sample k of the run, as Megatron's sampler asks for it."""
 
+import argparse
 import pickle
+import runpy
+import sys
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +72,20 @@ def test_masks_and_documents(store):
     for row, sample in zip(rows, (7, 2, 3), strict=True):
         assert row["loss_mask"].tolist() == batch.loss_mask[sample].tolist()
         assert row["position_ids"].tolist() == batch.position_ids[sample].tolist()
+
+
+def test_the_example(store, tmp_path, monkeypatch):
+    """As pretrain_gpt.py calls it; files are those of this store's folder, not Megatron's."""
+    arguments = argparse.Namespace(seq_length=LENGTH, seed=3)
+    training = types.SimpleNamespace(get_args=lambda: arguments)
+    monkeypatch.setitem(sys.modules, "megatron", types.SimpleNamespace(training=training))
+    monkeypatch.setitem(sys.modules, "megatron.training", training)
+    monkeypatch.setattr(tokenfeed, "open", lambda name: store)
+    names = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "megatron/provider.py"))
+    train, valid, test = names["train_valid_test_datasets_provider"]([50, 7, 0])
+    assert (len(train), len(valid), test) == (50, 7, None)
+    assert train.plan.seed == 3
+    assert {source.name for source in train.plan.sources} == {"web", "code"}
 
 
 def test_what_is_refused(store):

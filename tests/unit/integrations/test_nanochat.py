@@ -82,7 +82,7 @@ def test_it_is_the_stream(tokenizer, files):
         loader = nanochat.tokenizing_distributed_data_loader_bos_bestfit(
             tokenizer, B, T, split, device="cpu", buffer_size=20, files=files
         )
-        assert rows_of(loader, 5) == [tuple(each.tolist() for each in batch) for batch in islice(feed, 5)]
+        assert rows_of(loader, 5) == [(x.tolist(), y.tolist()) for x, y in islice(feed, 5)]
 
 
 def test_a_state_of_nanochat_is_taken(tokenizer, files):

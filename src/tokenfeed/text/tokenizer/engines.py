@@ -51,7 +51,7 @@ def choose_engine(vocabulary: Vocabulary, name: str | None = None) -> str:
     """The given name, checked; by default our own engine if it can use the vocabulary, else tiktoken."""
     is_ours = len(vocabulary.ranks) < MOST_TOKENS and compile_pattern(vocabulary.pattern) is not None
     if name is None:
-        return "tokenfeed" if is_ours else "tiktoken"
+        name = "tokenfeed" if is_ours else "tiktoken"
     if name not in ENGINES:
         raise ArgumentError(f"there is no engine {name!r}; choose one of {', '.join(ENGINES)}, or leave engine out")
     if name == "tokenfeed" and not is_ours:
@@ -60,7 +60,12 @@ def choose_engine(vocabulary: Vocabulary, name: str | None = None) -> str:
             f"patterns, and fewer than {MOST_TOKENS:,} tokens. Leave engine out"
         )
     if name == "tiktoken" and not find_spec(name):
-        raise DependencyError("engine 'tiktoken' is not installed: pip install tiktoken, or leave engine out")
+        raise DependencyError(
+            f"pattern {vocabulary.pattern[:40]!r} needs the engine tiktoken, which is not installed: pip install "
+            "'tokenfeed[text]'"
+            if not is_ours
+            else "engine 'tiktoken' is not installed: pip install 'tokenfeed[text]', or leave engine out"
+        )
     return name
 
 
