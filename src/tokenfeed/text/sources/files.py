@@ -19,7 +19,6 @@ from tokenfeed.text.sources.plain import PlainText
 from tokenfeed.text.sources.portions import Group, Records, TextFile, TextRules
 from tokenfeed.text.sources.splitting import Splits, Val, choose_splits, is_val
 from tokenfeed.text.sources.stored import StoredFile, shown
-from tokenfeed.text.sources.tar import TarText
 
 __all__ = ["TextFiles", "first_record", "open_text"]
 
@@ -41,8 +40,8 @@ def open_text(file: StoredFile | MemoryDocuments, column: str, records: Records 
         raise ArgumentError(f"{file.name} is plain text, which holds no conversations; expected JSONL or Parquet")
     if kind == "txt":
         return PlainText(file)
-    if kind in ("arrow", "tar"):
-        return ArrowText(file, column) if kind == "arrow" else TarText(file, column)
+    if kind == "arrow":
+        return ArrowText(file, column)
     return ParquetText(file, column, records) if kind == "parquet" else JsonlText(file, column, records)
 
 

@@ -38,8 +38,8 @@ PathLike = str | os.PathLike[str]
 
 _TXT = (".txt", ".txt.gz", ".txt.zst")
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
-ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow", ".tar")
-"""Endings of the files that are read. Plain text is one document a file; .tar is of WebDataset."""
+ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow")
+"""Endings of the files that are read. Plain text is one document a file."""
 CHAT_ENDINGS = (".parquet", *_JSONL)
 """Endings of the files that hold records with several fields."""
 _LISTING = "files.json"
@@ -52,7 +52,7 @@ _FOREIGN = {
     ".npy": _TOKENS,
     ".mds": "is of MosaicML Streaming: open it with tokenfeed.open if it holds tokens; if it holds text, give a "
     "function that iterates its StreamingDataset",
-    ".tar.gz": "is compressed, and cannot be read from any place in it: unpack it to .tar",
+    ".tar": "is an archive, of which none is read: give a function that iterates its WebDataset",
     ".json": "is not read, since JSON must be one object a line: write it as JSONL",
     ".csv": "is not read: write it as Parquet or JSONL",
 }
@@ -138,9 +138,9 @@ def _paths_of(source: Any) -> list[PathLike] | None:
 
 
 def kind_of(path: str) -> str:
-    """`"parquet"`, `"jsonl"`, `"txt"`, `"arrow"` or `"tar"`."""
+    """`"parquet"`, `"jsonl"`, `"txt"` or `"arrow"`."""
     name = shown(path)
-    whole = next((kind for kind in ("parquet", "arrow", "tar") if name.endswith(f".{kind}")), None)
+    whole = next((kind for kind in ("parquet", "arrow") if name.endswith(f".{kind}")), None)
     return whole or ("txt" if name.endswith(_TXT) else "jsonl")
 
 
