@@ -136,7 +136,7 @@ def read_slice(
 
 def _describe(stored: StoredFile | MemoryDocuments, name: str) -> InputFile:
     if isinstance(stored, MemoryDocuments):
-        return InputFile(stored.path, name, stored.stamp()[0], stored.digest(), memory=stored)
+        return InputFile(stored.path, name, stored.stamp()[0], stored.digest, memory=stored)
     if not stored.is_remote and not Path(stored.path).exists():
         raise NotFoundError(
             f"there is no file {stored.path} (any more). If a download is to bring it, run `tokenfeed download` again: "

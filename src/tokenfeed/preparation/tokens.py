@@ -19,7 +19,7 @@ from tokenfeed.types import Array
 __all__ = ["TOKEN_ENDINGS", "TokenFile", "TokenPortion"]
 
 _ARROW = (".arrow", ".feather", ".ipc")
-TOKEN_ENDINGS = tuple(ending for ending in ENDINGS if ".txt" not in ending) + _ARROW
+TOKEN_ENDINGS = (".parquet", *(each for each in ENDINGS if "json" in each), *_ARROW)
 _ROWS = 1024
 
 

@@ -56,8 +56,9 @@ def repository_of(address: str) -> Repository:
 
 def library() -> Any:
     try:
+        found = importlib.import_module("huggingface_hub")
         importlib.import_module("huggingface_hub.errors")
-        return importlib.import_module("huggingface_hub")
+        return found
     except ImportError as error:
         raise DependencyError(
             f"the Hugging Face hub needs the package huggingface_hub: pip install 'tokenfeed[hub]' ({error})"

@@ -20,7 +20,7 @@ from tokenfeed.format.foreign.file import Boundaries, ForeignFile, agree, is_fil
 from tokenfeed.storage.files import Extents
 from tokenfeed.types import Ints
 
-__all__ = ["find_files", "open_arrow"]
+__all__ = ["find_batches", "find_files", "open_arrow"]
 
 _MAGIC = b"ARROW1"
 _CONTINUED = b"\xff\xff\xff\xff"
@@ -79,7 +79,7 @@ def open_arrow(path: Path, *, dtype: np.dtype[Any] | None) -> ForeignFile:
     chosen = agree(path, stated, dtype)
     batches = [
         _lists_of(path, body, header, node, buffer, kind, chosen.itemsize, part.file_bytes)
-        for body, header in _batches(path, 8 if is_file_format else 0, part.file_bytes)
+        for body, header in find_batches(path, 8 if is_file_format else 0, part.file_bytes)
     ]
     batches = [batch for batch in batches if batch.num_lists]
     sizes = [(batch.stop - batch.first) * chosen.itemsize for batch in batches]
@@ -145,7 +145,7 @@ def _count(path: Path, kind: Any) -> tuple[int, int]:
     return 1 + sum(part[0] for part in parts), own + sum(part[1] for part in parts)
 
 
-def _batches(path: Path, at: int, size: int) -> Iterator[tuple[int, bytes]]:
+def find_batches(path: Path, at: int, size: int) -> Iterator[tuple[int, bytes]]:
     """(first byte of the body, metadata) of every record batch."""
     while at + 8 <= size:
         lead = read_at(path, at, 8)

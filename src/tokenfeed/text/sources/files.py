@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError, quantity
 from tokenfeed.storage.local import reading
+from tokenfeed.text.sources.arrow import ArrowText
 from tokenfeed.text.sources.finding import CHAT_ENDINGS, ENDINGS, Found, PathLike, find_files, kind_of
 from tokenfeed.text.sources.jsonl import JsonlText
 from tokenfeed.text.sources.memory import MemoryDocuments, MemoryText
@@ -39,6 +40,8 @@ def open_text(file: StoredFile | MemoryDocuments, column: str, records: Records 
         raise ArgumentError(f"{file.name} is plain text, which holds no conversations; expected JSONL or Parquet")
     if kind == "txt":
         return PlainText(file)
+    if kind == "arrow":
+        return ArrowText(file, column)
     return ParquetText(file, column, records) if kind == "parquet" else JsonlText(file, column, records)
 
 

@@ -38,8 +38,8 @@ PathLike = str | os.PathLike[str]
 
 _TXT = (".txt", ".txt.gz", ".txt.zst")
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
-ENDINGS = (".parquet", *_JSONL, *_TXT)
-"""Endings of the files that are read: Parquet, JSONL, and plain text (one document a file). Folders may hold others."""
+ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow")
+"""Endings of the files that are read. Plain text is one document a file."""
 CHAT_ENDINGS = (".parquet", *_JSONL)
 """Endings of the files that hold records with several fields."""
 _LISTING = "files.json"
@@ -52,8 +52,7 @@ _FOREIGN = {
     ".npy": _TOKENS,
     ".mds": "is of MosaicML Streaming: open it with tokenfeed.open if it holds tokens; if it holds text, give a "
     "function that iterates its StreamingDataset",
-    ".arrow": "is of Hugging Face datasets: give the dataset itself, datasets.load_from_disk(…); if it holds token "
-    "ids, open it with tokenfeed.open, or prepare it with tokens_column='input_ids'",
+    ".tar": "is an archive, of which none is read: give a function that iterates its WebDataset",
     ".json": "is not read, since JSON must be one object a line: write it as JSONL",
     ".csv": "is not read: write it as Parquet or JSONL",
 }
@@ -139,9 +138,10 @@ def _paths_of(source: Any) -> list[PathLike] | None:
 
 
 def kind_of(path: str) -> str:
-    """`"parquet"`, `"jsonl"` or `"txt"`."""
+    """`"parquet"`, `"jsonl"`, `"txt"` or `"arrow"`."""
     name = shown(path)
-    return "parquet" if name.endswith(".parquet") else "txt" if name.endswith(_TXT) else "jsonl"
+    whole = next((kind for kind in ("parquet", "arrow") if name.endswith(f".{kind}")), None)
+    return whole or ("txt" if name.endswith(_TXT) else "jsonl")
 
 
 def read_listing(folder: Path) -> Listing | None:

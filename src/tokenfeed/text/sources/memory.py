@@ -11,6 +11,7 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from tokenfeed.errors import ArgumentError, MissingError
@@ -22,6 +23,9 @@ __all__ = ["MemoryDocuments", "MemoryText"]
 _KEPT_GROUPS = 4
 _NO_END = 1 << 40
 _SAMPLED = 64
+
+_passing: dict[int, int] = {}
+"""The latest iterator of each source that is iterated. An IterableDataset can have one at a time."""
 
 
 @runtime_checkable
@@ -62,6 +66,7 @@ class MemoryDocuments:
     def stamp(self) -> tuple[int, int]:
         return len(self.source) if self.is_indexed else 0, 0
 
+    @cached_property
     def digest(self) -> str:
         """8 bytes, in hex, that stand for the content: of the length and 64 documents; the first, if there is none."""
         if self.is_indexed:
@@ -98,13 +103,14 @@ class MemoryText(RowText):
         if file.is_indexed:
             self._num_groups = -(-len(file.source) // GROUP_ROWS)
         else:
+            _ = file.digest  # found now: some sources cannot be iterated twice at a time
             self._passing = self._pass()
 
     def size(self) -> int:
         return self._file.stamp()[0]
 
     def digest(self) -> str:
-        return self._file.digest()
+        return self._file.digest
 
     def num_groups(self) -> int:
         """Reads everything once, where the source has no length."""
@@ -142,8 +148,14 @@ class MemoryText(RowText):
 
     def _pass(self) -> Iterator[list[Any]]:
         """Groups from the beginning."""
-        iterator = self._file.begin()
+        iterator, key = self._file.begin(), id(self._file.source)
+        _passing[key] = id(iterator)
         while rows := list(itertools.islice(iterator, GROUP_ROWS)):
+            if isinstance(self._file.source, _Table) and _passing[key] != id(iterator):
+                raise ArgumentError(
+                    f"{self.name}: another stream iterates the same dataset, which keeps its place in itself: "
+                    "documents would be lost. Give each stream a dataset of its own"
+                )
             yield rows
 
     def _slice(self, start: int, stop: int, columns: Sequence[str]) -> list[Any]:

@@ -327,8 +327,8 @@ def test_closing_ends_the_waiting(tmp_path):
     [
         ("a.ds", r"a\.ds holds tokens already: open it with tokenfeed\.open"),
         ("chunk-0-0.bin", r"chunk-0-0\.bin holds tokens already: open it with tokenfeed\.open"),
-        ("shard.00000.mds", r"is of MosaicML Streaming: .*migrating\.md"),
-        ("data-00000.arrow", r"is of Hugging Face datasets: write it as Parquet"),
+        ("shard.00000.mds", r"is of MosaicML Streaming: open it with tokenfeed\.open if it holds tokens"),
+        ("a.tar", "is an archive, of which none is read: give a function"),
         ("manifest.json", "says that it is a store: open it with tokenfeed.open"),
         ("a.json", "must be one object a line"),
     ],

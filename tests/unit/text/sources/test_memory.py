@@ -127,6 +127,17 @@ def test_what_cannot_be_read(source, error, message):
         next(make(given, rank=0, world_size=1, prefetch=0))
 
 
+def test_two_streams_of_one_iterable_dataset_are_refused():
+    """It keeps its place in itself, so that one would take documents from the other."""
+    shared = KINDS["an iterable dataset"]()
+    train, other = (make(shared, rank=0, world_size=1, prefetch=0) for _ in range(2))
+    next(train)
+    next(other)
+    with pytest.raises(ArgumentError, match="another stream iterates the same dataset"):
+        for _ in range(30):
+            next(train)
+
+
 def test_paths_from_a_generator_are_paths(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "from a file"}\n' * 40)
     assert len(next(make(tmp_path.glob("*.jsonl"), rank=0, world_size=1))) == 2
