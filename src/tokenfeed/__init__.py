@@ -22,6 +22,7 @@ from tokenfeed.preparation import prepare
 from tokenfeed.runs.run import Run
 from tokenfeed.storage.remote import Remote
 from tokenfeed.store.compress import compress
+from tokenfeed.store.curriculum import curriculum
 from tokenfeed.store.resolve import combine
 from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
@@ -46,6 +47,7 @@ __all__ = [
     "__version__",
     "combine",
     "compress",
+    "curriculum",
     "errors",
     "mix",
     "open",

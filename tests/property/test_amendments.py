@@ -8,88 +8,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plans import source
+from simulation.dealing import Dealt
+from simulation.reference import Order
 from tiers import examples
 from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
+from tokenfeed.plan.permutation import Locality
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
+from tokenfeed.store.curriculum import CurriculumSpec
 
 SAMPLES = 220
-
-
-class Dealt:
-    """One source as a list of groups that are left in its epoch."""
-
-    def __init__(self, plan_source, seed, shuffle):
-        self.group = plan_source.spec.samples_per_group
-        self.num_groups = plan_source.num_samples // self.group
-        self.seed, self.shuffle = seed, shuffle
-        self.removed, self.epoch, self.count = set(), -1, 0
-        self.begin_epoch()
-
-    def order(self, size, seed, epoch):
-        if not self.shuffle:
-            return list(range(size))
-        key = size, seed, epoch
-        order = LocalPermutation(*key, self.shuffle) if isinstance(self.shuffle, Locality) else Permutation(*key)
-        return order(np.arange(size)).tolist()
-
-    def begin_epoch(self):
-        self.epoch += 1
-        self.left, self.within, self.is_fresh = self.order(self.num_groups, self.seed, self.epoch), 0, True
-
-    def advance(self):
-        self.within, self.is_fresh = self.within + 1, False
-        if self.within == self.group:
-            self.within = 0
-            del self.left[0]
-        if not self.left:
-            self.begin_epoch()
-
-    def peek(self):
-        while (index := self.left[0] * self.group + self.within) in self.removed:
-            self.advance()
-        return self.epoch, index
-
-    def deal(self):
-        dealt = self.peek()
-        self.advance()
-        self.count += 1
-        return dealt
-
-    def grow(self, added):
-        self.peek()
-        new = range(self.num_groups, self.num_groups + added)
-        self.num_groups += added
-        if self.is_fresh:
-            self.epoch -= 1
-            self.begin_epoch()
-            return
-        head = self.left[:1] if self.within else []
-        others = self.left[len(head) :]
-        seed = int(checksum(f"{self.seed}+{self.count}".encode()), 16) >> 1
-        if self.shuffle is True:
-            both = [*others, *new]
-            others = [both[place] for place in self.order(len(both), seed, self.epoch)]
-        else:
-            others += [new[place] for place in self.order(added, seed, self.epoch)]
-        self.left = head + others
-
-    def change_length(self, group):
-        removed = set()
-        for index in self.removed:
-            removed |= set(range(index * group // self.group, -(-(index + 1) * group // self.group)))
-        self.removed, self.group = removed, group
 
 
 def deal(plan, count):
     """(source, epoch, index) of the first samples of a run."""
     first, _ = plan._base
-    sources = [Dealt(each, seed_of(each.name, plan.seed), plan.shuffle) for each in first]
+    sources = [dealt_source(each, plan) for each in first]
     keys = [each.name for each in first]
-    unit = first[0].spec.group or first[0].spec.length
+    unit = first[0].spec.unit.group or first[0].spec.unit.length
     jumps = {turn for each in plan.amendments for turn in jumped(each)}
     dealt, turn, waiting = [], 0, list(plan.amendments)
     while len(dealt) < count:
@@ -97,22 +35,28 @@ def deal(plan, count):
             amendment = waiting.pop(0)
             for each in amendment.sources:
                 keys.append(each.name)
-                sources.append(Dealt(each, seed_of(each.name, plan.seed), plan.shuffle))
+                sources.append(dealt_source(each, plan))
             for each in amendment.grown:
                 grown = sources[keys.index(each.name)]
                 grown.grow(each.num_samples // each.spec.samples_per_group - grown.num_groups)
             if amendment.length is not None:
                 for each in sources:
-                    each.peek()
-                    each.change_length(unit // amendment.length)
+                    each.regroup(unit // amendment.length)
             for skip in amendment.skips:
-                sources[keys.index(skip.source or "")].removed |= set(() if skip.mask else skip.indices)
+                sources[keys.index(skip.source or "")].remove(() if skip.mask else skip.indices)
         number = int(plan.schedule.locate(np.array([turn]))[0][0])
         drawn = sources[number].deal()
         if turn not in jumps:
             dealt.append((number, *drawn))
         turn += 1
     return dealt
+
+
+def dealt_source(each, plan):
+    local = plan.shuffle if isinstance(plan.shuffle, Locality) else None
+    seed = seed_of(each.name, plan.seed) if plan.shuffle else None
+    order = Order(seed, local and (local.block, local.tile))
+    return Dealt(each.num_samples, order, each.spec.samples_per_group, each.spec.curriculum)
 
 
 def jumped(amendment):
@@ -129,6 +73,10 @@ def amended(draw, most=6, latest=150):
     names = draw(st.sampled_from([[""], [""], ["a", "b"], ["a", "b", "c"]]))
     group = draw(st.sampled_from([1, 1, 2, 3]))
     sources = [source(name, group * draw(st.integers(1, 12)), group=group) for name in names]
+    if group == 1 and draw(st.booleans()):
+        buckets, epochs = draw(st.integers(1, 5)), draw(st.integers(0, 2))
+        spec = CurriculumSpec(sources[0].spec, "length", "0" * 16, buckets, epochs=epochs)
+        sources[0] = replace(sources[0], spec=spec)
     shuffle = draw(st.sampled_from([True, True, True, False, Locality(3, 2)]))
     plan = Plan(sources, seed=draw(st.integers(0, 5)), shuffle=shuffle)
     for number in range(draw(st.integers(0, most))):
@@ -174,6 +122,7 @@ def amend(draw, plan, at, group, number):
         expected = ["would be skipped", "is no growth of", "the view has", "names source", "Allow one"]
         expected += ["cannot be drawn yet", "a group of windows has begun", "before the length changes"]
         expected += ["cannot be a ramp", "counts in samples of the length before"]
+        expected += ["is a curriculum", "only windows can change"]
         assert any(told in str(error) for told in expected), error
         return plan
 
@@ -192,9 +141,10 @@ def test_the_inverse_is_what_a_search_finds(plan):
     lengths = lengths_of(plan)
     for number, each in enumerate(plan.sources):
         for length in set(lengths.tolist()):
-            size = each.num_samples * each.spec.length // length
+            size = each.num_samples * each.spec.unit.length // length
             for epoch in range(int(epochs.max()) + 1):
-                found = plan.find_all(np.arange(size), epoch, source=each.name, length=length)
+                asked = length if len(plan.eras) > 1 else None
+                found = plan.find_all(np.arange(size), epoch, source=each.name, length=asked)
                 expected = np.full(size, -1)
                 here = np.flatnonzero((sources == number) & (epochs == epoch) & (lengths == length))
                 expected[indices[here]] = here
@@ -205,7 +155,7 @@ def lengths_of(plan):
     """The length of every sample."""
     turns, specs = zip(*plan.eras, strict=True)
     which = np.searchsorted(turns, [plan.turn(k) for k in range(SAMPLES)], side="right") - 1
-    return np.array([spec.length for spec in specs])[which]
+    return np.array([spec.unit.length for spec in specs])[which]
 
 
 @given(amended())

@@ -28,6 +28,8 @@ class Figures:
     refused: int = 0
     impossible: int = 0
     evaluations: int = 0
+    amended: int = 0
+    resized: int = 0
     largest_world: int = 0
     largest_items: int = 0
     largest_sample: int = 0

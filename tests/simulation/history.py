@@ -97,6 +97,30 @@ class SkipDocuments:
 
 
 @dataclass(frozen=True)
+class Grow:
+    """The store of a source has more documents."""
+
+    source: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class Amend:
+    """Amend what runs, on all ranks, from the next batch on. `what` is one of `AMENDMENTS`."""
+
+    what: str = "grown"
+    source: int = 0
+    numbers: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Go on with fewer ranks, without a new start."""
+
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
 class Evaluate:
     """Every sample once, beside the run."""
 
@@ -113,7 +137,23 @@ class Refuse:
     what: str = "seed"
 
 
-Event = Start | Steps | Save | Crash | Lose | Weigh | SkipSamples | SkipIndices | SkipDocuments | Evaluate | Refuse
+Event = (
+    Start
+    | Steps
+    | Save
+    | Crash
+    | Lose
+    | Weigh
+    | SkipSamples
+    | SkipIndices
+    | SkipDocuments
+    | Grow
+    | Amend
+    | Resize
+    | Evaluate
+    | Refuse
+)
+AMENDMENTS = ("weights", "grown", "indices", "samples", "length", "limit")
 
 
 @dataclass(frozen=True)
@@ -142,7 +182,7 @@ def draw_history(seed: int, number: int) -> History:
     events: list[Event] = [draw_start(rng, world, most)]
     for _ in range(rng.randint(1, 4 if kind == WIDE else 16)):
         events.append(draw_event(rng, world, most))
-        if isinstance(events[-1], Crash | Lose | Weigh | SkipSamples | SkipIndices | SkipDocuments):
+        if isinstance(events[-1], Crash | Lose | Weigh | SkipSamples | SkipIndices | SkipDocuments | Grow):
             events += [draw_start(rng, world, most)] if rng.random() < 0.8 else []
         if isinstance(events[-1], Start):
             events.append(Steps(rng.randint(1, 2 if kind == WIDE else 6)))
@@ -187,8 +227,11 @@ def draw_start(rng: random.Random, world: World, most: int) -> Start:
 def draw_event(rng: random.Random, world: World, most: int) -> Event:
     after = rng.choice([0, 0, 1, rng.randint(0, 40), rng.randint(-20, 40)])
     kind = rng.choices(
-        [Start, Steps, Save, Crash, Lose, Weigh, SkipSamples, SkipIndices, SkipDocuments, Evaluate, Refuse],
-        [1, 5, 5, 1, 2, 2, 1, 1, 1, 0.6, 0.6],
+        [
+            *(Start, Steps, Save, Crash, Lose, Weigh, SkipSamples, SkipIndices, SkipDocuments, Evaluate, Refuse),
+            *(Grow, Amend, Resize),
+        ],
+        [1, 5, 5, 1, 2, 2, 1, 1, 1, 0.6, 0.6, 1, 3, 0.6],
     )[0]
     if kind is Start:
         return draw_start(rng, world, most)
@@ -207,6 +250,12 @@ def draw_event(rng: random.Random, world: World, most: int) -> Event:
         return SkipDocuments(documents, rng.randrange(4), after, rng.random() < 0.5)
     if kind is Evaluate:
         return Evaluate(rng.randint(1, 8), rng.randint(1, 9), rng.randint(1, 2), rng.random() < 0.8)
+    if kind is Grow:
+        return Grow(rng.randrange(4), after)
+    if kind is Amend:
+        return Amend(rng.choice(AMENDMENTS), rng.randrange(4), tuple(rng.randint(1, 30) for _ in range(4)))
+    if kind is Resize:
+        return Resize(rng.randint(1, most))
     if kind is Refuse:
         return Refuse(rng.choice(["seed", "data", "locality", "damage"]))
     return kind()

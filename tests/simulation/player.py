@@ -15,7 +15,7 @@ from simulation import history as h
 from simulation.figures import Figures, Violation, demand
 from simulation.history import SMALL, VAST, WIDE, History
 from simulation.reference import Drawn, Stage
-from simulation.worlds import NAMES, Data, Dropped, Masked, Settings, put_vast_items
+from simulation.worlds import GROUP, GROWTHS, NAMES, Data, Dropped, Grown, Lengthened, Masked, Settings, put_vast_items
 from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, TokenfeedError
 
 IMPOSSIBLE = (
@@ -25,6 +25,15 @@ IMPOSSIBLE = (
     "leaves a gap",  # a change after the end
     "are whole documents",  # masks are of windows
     "after the end of the run",  # a removal from behind the end of a mixture on
+    "the view has",  # a sample that comes with a later growth
+    "before the length changes",
+    "counts in samples of the length before",
+    "a group of windows has begun",
+    "is no growth of",  # growths come in the order of the run
+    "it has not grown",  # by no whole group
+    "only windows can change",
+    "which another length must divide",
+    "names source",  # which comes later
 )
 
 
@@ -110,6 +119,7 @@ class Player:
         self.stop()
         place = len(self.checkpoints) - 1 - event.back
         checkpoint = self.checkpoints[place] if place >= 0 else None
+        self._forget_lengths(checkpoint.samples if checkpoint else self.world.at)
         try:
             self._begin(event, checkpoint)
         except PlanMismatchError as error:
@@ -122,6 +132,14 @@ class Player:
             )
             self.settings = checkpoint.settings  # what it was made with must do
             self._begin(event, checkpoint)
+
+    def _forget_lengths(self, begin: int) -> None:
+        """A length that changes later might change within a step now: leave it out, and all that was made after it."""
+        run = self.data.reference(self.settings)
+        for place, skip in enumerate(self.settings.skips):
+            if isinstance(skip, Lengthened) and run.retreat(skip.at) > begin:
+                self.settings = replace(self.settings, skips=self.settings.skips[:place])
+                return
 
     def _begin(self, event: h.Start, checkpoint: Checkpoint | None) -> None:
         settings = self.settings
@@ -365,6 +383,69 @@ class Player:
         at = self.data.reference(self.settings).jump(self._here(event.after))
         self._skip(Masked(source, at, documents) if event.mask else Dropped(source, at, documents=documents))
 
+    def _version(self, source: int) -> int:
+        return max((skip.version for skip in self.settings.skips if _is_growth(skip, source)), default=0)
+
+    def _grow(self, event: h.Grow) -> None:
+        source = event.source % self.settings.num_sources
+        version = self._version(source) + 1
+        if self.world.kind == SMALL and version <= len(GROWTHS[NAMES[source]]):
+            at = self.data.reference(self.settings).jump(self._here(event.after))
+            self._skip(Grown(source, at, version))
+
+    def _amend(self, event: h.Amend) -> None:
+        """The same change on all ranks; what is refused must leave all as it was."""
+        if self.ranks is None or self.world.kind != SMALL or self.ranks.settings != self.settings:
+            return
+        reference, settings = self.data.reference(self.settings), self.settings
+        turn = reference.jump(self.samples)
+        source, number = event.source % settings.num_sources, event.numbers[0]
+        change: dict[str, Any] = {}
+        made: Any = None
+        if event.what == "weights" and self.data.is_mixed:
+            weights = tuple(float(each) for each in event.numbers[: settings.num_sources])
+            change = {"weights": dict(zip(NAMES, weights, strict=False))}
+            settings = replace(settings, chapters=(*settings.chapters, (turn, (Stage(weights),))))
+        elif event.what == "grown" and self._version(source) < len(GROWTHS[NAMES[source]]):
+            made = Grown(source, turn, self._version(source) + 1)
+        elif event.what == "indices":
+            made = Dropped(source, turn, (number % self.data.size(source, settings),))
+        elif event.what == "samples":
+            made = (turn, reference.jump(self.samples + number - 1) + 1)
+            change = {"skip": tokenfeed.Skip(samples=(self.samples, self.samples + number))}
+        elif event.what == "length":
+            made = Lengthened(turn, [each for each in range(1, GROUP + 1) if GROUP % each == 0][number % 6])
+        elif event.what == "limit":
+            change = {"max_epochs": {NAMES[source] if self.data.is_mixed else "": 10**6}}
+        if made is not None:
+            settings = replace(settings, skips=(*settings.skips, made))
+            change = change or self.data.change(made)
+        if not change:
+            return
+        try:
+            for loader in self.ranks.loaders.values():
+                loader.amend(**change)
+        except (ArgumentError, SampleIndexError) as error:
+            demand(any(reason in str(error) for reason in IMPOSSIBLE), "refused:", error)
+            self.figures.impossible += 1
+        else:
+            self.settings = self.ranks.settings = settings
+            self.ranks.end = self._end(settings)
+            self.figures.amended += 1
+
+    def _resize(self, event: h.Resize) -> None:
+        """Some ranks are gone, and the others go on."""
+        ranks = self.ranks
+        if ranks is None or self.world.kind != SMALL:
+            return
+        world_size = 1 + (event.world_size - 1) % ranks.start.world_size
+        for rank in [rank for rank in ranks.loaders if rank >= world_size]:
+            ranks.loaders.pop(rank).close()
+        for rank, loader in ranks.loaders.items():
+            loader.resize(rank=rank, world_size=world_size)
+        ranks.start = replace(ranks.start, world_size=world_size)
+        self.figures.resized += 1
+
     # Beside the run.
 
     def _evaluate(self, event: h.Evaluate) -> None:
@@ -442,7 +523,15 @@ class Player:
             for trace, row in zip(run.trace(step, rank=rank), self.rows[step, rank], strict=True):
                 source = NAMES[row.drawn.source] if self.data.is_mixed else ""
                 told = (trace.sample, trace.source, trace.epoch, trace.index)
-                demand(told == (row.sample, source, *row.drawn[1:]), "step", step, "is traced as", trace, "was", row)
+                demand(
+                    told == (row.sample, source, row.drawn.epoch, row.drawn.index),
+                    "step",
+                    step,
+                    "is traced as",
+                    trace,
+                    "was",
+                    row,
+                )
                 self.figures.traced += 1
 
     def _documents_to_find(self) -> set[tuple[int, int]]:
@@ -464,3 +553,7 @@ class Player:
         )
         demand(found == expected, f"document {document} of {name} is found in {found}, was in {expected}")
         self.figures.found += len(found)
+
+
+def _is_growth(skip: Any, source: int) -> bool:
+    return isinstance(skip, Grown) and skip.source == source

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -414,6 +414,8 @@ class Drawn(NamedTuple):
     source: int
     epoch: int
     index: int
+    length: int = 0
+    """Length of samples, where it changes on the way; the index counts in it."""
 
 
 class Removal(NamedTuple):
@@ -424,24 +426,60 @@ class Removal(NamedTuple):
     at: int
 
 
+class Growth(NamedTuple):
+    """Groups that a source has more from turn `at` on."""
+
+    source: int
+    groups: int
+    at: int
+
+
+class Regrouping(NamedTuple):
+    """Samples that a group has from turn `at` on, in all sources."""
+
+    group: int
+    at: int
+    length: int
+
+
+Change = Removal | Growth | Regrouping
+
+
 class Run:
-    """k → what it is. `skips` are ranges (start, stop) of the run without skips, and `Removal`s."""
+    """k → what it is. `skips` are ranges (start, stop) of the run without skips, and changes, as they were made."""
 
     def __init__(
         self,
         sizes: Sequence[int],
         orders: Sequence[Order],
         chapters: Sequence[tuple[int, Sequence[Stage]]],
-        skips: Sequence[tuple[int, int] | Removal] = (),
+        skips: Sequence[tuple[int, int] | Change] = (),
         groups: Sequence[int] = (),
     ) -> None:
         self.turns = Turns(chapters, len(sizes))
         groups = groups or [1] * len(sizes)
         self.sources = [Source(*each) for each in zip(sizes, orders, groups, strict=True)]
-        self.ranges = [skip for skip in skips if not isinstance(skip, Removal)]
-        for skip in sorted((skip for skip in skips if isinstance(skip, Removal)), key=lambda skip: skip.at):
-            own = self.turns.count(skip.at)[skip.source]
-            self.sources[skip.source].removals.append((own, skip.indices))
+        self.ranges = [skip for skip in skips if not isinstance(skip, Change)]
+        changes = sorted((skip for skip in skips if isinstance(skip, Change)), key=lambda skip: skip.at)
+        self.lengths = [(change.at, change.length) for change in changes if isinstance(change, Regrouping)]
+        self.dealt: list[Any] = []
+        """Sources that are dealt out one by one, where more than removals changes them."""
+        if all(isinstance(change, Removal) for change in changes):
+            for change in changes:
+                own = self.turns.count(change.at)[change.source]
+                self.sources[change.source].removals.append((own, change.indices))
+            return
+        from simulation.dealing import Dealt  # which needs orders of this module
+
+        self.dealt = [Dealt(*each) for each in zip(sizes, orders, groups, strict=True)]
+        for change in changes:
+            counts = self.turns.count(change.at)
+            if isinstance(change, Regrouping):
+                for each, own in zip(self.dealt, counts, strict=True):
+                    each.changes.append((own, "regroup", change.group))
+            else:
+                what = ("remove", change.indices) if isinstance(change, Removal) else ("grow", change.groups)
+                self.dealt[change.source].changes.append((counts[change.source], *what))
 
     def jump(self, k: int) -> int:
         """Ranges count in the run without skips: all that k has reached are jumped over, the first of them first."""
@@ -457,8 +495,10 @@ class Run:
         return bisect_left(range(number), number, key=self.jump)
 
     def deliver(self, k: int) -> Drawn:
-        source, number = self.turns.draw(self.jump(k))
-        return Drawn(source, *self.sources[source].deliver(number))
+        turn = self.jump(k)
+        source, number = self.turns.draw(turn)
+        length = max((each for each in self.lengths if each[0] <= turn), default=(0, 0))[1]
+        return Drawn(source, *(self.dealt or self.sources)[source].deliver(number), length)
 
 
 def source_seed(seed: int, name: str) -> int:

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 import tokenfeed
-from simulation.history import VAST, WIDE, World
-from simulation.reference import Drawn, Order, Removal, Run, Stage, source_seed
+from simulation.history import SMALL, VAST, WIDE, World
+from simulation.reference import Drawn, Growth, Order, Regrouping, Removal, Run, Stage, source_seed
 from tokenfeed.format.layout import MANIFEST, SHARD, column_file
 from tokenfeed.format.manifest import Column, FileRecord, Manifest, ShardEntry, ShardRecord
 from tokenfeed.format.npy import build_header
@@ -29,6 +29,8 @@ DOCUMENTS = {
     "math": [13, 1, 1, 5, 0, 2, 9, 3, 1, 2, 6, 8],
     "law": [2, 3, 1, 4, 2, 1, 0, 1, 3, 1, 1, 6],
 }
+GROWTHS = {"web": [[7, 31, 3], [16, 9]], "code": [[12], [5, 30]], "math": [[25, 1], [13]], "law": [[14], [3, 22, 1]]}
+"""Lengths of the documents that a store grows by, version after version."""
 WIDE_ITEMS = 9_001 * LENGTH
 VAST_ITEMS = {"web": 10**12, "code": 10**9 + 7, "math": 1_000_003, "law": 50_000}
 VAST_SHARDS = 8
@@ -41,7 +43,10 @@ class Settings:
 
     chapters: tuple[tuple[int, tuple[Stage, ...]], ...]
     skips: tuple[Any, ...] = ()
-    """(start, stop), `Dropped` or `Masked`; all count in the run as it is without skipped ranges."""
+    """(start, stop), `Dropped`, `Masked`, `Grown` or `Lengthened`, in the order in which they were made.
+
+    All count in the run as it is without skipped ranges.
+    """
     length: int = LENGTH
 
     @property
@@ -64,6 +69,21 @@ class Masked:
     documents: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Grown:
+    """The store of a source has version `version` from there on."""
+
+    source: int
+    at: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Lengthened:
+    at: int
+    length: int
+
+
 @cache
 def _folder() -> Path:
     path = Path(tempfile.mkdtemp(prefix="tokenfeed-simulation-"))
@@ -73,21 +93,26 @@ def _folder() -> Path:
 
 
 @cache
-def open_store(kind: str, name: str) -> Any:
+def open_store(kind: str, name: str, version: int = 0) -> Any:
     """Item j of source s is s · 10**6 + j; in vast stores it is `vast_items`, wherever the history comes."""
+    return tokenfeed.open(_write(kind, name), version=version + 1 if kind == SMALL else None)
+
+
+@cache
+def _write(kind: str, name: str) -> Path:
     path = _folder() / kind / name
     if kind == VAST:
         _write_sparse(path, VAST_ITEMS[name])
-        return tokenfeed.open(path)
-    lengths = [WIDE_ITEMS] if kind == WIDE else DOCUMENTS[name]
-    first = NAMES.index(name) * 10**6
-    with tokenfeed.Writer(
-        path, columns={"tokens": "uint32"}, spans={"documents": "json"}, shard_bytes=300, sync=False
-    ) as writer:
-        for number, length in enumerate(lengths):
-            writer.append({"tokens": np.arange(first, first + length)}, documents=[name, number])
-            first += length
-    return tokenfeed.open(path)
+        return path
+    number, item = 0, NAMES.index(name) * 10**6
+    for lengths in [[WIDE_ITEMS]] if kind == WIDE else [DOCUMENTS[name], *GROWTHS[name]]:
+        with tokenfeed.Writer(
+            path, columns={"tokens": "uint32"}, spans={"documents": "json"}, shard_bytes=300, sync=False, mode="append"
+        ) as writer:
+            for length in lengths:
+                writer.append({"tokens": np.arange(item, item + length)}, documents=[name, number])
+                number, item = number + 1, item + length
+    return path
 
 
 def _write_sparse(path: Path, num_items: int) -> None:
@@ -160,30 +185,39 @@ class Data:
         return Settings(((0, tuple(stages)),), length=length)
 
     def documents(self, source: int) -> list[tuple[int, int]]:
-        """(first item, end) of every document."""
-        ends = np.cumsum(DOCUMENTS[NAMES[source]]).tolist()
+        """(first item, end) of every document, whenever it came."""
+        name = NAMES[source]
+        ends = np.cumsum([*DOCUMENTS[name], *(length for lengths in GROWTHS[name] for length in lengths)]).tolist()
         return list(zip([0, *ends], ends, strict=False))
 
-    def num_items(self, source: int) -> int:
+    def lengths(self, source: int, version: int) -> list[int]:
+        """Lengths of the documents of a version."""
+        grown = GROWTHS[NAMES[source]][:version]
+        return [*DOCUMENTS[NAMES[source]], *(length for lengths in grown for length in lengths)]
+
+    def num_items(self, source: int, version: int = 0) -> int:
         if self.world.kind == VAST:
             return VAST_ITEMS[NAMES[source]]
-        return WIDE_ITEMS if self.world.kind == WIDE else sum(DOCUMENTS[NAMES[source]])
+        return WIDE_ITEMS if self.world.kind == WIDE else sum(self.lengths(source, version))
+
+    def unit(self) -> int:
+        """Items that are shuffled together, whatever the length."""
+        return GROUP if self.world.view == "groups" else self.first_settings().length
 
     def per_group(self, settings: Settings) -> int:
-        return GROUP // settings.length if self.world.view == "groups" else 1
+        return 1 if self.world.view == "documents" else self.unit() // settings.length
 
-    def size(self, source: int, settings: Settings) -> int:
+    def size(self, source: int, settings: Settings, version: int = 0) -> int:
         if self.world.view == "documents":
-            return len(DOCUMENTS[NAMES[source]])
-        if self.world.view == "groups":
-            return (self.num_items(source) - 1) // GROUP * (GROUP // settings.length)
-        return (self.num_items(source) - 1) // settings.length
+            return len(self.lengths(source, version))
+        return (self.num_items(source, version) - 1) // self.unit() * self.per_group(settings)
 
     def bounds(self, drawn: Drawn, settings: Settings) -> tuple[int, int]:
         """The items of a sample."""
         if self.world.view == "documents":
             return self.documents(drawn.source)[drawn.index]
-        return drawn.index * settings.length, (drawn.index + 1) * settings.length + 1
+        length = drawn.length or settings.length
+        return drawn.index * length, (drawn.index + 1) * length + 1
 
     def content(self, drawn: Drawn, settings: Settings) -> npt.NDArray[Any]:
         start, stop = self.bounds(drawn, settings)
@@ -199,10 +233,10 @@ class Data:
         spans = enumerate(self.documents(drawn.source))
         return [number for number, (first, end) in spans if max(first, start) < min(end, stop)]
 
-    def touching(self, source: int, documents: Sequence[int], settings: Settings) -> tuple[int, ...]:
+    def touching(self, source: int, documents: Sequence[int], settings: Settings, version: int) -> tuple[int, ...]:
         if not documents:
             return ()
-        samples = range(self.size(source, settings))
+        samples = range(self.size(source, settings, version))
         wanted = set(documents)
         return tuple(i for i in samples if wanted & set(self.touched(Drawn(source, 0, i), settings)))
 
@@ -215,12 +249,20 @@ class Data:
             if not self.world.shuffle:
                 orders = [Order(None)] * count
             skips: list[Any] = []
+            now, versions = settings, [0] * count
             for skip in settings.skips:
                 if isinstance(skip, Dropped):
-                    found = {*skip.indices, *self.touching(skip.source, skip.documents, settings)}
+                    found = {*skip.indices, *self.touching(skip.source, skip.documents, now, versions[skip.source])}
                     skips.append(Removal(skip.source, frozenset(found), skip.at))
                 elif isinstance(skip, tuple):
                     skips.append(skip)
+                elif isinstance(skip, Grown):
+                    sizes = [self.size(skip.source, now, each) for each in (versions[skip.source], skip.version)]
+                    skips.append(Growth(skip.source, (sizes[1] - sizes[0]) // self.per_group(now), skip.at))
+                    versions[skip.source] = skip.version
+                elif isinstance(skip, Lengthened):
+                    now = replace(now, length=skip.length)
+                    skips.append(Regrouping(self.per_group(now), skip.at, skip.length))
             sizes = [self.size(source, settings) for source in range(count)]
             groups = [self.per_group(settings)] * count
             chapters = sorted(settings.chapters, key=lambda chapter: chapter[0])
@@ -256,15 +298,21 @@ class Data:
             plan = plan.amend(at, weights=weights, sources=added or None)
         for skip in settings.skips:
             if not isinstance(skip, tuple):
-                plan = plan.amend(skip.at, skip=self._skip(skip))
+                plan = plan.amend(skip.at, **self.change(skip))
         ranges = [tokenfeed.Skip(samples=skip) for skip in settings.skips if isinstance(skip, tuple)]
         return plan.amend(0, skip=ranges) if ranges else plan  # all at once, so that none counts in another's run
 
-    def _skip(self, skip: Any) -> tokenfeed.Skip:
+    def change(self, skip: Any) -> dict[str, Any]:
+        """What `amend` is asked for."""
+        if isinstance(skip, Lengthened):
+            return {"length": skip.length}
         source = NAMES[skip.source] if self.is_mixed else None
+        if isinstance(skip, Grown):
+            store = open_store(self.world.kind, NAMES[skip.source], skip.version)
+            return {"grown": {source: store} if source else store}
         if isinstance(skip, Masked):
-            return tokenfeed.Skip(documents=skip.documents, source=source, mask=True)
-        return tokenfeed.Skip(indices=skip.indices, documents=skip.documents, source=source)
+            return {"skip": tokenfeed.Skip(documents=skip.documents, source=source, mask=True)}
+        return {"skip": tokenfeed.Skip(indices=skip.indices, documents=skip.documents, source=source)}
 
     def shuffle(self) -> Any:
         local = self.world.shuffle

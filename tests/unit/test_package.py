@@ -52,6 +52,7 @@ def test_public_names():
         "__version__",
         "combine",
         "compress",
+        "curriculum",
         "errors",
         "mix",
         "open",

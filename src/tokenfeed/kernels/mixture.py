@@ -19,10 +19,12 @@ What is computed here must never change: a checkpoint holds a number of samples,
 
 import numpy as np
 
-from tokenfeed.kernels.jit import inlined, kernel
+from tokenfeed.kernels.jit import inlined, kernel, step
 
 _BITS = 32  # a key of the heap is (deadline << 32) + source
 _LOW = (1 << _BITS) - 1
+_RANK_BITS = 20  # an entry of many tables is (source << 20) + rank, in 32 bits
+_RANK = (1 << _RANK_BITS) - 1
 _UNIT = 1 << 20  # what is owed is counted in 2**-20 of a sample
 
 
@@ -149,12 +151,10 @@ def build_table(counts, rates, phases, table):
 
 
 @kernel
-def follow(starts, rates, bases, carry, offsets, tables, ranks):
+def follow(starts, rates, bases, carry):
     """The samples that sources had, and were owed in 2**-32 of a sample, where many changes of weights follow another.
 
-    Change i draws from sample starts[i] on by rates[i]; bases[0] and carry[0] are given, and the others are set. If
-    there is room for them, places [offsets[i], offsets[i + 1]) of `tables` and `ranks` become its table: who stands
-    there, and how often it stood before.
+    Change i draws from sample starts[i] on by rates[i]; bases[0] and carry[0] are given, and the others are set.
     """
     one = 1 << 32
     for i in range(starts.size - 1):
@@ -162,23 +162,13 @@ def follow(starts, rates, bases, carry, offsets, tables, ranks):
         periods = (starts[i + 1] - starts[i]) // period
         places = (starts[i + 1] - starts[i]) - periods * period
         drawn = np.zeros(rates.shape[1], np.int64)
-        size = offsets[i + 1] - offsets[i] if tables.size > 0 else places
-        if size > 0:
+        if places > 0:
             active = np.flatnonzero(rates[i])
             own = rates[i][active]
-            table = np.empty(size, np.int32)
+            table = np.empty(places, np.int32)
             _fill(own, own, (carry[i][active] + (1 << 11)) >> 12, table)
-            before = np.zeros(drawn.size, np.int64)
-            for t in range(size):
-                j = active[table[t]]
-                if t == places:
-                    drawn[:] = before
-                if tables.size > 0:
-                    tables[offsets[i] + t] = j
-                    ranks[offsets[i] + t] = before[j]
-                before[j] += 1
-            if size == places:
-                drawn[:] = before
+            for t in range(places):
+                drawn[active[table[t]]] += 1
         largest, total = 0, 0
         for j in range(drawn.size):
             whole = rates[i, j] * places // period
@@ -191,23 +181,65 @@ def follow(starts, rates, bases, carry, offsets, tables, ranks):
         carry[i + 1, largest] += places * one - total
 
 
+@step
+def _segment(k, starts, buckets, shift):
+    """The last segment that begins at k or before; buckets[b] is that of sample b << shift."""
+    bucket = min(k >> shift, buckets.size - 2)
+    low, high = buckets[bucket], buckets[bucket + 1]
+    while low < high:
+        middle = (low + high + 1) // 2
+        if starts[middle] <= k:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 @kernel
-def locate_changes(samples, starts, rates, bases, offsets, tables, ranks, sources, numbers):
-    """As `locate`, for samples among changes that `follow` made tables of. Returns how many rows were set."""
-    found = 0
-    i = 0
+def make_many(samples, shift, stop, starts, buckets, offsets, counts, rates, phases, tables, is_made):
+    """Make the tables of the segments that samples lie in: source << 20 | rank, see `index_table`."""
     for row in range(samples.size):
+        if not 0 <= samples[row] < stop:
+            continue
+        i = _segment(samples[row], starts, buckets, shift)
+        if not is_made[i]:
+            active = np.flatnonzero(rates[i])
+            table = np.empty(offsets[i + 1] - offsets[i], np.int32)
+            _fill(counts[i][active], rates[i][active], phases[i][active], table)
+            seen = np.zeros(active.size, np.int64)
+            for t in range(table.size):
+                tables[offsets[i] + t] = active[table[t]] << _RANK_BITS | seen[table[t]]
+                seen[table[t]] += 1
+            is_made[i] = True
+
+
+@kernel
+def locate_many(samples, shift, stop, starts, buckets, offsets, known, tables, is_made, sources, numbers):
+    """As `locate`, for samples of any of many segments; known[i, j] is (base, count) of source j in segment i.
+
+    Returns −1 if a table is not made yet, else how many rows were set.
+    """
+    found = 0
+    i = np.int64(0)
+    for row in range(samples.size):  # first where to look, then all looks: those do not wait for each other
         k = samples[row]
-        if starts[0] <= k < starts[-1]:
-            if not starts[i] <= k < starts[i + 1]:
-                i = np.searchsorted(starts, k, side="right") - 1
-            period = offsets[i + 1] - offsets[i]
-            periods = (k - starts[i]) // period
-            place = offsets[i] + (k - starts[i]) - periods * period
-            j = tables[place]
-            sources[row] = j
-            numbers[row] = bases[i, j] + periods * rates[i, j] + ranks[place]
+        numbers[row] = -1
+        if 0 <= k < stop:
+            if k < starts[i] or (i + 1 < starts.size and k >= starts[i + 1]):
+                i = _segment(k, starts, buckets, shift)
+            if not is_made[i]:
+                return -1
+            numbers[row] = i
             found += 1
+    for row in range(samples.size):
+        i = numbers[row]
+        if i >= 0:
+            period, place = offsets[i + 1] - offsets[i], samples[row] - starts[i]
+            periods = place // period if place >= period else 0
+            entry = np.int64(tables[offsets[i] + place - periods * period])
+            j = entry >> _RANK_BITS
+            sources[row] = j
+            numbers[row] = known[i, j, 0] + periods * known[i, j, 1] + (entry & _RANK)
     return found
 
 

@@ -208,18 +208,6 @@ def permute_run(samples, n, seed, epochs, indices):
 
 
 @kernel
-def look_up(numbers, start, stop, first, table, indices):
-    """indices[j] becomes table[first + numbers[j] - start] for numbers in [start, stop). Returns how many were."""
-    found = 0
-    for row in range(numbers.size):
-        place = first + numbers[row] - start
-        if start <= numbers[row] < stop and place < table.size:
-            indices[row] = table[place]
-            found += 1
-    return found
-
-
-@kernel
 def permute_sources(sources, numbers, sizes, seeds, epochs, indices):
     """Row j is number numbers[j] of the run over source sources[j] alone: the epoch and index of each.
 

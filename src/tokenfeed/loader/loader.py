@@ -5,17 +5,17 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.delivery import AS_DATASET, Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import check_whole, find_rank
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.loader.reading import StepReader, Steps, announced, check_changes, deal_steps, find_eras, make_steps
-from tokenfeed.plan.amending import Grown, NewSource, Weights
+from tokenfeed.loader.reading import Era, StepReader, Steps, announced, check_changes, deal_steps, find_eras, make_steps
+from tokenfeed.plan.amending import Changes
 from tokenfeed.plan.dealing import Balance, StepRule, TokenCounts
-from tokenfeed.plan.mixing import Limits, Mixture
+from tokenfeed.plan.mixing import Mixture, Sources
 from tokenfeed.plan.permutation import Locality, Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
@@ -115,6 +115,8 @@ class Loader(Delivery):
         """Samples delivered when training steps of these batches began."""
         self._step: int | None = None
         self._buffers = Buffers()
+        self._known: tuple[Sources | None, list[Era]] = None, []
+        """Views that were read up to now, joined."""
         self._place(*find_rank(rank, world_size))
         self._use(view if isinstance(view, Plan) else Plan.of(view, seed=seed, shuffle=shuffle, skips=skips))
 
@@ -127,10 +129,12 @@ class Loader(Delivery):
 
     def _use(self, plan: Plan) -> None:
         """Read what this plan says from the next batch on."""
-        eras = find_eras(plan)
+        given, eras = self._known
+        if not eras or plan.given is not given or len(plan.eras) > 1 or plan.masks:
+            eras = find_eras(plan)
         stop = plan.end if self._epochs is None else plan.count(self._epochs)
         self.close()
-        self.plan, self._stop = plan, stop
+        self.plan, self._stop, self._known = plan, stop, (plan.given, eras)
         self._counted: dict[int, int] = {}
         """Training steps of so many samples, where it took a walk to count them."""
         self._changes = [era.start for era in eras[1:]]
@@ -168,17 +172,7 @@ class Loader(Delivery):
         self._reader.keep(sum(map(min, kept, whole)) * 9 // 8)
         return min(remote.request_bytes, 1 << max(0, min(blocks).bit_length() - 4))
 
-    def amend(
-        self,
-        at: int | None = None,
-        *,
-        weights: Weights | None = None,
-        sources: Mapping[str, NewSource] | None = None,
-        grown: Grown | Mapping[str, Grown] | None = None,
-        skip: Skip | Sequence[Skip] | None = None,
-        length: int | None = None,
-        max_epochs: Limits = None,
-    ) -> None:
+    def amend(self, at: int | None = None, **changes: Unpack[Changes]) -> None:
         """Change the run from sample `at` on, by default from the next batch on: as `Plan.amend`.
 
         What was read ahead is dropped, and nothing of the run is lost or repeated. Every rank must make the same call
@@ -190,16 +184,7 @@ class Loader(Delivery):
                 f"at is {at:,}, and {self._next:,} samples were delivered: what is past stays as it is. Give at >= "
                 f"{self._next:,}, or go back to a checkpoint at or before {at:,} first"
             )
-        amended = self.plan.amend(
-            self._next if at is None else at,
-            weights=weights,
-            sources=sources,
-            grown=grown,
-            skip=skip,
-            length=length,
-            max_epochs=max_epochs,
-        )
-        self._use(amended)
+        self._use(self.plan.amend(self._next if at is None else at, **changes))
 
     def resize(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from tokenfeed.plan.mixing import Limits, Mixture, check_named
 from tokenfeed.plan.rounding import some
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Range, Skip, check_skips
-from tokenfeed.store.spec import PackedSpec, ViewSpec, WindowsSpec
+from tokenfeed.store.spec import ViewSpec, WindowsSpec
 from tokenfeed.store.store import Store
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
@@ -20,11 +20,32 @@ from tokenfeed.store.windows import Windows
 if TYPE_CHECKING:
     from tokenfeed.plan.plan import Plan
 
-__all__ = ["Drafter", "Grown", "NewSource", "Weights", "with_length", "with_spec"]
+__all__ = ["Changes", "Drafter", "Grown", "NewSource", "Weights", "check_changes", "with_length", "with_spec"]
 
 NewSource = View | Mixture | PlanSource
 Grown = View | Store | PlanSource
 Weights = Mapping[str, float] | Sequence[Stage]
+
+
+class Changes(TypedDict, total=False):
+    """What `amend` can change; `Plan.amend` says what each means."""
+
+    weights: Weights | None
+    sources: Mapping[str, NewSource] | None
+    grown: Grown | Mapping[str, Grown] | None
+    skip: Skip | Sequence[Skip] | None
+    length: int | None
+    max_epochs: Limits
+
+
+def check_changes(changes: Mapping[str, Any]) -> None:
+    """Refuse what cannot be changed, and no change at all."""
+    unknown = [name for name in changes if name not in Changes.__annotations__]
+    if unknown or all(each is None for each in changes.values()):
+        told = f"amend changes no {some(unknown)}" if unknown else "nothing to amend"
+        raise ArgumentError(f"{told}: give {', '.join(list(Changes.__annotations__)[:-1])} or max_epochs")
+
+
 _NO_VIEWS = "this plan was read from a file and is over no views: Run(path).plan() opens them"
 _LOOKED_AT = 1 << 12  # samples that are searched for one at which no source is within a group
 
@@ -40,6 +61,22 @@ class Drafter:
         self._keys = {source.name: key for source, key in zip(plan.sources, plan.schedule.names, strict=True)}
         """Names of sources, as users know them, and as the schedule does."""
         self.amendment = Amendment(self._turn)
+
+    def draft(self, changes: Mapping[str, Any]) -> None:
+        """Take all changes, which are `Changes`, into the amendment."""
+        weights, sources = changes.get("weights"), changes.get("sources")
+        if sources is not None or weights is not None:
+            self.weigh(weights, sources or {})
+        grown, length, limits, skip = (changes.get(name) for name in ("grown", "length", "max_epochs", "skip"))
+        if grown is not None:
+            self.grow(grown)
+        if length is not None:
+            self.change_length(length)
+        if limits is not None:
+            self.limit(limits)
+        if skip is not None:
+            self.skip(skip)
+        self.check_length()
 
     def check_length(self) -> None:
         """Refuse what would count in samples of another length, or move a change of length into a group."""
@@ -172,16 +209,14 @@ class Drafter:
                         f"grown is {given!r}; expected the view of the store as it is now, or the store"
                     )
                 view.grew_from(old)
-                if old.tokenizer != view.tokenizer:
-                    raise ArgumentError(f"{told} was made with tokenizer {old.tokenizer}, now with {view.tokenizer}")
                 source = PlanSource(key, len(view), view.identity, view.spec.sample)
                 self.sources = replace(self.sources, views={**self.sources.views, key: view})
             if source.spec != before.spec:
                 raise ArgumentError(f"samples of {told} are {before.spec}; those of the grown store {source.spec}")
-            if isinstance(source.spec, PackedSpec):
+            if source.spec.curriculum is not None:
                 raise ArgumentError(
-                    f"{told} is packed: rows of a store that grew are other rows. Add the new documents as a source of "
-                    "their own, sources={name: store.packed(…)}"
+                    f"{told} is a curriculum, an order of the samples that there were: add the new ones as a source of "
+                    "their own, sources={name: curriculum(view, …)}"
                 )
             if source.num_samples <= before.num_samples:
                 raise ArgumentError(

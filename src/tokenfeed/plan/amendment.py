@@ -72,6 +72,8 @@ class Amendment:
     """Turns that are jumped over."""
     max_epochs: Mapping[str, int | None] = field(default_factory=dict)
     """Limits on how often sources are seen."""
+    counts: tuple[int, ...] | None = field(default=None, compare=False)
+    """Turns that each source had before, where weights change: all else tells them too, and takes longer."""
 
     def changes(self) -> Iterator[Any]:
         """What it does to the order of sources, and to what counts of them: the part that a state has a digest of."""
@@ -112,6 +114,7 @@ class Amendment:
             "skips": [skip.to_json() for skip in self.skips],
             "ranges": [list(each) for each in self.ranges],
             "max_epochs": dict(self.max_epochs),
+            "counts": None if self.counts is None else list(self.counts),
         }
         return {name: value for name, value in fields.items() if name == "at" or value not in (None, [], {})}
 
@@ -119,8 +122,10 @@ class Amendment:
     def from_json(cls, value: Any) -> "Amendment":
         try:
             given = dict(value)
+            counts = given.pop("counts", None)
+            known = None if counts is None else tuple(map(_whole, counts))
             if given.keys() == {"at", "stages"}:  # nearly all of many
-                return cls(_whole(given["at"]), tuple(Stage(*each) for each in given["stages"]))
+                return cls(_whole(given["at"]), tuple(Stage(*each) for each in given["stages"]), counts=known)
             found = cls(
                 _whole(given.pop("at")),
                 tuple(Stage(*each) for each in given.pop("stages", ())),
@@ -131,6 +136,7 @@ class Amendment:
                 tuple(Skip.from_json(each) for each in given.pop("skips", ())),
                 tuple((_whole(start), _whole(stop)) for start, stop in given.pop("ranges", ())),
                 {name: None if each is None else _whole(each) for name, each in given.pop("max_epochs", {}).items()},
+                known,
             )
             if given:
                 raise ValueError(f"it has {', '.join(given)}, which this tokenfeed does not know")

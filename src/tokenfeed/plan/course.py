@@ -5,32 +5,38 @@ goes on with the rest of the epoch that the source is in, and then with whole ep
 
     number ──samples left out──► (epoch, place in the epoch) ──order of the epoch──► index
 
-The order of an epoch is a permutation of all groups (`Whole`). Where the source grows after p of n groups, the order of
-the rest is a new permutation over the n − p unseen and the m added groups (`Grown`), and so again for every growth:
+The order of an epoch is a permutation of all groups. Where the source grows in mid-epoch, the groups that are added
+have a permutation of their own (a *stream*), and what is left of the epoch is the rests of all its streams, each spread
+evenly over the whole (`kernels/growth.py`), however often the source grew:
 
-    n = 5, order 3 0 4 1 2; after 3 0 it grows by two:  unseen 4 1 2, added 5 6; of five, say Q = 2 0 4 1 3
-    rest: unseen[2] = 2, unseen[0] = 4, added[4 − 3] = 6, unseen[1] = 1, added[3 − 3] = 5
+    n = 5, order 3 0 4 1 2; after 3 0 it grows by two, order 6 5:  rests 4 1 2 and 6 5, merged, say, 6 4 1 5 2
 
 What is computed here must never change: a checkpoint holds a number of samples, and means this order.
 """
 
-from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.kernels import growth as kernels
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.kernels.locality import permute_local_run
-from tokenfeed.kernels.permutation import look_up, permute_run
+from tokenfeed.kernels.locality import permute_local_run, permute_local_sources
+from tokenfeed.kernels.permutation import permute_run, permute_sources
 from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation, Shuffle
 from tokenfeed.types import Ints
 
-__all__ = ["Course", "Deck"]
+__all__ = ["Course", "Deck", "Stream", "permute_streams"]
 
-_AT_ONCE = 1 << 22  # groups of a table times its depth: 60 ms
-_WORTHWHILE = 1 << 25  # 0.4 s, and 256 MiB at most
-_SOON = 64  # a table that takes longer is made once this part of it was looked up
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Groups [first, first + size) of a source, shuffled among themselves in every epoch by a seed of their own."""
+
+    first: int
+    size: int
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,131 +45,158 @@ class Deck:
 
     seed: int
     shuffle: Shuffle
+    curriculum: tuple[int, int] | None = None
+    """(buckets, epochs) in which all groups are shuffled bucket by bucket; 0 for all epochs."""
 
-    def order(self, size: int, epoch: int, seed: int | None = None) -> Permutation | None:
-        """The order of `size` groups in an epoch; None where they are not shuffled."""
-        key = size, self.seed if seed is None else seed, epoch
+    def buckets(self, size: int) -> list[Stream]:
+        """The groups of an epoch of a curriculum, bucket after bucket: all have as many, but for the last."""
+        if self.curriculum is None:
+            return []
+        bucket = -(-size // self.curriculum[0])
+        firsts = range(0, size, bucket)
+        seeds = [int(checksum(f"{self.seed}.{number}".encode()), 16) >> 1 for number in range(len(firsts))]
+        return [Stream(each, min(bucket, size - each), seed) for each, seed in zip(firsts, seeds, strict=True)]
+
+    @property
+    def ordered(self) -> int:
+        """Epochs in which buckets come one after the other."""
+        return 0 if self.curriculum is None else self.curriculum[1] or (1 << 62)
+
+    def whole(self, size: int) -> Stream:
+        """All groups of the source."""
+        return Stream(0, size, self.seed)
+
+    def find(self, stream: Stream, groups: Ints, epoch: int) -> Ints:
+        """The places in an epoch at which groups of a stream stand."""
+        own = groups - stream.first
+        if epoch < self.ordered and stream == self.whole(stream.size):
+            plain, places = replace(self, curriculum=None), np.empty_like(groups)
+            for each in self.buckets(stream.size):
+                rows = (groups >= each.first) & (groups < each.first + each.size)
+                places[rows] = plain.find(each, groups[rows], epoch) + each.first
+            return places
+        key = stream.size, stream.seed, epoch
         if isinstance(self.shuffle, Locality):
-            return LocalPermutation(*key, self.shuffle)
-        return Permutation(*key) if self.shuffle else None
+            return LocalPermutation(*key, self.shuffle).inverse(own)
+        return Permutation(*key).inverse(own) if self.shuffle else own
 
-    def run(self, positions: Ints, size: int) -> tuple[Ints, Ints]:
-        """(epochs, groups) at positions of the endless stream of epochs over `size` groups."""
-        epochs, groups = np.empty_like(positions), np.empty_like(positions)
+    def run(self, turns: Ints, stream: Stream) -> tuple[Ints, Ints]:
+        """(epochs, groups) at turns of the endless run over one stream."""
+        epochs, groups = np.empty_like(turns), np.empty_like(turns)
+        if self.curriculum is not None and stream == self.whole(stream.size):
+            parts = [stream, *self.buckets(stream.size)]
+            epochs, places = np.divmod(turns, stream.size)
+            which = np.where(epochs < self.ordered, 1 + places // parts[1].size, 0)
+            firsts, sizes, seeds = np.array([(each.first, each.size, each.seed) for each in parts], np.int64).T.copy()
+            own = epochs * sizes[which] + places - firsts[which]
+            permute_streams(self.shuffle, which, own, sizes, seeds, epochs, groups)
+            return epochs, groups + firsts[which]
         if self.shuffle is True:
-            permute_run(positions, size, self.seed, epochs, groups)
+            permute_run(turns, stream.size, stream.seed, epochs, groups)
         elif isinstance(self.shuffle, Locality):
-            permute_local_run(positions, size, self.shuffle.block, self.shuffle.tile, self.seed, epochs, groups)
+            block, tile = self.shuffle.block, self.shuffle.tile
+            permute_local_run(turns, stream.size, block, tile, stream.seed, epochs, groups)
         else:
-            np.divmod(positions, size, out=(epochs, groups))
+            np.divmod(turns, stream.size, out=(epochs, groups))
+        groups += stream.first
         return epochs, groups
 
 
-class Whole:
-    """An epoch over `size` groups."""
-
-    depth = 1
-
-    def __init__(self, deck: Deck, size: int, epoch: int) -> None:
-        self.size = size
-        self._order = deck.order(size, epoch)
-
-    def at(self, places: Ints) -> Ints:
-        return places if self._order is None else self._order(places)
-
-    def place(self, groups: Ints) -> Ints:
-        """Where groups stand; −1 for those that are not there."""
-        known = np.minimum(groups, self.size - 1)
-        return np.where(groups < self.size, known if self._order is None else self._order.inverse(known), -1)
+def permute_streams(
+    shuffle: Shuffle, streams: Ints, turns: Ints, sizes: Ints, seeds: Ints, epochs: Ints, indices: Ints
+) -> None:
+    """Row j is turn turns[j] of the endless run over streams[j] alone: its epoch, and its place in the stream."""
+    if shuffle is True:
+        permute_sources(streams, turns, sizes, seeds, epochs, indices)
+    elif isinstance(shuffle, Locality):
+        permute_local_sources(streams, turns, sizes, shuffle.block, shuffle.tile, seeds, epochs, indices)
+    else:
+        np.divmod(turns, sizes[streams], out=(epochs, indices))
 
 
-class Grown:
-    """The rest of an epoch from place `begin` of what came `before`, with `added` groups after the `known` ones.
+class Rest:
+    """What is left of an epoch: the rests of its streams, merged. A group that has begun (`head`) is finished first.
 
-    A group that has begun (`head`) is finished first. Unless groups are shuffled all with all, those that are added
-    come last: mixing them in would lose the order, or the locality, of what is left.
+    Unless groups are shuffled all with all, those that were added come last: mixing them in would lose the order, or
+    the locality, of what is left.
     """
 
     def __init__(
-        self, deck: Deck, before: "Whole | Grown", begin: int, head: bool, added: int, place: tuple[int, int, int]
-    ):
-        """`place` is the number of groups before, the epoch, and the number of the source at which it grows."""
-        self.before = before
-        self.depth: int = before.depth + 1
-        self.known, epoch, number = place
-        self._begin, self._head, self._added = begin, int(head), added
-        self._unseen = before.size - begin - self._head
-        self.size: int = before.size - begin + added
-        self._is_mixed = deck.shuffle is True
-        seed = int(checksum(f"{deck.seed}+{number}".encode()), 16) >> 1
-        self._order = deck.order(self._unseen + added if self._is_mixed else added, epoch, seed)
-        self.table: Ints | None = None
-        """All of it, as long as that is small: a cache of the definition, for a depth of some growths costs time."""
-        self._looked_up = 0
+        self, deck: Deck, epoch: int, streams: Sequence[Stream], drawn: Sequence[int], head: int | None, number: int
+    ) -> None:
+        """`drawn` are the groups of each stream that came before; `number` is that of the source at which it begins."""
+        self._deck, self._epoch = deck, epoch
+        self.streams, self._drawn, self._head = tuple(streams), np.array(drawn, np.int64), head
+        slots = [(stream, each) for stream, each in zip(streams, drawn, strict=True) if each < stream.size]
+        self._numbers = np.full(len(streams), -1)
+        """Slot of each stream; −1 where all of it came before."""
+        left = [number for number, stream in enumerate(streams) if drawn[number] < stream.size]
+        self._numbers[left] = np.arange(len(left)) + (head is not None)
+        if head is not None:
+            slots.insert(0, (Stream(head, 1, 0), 0))
+        self.slots = [(stream, epoch * stream.size + each) for stream, each in slots]
+        """(stream, first turn of the run over it) of all that is merged."""
+        sizes = np.array([stream.size - each for stream, each in slots], np.int64)
+        self.size = int(sizes.sum())
+        self.nodes = np.zeros((max(0, len(slots) - 1), kernels.COLUMNS), np.int64)
+        self._parents = np.full(len(slots), -1)
+        if len(slots) > 1:
+            key = int(checksum(f"{deck.seed}:{number}".encode()), 16) >> 1
+            kernels.build_tree(sizes, head is not None, deck.shuffle is True, key, self.nodes, self._parents)
 
-    def _shuffled(self, places: Ints, *, back: bool) -> Ints:
-        """Which of the unseen and added groups comes at a place behind the head; or where it comes."""
-        if self._order is None:
-            return places
-        turn = self._order.inverse if back else self._order
-        if self._is_mixed:
-            return turn(places)
-        return np.where(places < self._unseen, places, turn(np.maximum(places - self._unseen, 0)) + self._unseen)
+    @classmethod
+    def whole(cls, deck: Deck, size: int, epoch: int) -> "Rest":
+        """A whole epoch over `size` groups."""
+        return cls(deck, epoch, [deck.whole(size)], [0], None, 0)
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.slots) == 1 and len(self.streams) == 1 and not self._drawn[0] and self._head is None
+
+    def grow(self, begin: int, is_within: bool, added: int, known: int, number: int) -> "Rest":
+        """What is left from place `begin` on, or within the group there, with `added` groups after the `known` ones."""
+        drawn = self._drawn.copy()
+        counts = np.full(len(self.slots), begin + is_within)
+        if self.nodes.size:
+            kernels.count_elements(begin + is_within, self.nodes, counts)
+        there = self._numbers >= 0
+        drawn[there] += counts[self._numbers[there]]
+        head = int(self.at(np.array([begin]))[0]) if is_within else None
+        seed = int(checksum(f"{self._deck.seed}+{number}".encode()), 16) >> 1
+        streams = [*self.streams, Stream(known, added, seed)]
+        return Rest(self._deck, self._epoch, streams, [*drawn.tolist(), 0], head, number)
 
     def at(self, places: Ints) -> Ints:
-        node: Whole | Grown = self
-        groups, rows = np.empty_like(places), None
-        while isinstance(node, Grown):
-            table = node._find_table(places.size)
-            if table is not None:
-                found = table[places]
-                break
-            drawn = node._shuffled(np.maximum(places - node._head, 0), back=False)
-            is_old = (drawn < node._unseen) | (places < node._head)
-            put = ~is_old if rows is None else rows[~is_old]
-            groups[put] = drawn[~is_old] - node._unseen + node.known
-            rows = np.flatnonzero(is_old) if rows is None else rows[is_old]
-            places = np.where(places < node._head, node._begin, drawn + node._begin + node._head)[is_old]
-            node = node.before
-        else:
-            found = node.at(places)
-        if rows is None:
-            return found
-        groups[rows] = found
+        """The groups at places."""
+        if not self.nodes.size:
+            stream, first = self.slots[0]
+            return self._deck.run(places + first, stream)[1]
+        lists, ranks = np.empty_like(places), np.empty_like(places)
+        kernels.find_elements(places, self.nodes, lists, ranks)
+        groups = np.empty_like(places)
+        for each in np.unique(lists).tolist():
+            rows = np.flatnonzero(lists == each)
+            stream, first = self.slots[each]
+            groups[rows] = self._deck.run(ranks[rows] + first, stream)[1]
         return groups
 
-    def _find_table(self, count: int) -> Ints | None:
-        """The table, if there is one or if so much was looked up that it is worth its time."""
-        work = self.size * self.depth
-        if self.table is None and work <= _WORTHWHILE and self._looked_up >= 0:
-            self._looked_up += count
-            if work <= _AT_ONCE or self._looked_up > self.size // _SOON:
-                self._looked_up = -1  # `at` looks up all of it, and must not come here again
-                self.table = self.at(np.arange(self.size))
-        return self.table
-
     def place(self, groups: Ints) -> Ints:
-        node: Whole | Grown = self
-        chain = []
-        while isinstance(node, Grown):
-            chain.append(node)
-            node = node.before
-        places = node.place(groups)
-        for each in reversed(chain):
-            places = each.advance(places, groups)
+        """Where groups stand; −1 for those that came before, or are not there."""
+        places = np.full_like(groups, -1)
+        firsts = [stream.first for stream in self.streams]
+        which = np.searchsorted(firsts, groups, side="right") - 1
+        for each in np.unique(which).tolist():
+            stream, slot = self.streams[each], int(self._numbers[each])
+            rows = np.flatnonzero((which == each) & (groups < stream.first + stream.size))
+            if slot >= 0 and rows.size:
+                ranks = self._deck.find(stream, groups[rows], self._epoch) - self._drawn[each]
+                found = np.maximum(ranks, -1)
+                if self.nodes.size:
+                    kernels.find_places(np.full_like(ranks, slot), found, self.nodes, self._parents, found)
+                places[rows] = found
+        if self._head is not None:
+            places[groups == self._head] = 0
         return places
-
-    def advance(self, places: Ints, groups: Ints) -> Ints:
-        """Where groups stand, if they stood at `places` of what came before; −1 for those that came, or come later."""
-        rest = places - self._begin - self._head
-        is_new = (groups >= self.known) & (groups < self.known + self._added)
-        rest = np.where(is_new, self._unseen + groups - self.known, rest)
-        there = is_new | ((rest >= 0) & (places >= 0))
-        found = np.full_like(places, -1)
-        found[there] = self._head + self._shuffled(rest[there], back=True)
-        if self._head:
-            found[places == self._begin] = 0
-        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +205,7 @@ class Chapter:
 
     start: int
     epoch: int
-    node: Whole | Grown
+    node: Rest
     begin: int
     size: int
     group: int
@@ -190,12 +223,19 @@ class Course:
     """number ↔ (epoch, index) of one source. Amending it makes another course: what was before is shared."""
 
     def __init__(self, deck: Deck, size: int, group: int) -> None:
-        self._deck = deck
-        self._chapters = [Chapter(0, 0, Whole(deck, size, 0), 0, size, group, np.empty(0, np.int64))]
+        self.deck = deck
+        self._chapters = [Chapter(0, 0, Rest.whole(deck, size, 0), 0, size, group, np.empty(0, np.int64))]
         self._starts = [0]
         self._gone: dict[tuple[int, int], Ints] = {}
-        self._quick: tuple[int, int, int, int, Ints] | None = None
-        """(epoch, start, stop, begin, table) of the chapter that was looked up last, if its order is in a table."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no sample is left out."""
+        return not any(chapter.removed.size for chapter in self._chapters)
+
+    def chapters(self) -> list[tuple[Chapter, int, Stream]]:
+        """Chapters, samples that each delivers in the epoch that it begins in, and the stream of its later epochs."""
+        return [(each, self._rest(i), self.deck.whole(each.size)) for i, each in enumerate(self._chapters)]
 
     @property
     def num_samples(self) -> int:
@@ -209,7 +249,7 @@ class Course:
         """
         last = self._chapters[-1]
         (epoch,), (place,) = (each.tolist() for each in self._place(len(self._chapters) - 1, np.array([number])))
-        node = last.node if epoch == last.epoch else Whole(self._deck, last.size, epoch)
+        node = last.node if epoch == last.epoch else Rest.whole(self.deck, last.size, epoch)
         chapter = replace(last, start=number, epoch=epoch, node=node, begin=place)
         if group is not None:
             begin, within = divmod(place, last.group)
@@ -222,9 +262,10 @@ class Course:
             chapter = replace(chapter, begin=begin * group, group=group, removed=gone)
         if added:
             begin, within = divmod(place, last.group)
-            node = Whole(self._deck, last.size + added, epoch)
-            if place or not isinstance(chapter.node, Whole):
-                node = Grown(self._deck, chapter.node, begin, within > 0, added, (last.size, epoch, number))
+            if place or not node.is_whole:
+                node = node.grow(begin, within > 0, added, last.size, number)
+            else:
+                node = Rest.whole(self.deck, last.size + added, epoch)
             chapter = replace(chapter, node=node, begin=within, size=last.size + added)
         if removed is not None:
             if removed.min(initial=0) < 0 or removed.max(initial=0) >= self.num_samples:
@@ -234,7 +275,7 @@ class Course:
         if chapter.kept <= 0:
             raise ArgumentError(f"all {chapter.removed.size:,} samples would be skipped")
         course = Course.__new__(Course)
-        course._deck, course._gone, course._quick = self._deck, {}, None
+        course.deck, course._gone = self.deck, {}
         course._chapters, course._starts = [*self._chapters, chapter], [*self._starts, number]
         return course
 
@@ -252,7 +293,7 @@ class Course:
                 self._gone.clear()
             groups, within = np.divmod(chapter.removed, chapter.group)
             is_rest = epoch == chapter.epoch
-            places = (chapter.node if is_rest else Whole(self._deck, chapter.size, epoch)).place(groups)
+            places = (chapter.node if is_rest else Rest.whole(self.deck, chapter.size, epoch)).place(groups)
             places = np.where(places < 0, -1, places * chapter.group + within)
             self._gone[which, epoch] = np.sort(places[places >= (chapter.begin if is_rest else 0)])
         return self._gone[which, epoch]
@@ -278,17 +319,7 @@ class Course:
         return epochs, places + np.where(in_rest, chapter.begin, 0)
 
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """(epochs, indices). O(1) each; O(log s) where s samples are left out, and O(growths of an epoch) where it is
-        too large for a table.
-        """
-        if self._quick is not None:
-            indices = np.empty_like(numbers)
-            epoch, *where = self._quick
-            if look_up(numbers, *where, indices) == numbers.size:
-                return np.full(numbers.size, epoch), indices
-        first, last = (bisect_right(self._starts, int(each)) - 1 for each in (numbers.min(), numbers.max()))
-        if first == last:
-            return self._locate(first, numbers)
+        """(epochs, indices). O(1) each; O(log s) where s samples are left out."""
         epochs, indices = np.empty_like(numbers), np.empty_like(numbers)
         which = np.searchsorted(self._starts, numbers, side="right") - 1
         for each in np.unique(which).tolist():
@@ -298,22 +329,14 @@ class Course:
 
     def _locate(self, which: int, numbers: Ints) -> tuple[Ints, Ints]:
         chapter = self._chapters[which]
-        if not chapter.removed.size and int(numbers.max()) - chapter.start < self._rest(which):
-            places, epochs = numbers + (chapter.begin - chapter.start), np.full_like(numbers, chapter.epoch)
-            if chapter.group == 1:
-                if isinstance(chapter.node, Grown) and chapter.node.table is not None:
-                    stop = self._starts[which + 1] if which + 1 < len(self._starts) else (1 << 63) - 1
-                    self._quick = chapter.epoch, chapter.start, stop, chapter.begin, chapter.node.table
-                return epochs, chapter.node.at(places)
-            groups, within = np.divmod(places, chapter.group)
-            return epochs, chapter.node.at(groups) * chapter.group + within
         epochs, places = self._place(which, numbers)
         groups, within = np.divmod(places, chapter.group)
         indices = np.empty_like(numbers)
         in_rest = epochs == chapter.epoch
         indices[in_rest] = chapter.node.at(groups[in_rest])
         later = ~in_rest
-        indices[later] = self._deck.run(epochs[later] * chapter.size + groups[later], chapter.size)[1]
+        turns = epochs[later] * chapter.size + groups[later]
+        indices[later] = self.deck.run(turns, self.deck.whole(chapter.size))[1]
         return epochs, indices * chapter.group + within
 
     def find(self, indices: Ints, epoch: int, *, group: int | None = None) -> Ints:
@@ -324,8 +347,6 @@ class Course:
         group = self._chapters[-1].group if group is None else group
         numbers = np.full_like(indices, -1)
         groups, within = np.divmod(indices, group)
-        node: Whole | Grown | None = None
-        places = groups
         stops = [*self._starts[1:], (1 << 63) - 1]
         for which, (chapter, stop) in enumerate(zip(self._chapters, stops, strict=True)):
             ends = which + 1 < len(self._chapters) and self._chapters[which + 1].epoch < epoch
@@ -333,12 +354,7 @@ class Course:
                 continue
             is_rest = chapter.epoch == epoch
             begin = chapter.begin if is_rest else 0
-            here = chapter.node if is_rest else Whole(self._deck, chapter.size, epoch)
-            if isinstance(here, Grown) and here.before is node:
-                places = here.advance(places, groups)
-            elif here is not node:
-                places = here.place(groups)
-            node = here
+            places = (chapter.node if is_rest else Rest.whole(self.deck, chapter.size, epoch)).place(groups)
             samples = np.where(places < 0, -1, places * group + within)
             missing = self._missing(which, epoch)
             before = 0 if is_rest else self._rest(which) + (epoch - chapter.epoch - 1) * chapter.kept

@@ -218,15 +218,13 @@ class StepRule:
         """The rule with which so many ranks have as much together as so many had before."""
         return replace(self, sizes=self.sizes.spread(before, after))
 
-    def walk(
-        self, start: int, stop: int | None, world_size: int, counts: TokenCounts, *, look: int = _FIRST_LOOK
-    ) -> Iterator[Step]:
+    def walk(self, start: int, stop: int | None, world_size: int, counts: TokenCounts) -> Iterator[Step]:
         """The training steps from sample `start` on. Lengths are looked up many samples at a time.
 
         A step ends where the length of rows changes.
         """
         tokens, totals, at = np.empty(0, np.int64), np.zeros(1, np.int64), 0
-        rows = self.rows
+        rows, look = self.rows, _FIRST_LOOK
         while stop is None or start < stop:
             width = rows.at(start) * world_size
             ends = [each for each in (stop, *counts.changes) if each is not None and each > start]

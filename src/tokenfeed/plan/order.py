@@ -7,18 +7,21 @@ A *number* counts what a source delivers. Sources that were amended have a `Cour
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cached_property
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.kernels.locality import permute_local_run, permute_local_sources
-from tokenfeed.kernels.permutation import permute_run, permute_sources
-from tokenfeed.plan.course import Course, Deck
+from tokenfeed.kernels.growth import COLUMNS, place_numbers
+from tokenfeed.kernels.locality import permute_local_run
+from tokenfeed.kernels.permutation import permute_run
+from tokenfeed.plan.course import Course, Deck, Stream, permute_streams
 from tokenfeed.plan.permutation import Locality, Permutation, Shuffle
 from tokenfeed.types import Ints
 
-__all__ = ["INT64", "Orders"]
+__all__ = ["INT64", "Orders", "Row"]
 
+Row = tuple[int, int, int, tuple[int, int] | None]
 INT64 = np.dtype(np.int64)
 """Passed instead of `np.int64`, which NumPy looks up in every call: 0.1 µs an array."""
 
@@ -31,8 +34,9 @@ class Orders:
     is a `LocalPermutation`.
     """
 
-    def __init__(self, sizes: Sequence[int], groups: Sequence[int], seeds: Sequence[int], shuffle: Shuffle) -> None:
-        """Of each source: its samples, the samples of a group, which stay together, and its seed."""
+    def __init__(self, rows: Sequence[Row], shuffle: Shuffle) -> None:
+        """`rows` has for each source: samples, samples of a group, which stay together, seed, and curriculum."""
+        sizes, groups, seeds, curricula = zip(*rows, strict=True)
         for size, group, seed in zip(sizes, groups, seeds, strict=True):
             if size < 1:
                 raise ArgumentError("there is nothing to load: the view has no samples")
@@ -46,20 +50,24 @@ class Orders:
         self._num_groups = self._sizes // self._groups
         self._first = sizes[0], groups[0], seeds[0], sizes[0] // groups[0]
         self._are_grouped = max(groups) > 1
+        self._rows = list(rows)
         self._courses: dict[int, Course] = {}
-        self._is_plain = shuffle is True and not self._are_grouped
+        for source, each in enumerate(curricula):
+            if each is not None:
+                self._courses[source] = self.course(source)
+        self._is_plain = shuffle is True and not self._are_grouped and not self._courses
         """Whether samples are shuffled one by one, and no source was amended."""
 
-    def add(self, sizes: Sequence[int], groups: Sequence[int], seeds: Sequence[int]) -> "Orders":
+    def add(self, rows: Sequence[Row]) -> "Orders":
         """The same with more sources."""
-        before = [each.tolist() for each in (self._sizes, self._groups, self._seeds)]
-        more = Orders([*before[0], *sizes], [*before[1], *groups], [*before[2], *seeds], self._shuffle)
-        more._courses, more._is_plain = self._courses, self._is_plain and more._is_plain
+        more = Orders([*self._rows, *rows], self._shuffle)
+        more._courses, more._is_plain = more._courses | self._courses, self._is_plain and more._is_plain
         return more
 
     def amend(self, source: int, change: Callable[[Course], Course]) -> "Orders":
         """The same with another course of one source."""
         again = copy(self)
+        vars(again).pop("_streams", None)
         again._courses, again._is_plain = {**self._courses, source: change(self.course(source))}, False
         return again
 
@@ -67,7 +75,7 @@ class Orders:
         """The order of one source."""
         if source in self._courses:
             return self._courses[source]
-        deck = Deck(int(self._seeds[source]), self._shuffle)
+        deck = Deck(int(self._seeds[source]), self._shuffle, self._rows[source][3])
         return Course(deck, int(self._num_groups[source]), int(self._groups[source]))
 
     def locate(self, sources: Ints | None, numbers: Ints) -> tuple[Ints, Ints]:
@@ -79,8 +87,8 @@ class Orders:
         if self._is_plain and sources is None:  # nearly every run: nothing else costs time
             permute_run(numbers, self._first[3], self._first[2], epochs, indices)
             return epochs, indices
-        if sources is None and self._courses and numbers.size:
-            return self._courses[0].locate(numbers)
+        if self._courses:
+            return self._locate_courses(sources, numbers, epochs, indices)
         if not self._shuffle:
             np.divmod(numbers, self._first[0] if sources is None else self._sizes[sources], out=(epochs, indices))
         elif self._are_grouped:
@@ -90,25 +98,72 @@ class Orders:
             indices = indices * groups + places
         else:
             self._permute(sources, numbers, epochs, indices)
-        for source, course in self._courses.items():
-            rows = np.flatnonzero(sources == source)
-            if rows.size:
-                epochs[rows], indices[rows] = course.locate(numbers[rows])
         return epochs, indices
+
+    def _locate_courses(self, sources: Ints | None, numbers: Ints, epochs: Ints, indices: Ints) -> tuple[Ints, Ints]:
+        known, tables = self._streams, self._streams.tables
+        if sources is None:
+            sources = np.zeros(numbers.size, INT64)
+        streams, turns, groups, offsets = np.empty((4, numbers.size), INT64)
+        place_numbers(sources, numbers, *tables, streams, turns, groups, offsets)
+        permute_streams(self._shuffle, streams, turns, known.sizes, known.seeds, epochs, indices)
+        if known.are_grouped:
+            indices *= groups
+        indices += offsets
+        for source in known.with_gaps:
+            rows = np.flatnonzero(sources == source)
+            epochs[rows], indices[rows] = self._courses[source].locate(numbers[rows])
+        return epochs, indices
+
+    @cached_property
+    def _streams(self) -> "_Streams":
+        return _Streams([self.course(number) for number in range(self._sizes.size)])
 
     def _permute(self, sources: Ints | None, groups: Ints, epochs: Ints, indices: Ints) -> None:
         _, _, seed, count = self._first
-        if self._shuffle is True and sources is None:
-            permute_run(groups, count, seed, epochs, indices)
-        elif self._shuffle is True:
-            permute_sources(sources, groups, self._num_groups, self._seeds, epochs, indices)
+        if sources is not None:
+            permute_streams(self._shuffle, sources, groups, self._num_groups, self._seeds, epochs, indices)
         elif isinstance(self._shuffle, Locality):
-            block, tile = self._shuffle.block, self._shuffle.tile
-            if sources is None:
-                permute_local_run(groups, count, block, tile, seed, epochs, indices)
-            else:
-                permute_local_sources(sources, groups, self._num_groups, block, tile, self._seeds, epochs, indices)
+            permute_local_run(groups, count, self._shuffle.block, self._shuffle.tile, seed, epochs, indices)
+        else:
+            permute_run(groups, count, seed, epochs, indices)
 
     def find(self, source: int, indices: Ints, epoch: int, *, group: int | None = None) -> Ints:
         """The numbers of samples in an epoch, −1 where it does not deliver them; `group` as for `Course.find`."""
         return self.course(source).find(indices, epoch, group=group)
+
+
+class _Streams:
+    """The chapters of all sources, as `place_numbers` takes them."""
+
+    def __init__(self, courses: Sequence[Course]) -> None:
+        ids: dict[Stream, int] = {}
+        starts, chapters, nodes, bounds = [], [], [np.empty((0, COLUMNS), np.int64)], [0]
+        slots: list[tuple[int, int, int]] = []
+        num_nodes = 0
+        for course in courses:
+            for chapter, rest, whole in course.chapters():
+                node, size = chapter.node, chapter.size * chapter.group
+                first = num_nodes if node.nodes.size else -1
+                buckets = course.deck.buckets(chapter.size)
+                if whole not in ids:  # its buckets follow it
+                    ids |= {stream: len(ids) + place for place, stream in enumerate([whole, *buckets])}
+                key, epoch = ids[whole], chapter.epoch + 1
+                if buckets and node.is_whole and not chapter.begin:  # the first epoch is as those after it
+                    rest, epoch = 0, chapter.epoch
+                row = rest, chapter.begin, chapter.group, first, len(slots), key, size, epoch
+                chapters.append((*row, buckets[0].size if buckets else 0, course.deck.ordered))
+                starts.append(chapter.start)
+                slots += [(ids.setdefault(stream, len(ids)), turn, stream.first) for stream, turn in node.slots]
+                nodes.append(node.nodes)
+                num_nodes += len(node.nodes)
+            bounds.append(len(chapters))
+        self.tables = (
+            *(np.array(each, np.int64) for each in (bounds, starts, chapters)),
+            np.concatenate(nodes),
+            np.array(slots, np.int64),
+        )
+        self.sizes, self.seeds = np.array([(each.size, each.seed) for each in ids], np.int64).T.copy()
+        self.are_grouped = any(row[2] > 1 for row in chapters)
+        self.with_gaps = [number for number, course in enumerate(courses) if not course.is_whole]
+        """Sources of which samples are left out, which tables do not know."""

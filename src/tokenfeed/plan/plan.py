@@ -5,14 +5,14 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError, quantity
-from tokenfeed.plan.amending import Drafter, Grown, NewSource, Weights, with_spec
+from tokenfeed.plan.amending import Changes, Drafter, check_changes, with_spec
 from tokenfeed.plan.amendment import Amendment, PlanSource
-from tokenfeed.plan.mixing import Limits, Mixture, Sources
+from tokenfeed.plan.mixing import Mixture, Sources
 from tokenfeed.plan.permutation import Shuffle, shuffle_from_json, shuffle_to_json
 from tokenfeed.plan.run_order import RunOrder, digest
 from tokenfeed.plan.schedule import END, Schedule
@@ -50,17 +50,7 @@ class Plan(RunOrder):
         plan = cls(sources, mixture.schedule, seed=seed, shuffle=shuffle, given=given, by=given.by)
         return plan.amend(0, skip=skips) if skips != () and skips != [] else plan
 
-    def amend(
-        self,
-        at: int | None = None,
-        *,
-        weights: Weights | None = None,
-        sources: Mapping[str, NewSource] | None = None,
-        grown: Grown | Mapping[str, Grown] | None = None,
-        skip: Skip | Sequence[Skip] | None = None,
-        length: int | None = None,
-        max_epochs: Limits = None,
-    ) -> "Plan":
+    def amend(self, at: int | None = None, **changes: Unpack[Changes]) -> "Plan":
         """The same run up to sample `at`, and from there on what is given; the rest goes on as it was.
 
         `weights`, by source, count as those of the mixture do; every source that is drawn is named, with 0 if it stops;
@@ -73,32 +63,20 @@ class Plan(RunOrder):
 
         A checkpoint taken at or before `at` fits both plans. A skip of samples needs no `at`.
         """
-        ranges = isinstance(skip, Skip) and skip.samples is not None
-        if at is None and not ranges:
+        check_changes(changes)
+        skip, limits = changes.get("skip"), changes.get("max_epochs")
+        if at is None and not (isinstance(skip, Skip) and skip.samples is not None):
             raise ArgumentError(
                 "from which sample on? Give at=…, such as the samples of a checkpoint: state['samples']"
             )
         if at is not None and (isinstance(at, bool) or not isinstance(at, int | np.integer) or not 0 <= at < END):
             raise ArgumentError(f"at is {at!r}; expected the number of a sample")
         drafter = Drafter(self, 0 if at is None else int(at))
-        options = weights, sources, grown, skip, length, max_epochs
-        if all(each is None for each in options):
-            raise ArgumentError("nothing to amend: give weights, sources, grown, skip, length or max_epochs")
-        if sources is not None or weights is not None:
-            drafter.weigh(weights, sources or {})
-        if grown is not None:
-            drafter.grow(grown)
-        if length is not None:
-            drafter.change_length(length)
-        if max_epochs is not None:
-            drafter.limit(max_epochs)
-        if skip is not None:
-            drafter.skip(skip)
-        drafter.check_length()
+        drafter.draft(changes)
         plan = self.amended(drafter.amendment, drafter.sources)
-        if max_epochs is not None and at is not None and plan.end is not None and plan.end < at:
+        if limits is not None and at is not None and plan.end is not None and plan.end < at:
             raise ArgumentError(
-                f"max_epochs is {max_epochs}: the run would have ended after {plan.end:,} samples, and this is sample "
+                f"max_epochs is {limits}: the run would have ended after {plan.end:,} samples, and this is sample "
                 f"{at:,}. Allow one epoch more"
             )
         return plan

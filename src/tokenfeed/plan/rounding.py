@@ -14,7 +14,18 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.types import Floats, Ints
 
-__all__ = ["LONGEST_PERIOD", "ONE", "apportion", "due", "normalise", "rationalise", "rationalise_all", "scale", "some"]
+__all__ = [
+    "LONGEST_PERIOD",
+    "ONE",
+    "apportion",
+    "due",
+    "normalise",
+    "rationalise",
+    "rationalise_all",
+    "scale",
+    "scale_all",
+    "some",
+]
 
 LONGEST_PERIOD = 1 << 20
 ONE = 1 << 32
@@ -38,6 +49,13 @@ def scale(weights: Floats) -> Floats:
     """Weights of which one is positive, as shares that add up to 1."""
     given = np.where(weights > 0, np.maximum(weights / weights.max(), 1e-300), 0.0)
     return np.asarray(given / math.fsum(given), np.float64)
+
+
+def scale_all(weights: Floats) -> Floats:
+    """`scale` of every row."""
+    given = np.where(weights > 0, np.maximum(weights / weights.max(axis=1, initial=0)[:, None], 1e-300), 0.0)
+    sums = np.array([math.fsum(row) for row in given.tolist()])
+    return np.asarray(given / sums[:, None], np.float64)
 
 
 def _number(weight: Any) -> float:
@@ -77,9 +95,8 @@ def rationalise(shares: Floats, longest: int = LONGEST_PERIOD) -> tuple[Ints, in
     return counts, longest
 
 
-def rationalise_all(shares: Sequence[Floats]) -> Ints:
+def rationalise_all(given: Floats) -> Ints:
     """The counts of `rationalise`, a row for each: most weights that were measured fit no period, and go together."""
-    given = np.stack(shares)
     found = np.zeros(given.shape, np.int64)
     least = np.where(given > 0, given, 2.0).min(axis=1).tolist()
     is_long = np.array([share < 1 and _denominator(share) == 0 for share in least]) & ((given > 0).sum(axis=1) > 1)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.amending import with_length
 from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Ledger, Sources
-from tokenfeed.plan.order import INT64, Orders
+from tokenfeed.plan.order import INT64, Orders, Row
 from tokenfeed.plan.permutation import Locality, Shuffle
 from tokenfeed.plan.schedule import Change, Schedule, Stage
 from tokenfeed.plan.skips import Ranges, Skip
@@ -79,15 +80,16 @@ class RunOrder:
         """What weights of a mixture count: samples or tokens."""
         self.amendments = tuple(sorted(amendments, key=lambda each: each.at))
         self._base = tuple(sources), schedule
-        changes = [Change(each.at, each.stages) for each in self.amendments if each.stages]
+        changes = [Change(each.at, each.stages, each.counts) for each in self.amendments if each.stages]
         self.schedule = schedule.follow(changes) if changes else schedule
+        self.amendments = tuple(self._counted(each) for each in self.amendments)
         self.sources = self._base[0]
         """The sources as they are in the end: with all that they grew by, and all that were added."""
         self._first = self.sources
         """The sources as they were when they came."""
         self.arrivals = [0] * len(sources)
         """Turns at which sources come."""
-        self._orders = self._make_orders(self.sources)
+        self._orders = Orders(self._rows(self.sources), self.shuffle)
         self._ranges = Ranges([])
         self._changes: list[tuple[int, Any]] = []
         """(turn, what) of all that changes the order of a source."""
@@ -99,19 +101,28 @@ class RunOrder:
             self._apply(amendment)
         self._finish()
 
-    def _make_orders(self, sources: Sequence[PlanSource]) -> Orders:
-        return Orders(*self._columns(sources), self.shuffle)
+    def _counted(self, amendment: Amendment) -> Amendment:
+        """The same amendment, with the turns that sources had before it where it changes weights."""
+        if not amendment.stages or amendment.counts is not None:
+            return amendment
+        counts = self.schedule.counts(amendment.at).tolist()
+        while counts and not counts[-1]:  # of sources that come later: the same, whether they are known by now or not
+            counts.pop()
+        return replace(amendment, counts=tuple(counts))
 
-    def _columns(self, sources: Sequence[PlanSource]) -> tuple[list[int], list[int], list[int]]:
-        sizes = [source.num_samples for source in sources]
-        return sizes, [each.spec.samples_per_group for each in sources], [_seed_of(e.name, self.seed) for e in sources]
+    def _rows(self, sources: Sequence[PlanSource]) -> list[Row]:
+        """What `Orders` needs to know of each source."""
+        return [
+            (each.num_samples, each.spec.samples_per_group, _seed_of(each.name, self.seed), each.spec.curriculum)
+            for each in sources
+        ]
 
     def _apply(self, amendment: Amendment) -> None:
         """Take over all that an amendment changes but weights, which the schedule has."""
         if amendment.ranges:
             self._ranges = Ranges([*self._ranges, *amendment.ranges])
         if amendment.sources:
-            self._orders = self._orders.add(*self._columns(amendment.sources))
+            self._orders = self._orders.add(self._rows(amendment.sources))
             self._first, self.sources = (*self._first, *amendment.sources), (*self.sources, *amendment.sources)
             self.arrivals = [*self.arrivals, *[amendment.at] * len(amendment.sources)]
         if amendment.name is not None:
@@ -187,9 +198,9 @@ class RunOrder:
             return self._again([*self.amendments, amendment], given)
         plan = copy(self)
         plan.given = given
-        plan.amendments = (*self.amendments, amendment)
         if amendment.stages:
             plan.schedule = self.schedule.then(amendment.at, *amendment.stages)
+        plan.amendments = (*self.amendments, plan._counted(amendment))
         plan._apply(amendment)
         plan._finish()
         return plan
@@ -198,13 +209,20 @@ class RunOrder:
         """The same plan with other amendments."""
         sources, schedule = self._base
         shuffle = self.shuffle
+        others = sorted(amendments, key=lambda each: each.at)
+        same = sum(1 for _ in takewhile(lambda both: both[0] is both[1], zip(others, self.amendments, strict=False)))
+        others[same + 1 :] = [replace(each, counts=None) for each in others[same + 1 :]]  # for another past
         return type(self)(
-            sources, schedule, seed=self.seed, shuffle=shuffle, amendments=amendments, given=given, by=self.by
+            sources, schedule, seed=self.seed, shuffle=shuffle, amendments=others, given=given, by=self.by
         )
 
     def turn(self, sample: int) -> int:
         """The number of sample k in the run as it is without skipped ranges."""
         return int(self._ranges.jump(np.array([sample]))[0])
+
+    def retreat(self, turn: int) -> int:
+        """The first sample k at a turn, or after it."""
+        return self._ranges.retreat(turn)
 
     def begins(self, amendment: Amendment) -> int:
         """The first sample k that an amendment may change."""

@@ -25,9 +25,9 @@ Targets are by whole counts of a period of at most 2**20, which differ from the 
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -37,8 +37,9 @@ import numpy.typing as npt
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError, quantity
 from tokenfeed.kernels import mixture as kernels
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, rationalise_all, scale, some
-from tokenfeed.types import Array, Bools, Floats, Ints
+from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, rationalise_all, scale, scale_all, some
+from tokenfeed.plan.segments import MOST_PLACES, MOST_SOURCES, Many, Segment
+from tokenfeed.types import Bools, Floats, Ints
 
 __all__ = ["Change", "Schedule", "Stage"]
 
@@ -47,8 +48,8 @@ Number = TypeVar("Number", bound=np.generic)
 RAMP_STEPS = 256
 Before = tuple[Ints, Ints]
 """Samples that each source had, and that it was owed, before some point."""
-_MOST_PLACES = 5 << 20
-_MANY = 16  # changes that are computed together
+_MANY = 16  # changes that are computed together, or segments that are looked up together
+_MOST_OWED = 64 * ONE  # far above what any schedule comes to, and far below what tables can take
 END = (1 << 63) - 1  # where stages without end are cut off: no run gets there
 
 
@@ -82,6 +83,8 @@ class Change:
 
     at: int
     stages: tuple[Stage, ...]
+    counts: tuple[int, ...] | None = field(default=None, compare=False)
+    """Samples that each source had before, where that is known: finding them costs the time of delivering them."""
 
     @property
     def is_simple(self) -> bool:
@@ -89,114 +92,11 @@ class Change:
         return len(self.stages) == 1 and self.stages[0].samples is None
 
 
-@dataclass(frozen=True, eq=False)
-class Segment:
-    """Samples [start, stop) of the run: one table, over and over. What it costs time to know is found when needed."""
-
-    start: int
-    stop: int
-    rates: Ints
-    counts: Ints
-    """Number of places that each source has in the table: its rate, or what a tail has of it."""
-    bases: Ints
-    """Number of samples that each source had before."""
-    carry: Ints
-    """Samples that each source was owed before, in 2**-32 of a sample."""
-    shares: Floats
-    """Normalised weights that the rates stand for."""
-
-    @cached_property
-    def period(self) -> int:
-        """Number of places in which the sources are due their rates."""
-        return int(self.rates.sum())
-
-    @cached_property
-    def active(self) -> Ints:
-        """Sources drawn, in order; the table numbers them 0, 1, …"""
-        return np.flatnonzero(self.rates)
-
-    @cached_property
-    def key(self) -> tuple[bytes, bytes, bytes]:
-        """What the table depends on."""
-        phases = (self.carry[self.active] + (1 << 11)) >> 12  # in 2**-20 of a sample, so that nothing overflows
-        return self.counts[self.active].tobytes(), self.rates[self.active].tobytes(), phases.tobytes()
-
-    @cached_property
-    def size(self) -> int:
-        """Number of places in the table."""
-        return int(self.counts.sum())
-
-    @property
-    def table(self) -> "Table":
-        """Its table, as far as the segment reaches."""
-        return _TABLES.find(self.key, min(self.size, self.stop - self.start))
-
-    def locate(self, samples: Ints, sources: Ints, numbers: Ints) -> int:
-        """Set the source, and the number in it, of those samples that lie in the segment. Returns how many do."""
-        table, active = self.table, self.active
-        args = active, self.bases[active], table.counts, table.sources, table.ranks, sources, numbers
-        return int(kernels.locate(samples, self.start, self.stop, *args))
-
-    def count(self, stop: int) -> Ints:
-        """How many samples each source has had before sample `stop` of the run. O(sources)."""
-        periods, places = divmod(stop - self.start, self.size)
-        counts = self.bases + self.counts * periods
-        if places:
-            table, begun = self.table, np.empty(self.active.size, np.int64)
-            kernels.count_before(places, table.sources.size, table.offsets, table.positions, begun)
-            counts[self.active] += begun
-        return counts
-
-    def owed(self, stop: int) -> Ints:
-        """Samples that each source is owed before sample `stop`, in 2**-32 of a sample."""
-        periods, places = divmod(stop - self.start, self.period)
-        ahead = self.count(stop) - self.bases - self.rates * periods
-        return self.carry + due(self.rates, self.period, places) - ahead * ONE
-
-
-class Table:
-    """The places of a table with their indexes: three int32 a place. `kernels/mixture.py` has an example."""
-
-    def __init__(self, counts: Ints, rates: Ints, phases: Ints, places: int) -> None:
-        self.counts = counts
-        self.sources, self.ranks, self.positions = np.empty((3, places), np.int32)
-        kernels.build_table(counts, rates, phases, self.sources)
-        self.offsets = np.zeros(counts.size + 1, np.int64)
-        np.cumsum(np.bincount(self.sources, minlength=counts.size), out=self.offsets[1:])
-        kernels.index_table(self.sources, self.offsets, self.ranks, self.positions)
-
-
-class Tables:
-    """The tables used last, at most 60 MiB of them; small ones are soon built again. All schedules share them."""
-
-    def __init__(self) -> None:
-        self._kept: dict[Any, Table] = {}
-        self._places = 0
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def find(self, key: tuple[bytes, bytes, bytes], places: int) -> Table:
-        """The table of a segment, which depends on nothing but its key."""
-        table = self._kept.get((key, places))
-        if table is None:
-            counts, rates, phases = (np.frombuffer(each, np.int64).copy() for each in key)  # read-only is another type
-            while self._kept and self._places + places > _MOST_PLACES:
-                oldest = self._kept.pop(next(iter(list(self._kept))), None)
-                self._places -= 0 if oldest is None else oldest.sources.size
-            table = self._kept[key, places] = Table(counts, rates, phases, places)
-            self._places += places
-        return table
-
-
-_TABLES = Tables()
-
-
 class Schedule:
     """k → (source, its own sample number) and back, O(1) each. A source's numbers run 0, 1, 2, … through all stages.
 
     Making one costs about 60 µs a segment, 0.5 ms with 1,000 sources. The table of a segment is built when it is first
-    needed, at 0.1 µs and 12 bytes a place (12 MiB at most), and the five tables used last are kept. Sources are
+    needed, at 0.1 µs and 12 bytes a place (12 MiB at most), and the six tables used last are kept. Sources are
     numbered as in `names`.
     """
 
@@ -209,8 +109,8 @@ class Schedule:
         self._segments: list[Segment] = []
         self._end: Before = nothing, nothing
         self._pasts: list[tuple[str, Bools]] = []
-        self._together: tuple[Array, ...] | None = None
-        """The tables of many changes, as `kernels.locate_changes` takes them."""
+        self._many: Many | None = None
+        """All segments together, once samples of several were looked up."""
         self.total: int | None = 0
         simple = len(self.chapters)
         while simple and self.chapters[simple - 1].is_simple:
@@ -223,23 +123,29 @@ class Schedule:
             self._append_many(self.chapters[simple + 1 :])
 
     def _append_many(self, changes: Sequence[Change]) -> None:
-        """As `_append` for each, where every change is of weights for good: 10 µs each, and 0.1 µs a sample."""
+        """As `_append` for each, where every change is of weights for good: some µs each where counts are known."""
         first = self._segments[-1].start
-        by_start = {change.at: change.stages[0] for change in changes}
+        by_start = {change.at: change for change in changes}
         if first in by_start:
-            self._append(Change(first, (by_start.pop(first),)))
+            self._append(by_start.pop(first))
         last = self._segments.pop()
-        weights = [stage.weights for stage in by_start.values()]
-        asked = [scale(np.array([each.get(name, 0.0) for name in self.names])) for each in weights]
+        changes = list(by_start.values())
+        weights = [change.stages[0].weights for change in changes]
+        asked = scale_all(
+            np.array([[each.get(name, 0.0) for name in self.names] for each in weights]).reshape(-1, len(self.names))
+        )
         starts = np.array([last.start, *by_start], np.int64)
-        rates = np.stack([last.rates, *rationalise_all(asked)]) if asked else last.rates[None]
+        rates = np.concatenate([last.rates[None], rationalise_all(asked)])
         bases, carry = np.empty_like(rates), np.empty_like(rates)
         bases[0], carry[0] = last.bases, last.carry
-        offsets = np.concatenate([[0], np.cumsum(np.minimum(np.diff(starts), rates[:-1].sum(axis=1)))])
-        tables, ranks = np.empty((2, int(offsets[-1]) if offsets[-1] <= _MOST_PLACES else 0), np.int32)
-        kernels.follow(starts, rates, bases, carry, offsets, tables, ranks)
-        if tables.size:
-            self._together = starts, rates, bases, offsets, tables, ranks
+        known = next((place for place, each in enumerate(changes) if each.counts is None), len(changes))
+        for row, change in zip(bases[1:], changes[:known], strict=False):
+            counts = change.counts or ()
+            if len(counts) > row.size:
+                raise StateError(f"the change of weights at {change.at} tells counts of {len(counts)} sources")
+            row[:] = (*counts, *[0] * (row.size - len(counts)))
+        _carry_on(starts[: known + 1], rates, bases, carry)
+        kernels.follow(starts[known:], rates[known:], bases[known:], carry[known:])
         stops = [*starts[1:].tolist(), END]
         rows = zip(starts.tolist(), stops, rates, rates, bases, carry, [last.shares, *asked], strict=True)
         self._segments += [Segment(*row) for row in rows]
@@ -257,8 +163,6 @@ class Schedule:
                 self._segments.append(last := replace(last, stop=start))
                 self._end = last.count(start), last.owed(start)
         del self._pasts[len(self._segments) :]
-        if self._together is not None and start < self._together[0][-1]:
-            self._together = None
         before = _pad(self._segments[-1].shares, len(self.names)) if self._segments else None
         state = _pad(self._end[0], len(self.names)), _pad(self._end[1], len(self.names))
         for stage in chapter.stages:
@@ -290,6 +194,13 @@ class Schedule:
         bases = [*(segment.bases for segment in self._segments), self._end[0]]
         return np.stack([_pad(each, len(self.names)) for each in bases])
 
+    @cached_property
+    def _are_many(self) -> bool:
+        """Whether segments are looked up together: the last alone is so long that it needs no others."""
+        if len(self._segments) <= _MANY or len(self.names) > MOST_SOURCES:
+            return False
+        return sum(each.places for each in self._segments[:-1]) <= MOST_PLACES
+
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """(sources, numbers) of samples of the run: 10 ns each, and 5 µs for every segment that they lie in."""
         samples = np.asarray(samples, np.int64)
@@ -297,14 +208,16 @@ class Schedule:
         if samples.size:
             first = int(samples[0])
             self._check(first)
-            if self._together is not None and first < self._together[0][-1]:
-                kernel = kernels.locate_changes
-                if kernel(samples, *self._together, sources, numbers) == samples.size:
-                    return sources, numbers
+            many = self._many
+            if many is not None and first < many.stop and many.locate(samples, sources, numbers):
+                return sources, numbers
             # Nearly always all are in one segment, and nothing else need be looked at.
             if self._segments[self._before(first + 1)].locate(samples, sources, numbers) < samples.size:
                 self._check(int(samples.min()))
                 self._check(int(samples.max()))
+                if many is None and self._are_many:
+                    self._many = Many(self._segments[:-1], len(self.names))
+                    return self.locate(samples)
                 for j in self._segments_of(np.array(self._starts, np.int64), samples):
                     self._segments[j].locate(samples, sources, numbers)
         return sources, numbers
@@ -330,6 +243,9 @@ class Schedule:
 
     def counts(self, num_samples: int) -> Ints:
         """How many of the first `num_samples` samples come from each source. O(sources)."""
+        place = bisect_left(self._starts, num_samples)
+        if place < len(self._segments) and self._starts[place] == num_samples:
+            return _pad(self._segments[place].bases, len(self.names))
         return _pad(self._segments[self._before(num_samples)].count(num_samples), len(self.names))
 
     def targets(self, num_samples: int) -> Floats:
@@ -359,8 +275,8 @@ class Schedule:
         again = copy(self)  # what is known of k < at need not be computed again
         again.chapters = (*self.chapters, change)
         again.names = _collect_names(self.names, again.chapters[-2:])
-        again._segments, again._pasts = list(self._segments), list(self._pasts)
-        for name in ("_starts", "_bases"):
+        again._segments, again._pasts, again._many = list(self._segments), list(self._pasts), None
+        for name in ("_starts", "_bases", "_are_many"):
             vars(again).pop(name, None)
         again._append(change)
         return again
@@ -383,18 +299,23 @@ class Schedule:
         if num_samples == 0:
             return checksum(b""), np.zeros(len(self.names), np.bool_), 0
         last = self._before(num_samples)
-        named: dict[bytes, str] = {}
+        named: dict[bytes, tuple[str, Bools]] = {}
         for segment in self._segments[len(self._pasts) : last + 1]:
             digest, drawn = self._pasts[-1] if self._pasts else ("", np.zeros(0, np.bool_))
             active = segment.rates > 0
             which = active.tobytes()
             if which not in named:
-                named[which] = json.dumps([self.names[i] for i in segment.active.tolist()])
-            phases = (segment.carry[active] + (1 << 11)) >> 12
-            tables = [each.tobytes() for each in (segment.counts[active], segment.rates[active], phases)]
-            told = f'["{digest}", {segment.start}, {named[which]}]'  # JSON, for a tenth of the time
-            digest = checksum(b"".join([told.encode(), *tables]))
-            self._pasts.append((digest, _pad(drawn, active.size) | active))
+                named[which] = json.dumps([self.names[i] for i in segment.active.tolist()]), active
+            names, active = named[which]
+            tables: Iterable[Ints] = (segment.counts, segment.rates, segment.phases)
+            if not active.all():
+                tables = [each[active] for each in tables]
+            told = f'["{digest}", {segment.start}, {names}]'  # JSON, for a tenth of the time
+            digest = checksum(b"".join([told.encode(), *(each.tobytes() for each in tables)]))
+            if drawn is not active:
+                drawn = _pad(drawn, active.size) | active
+                drawn = active if (drawn == active).all() else drawn
+            self._pasts.append((digest, drawn))
         digest, drawn = self._pasts[last]
         return digest, _pad(drawn, len(self.names)), self._segments[last].stop
 
@@ -433,6 +354,9 @@ class Schedule:
             return cls(first.stages, value["names"], changes=changes)
         except (TypeError, KeyError, ValueError, IndexError) as error:
             raise StateError(f"{str(value)[:200]} describes no schedule ({error})") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_many": None}  # a cache, of up to 24 MiB
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schedule) and self.to_json() == other.to_json()
@@ -482,7 +406,8 @@ def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[st
         if new and not number:
             raise ArgumentError(f"a stage draws from {some(list(new))}; the sources are {some(list(names))}")
         names |= new
-        if not names or len(first) > len(names) or not all(isinstance(name, str) for name in names):
+        is_first = not number and (not names or len(first) > len(names))
+        if is_first or not all(isinstance(name, str) for name in (new if number else names)):
             raise ArgumentError(f"{where}sources need names, each its own: {some(list(first))}")
         for place, stage in enumerate(chapter.stages[:-1]):
             if stage.samples is None:
@@ -493,3 +418,23 @@ def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[st
         if length >= END:
             raise ArgumentError(f"{where}the stages have {length:,} samples; the most is 2**63 - 2")
     return tuple(names)
+
+
+def _carry_on(starts: Ints, rates: Ints, bases: Ints, carry: Ints) -> None:
+    """Set what sources are owed at each start, after the first, from what they have had there.
+
+    Raises where no schedule can have given them that.
+    """
+    if starts.size < 2:
+        return
+    lengths, drawn = np.diff(starts), np.diff(bases[: starts.size], axis=0)
+    periods = rates[: starts.size - 1].sum(axis=1)
+    places = lengths % periods
+    used = rates[: starts.size - 1]
+    whole, rest = np.divmod(used * places[:, None], periods[:, None])
+    owed = whole * ONE + rest * ONE // periods[:, None]
+    owed[np.arange(len(owed)), used.argmax(axis=1)] += places * ONE - owed.sum(axis=1)
+    owed -= (drawn - used * (lengths // periods)[:, None]) * ONE
+    carry[1 : starts.size] = carry[0] + np.cumsum(owed, axis=0)
+    if (drawn.sum(axis=1) != lengths).any() or drawn.min() < 0 or np.abs(carry[: starts.size]).max() > _MOST_OWED:
+        raise StateError("the counts of sources at a change of weights cannot be: the plan is damaged")

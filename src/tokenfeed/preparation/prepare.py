@@ -105,7 +105,7 @@ def prepare(
     _check_part(part, replace_changed)
     store = os.fspath(out)
     loaded = _find_tokenizer(tokenizer, tokens_column, bos or eos)
-    reading = _find_chat(chat, tokenizer, {"map": map, "tokens_column": tokens_column, "bos": bos, "eos": eos})
+    reading = _find_chat(chat, tokenizer, loaded, {"map": map, "tokens_column": tokens_column, "bos": bos, "eos": eos})
     as_they_are = reading is not None or (tokens_column is not None and not (bos or eos))
     begin, end = (None, None) if loaded is None or as_they_are else loaded.separators(bos, eos, separator)
     if tokens_column is not None and map is not None:
@@ -215,7 +215,10 @@ def _find_map(given: str | Callable[..., Any] | None, *, can_stay: bool) -> tupl
 
 
 def _find_chat(
-    chat: Chat | ChatTemplate | PathLike | bool, tokenizer: Tokenizer | PathLike | None, others: dict[str, object]
+    chat: Chat | ChatTemplate | PathLike | bool,
+    tokenizer: Tokenizer | PathLike | None,
+    loaded: Tokenizer | None,
+    others: dict[str, object],
 ) -> ChatRecords | None:
     if chat is False:
         return None
@@ -224,7 +227,7 @@ def _find_chat(
             f"{given[0]} does not go with chat: the template writes conversations. Leave one of them out"
         )
     assert tokenizer is not None
-    return Chat.of(chat).open(tokenizer)
+    return Chat.of(chat).open(tokenizer, loaded)
 
 
 def _find_slice_bytes(workplace: Workplace, files: Sequence[InputFile]) -> int:

@@ -5,6 +5,7 @@ them, those that were seen are P[0 … c), the others P[c … n): both are compu
 Where samples were skipped, or the data grew in mid-epoch, the set is a sorted array.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
+from tokenfeed.plan.amending import with_length
 from tokenfeed.plan.amendment import PlanSource
 from tokenfeed.plan.plan import Plan
 from tokenfeed.store.spec import ViewSpec
@@ -93,21 +95,34 @@ def _is_plain(plan: Plan) -> bool:
 def _mark(plan: Plan, num_delivered: int, source: int, size: int) -> Bools:
     """Which of the first `size` samples of a source are among the first `num_delivered` of a plan. O(num_delivered)."""
     marked = np.zeros(size, np.bool_)
-    for start in range(0, num_delivered, _SLICE):
-        sources, _, indices = plan.locate(np.arange(start, min(start + _SLICE, num_delivered)))
-        marked[indices[(sources == source) & (indices < size)]] = True
-        if marked.all():
-            break
+    last = plan.sources[source].spec.samples_per_group
+    for start, stop, group in _stretches(plan, num_delivered, source):
+        for begin in range(start, stop, _SLICE):
+            sources, _, indices = plan.locate(np.arange(begin, min(begin + _SLICE, stop)))
+            own = indices[sources == source]
+            first, end = own * last // group, -(-(own + 1) * last // group)  # where the length was another
+            for place in range(int((end - first).max(initial=0))):
+                here = first + place
+                marked[here[(here < end) & (here < size)]] = True
+            if marked.all():
+                return marked
     return marked
+
+
+def _stretches(plan: Plan, num_delivered: int, source: int) -> Iterator[tuple[int, int, int]]:
+    """(start, stop, samples of a group) of the samples of one length."""
+    turns, specs = zip(*plan.eras, strict=True)
+    starts = [min(plan.retreat(turn), num_delivered) for turn in turns]
+    unit = plan.sources[source].spec
+    for start, stop, spec in zip(starts, [*starts[1:], num_delivered], specs, strict=True):
+        group = unit.samples_per_group
+        if len(specs) > 1:
+            group = with_length(unit, spec.length, repr(plan.sources[source].name)).samples_per_group
+        yield start, stop, group
 
 
 def select(view: View, plan: Plan, num_delivered: int, source: str | None, *, seen: bool) -> View:
     """The samples of a view that are among the first `num_delivered` samples of a plan, or all others."""
-    if len(plan.eras) > 1:
-        raise ArgumentError(
-            "the length of samples changed on the way of this run, so no view has all samples that it delivered. Give "
-            "a step before the change, in a run file that ends there"
-        )
     number = _find_source(plan, view, source)
     found, key = plan.keyed_sources[number]
     name = found.name

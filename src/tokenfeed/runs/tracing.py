@@ -162,14 +162,14 @@ def find_rows(
                 view = origins.view(name, spec if len(origins.plan.eras) > 1 else None)
                 identity = view.identity, view.spec.sample
                 if identity not in touching:
-                    documents = [document] if where is None else find_documents(view, where)
-                    touching[identity] = [
-                        (each, view.samples_touching([each])) for each in documents if each is not None
-                    ]
+                    documents = _known(document, view) if where is None else find_documents(view, where)
+                    touching[identity] = [(each, view.samples_touching([each])) for each in documents]
                 found += _rows_of(legs, name, touching[identity], epochs, len(names), view.length)
                 asked.append((legs, name, touching[identity], view.length))
                 names.append(name)
                 views.append(view)
+    if document is not None and not any(touching.values()):
+        views[-1].samples_touching([document])  # says how many there are
     rows = np.concatenate(found, axis=1)
     why = ""
     if not rows.size:
@@ -182,6 +182,12 @@ def find_rows(
         if where is not None and not count:
             why = "; ".join(dict.fromkeys(explain_missing(view, where) for view in views))
     return Sightings(rows[:, np.lexsort((rows[8], rows[0], rows[4]))], names, why)
+
+
+def _known(document: int | None, view: View) -> list[int]:
+    """The document, unless it came with a later growth of the store."""
+    table = view.span_table
+    return [] if document is None or (table is not None and document >= len(table)) else [document]
 
 
 def _explain(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TruncatedError, describe_errno
-from tokenfeed.kernels import checked, posix
+from tokenfeed.kernels import checked, extents, posix
 from tokenfeed.kernels.jit import address_of
 from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.local import default_open_files, open_regular, reading
@@ -27,11 +27,20 @@ from tokenfeed.types import Array
 if TYPE_CHECKING:
     from tokenfeed.storage.blocks import BlockCache
 
-__all__ = ["Backend", "FileTable", "Part"]
+__all__ = ["Backend", "Extents", "FileTable", "Part"]
 
 Backend = Literal["pread", "mmap"]
 
 _KEPT_BYTES = 64 << 20
+
+
+class Extents(NamedTuple):
+    """The pieces of a file that hold its items (`kernels/extents.py`)."""
+
+    firsts: Array
+    """First byte of each piece, as if they were one after the other; and the end."""
+    places: Array
+    """Byte of the file at which each piece begins."""
 
 
 class Part(NamedTuple):
@@ -53,6 +62,13 @@ class Part(NamedTuple):
     """Number of the checksum of its first block."""
     bits: int = 0
     """Bits of one number of a column that is packed; 0 for any other file."""
+    extents: Extents | None = None
+    """Pieces of a file whose items do not lie in one piece."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its items."""
+        return self.file_bytes - self.byte_start if self.extents is None else int(self.extents.firsts[-1])
 
 
 class FileTable:
@@ -120,8 +136,27 @@ class FileTable:
                 _publish(row, address=self._keep(array), size=array.nbytes)
             elif part.sums is not None:
                 self._open_checked(number, part, part.sums)
+            elif part.extents is not None:
+                self._open_extents(number, part, part.extents)
             else:
                 self._open_part(row, part)
+
+    def _open_extents(self, number: int, part: Part, pieces: Extents) -> None:
+        """A file that is read in pieces."""
+        if len(self._plain) == 0:
+            self._plain = np.zeros(2 * len(self.rows), posix.FILE)
+        self._open_part(self._plain[number], part)
+        about = posix.record(
+            extents.EXTENTS,
+            read=address_of(extents.read_extents),
+            files=self._plain.ctypes.data,
+            num_files=len(self._plain),
+            data=number,
+            count=pieces.places.size,
+            firsts=self._keep(np.ascontiguousarray(pieces.firsts, np.int64)),
+            places=self._keep(np.ascontiguousarray(pieces.places, np.int64)),
+        )
+        _publish(self.rows[number], reader=self._keep(about), size=part.num_bytes)
 
     def _open_checked(self, number: int, part: Part, sums: Part) -> None:
         """A file that is kept in memory is checked now, any other whenever it is read."""

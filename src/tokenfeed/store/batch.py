@@ -344,7 +344,9 @@ class HostBatch(Batch):
     def part(self, start: int, stop: int) -> "HostBatch":
         """Rows [start, stop) as a batch of their own, without a copy."""
         first = self._start
-        return HostBatch(self.rows, first + start, first + stop, draw=self._draw, num_delivered=self.num_delivered)
+        part = HostBatch(self.rows, first + start, first + stop, draw=self._draw, num_delivered=self.num_delivered)
+        part.step = self.step
+        return part
 
     def __getitem__(self, row: int) -> "Sample":
         if not isinstance(row, int | np.integer):

@@ -298,8 +298,9 @@ class Packed(View):
         """The same number where nothing was added; else all documents are packed again, into other rows."""
         if super().grew_from(earlier) or self.identity != earlier.identity:
             raise PlanMismatchError(
-                f"{self.spec}: packing a store that grew makes other rows of the documents that were there. Add the "
-                "new documents as a store and a source of their own"
+                f"{self.spec}: packing a store that grew makes other rows of the documents that were there. Write the "
+                "new documents to a store of their own, and add it as a source: amend(sources={name: "
+                "store.packed(…)}, weights=…)"
             )
         return 0
 

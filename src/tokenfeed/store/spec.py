@@ -66,6 +66,11 @@ class ViewSpec:
         """Number of samples that stay together in every shuffle."""
         return 1
 
+    @property
+    def curriculum(self) -> tuple[int, int] | None:
+        """(buckets, epochs) in which samples are shuffled bucket by bucket; 0 for all epochs, None for no buckets."""
+        return None
+
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON object; delivery fields at their defaults are left out."""
         values: dict[str, Any] = {"kind": self.kind}

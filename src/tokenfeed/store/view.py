@@ -163,7 +163,8 @@ class View(ABC):
         alike = [view for view in others if isinstance(view, type(self))]
         for number, other in enumerate(others, 1):
             ours, theirs = (
-                [view.spec.unit, view.masks, view.spec.table, *view.column_set.kinds] for view in (self, other)
+                [view.spec.unit, view.masks or "no loss mask", view.spec.table, *view.column_set.kinds]
+                for view in (self, other)
             )
             for mine, its in zip_longest(ours, theirs, fillvalue="nothing"):
                 if mine != its:
@@ -182,6 +183,8 @@ class View(ABC):
                 f"the view before the store grew was {earlier.spec.sample}, and this one is {self.spec.sample}; give "
                 "the same view of the grown store"
             )
+        if self.tokenizer != earlier.tokenizer:
+            raise PlanMismatchError(f"the data was made with tokenizer {earlier.tokenizer}, now with {self.tokenizer}")
         self.data.check_grown(earlier.data)
         return len(self) - len(earlier)
 

@@ -213,7 +213,10 @@ def test_files(place):
         ):
             file.seek(position)
             assert file.tell() == position
-            assert b"".join(iter(lambda: file.read(count), b""))[:count] == data[position : position + count]  # noqa: B023
+            found = b""
+            while len(found) < count and (more := file.read(count - len(found))):
+                found += more
+            assert found == data[position : position + count]
         file.seek(-7, io.SEEK_END)
         assert file.read() == data[-7:]
         file.seek(0)

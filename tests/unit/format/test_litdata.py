@@ -89,9 +89,27 @@ def test_what_cannot_be_read_in_place_is_refused_by_name(folder, config, message
             tokenfeed.open(path)
 
 
-def test_items_with_headers_are_refused(folder):
-    with pytest.raises(FormatError, match=r"was not written for TokensLoader.*migrating\.md"):
-        tokenfeed.open(DATA / "items" / "chunk-0-0.bin")
+def test_items_with_their_sizes_before_them():
+    """Not written for TokensLoader: a u32 before every item, which is no token."""
+    store = tokenfeed.open(DATA / "items")
+    assert read(store) == [tokens.tolist() for tokens in documents()]
+    flat = np.concatenate(documents())
+    np.testing.assert_array_equal(store.windows(16).read([3, 30]).column("tokens")[1], flat[480:497])
+    assert read(tokenfeed.open(DATA / "items" / "chunk-0-0.bin")) == [tokens.tolist() for tokens in documents()[:10]]
+
+
+def test_items_whose_sizes_contradict_their_offsets(tmp_path):
+    shutil.copytree(DATA / "items", tmp_path / "out")
+    chunk = tmp_path / "out" / "chunk-0-0.bin"
+    data = chunk.read_bytes()
+    for change, message in (
+        (data[:48] + b"\xcb" + data[49:], "size of item 0 is 203, expected 204"),
+        (data[:-1], "last offset is 980, expected 979"),
+        (data[:9] + b"\0" + data[10:], "offset"),
+    ):
+        chunk.write_bytes(change)
+        with pytest.raises(CorruptionError, match=message):
+            tokenfeed.open(tmp_path / "out")
 
 
 def test_damage(folder):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from tokenfeed.errors import ArgumentError
-from tokenfeed.loader.collate import pad
+from tokenfeed.loader.collate import pad, pairs
 
 
 @given(
@@ -49,3 +49,29 @@ def test_in_a_loader(store_path):
     batch = next(loader)
     assert batch.data.mask.shape == batch.data.columns["tokens"].shape
     assert batch.data.lengths.tolist() == batch.lengths.tolist()
+
+
+def test_pairs_come_side_by_side(tmp_path):
+    """Both sides have one width, rows of one pair the same place; padding is not learned."""
+    columns = {"tokens": "uint16", "loss_mask": "bool"}
+    with tokenfeed.Writer(tmp_path / "s", columns=columns, spans={"documents": None, "sides": "utf8"}) as writer:
+        for number in range(9):
+            for side, add, count in (("chosen", writer.append, number + 1), ("rejected", writer.extend, 9 - number)):
+                add({"tokens": [100 + number] * count, "loss_mask": [True] * count}, sides=side)
+    store = tokenfeed.open(tmp_path / "s")
+    batch = next(tokenfeed.Loader(store.documents(), batch_size=4, collate=pairs(multiple_of=4, value=7)))
+    chosen, rejected = batch.data
+    assert chosen.columns["tokens"].shape == rejected.columns["tokens"].shape
+    assert chosen.lengths.tolist() == (batch.indices + 1).tolist()
+    assert rejected.lengths.tolist() == (9 - batch.indices).tolist()
+    for side in (chosen, rejected):
+        np.testing.assert_array_equal(side.columns["loss_mask"], side.mask)
+        assert (side.columns["tokens"] == np.where(side.mask, 100 + batch.indices[:, None], 7)).all()
+    short = pairs(max_length=3)(store.documents()[:]).chosen
+    assert short.lengths.tolist() == [1, 2, *[3] * 7]
+    store.pack(20)
+    rows = store.packed(20)[:]
+    assert (np.diff(rows.spans_of("sides").offsets) % 2 == 0).all()
+    for view in (store.packed(20), store.windows(4)):
+        with pytest.raises(ArgumentError, match="pairs are documents of a store of preference pairs"):
+            pairs()(view[:2])

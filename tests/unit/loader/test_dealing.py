@@ -1,6 +1,8 @@
 """Loaders with token budgets and balanced batches: what a state means, what may change when, what is refused."""
 
+import json
 import pickle
+import signal
 import subprocess
 import sys
 
@@ -96,14 +98,26 @@ def test_a_ramp_of_tokens(documents):
     assert max(total for start, total in totals.items() if start >= 20) > 120
 
 
-def test_every_process_finds_the_same_bins(documents, tmp_path):
-    """Another process, with another hash seed and thread count."""
+def test_a_process_killed_in_the_middle_of_a_step(documents, tmp_path):
+    """Another process finds the same bins, and what it had not finished comes again."""
+    options = {"tokens": 60, "balance": tokenfeed.Cost(1, 0.01), "accumulate": 2}
     code = f"""
+import json, os, signal
 import tokenfeed
+from tokenfeed import Cost
 view = tokenfeed.open({str(tmp_path / "store")!r}).documents()
-loader = tokenfeed.Loader(view, tokens=60, balance=tokenfeed.Cost(1, 0.01), rank=1, world_size=3, threads=1)
-print([next(loader).samples.tolist() for _ in range(5)])
+loader = tokenfeed.Loader(view, rank=1, world_size=3, **{options!r})
+for _ in range(5):
+    batch = next(loader)
+    print(json.dumps([batch.samples.tolist(), batch.state]), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
 """
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    ranks = Ranks(documents, 3, tokens=60, balance=tokenfeed.Cost(1, 0.01))
-    assert told.strip() == str([ranks.step()[0][1].samples.tolist() for _ in range(5)])
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert told.returncode == -signal.SIGKILL
+    killed = [json.loads(line) for line in told.stdout.splitlines()]
+    ranks = Ranks(documents, 3, **options)
+    whole = [ranks.batch() for _ in range(8)]
+    assert [samples for samples, _ in killed] == [batches[1].samples.tolist() for batches in whole[:5]]
+    again = Ranks(documents, 2, killed[-1][1], tokens=90, accumulate=2)  # on fewer ranks, with the same budget in all
+    assert samples_of(again.step()) == samples_of(whole[4:6])
+    assert samples_of(again.step()) == samples_of(whole[6:8])

@@ -29,9 +29,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    save_model(folder, "bytes", plain("chatml"))
-    return folder
+    return save_model(tmp_path_factory.mktemp("model"), "bytes", plain("chatml"))
 
 
 def write(path, records):
@@ -92,6 +90,26 @@ def test_loaders_mix_resume_and_trace(tmp_path, model):
     resumed.load_state_dict(batches[2].state)
     np.testing.assert_array_equal(next(resumed).loss_mask, batches[3].loss_mask)
     assert tokenfeed.Run(tmp_path / "run.jsonl").trace(step=3)
+
+
+def test_text_mixes_with_conversations_once_it_has_a_mask(tmp_path, model):
+    @tokenfeed.preparation.annotates(columns={"loss_mask": "bool"})
+    def learn_all(text, kept, tokens):
+        return {"loss_mask": np.ones(len(tokens), bool)}
+
+    prepare(write(tmp_path / "a.jsonl", RECORDS), tmp_path / "chat", model)
+    path = write(tmp_path / "b.jsonl", [{"text": "Hello there!"}] * 9)
+    for name, function in (("bare", None), ("masked", learn_all)):
+        tokenfeed.prepare(path, tmp_path / name, tokenizer=model, map=function, workers=0, val=None)
+    views = {name: tokenfeed.open(tmp_path / name).documents() for name in ("chat", "bare", "masked")}
+
+    def loader(other):
+        parts = {"chat": (views["chat"], 0.5), "text": (views[other], 0.5)}
+        return tokenfeed.Loader(tokenfeed.mix(parts, allow_different_tokenizers=True), batch_size=4, prefetch=0)
+
+    assert next(loader("masked")).loss_mask.any()
+    with pytest.raises(ArgumentError, match=r"'loss_mask' in one|no loss mask in the other|'loss_mask'} in one"):
+        loader("bare")
 
 
 def test_val_holds_out_the_same_conversations_on_both_roads(tmp_path, model):

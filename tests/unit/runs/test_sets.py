@@ -118,10 +118,15 @@ def test_a_store_that_grows_in_mid_epoch(tmp_path):
 def test_a_run_that_changed_its_length(tmp_path):
     write(tmp_path / "store", 40)
     view, path = tokenfeed.open(tmp_path / "store").windows(2, group=8), tmp_path / "run.jsonl"
-    _, state = go_on(view, path, None, 2, 1, 4)
-    go_on(view, path, state, 1, 1, 4, length=4)
-    with pytest.raises(ArgumentError, match="length of samples changed"):
-        view.unseen(tokenfeed.Run(path))
+    first, state = go_on(view, path, None, 2, 1, 4)  # windows of 2: they begin with every number
+    second, _ = go_on(view, path, state, 1, 1, 3, length=4)  # and of 4, with every other
+    seen = {*first, *second, *(number + 1 for number in second)}
+    run, last = tokenfeed.Run(path), tokenfeed.open(tmp_path / "store").windows(4, group=8)
+    assert len(seen) == 8 + 6
+    assert everything(last.seen(run)) == [number for number in range(0, 36, 2) if number in seen]
+    assert everything(last.unseen(run)) == [number for number in range(0, 36, 2) if number not in seen]
+    with pytest.raises(PlanMismatchError, match=r"the run was over .*and this view is"):
+        view.unseen(run)
 
 
 def test_sets_of_another_store(tmp_path):

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 import tokenfeed
 import tokenfeed.torch
@@ -166,6 +167,9 @@ def test_padding_never_crosses_the_bus(tmp_path):
     assert batch.loss_mask is None
     assert batch.loss_weights is None
     assert flat.bytes_sent <= 4810 * 2 + 200 < padded.bytes_sent
+    for tensor in (whole.cu_seqlens, whole.position_ids, batch.cu_seqlens, batch.position_ids):
+        assert isinstance(tensor, torch.Tensor)
+        assert tensor.dtype == torch.int32
     np.testing.assert_array_equal(batch.inputs, whole.inputs[whole.loss_mask])
     np.testing.assert_array_equal(batch.targets, whole.targets[whole.loss_mask])
     assert batch.cu_seqlens.tolist() == [0, 2, 4001, 4005, 4006, 4805]
@@ -307,6 +311,7 @@ def test_the_targets_of_a_step_are_known_without_communication(tmp_path, kind):
         for batches in zip(*loaders, strict=True):
             assert [batch.num_targets for batch in batches] == [counted(batch) for batch in batches]
             assert {batch.step_targets for batch in batches} == {sum(map(counted, batches))}
+            assert batches[0].part(0, 1).step_targets == batches[0].step_targets
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@
 | OLMo-core `.npy` | name, and no magic | `plain` |
 | llm.c, modded-nanogpt, NeMo `.bin` | magic | `plain` |
 | litdata `.bin`, or a folder of them | `index.json` beside them | `litdata` |
+| MosaicML Streaming `.mds`, or a folder of them | `index.json` beside them | `mds` |
+| Arrow, or a folder of Hugging Face `datasets` | name | `arrow` |
 | nanoGPT `.bin` | name, and none of the above | `plain` |
 | anything, with `dtype` | | `plain` |
 """
@@ -19,7 +21,7 @@ import numpy as np
 
 from tokenfeed.errors import FormatError, NotAStoreError
 from tokenfeed.format import npy
-from tokenfeed.format.foreign import litdata, megatron
+from tokenfeed.format.foreign import arrow, litdata, mds, megatron
 from tokenfeed.format.foreign.datatrove import open_datatrove
 from tokenfeed.format.foreign.file import ForeignFile, as_dtype, is_file, peek, wrong
 from tokenfeed.format.foreign.megatron import open_megatron
@@ -31,17 +33,21 @@ from tokenfeed.storage.local import reading
 __all__ = ["ForeignFile", "open_all", "open_foreign"]
 
 _CAN_BE_OPENED = (
-    "a store, Megatron .idx + .bin, datatrove .ds, NumPy or OLMo-core .npy, nanoGPT, llm.c or NeMo .bin, litdata; "
-    "and with dtype=… any other file of plain items"
+    "a store, Megatron .idx + .bin, datatrove .ds, NumPy or OLMo-core .npy, nanoGPT, llm.c or NeMo .bin, litdata, MDS, "
+    "Arrow; and with dtype=… any other file of plain items"
 )
 
 
 def open_all(path: Path, *, dtype: Any = None, eos: int | None = None) -> list[ForeignFile]:
-    """As `open_foreign`, also for a folder of litdata, whose chunks are one stream."""
+    """As `open_foreign`, also for a folder of litdata, MDS or Arrow, whose files are one stream."""
     with reading(path):
         is_folder = path.is_dir()
     if not is_folder:
         return [open_foreign(path, dtype=dtype, eos=eos)]
+    if (shards := mds.find_index(path)) is not None:
+        return mds.open_mds(path, shards, dtype=as_dtype(dtype))
+    if files := arrow.find_files(path):
+        return [arrow.open_arrow(each, dtype=as_dtype(dtype)) for each in files]
     index = litdata.find_index(path)
     if index is None or not index.chunks:
         how = "`tokenfeed prepare` makes a store of text, tokenfeed.Writer of tokens"
@@ -65,6 +71,11 @@ def open_foreign(path: Path, *, dtype: Any = None, eos: int | None = None) -> Fo
         raise NotAStoreError(describe(path) or f"there is no file or folder {path}. tokenfeed opens {_CAN_BE_OPENED}")
     if path.suffix == ".idx":
         return open_megatron(path, dtype=given)
+    if path.suffix in (".arrow", ".feather", ".ipc"):
+        return arrow.open_arrow(path, dtype=given)
+    if path.suffix == ".mds" and (shards := mds.find_index(path.parent)) is not None:
+        for shard in mds.open_mds(path.parent, shards, name=path.name, dtype=given):
+            return shard
     if path.suffix == ".ds":
         return open_datatrove(path, dtype=given, eos=eos)
     return _open_by_content(path, given, eos)

@@ -56,7 +56,7 @@ class ForeignFile:
     @property
     def num_items(self) -> int:
         dtype, part = self.dtypes["tokens"]
-        return (part.file_bytes - part.byte_start) // dtype.itemsize
+        return part.num_bytes // dtype.itemsize
 
     @property
     def columns(self) -> dict[str, Column]:

@@ -2,7 +2,8 @@
 
     byte 0   u32 count, u32 offset[count + 1] in bytes from the start of the file, then the items
 
-Only chunks written for `TokensLoader` hold plain tokens. Others have a header in every item, and are refused.
+In chunks written for `TokensLoader` the items lie side by side. In others, where an item is one array of tokens, its
+u32 size comes before it, and is passed over as items are read. Items of several parts are refused.
 """
 
 import json
@@ -18,7 +19,7 @@ from tokenfeed.errors import CorruptionError, FormatError, NotFoundError
 from tokenfeed.format.foreign import file
 from tokenfeed.format.foreign.file import Boundaries, ForeignFile, is_file, read_at, wrong
 from tokenfeed.format.records import reader, refuse
-from tokenfeed.storage.files import Part
+from tokenfeed.storage.files import Extents, Part
 from tokenfeed.types import Ints
 
 __all__ = ["INDEX", "find_index", "open_litdata"]
@@ -79,7 +80,6 @@ def open_litdata(
         config.compression and f"its chunks are compressed ({config.compression})",
         config.encryption and "its chunks are encrypted",
         not stated and f"an item is {config.data_format}",
-        any(chunk.dim is None for chunk in index.chunks) and "it was not written for TokensLoader: items have headers",
     ):
         if problem:
             raise FormatError(f"{path} is of litdata, and cannot be read in place: {problem}. {_ADVICE}")
@@ -97,8 +97,10 @@ def _open_chunk(folder: Path, chunk: _Chunk, dtype: np.dtype[Any]) -> ForeignFil
         raise CorruptionError(f"{folder / INDEX}: {chunk.filename!r} is not the name of a file")
     if not is_file(path):
         raise NotFoundError(f"{folder / INDEX} lists {chunk.filename}, but {path} does not exist")
+    if chunk.dim is None:
+        return _open_items(path, chunk.chunk_size, dtype)
     start = 4 * (chunk.chunk_size + 2)
-    size = start + (chunk.dim or 0) * dtype.itemsize
+    size = start + chunk.dim * dtype.itemsize
     file.check_size(path, size, f" for {chunk.chunk_size:,} items of {chunk.dim:,} tokens ({dtype})")
     header = read_at(path, 0, 8)
     ends = np.frombuffer(header + read_at(path, start - 4, 4), "<u4")
@@ -109,6 +111,37 @@ def _open_chunk(folder: Path, chunk: _Chunk, dtype: np.dtype[Any]) -> ForeignFil
             raise wrong(path, field, expected=expected, found=int(found))
     find = partial(_find_documents, path, chunk.chunk_size, dtype.itemsize)
     return ForeignFile({"tokens": (dtype, Part(str(path), size, start, header))}, Boundaries(find))
+
+
+def _open_items(path: Path, count: int, dtype: np.dtype[Any]) -> ForeignFile:
+    """A chunk whose items have their sizes before them. Reads the offsets; the first and the last size are compared."""
+    size, start = file.whole(path).file_bytes, 4 * (count + 2)
+    if start > size:
+        raise wrong(path, "count", expected=f"so many that their offsets fit into {size:,} bytes", found=count)
+    header = read_at(path, 0, 8)
+    offsets = np.empty(count + 1, np.int64)
+    for first, values in file.read_slices(path, "<u4", count + 1, byte_start=4):
+        offsets[first : first + values.size] = values
+    file.check_sorted(path, "offset", offsets)
+    stated = int.from_bytes(header[:4], "little")
+    for field, found, expected in (
+        ("count", stated, count),
+        ("offset[0]", int(offsets[0]), start),
+        ("last offset", int(offsets[-1]), size),
+    ):
+        if found != expected:
+            raise wrong(path, field, expected=expected, found=found)
+    sizes = np.diff(offsets) - 4
+    uneven = (sizes < 0) | (sizes % dtype.itemsize != 0)
+    file.check_each(path, "size of an item", uneven, sizes, lambda _: f"whole items of {dtype.itemsize} bytes", 0)
+    for number in {0, count - 1} if count else ():
+        found = int.from_bytes(read_at(path, int(offsets[number]), 4), "little")
+        if found != sizes[number]:
+            raise wrong(path, f"size of item {number}", expected=int(sizes[number]), found=found)
+    firsts = np.concatenate([[0], np.cumsum(sizes)])
+    part = Part(str(path), size, header=header, extents=Extents(firsts, offsets[:-1] + 4))
+    documents = firsts[:-1] // dtype.itemsize
+    return ForeignFile({"tokens": (dtype, part)}, Boundaries(lambda: documents))
 
 
 def _find_documents(path: Path, count: int, item_bytes: int) -> Ints:

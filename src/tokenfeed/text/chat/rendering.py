@@ -20,6 +20,7 @@ from tokenfeed.text.chat.nanochat import write_parts
 from tokenfeed.text.chat.spans import SpanFinder
 from tokenfeed.text.chat.template import ChatTemplate, Message, Span
 from tokenfeed.text.tokenizer.hub import find_on_hub
+from tokenfeed.text.tokenizer.pieces import join_surrogates
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Bools, Ints
 
@@ -63,9 +64,9 @@ class Chat:
         """What was given for `chat`: settings, a template, or just True."""
         return given if isinstance(given, Chat) else cls() if isinstance(given, bool) else cls(given)
 
-    def open(self, tokenizer: Tokenizer | str | os.PathLike[str]) -> "ChatRecords":
-        """The reader of such conversations for a tokenizer, or for the one at a path."""
-        loaded = Tokenizer.of(tokenizer)
+    def open(self, tokenizer: Tokenizer | str | os.PathLike[str], loaded: Tokenizer | None = None) -> "ChatRecords":
+        """The reader of such conversations for a tokenizer, or for the one at a path, if that is not loaded yet."""
+        loaded = loaded or Tokenizer.of(tokenizer)
         return ChatRecords(replace(self, template=self._find_template(tokenizer, loaded)), loaded)
 
     def _find_template(
@@ -154,6 +155,7 @@ class ChatRecords:
             return self._write_by_template(self._chat.template, conversation)
         parts, spans, end = list[str | int](), list[Span](), 0
         for text, is_special, is_learned in write_parts(conversation.messages, conversation.first):
+            text = text if is_special else join_surrogates(text)
             parts.append(self.tokenizer.special_id(text) if is_special else text)
             begin, end = end, end + (1 if is_special else len(text))
             if is_learned:
@@ -208,7 +210,7 @@ class ChatRecords:
         if isinstance(value, str):
             if found := _MARKS.search(value):
                 raise FormatError(f"a text holds U+{ord(found[0]):04X}, which is no character")
-            return self._special.sub(lambda name: f"{name[0][0]}{_MARK}{name[0][1:]}", value)
+            return self._special.sub(lambda name: f"{name[0][0]}{_MARK}{name[0][1:]}", join_surrogates(value))
         if isinstance(value, Mapping):
             return {self._guard(key): self._guard(inner) for key, inner in value.items()}
         return [self._guard(inner) for inner in value] if isinstance(value, list | tuple) else value

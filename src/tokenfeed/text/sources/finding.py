@@ -50,9 +50,10 @@ _FOREIGN = {
     ".idx": _TOKENS,
     ".bin": _TOKENS,
     ".npy": _TOKENS,
-    ".mds": "is of MosaicML Streaming: copy its samples to a Writer, as docs/guides/migrating.md shows",
-    ".arrow": "is of Hugging Face datasets: write it as Parquet with datasets.load_from_disk(…).to_parquet(…), or, if "
-    "it holds token ids, prepare it with tokens_column='input_ids'",
+    ".mds": "is of MosaicML Streaming: open it with tokenfeed.open if it holds tokens; if it holds text, give a "
+    "function that iterates its StreamingDataset",
+    ".arrow": "is of Hugging Face datasets: give the dataset itself, datasets.load_from_disk(…); if it holds token "
+    "ids, open it with tokenfeed.open, or prepare it with tokens_column='input_ids'",
     ".json": "is not read, since JSON must be one object a line: write it as JSONL",
     ".csv": "is not read: write it as Parquet or JSONL",
 }

@@ -268,14 +268,19 @@ class ParquetText:
                 ) from error
             raise CorruptionError(f"{message}. Fetch or write the file again.") from error
 
-    def read_columns(self, file: Any) -> list[str]:
+    def read_columns(self, opened: "_Opened") -> list[str]:
         """The columns that documents are made of."""
         if self._records is None:
             return [self.column]
         with self.explaining("its schema"):
-            names: list[str] = file.schema_arrow.names
+            names: list[str] = opened.file.schema_arrow.names
         wanted = self._records.columns
-        return names if wanted is None else [name for name in names if name in wanted]
+        found = names if wanted is None else [name for name in names if name in wanted]
+        if not found:
+            raise MissingError(
+                f"{self.name} has no column that records are made of; it has {', '.join(names) or 'none'}"
+            )
+        return found
 
     def documents_of(self, batch: Any, long_bytes: int | None, where: str) -> list[Any]:
         """The documents of a batch: as `texts_of`, or what `records` made; a FormatError where there is none."""

@@ -69,7 +69,9 @@ def read_byte_pairs(
         except KeyError as error:
             raise NotBytePairsError(f"token {text!r} is not written in byte-level characters") from error
     _check_merges(model, byte_of, ranks)
-    return Vocabulary(ranks, pattern, special_tokens, bos, eos)
+    flags = {one["content"]: (bool(one.get("lstrip")), bool(one.get("rstrip"))) for one in fields["added_tokens"]}
+    strips = {name: sides for name, sides in flags.items() if any(sides)}
+    return Vocabulary(ranks, pattern, special_tokens, bos, eos, strips)
 
 
 def _pattern(pre_tokenizer: Any) -> str:

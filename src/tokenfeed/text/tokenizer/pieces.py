@@ -10,7 +10,7 @@ Lone surrogates, which UTF-8 cannot hold, are replaced by U+FFFD, and pairs of t
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -19,7 +19,7 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.text.tokenizer.engines import Encoded, TokenizerEngine
 from tokenfeed.types import Ints
 
-__all__ = ["byte_places", "cut_runs", "encode_texts", "join_surrogates"]
+__all__ = ["byte_places", "cut_runs", "encode_texts", "join_surrogates", "swallow"]
 
 _SPACE = re.compile(r"\s")
 _NOT_SPACE = re.compile(r"\S")
@@ -70,6 +70,21 @@ def join_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def swallow(parts: Sequence[str | int], strips: Mapping[int, tuple[bool, bool]]) -> tuple[list[str | int], list[int]]:
+    """Texts and special tokens without the white space that these swallow, and the characters that each then has."""
+    made, widths = list(parts), [len(part) if isinstance(part, str) else 1 for part in parts]
+    for number, part in enumerate(parts):
+        for side, neighbour in enumerate((number - 1, number + 1)):
+            if isinstance(part, str) or not strips.get(part, (False, False))[side] or not 0 <= neighbour < len(made):
+                continue
+            text = made[neighbour]
+            if isinstance(text, str):
+                kept = text.lstrip() if side else text.rstrip()
+                widths[number] += len(text) - len(kept)
+                made[neighbour], widths[neighbour] = kept, len(kept)
+    return made, widths
 
 
 def byte_places(text: str) -> Ints:

@@ -17,7 +17,7 @@ from tokenfeed.text.tokenizer.engines import TokenizerEngine, choose_engine, mak
 from tokenfeed.text.tokenizer.general import GeneralVocabulary
 from tokenfeed.text.tokenizer.general_engines import GeneralEngine, make_general_engine
 from tokenfeed.text.tokenizer.hub import find_on_hub
-from tokenfeed.text.tokenizer.pieces import byte_places, encode_texts, join_surrogates
+from tokenfeed.text.tokenizer.pieces import byte_places, encode_texts, swallow
 from tokenfeed.text.tokenizer.training import train_vocabulary
 from tokenfeed.text.tokenizer.vocabulary import NANOCHAT_SPECIAL_TOKENS, PATTERNS, Vocabulary, find_pattern
 from tokenfeed.text.tokenizer.vocabulary_files import (
@@ -235,24 +235,28 @@ class Tokenizer:
         """Documents of texts and special tokens, given as ids: `(ids, offsets, firsts, stops)`.
 
         Document i has tokens [offsets[i], offsets[i + 1]), and token k stands for characters [firsts[k], stops[k]) of
-        its document, in which a special token is one character. Special tokens written out in a text are ordinary text.
-        With a tokenizer of another library, its rules hold for texts after special tokens, as if it had found these
-        itself.
+        its document, in which a special token is one character. Special tokens written out in a text are ordinary text;
+        texts are UTF-8. With a tokenizer of another library, its rules hold for texts after special tokens, as if it
+        had found these itself.
 
             [[1, "Hi you"]]  →  ids 1 "Hi" " you",  firsts 0 1 3,  stops 1 3 7
         """
-        if isinstance(self._engine, GeneralEngine):
+        if isinstance(self.vocabulary, GeneralVocabulary):
+            assert isinstance(self._engine, GeneralEngine)
             made = [self._engine.encode_parts(parts) for parts in documents]
             columns = zip(*made, strict=True) if made else [()] * 3
             ids, firsts, stops = (np.concatenate([np.empty(0, np.int64), *column]) for column in columns)
             return ids.astype(self.dtype), _offsets([len(one[0]) for one in made]), firsts, stops
-        flat = [join_surrogates(part) if isinstance(part, str) else part for parts in documents for part in parts]
+        special = self.vocabulary.special_tokens
+        strips = {special[name]: sides for name, sides in self.vocabulary.strips.items()}
+        swallowed = [swallow(parts, strips) for parts in documents]
+        flat = [part for parts, _ in swallowed for part in parts]
         is_text = np.array([isinstance(part, str) for part in flat], np.bool_)
         texts = [part for part in flat if isinstance(part, str)]
         encoded, text_offsets = self.encode_batch(texts, threads=1)
-        num_tokens, num_characters = np.ones((2, len(flat)), np.int64)
+        num_characters = np.array([width for _, widths in swallowed for width in widths], np.int64)
+        num_tokens = np.ones(len(flat), np.int64)
         num_tokens[is_text] = np.diff(text_offsets)
-        num_characters[is_text] = [len(text) for text in texts]
         of_text = np.repeat(is_text, num_tokens)
         ids = np.empty(of_text.size, self.dtype)
         ids[of_text] = encoded
@@ -263,7 +267,7 @@ class Tokenizer:
         firsts, stops = np.zeros((2, ids.size), np.int64)
         firsts[of_text] = np.searchsorted(byte_of, ends - self.token_bytes[encoded], side="right") - 1
         stops[of_text] = np.searchsorted(byte_of, ends, side="left")
-        stops[~of_text] = 1
+        stops[~of_text] = num_characters[~is_text]
         first_parts = _offsets([len(parts) for parts in documents])
         part_places = _offsets(num_characters)
         of_document = np.repeat(part_places[first_parts[:-1]], np.diff(first_parts))

@@ -3,7 +3,7 @@
 import hashlib
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -85,6 +85,8 @@ class Vocabulary:
     """Special token that begins a document."""
     eos: str | None = None
     """Special token that ends a document."""
+    strips: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
+    """Special tokens that swallow white space before or after them, where a template writes them among text."""
 
     def __post_init__(self) -> None:
         missing = [byte for byte in range(256) if bytes((byte,)) not in self.ranks]

@@ -130,6 +130,7 @@ def write_vocabulary(vocabulary: AnyVocabulary, path: PathLike, *, overwrite: bo
         for token, rank in vocabulary.ranks.items():
             ranks[rank] = base64.b64encode(token).decode()
         fields |= {"pattern": vocabulary.pattern, "ranks": ranks}
+        fields |= {"strips": dict(vocabulary.strips)} if vocabulary.strips else {}
     else:
         is_json, data = vocabulary.library == "tokenizers", vocabulary.definition
         definition = json.loads(data) if is_json else base64.b64encode(data).decode()
@@ -187,7 +188,8 @@ def _from_fields(fields: dict[str, Any]) -> AnyVocabulary:
         if decoded in ranks:
             raise FormatError(f"tokens {ranks[decoded]} and {rank} are both {decoded!r}")
         ranks[decoded] = rank
-    return Vocabulary(ranks, pattern, special_tokens, bos, eos)
+    strips = {name: (bool(left), bool(right)) for name, (left, right) in fields.get("strips", {}).items()}
+    return Vocabulary(ranks, pattern, special_tokens, bos, eos, strips)
 
 
 def _from_library(library: Any, definition: Any, special_tokens: Any, bos: Any, eos: Any) -> GeneralVocabulary:

@@ -11,7 +11,7 @@ from tokenfeed.errors import ArgumentError, FormatError, MissingError, PlanMisma
 from tokenfeed.preparation.prepare import prepare
 from tokenfeed.text.sources import memory
 
-TEXTS = [f"document {number} " + "word " * (number % 13) for number in range(300)]
+TEXTS = [f"document {number} " + "word " * (number % 13) for number in range(180)]
 ROWS = [{"id": number, "text": text} for number, text in enumerate(TEXTS)]
 
 
@@ -76,7 +76,7 @@ def test_prepare_makes_the_same_store_of_them(kind, tmp_path):
     assert report.is_complete
     store = tokenfeed.open(tmp_path / "store")
     documents = store.documents()
-    assert [golden_tokenizer("tiktoken").decode(documents[n].tokens[1:]) for n in range(0, 300, 37)] == TEXTS[::37]
+    assert [golden_tokenizer("tiktoken").decode(documents[n].tokens[1:]) for n in range(0, 180, 37)] == TEXTS[::37]
     again = prepare(KINDS[kind](), tmp_path / "store", tokenizer=golden_tokenizer("tiktoken"), keep=keep, val=None)
     assert again.is_complete
 

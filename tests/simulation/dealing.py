@@ -1,0 +1,118 @@
+"""One source of a run as a list of what is left of its epoch: samples are dealt out one by one, whatever changes."""
+
+from collections.abc import Sequence
+
+import xxhash
+
+from simulation.reference import Order, scramble
+
+__all__ = ["Dealt"]
+
+
+class Dealt:
+    """`changes` are (own number, what, value): `grow` by groups, samples to `remove`, another `group`."""
+
+    def __init__(
+        self, num_samples: int, order: Order, group: int = 1, curriculum: tuple[int, int] | None = None
+    ) -> None:
+        """`curriculum` is (buckets, epochs): so many epochs, or with 0 all, go from bucket to bucket."""
+        self.group, self.num_groups, self.plan, self.curriculum = group, num_samples // group, order, curriculum
+        self.changes: list[tuple[int, str, object]] = []
+        self.removed: set[int] = set()
+        self.epoch, self.count = -1, 0
+        self.walked: list[tuple[int, int]] = []
+        self.begin_epoch()
+
+    def deliver(self, number: int) -> tuple[int, int]:
+        """(epoch, index) of its own sample `number`."""
+        while len(self.walked) <= number:
+            while self.changes and self.changes[0][0] <= self.count:
+                _, what, value = self.changes.pop(0)
+                getattr(self, what)(value)
+            self.walked.append(self.deal())
+        return self.walked[number]
+
+    def order(self, size: int, seed: int | None) -> list[int]:
+        return [Order(seed, self.plan.locality).at(size, self.epoch, place) for place in range(size)]
+
+    def begin_epoch(self) -> None:
+        self.epoch += 1
+        self.left, self.within, self.is_fresh = self.order(self.num_groups, self.plan.seed), 0, True
+        if self.curriculum and (self.epoch < self.curriculum[1] or not self.curriculum[1]):
+            bucket = -(-self.num_groups // self.curriculum[0])
+            self.left = []
+            for number, first in enumerate(range(0, self.num_groups, bucket)):
+                seed = None if self.plan.seed is None else keyed(f"{self.plan.seed}.{number}")
+                self.left += [first + each for each in self.order(min(bucket, self.num_groups - first), seed)]
+        self.streams = [self.left[:]]
+
+    def advance(self) -> None:
+        self.within, self.is_fresh = self.within + 1, False
+        if self.within == self.group:
+            self.within = 0
+            del self.left[0]
+        if not self.left:
+            self.begin_epoch()
+
+    def peek(self) -> tuple[int, int]:
+        while (index := self.left[0] * self.group + self.within) in self.removed:
+            self.advance()
+        return self.epoch, index
+
+    def deal(self) -> tuple[int, int]:
+        dealt = self.peek()
+        self.advance()
+        self.count += 1
+        return dealt
+
+    def grow(self, added: int) -> None:
+        self.peek()
+        new = range(self.num_groups, self.num_groups + added)
+        self.num_groups += added
+        if self.is_fresh:
+            self.epoch -= 1
+            self.begin_epoch()
+            return
+        head = self.left[:1] if self.within else []
+        left = set(self.left[len(head) :])
+        seed, key = (None if self.plan.seed is None else keyed(f"{self.plan.seed}{mark}{self.count}") for mark in "+:")
+        self.streams = [[group for group in stream if group in left] for stream in self.streams]
+        self.streams.append([new[place] for place in self.order(added, seed)])
+        streams = [stream for stream in self.streams if stream]
+        self.left = head + merge(streams, None if self.plan.locality else key, len(head))
+
+    def remove(self, indices: Sequence[int]) -> None:
+        self.removed |= set(indices)
+
+    def regroup(self, group: int) -> None:
+        self.peek()
+        removed: set[int] = set()
+        for index in self.removed:
+            removed |= set(range(index * group // self.group, -(-(index + 1) * group // self.group)))
+        self.removed, self.group = removed, group
+
+
+def keyed(text: str) -> int:
+    return int(xxhash.xxh3_64_intdigest(text.encode())) >> 1
+
+
+def merge(lists: list[list[int]], key: int | None, first: int) -> list[int]:
+    """Lists as one, in the order of each: spread evenly by a key, or without one, one after the other.
+
+    `first` is the number of the first list, from which phases follow.
+    """
+    if len(lists) == 1:
+        return lists[0]
+    total = sum(map(len, lists))
+    cut = min(range(1, len(lists)), key=lambda place: abs(2 * sum(map(len, lists[:place])) - total))
+    left, right = merge(lists[:cut], key, first), merge(lists[cut:], key, first + cut)
+    shift = 61 - total.bit_length()
+    alpha, phase = 1 << shift, 0
+    if key is not None:
+        word = scramble((key + 0x9E3779B97F4A7C15 * (first + cut + 1)) % 2**64)
+        alpha, phase = max(1, (len(left) << shift) // total), (word >> 3) & ((1 << shift) - 1)
+    merged = []
+    for q in range(total):
+        passed, then = (max(k - len(right), min(len(left), (k * alpha + phase) >> shift)) for k in (q, q + 1))
+        merged.append(left[passed] if then > passed else right[q - passed])
+    return merged
