@@ -14,7 +14,7 @@ from tokenfeed.plan.mixing import Sources
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import check_epochs
 from tokenfeed.plan.skips import Where, check_where
-from tokenfeed.runs.file import Start, find_step, read_starts
+from tokenfeed.runs.file import Start, read_starts
 from tokenfeed.runs.legs import Leg, StepRow, find_legs
 from tokenfeed.runs.origins import Origins, Stores
 from tokenfeed.runs.sets import select
@@ -41,8 +41,8 @@ class Run(Delivered):
 
     def refresh(self) -> None:
         """Read the file again, which may have grown; what was opened stays open."""
-        starts, given = read_starts(self.path), self._balance
-        self.starts = [replace(start, rule=start.rule.with_cost(given)) for start in starts] if given else starts
+        starts, cost = read_starts(self.path), self._balance
+        self.starts = [replace(start, rule=start.rule.with_cost(cost)) for start in starts] if cost else starts
         self.__dict__.pop("legs", None)
 
     @cached_property
@@ -75,11 +75,6 @@ class Run(Delivered):
     def reached(self) -> int:
         """Number of samples that the run is known to have delivered; what comes later is planned."""
         return self.legs[-1].reached if self.legs else 0
-
-    def step_after(self, num_delivered: int) -> int:
-        """The training step that comes after so many samples."""
-        plan = self.plan() if any(start.rule.by_tokens for start in self.starts) else None
-        return find_step(self.starts, num_delivered, plan)
 
     def leg_of(self, step: int, *, stores: Stores | None = None) -> Leg:
         """The leg that a step belongs to."""

@@ -34,8 +34,10 @@ _FIELD_BINS = 16
 _MOST_VALUES = 5
 _SEARCH_SECONDS = 0.3
 _SLICE = 4096
+_FIRST_ITEMS = 1 << 14
 _SLICE_ITEMS = 1 << 18
-"""Items of documents that are searched before the clock is looked at."""
+"""Items of documents that are searched before the clock is looked at: few at first, so that results appear soon."""
+_SOON_SECONDS = 0.05
 _MOST_FOUND = 20
 _AROUND = 60
 """Characters shown on either side of what was found."""
@@ -127,9 +129,9 @@ def _summarise(values: list[Any]) -> Json:
 def search_documents(subject: Subject, query: Query) -> Json:
     """Documents from number `first` on whose payload or text contains `text`, ignoring case.
 
-    A request looks for a third of a second, or until it has found twenty; `next` says where to continue. Payloads of
-    textual codecs, and texts, are searched as bytes: only where the longest run of ASCII letters and digits is found
-    is anything decoded.
+    A request looks for a third of a second, less where it finds something, or until it has found twenty; `next` says
+    where to continue. Payloads of textual codecs, and texts, are searched as bytes: only where the longest run of ASCII
+    letters and digits is found is anything decoded.
     """
     text = query.text("text")
     if text is None:
@@ -140,18 +142,22 @@ def search_documents(subject: Subject, query: Query) -> Json:
     number, total = query.whole("first", 0), len(table)
     found: list[Json] = []
     wanted = text.casefold()
-    deadline = time.monotonic() + _SEARCH_SECONDS
-    while number < total and len(found) < _MOST_FOUND and time.monotonic() < deadline:
+    words = None if tokenizer is None else [token or b"" for token in tokenizer.vocabulary.tokens]
+    began, num_items = time.monotonic(), _FIRST_ITEMS
+    while number < total and len(found) < _MOST_FOUND:
+        if time.monotonic() - began > (_SOON_SECONDS if found else _SEARCH_SECONDS):
+            break
         numbers = np.arange(number, min(number + _SLICE, total))
         first_items, lengths = table.locate(numbers)
-        if tokenizer is not None:  # as many documents as have so many items, but at least one
-            fits = max(1, int(np.searchsorted(np.cumsum(lengths), _SLICE_ITEMS, side="right")))
+        if words is not None:  # as many documents as have so many items, but at least one
+            fits = max(1, int(np.searchsorted(np.cumsum(lengths), num_items, side="right")))
             numbers, first_items, lengths = numbers[:fits], first_items[:fits], lengths[:fits]
+            num_items = min(2 * num_items, _SLICE_ITEMS)
         hits: dict[int, Json] = {}
         if where != "text":
             hits = dict(_find_in_payloads(table, numbers, wanted))
-        if tokenizer is not None:
-            for each, around in _find_in_text(store, numbers, first_items, lengths, wanted, tokenizer):
+        if words is not None:
+            for each, around in _find_in_text(store, numbers, first_items, lengths, wanted, words):
                 hits[each] = {**hits.get(each, {}), "around": around}
         kept = sorted(hits)[: _MOST_FOUND - len(found)]
         told = (
@@ -188,15 +194,14 @@ def _find_in_payloads(table: SpanTable, numbers: Ints, wanted: str) -> Iterator[
 
 
 def _find_in_text(
-    store: Store, numbers: Ints, first_items: Ints, lengths: Ints, wanted: str, tokenizer: Tokenizer
+    store: Store, numbers: Ints, first_items: Ints, lengths: Ints, wanted: str, words: list[bytes]
 ) -> Iterator[tuple[int, str]]:
     """(document, the text around the place) of the first place in each document, among its first million items."""
-    known = tokenizer.vocabulary.tokens
     core = _core(wanted)
     for start, stop in _runs(first_items, lengths):
         first, count = int(first_items[start]), int(lengths[start:stop].sum())
         tokens = read_tokens(store, first, min(count, 4 * _SLICE_ITEMS))
-        pieces = [known[token] or b"" if 0 <= token < len(known) else b"" for token in tokens]
+        pieces = [words[token] if 0 <= token < len(words) else b"" for token in tokens]
         data = b"".join(pieces)
         lowered = data.lower()
         if core not in lowered:

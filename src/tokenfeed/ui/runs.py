@@ -1,5 +1,6 @@
 """A run: where it is, its history and amendments, its mixture, the rows of a step, and the steps of a document."""
 
+from bisect import bisect_right
 from dataclasses import asdict
 from math import ceil
 
@@ -28,6 +29,8 @@ _MOST_DOCUMENTS = 6
 _MOST_EPOCHS = 64
 _MOST_ITEMS = 1 << 24
 """Items of a document, over all epochs, whose rows are looked for."""
+_MOST_WALKED = 10_000
+"""Steps with token budgets that are walked through to find one."""
 _SNIPPET = 48
 """Items of a row that are shown as text in a list."""
 _LEDGER_POINTS = 48
@@ -44,13 +47,14 @@ def show_live(subject: Subject, query: Query) -> Json:
 
 def _describe_progress(run: Run, told: Json) -> Json:
     """Where the run is: by the stats file, which is newer than the run file, if it is of the same start."""
-    leg, plan = run.legs[-1], run.legs[-1].start.plan
-    done = max(run.reached, told["delivered"] if told["delivered"] >= leg.start.samples else 0)
-    end = min((each for each in (plan.end, leg.start.stop) if each is not None), default=None)
-    step = run.step_after(done)
-    end_step = told["steps"] or _end_step(run, end)
-    rows = None if leg.start.rule.by_tokens else leg.start.rule.rows.at(done) * leg.start.world_size
-    left = None if end_step is None or rows is None else max(0, end_step - step) * rows
+    start, plan = run.legs[-1].start, run.legs[-1].start.plan
+    done = max(run.reached, told["delivered"] if told["delivered"] >= start.samples else 0)
+    end = _end_of(run)
+    step = _step_at(run, done)
+    end_step = told["steps"] or (None if end is None else _step_at(run, end - 1) + 1)
+    left = None if end is None else end - done
+    if told["steps"]:
+        left = max(0, told["steps"] - step) * _rows_of(start, done)
     rate = told["samples_per_second"]
     ledger = plan.ledger(done)
     return {
@@ -63,9 +67,30 @@ def _describe_progress(run: Run, told: Json) -> Json:
     }
 
 
-def _end_step(run: Run, end: int | None) -> int | None:
-    """The step at the end; None where there is none, or the lengths of all samples would have to be added up."""
-    return None if end is None or run.starts[-1].rule.by_tokens else run.step_after(end)
+def _end_of(run: Run) -> int | None:
+    """Number of samples of the run; None without end."""
+    start = run.legs[-1].start
+    return min((each for each in (start.plan.end, start.stop) if each is not None), default=None)
+
+
+def _step_at(run: Run, sample: int) -> int:
+    """The step that delivers a sample, or would; of steps with token budgets, by those that the file notes. O(1)."""
+    leg = next((each for each in reversed(run.legs) if each.start.samples <= sample), run.legs[0])
+    start = leg.start
+    if sample < start.samples:
+        return leg.first_step
+    if not start.rule.by_tokens:
+        return leg.step_of(sample)
+    step, before = start.marks[bisect_right(start.marks, sample, key=lambda mark: mark[1]) - 1]
+    return step + int((sample - before) / _rows_of(start, sample))
+
+
+def _rows_of(start: Start, sample: int) -> float:
+    """Rows of all ranks in the step that delivers a sample; of steps with token budgets, on average."""
+    if not start.rule.by_tokens:
+        return start.rule.rows.at(sample) * start.world_size
+    (first, before), (last, after) = start.marks[0], start.marks[-1]
+    return max(1.0, (after - before) / max(1, last - first))
 
 
 def describe_run(subject: Subject, query: Query) -> Json:
@@ -79,7 +104,7 @@ def describe_run(subject: Subject, query: Query) -> Json:
 def _describe(run: Run) -> Json:
     plan, legs = run.starts[-1].plan, run.legs
     amendments = [(each, plan.begins(each)) for each in plan.amendments[-_MOST_AMENDMENTS:]]
-    end = min((each for each in (plan.end, legs[-1].start.stop) if each is not None), default=None)
+    end = _end_of(run)
     return {
         "plan": {"told": without_paths(repr(plan)), "seed": plan.seed, "skips": len(plan.skips)},
         "sources": [
@@ -87,9 +112,9 @@ def _describe(run: Run) -> Json:
             for each in plan.sources
         ],
         "reached": run.reached,
-        "step": run.step_after(run.reached),
+        "step": _step_at(run, run.reached),
         "end": end,
-        "end_step": _end_step(run, end),
+        "end_step": None if end is None else _step_at(run, end - 1) + 1,
         "num_starts": len(run.starts),
         "starts": [_describe_start(start, legs) for start in run.starts[-_MOST_STARTS:]],
         "legs": [
@@ -98,8 +123,7 @@ def _describe(run: Run) -> Json:
         ],
         "num_amendments": len(plan.amendments),
         "amendments": [
-            {"sample": begins, "step": max(0, run.step_after(begins + 1) - 1), "told": str(each)}
-            for each, begins in amendments
+            {"sample": begins, "step": _step_at(run, begins), "told": str(each)} for each, begins in amendments
         ],
     }
 
@@ -131,8 +155,14 @@ def show_ledger(subject: Subject, query: Query) -> Json:
 def trace_step(subject: Subject, query: Query) -> Json:
     """Rows [first, first + 50) of a step, of one rank or of all: sample, index, place on disk, documents, and text."""
     run = subject[Run]
-    step = query.whole("step", run.step_after(run.reached))
-    start = run.leg_of(step).start
+    step = query.whole("step", _step_at(run, run.reached))
+    leg = run.leg_of(step)
+    start = leg.start
+    if start.rule.by_tokens and step > start.marks[-1][0] + _MOST_WALKED:
+        raise ArgumentError(
+            f"steps of this run have token budgets, so step {step:,} follows from all before it; the page walks up to "
+            f"{_MOST_WALKED:,} steps. Use `tokenfeed trace RUN --step {step}`"
+        )
     largest = start.rule.rows.largest * start.world_size
     if largest > (_MOST_TOKENS if start.rule.by_tokens else _MOST_TRACED):
         raise ArgumentError(

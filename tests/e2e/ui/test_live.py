@@ -95,7 +95,7 @@ def test_a_loader_is_seen_to_run_and_to_wait(training, start_server, visit):
     assert page.page.title().startswith("⚠ ")
     # A click on the loss leads to the rows of that step.
     section.get_by_role("img", name="loss").click()
-    page.page.wait_for_selector("section[aria-label='Trace']:not([hidden]) tbody tr")
+    page.page.wait_for_selector("section[aria-label='Trace']:not([hidden]) h2:has-text('Step')")
     assert "step=" in page.page.url
 
 

@@ -26,7 +26,7 @@ VIEWS = {
 }
 SELECTIONS = {
     "store": [
-        "#/data?q=example.org/12&sort=longest&page=20&table=halves&document=7",
+        "#/data?q=example.org%2F12&sort=longest&page=20&table=halves&document=7",
         "#/sample?view=documents&index=7&as=tokens&by=halves",
         "#/sample?view=windows&length=64&index=3&as=bytes&token=5",
         "#/plan?length=300&n=5000&seed=9&ranks=5&batch=2",
@@ -35,7 +35,7 @@ SELECTIONS = {
         "#/now?time=all",
         "#/trace?step=33&rank=1&document=11",
         "#/trace?step=9000",
-        "#/data?q=example.org/39&where=payload",
+        "#/data?q=example.org%2F39&where=payload",
         "#/sample?view=windows&length=64&index=12",
         "#/plan?epoch=2",
     ],
@@ -293,8 +293,10 @@ def test_text_breaks_where_it_was_broken_and_reads_from_the_right(visit, start_s
     page = visit(start_server(tmp_path / "store", tmp_path / "tokenizer"))
     page.go("#/sample?view=documents&index=0")
     assert page.page.locator(".tokens").inner_text() == "one\ntwo\nthree"
+    assert page.page.locator(".token").first.bounding_box()["y"] < page.page.locator(".token").last.bounding_box()["y"]
     page.go("#/sample?view=documents&index=1")
     assert page.page.locator(".tokens").evaluate("one => getComputedStyle(one).direction") == "rtl"
+    assert page.page.locator(".tokens").inner_text() == "שלום עולם, זה טקסט"
 
 
 @pytest.mark.slow
@@ -309,7 +311,7 @@ def test_a_view_that_is_not_there_is_explained(visit, store_server):
 def test_what_if_by_hand(visit, store_server, text_server):
     page = visit(store_server)
     section = page.open("Plan")
-    section.get_by_label("row length").fill("300")
+    section.get_by_role("spinbutton", name="row length").fill("300")
     page.settle()
     assert "300 + 1 items" in section.inner_text()
     section.get_by_role("slider", name="ranks").fill("5")
@@ -344,9 +346,9 @@ def test_a_document_is_looked_for(visit, run_server, made):
     panel = page.page.locator("#panel").inner_text()
     assert "Document 392" in panel
     assert f"planned {tokenfeed.Run(made.run).find(392, epochs=range(2)).num_planned}" in panel
-    word = tokenfeed.Tokenizer.load(made.tokenizer).decode(tokenfeed.open(made.web).documents()[5].tokens[20:30])
-    section.get_by_label("in", exact=True).select_option("text")
-    section.get_by_label("search for").fill(word.strip())
+    text = tokenfeed.Tokenizer.load(made.tokenizer).decode(tokenfeed.open(made.web).documents()[5].tokens[1:40])
+    section.locator("#search-where").select_option("text")
+    section.get_by_label("search for").fill(max(re.findall("[a-z]+", text), key=len))
     section.locator("mark").first.wait_for()
     section.get_by_label("search for").fill("nothing of the kind")
     section.get_by_text("Not found in 400 documents.").wait_for()

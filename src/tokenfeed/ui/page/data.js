@@ -12,16 +12,18 @@ export function showData(section, subject, given) {
     const names = run?.sources.map((one) => one.name) ?? [];
     const tables = store.spans.map((one) => one.name);
     const wanted = given.get("table") ?? (tables.includes("documents") ? "documents" : tables[0]);
+    const looking = tables.length ? search(source, wanted, subject, given) : null;
+    const ready = looking?.answered; // results of a search come first
     return [
       names.length > 1
         ? h("div", { class: "controls" }, field("source", select(names, source || names[0], (value) => go("data", { source: value, table: null, page: null, q: null }))))
         : null,
       tiles(store),
-      tables.length ? search(source, wanted, subject, given) : null,
-      tables.length ? documents(source, wanted, tables, given) : null,
-      h("div", { class: "grid" }, tables.length ? lengths(source, wanted, run, given) : null, tables.length ? fields(source, wanted) : null),
+      looking?.element,
+      tables.length ? documents(source, wanted, tables, given, ready) : null,
+      h("div", { class: "grid" }, tables.length ? lengths(source, wanted, run, given, ready) : null, tables.length ? fields(source, wanted, ready) : null),
       columns(store),
-      shards(source, store),
+      shards(source, store, ready),
       origin(subject, store),
     ];
   });
@@ -45,12 +47,16 @@ function search(source, name, subject, given) {
   const input = h("input", { type: "search", id: "data-query", value: given.get("q") ?? "", placeholder: "part of a payload or text" });
   const places = subject.tokenizer ? ["anything", "payload", "text"] : ["payload"];
   const where = select(places, given.get("where") ?? places[0], () => look());
+  where.id = "search-where";
   const told = h("p", { class: "hint", role: "status" });
   const bar = h("progress", { max: 1, value: 0, hidden: true, "aria-label": "Searched" });
   const stop = h("button", { type: "button", class: "small", hidden: true, onclick: () => turn++ }, "Stop");
   const list = h("ul", { class: "rowlist" });
   const more = h("button", { type: "button", hidden: true }, "Continue");
   let turn = 0;
+
+  let answer;
+  const answered = new Promise((resolve) => (answer = resolve));
 
   async function look(first = 0) {
     const [mine, text] = [++turn, input.value.trim()];
@@ -67,12 +73,14 @@ function search(source, name, subject, given) {
         if (turn !== mine && input.value.trim() !== text) return;
         [next, total, fresh] = [found.next, found.total, fresh + found.found.length];
         list.append(...found.found.map((one) => result(one, text, source)));
+        answer();
         bar.value = total ? next / total : 1;
         told.textContent = `${count(list.childElementCount)} found in ${count(next)} of ${count(total)} documents.`;
       }
     } catch (error) {
       told.textContent = error.message;
     }
+    answer();
     bar.hidden = stop.hidden = true;
     if (next >= total && !list.childElementCount) told.textContent = `Not found in ${count(total)} documents.`;
     more.hidden = next >= total;
@@ -84,7 +92,9 @@ function search(source, name, subject, given) {
     timer = setTimeout(look, 250);
   });
   if (input.value) look();
-  return card("Search", h("div", { class: "controls" }, field("search for", input), field("in", where), stop), bar, told, list, more);
+  else answer();
+  const element = card("Search", h("div", { class: "controls" }, field("search for", input), field("in", where), stop), bar, told, list, more);
+  return { element, answered };
 }
 
 const result = (one, text, source) =>
@@ -102,7 +112,7 @@ function marked(text, wanted) {
   return [from ? "…" : "", text.slice(from, at), h("mark", {}, text.slice(at, at + wanted.length)), text.slice(at + wanted.length, at + 240)];
 }
 
-function documents(source, name, tables, given) {
+function documents(source, name, tables, given, ready) {
   const place = h("div");
   const state = { first: Number(given.get("page") ?? 0), sort: given.get("sort") ?? "number" };
   const draw = (change = {}) => {
@@ -110,7 +120,10 @@ function documents(source, name, tables, given) {
     keep({ page: state.first || null, sort: state.sort === "number" ? null : state.sort });
     return show(place, async () => documentTable(await ask("documents", { source, table: name, count: PAGE, ...state }), source, draw));
   };
-  show(place, async () => documentTable(await ask("documents", { source, table: name, count: PAGE, ...state }), source, draw));
+  show(place, async () => {
+    await ready;
+    return documentTable(await ask("documents", { source, table: name, count: PAGE, ...state }), source, draw);
+  });
   return card(
     "Documents",
     h(
@@ -159,9 +172,10 @@ function documentTable(found, source, draw) {
   ];
 }
 
-function fields(source, name) {
+function fields(source, name, ready) {
   const place = h("div", { class: "chart" });
   show(place, async () => {
+    await ready;
     const found = await ask("fields", { source, table: name });
     if (!found.fields.length) return h("p", { class: "hint" }, "No payloads.");
     return [
@@ -197,11 +211,15 @@ function smallHistogram({ bins, name }) {
   );
 }
 
-function lengths(source, name, run, given) {
+function lengths(source, name, run, given, ready) {
   const place = h("div", { class: "chart" });
   const usual = run?.sources.find((one) => !source || one.name === source)?.view.length ?? 2048;
   const limit = Number(given.get("limit") ?? usual);
-  const draw = (length) => show(place, async () => histogram(await ask("lengths", { source, table: name, length })));
+  const draw = (length) =>
+    show(place, async () => {
+      await ready;
+      return histogram(await ask("lengths", { source, table: name, length }), place.clientWidth);
+    });
   draw(limit);
   return card(
     "Lengths of documents",
@@ -216,9 +234,10 @@ function lengths(source, name, run, given) {
   );
 }
 
-function histogram(found) {
+// Drawn as wide as its place, so that its letters keep their size.
+function histogram(found, room) {
   if (!found.sampled) return h("p", { class: "hint" }, "This table has no spans.");
-  const [width, height, low, left] = [440, 170, 34, 42];
+  const [width, height, low, left] = [Math.max(220, Math.min(620, room || 440)), 170, 34, 42];
   const most = Math.max(...found.bins.map((bin) => bin.count));
   const step = (width - left) / found.bins.length;
   const bars = found.bins.map((bin, place) => {
@@ -269,11 +288,12 @@ function columns(store) {
   );
 }
 
-function shards(source, store) {
+function shards(source, store, ready) {
   const place = h("div");
   const tables = store.spans.map((one) => one.name);
   const draw = (first) =>
     show(place, async () => {
+      await ready;
       const page = await ask("shards", { source, first, count: PAGE });
       const stop = page.first + page.shards.length;
       const button = (label, to, is) => h("button", { type: "button", disabled: !is, onclick: () => draw(to) }, label);

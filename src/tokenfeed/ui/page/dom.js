@@ -171,6 +171,16 @@ export const payload = (value) => {
     ]),
   );
 };
+// Text of each token. A character whose bytes lie in several tokens is that of the last of them.
+export function texts(tokens) {
+  let decoder = new TextDecoder();
+  return tokens.map(([id, text, kind]) => {
+    if (kind === 2) return decoder.decode(Uint8Array.from(text.split(" "), (byte) => parseInt(byte, 16)), { stream: true });
+    const rest = decoder.decode();
+    decoder = new TextDecoder();
+    return rest + (text === "" ? ` ${id} ` : text);
+  });
+}
 export function duration(seconds) {
   if (seconds < 100) return `${Math.round(seconds)} s`;
   if (seconds < 6000) return `${Math.round(seconds / 60)} min`;

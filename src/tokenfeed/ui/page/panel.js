@@ -1,5 +1,5 @@
 // The side panel: the selected document, its payload as fields, its text, and every time it was or will be seen.
-import { ask, count, facts, h, payload, show } from "./dom.js";
+import { ask, count, facts, h, payload, show, texts } from "./dom.js";
 import { copyButton, go, href, read } from "./place.js";
 
 const place = () => document.getElementById("panel");
@@ -54,7 +54,7 @@ async function describe(subject, number, source) {
 
 function content(subject, sample, number, source) {
   const span = Object.values(sample.spans).flatMap((one) => one.spans).find((one) => one.number === number);
-  const text = sample.tokens.map(([id, word, kind]) => kind === 2 ? "\uFFFD" : word || ` ${id} `).join("");
+  const text = texts(sample.tokens).join("");
   return [
     payload(span?.payload),
     facts([

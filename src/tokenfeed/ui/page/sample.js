@@ -1,6 +1,6 @@
 // One sample: as text, token by token, or as bytes; coloured by document, by any span table, or by a column of numbers.
 import { fileCells } from "./bytes.js";
-import { ask, card, colour, count, facts, field, h, number, numberInput, payload, s, select, show, table } from "./dom.js";
+import { ask, card, colour, count, facts, field, h, number, numberInput, payload, s, select, show, table, texts } from "./dom.js";
 import { documentLink } from "./panel.js";
 import { go, keep } from "./place.js";
 
@@ -204,16 +204,19 @@ function tokenList(subject, sample, state, by, usual) {
   const owner = new Array(sample.tokens.length).fill(null);
   spans.forEach((span) => owner.fill(span.number, span.start, Math.min(span.stop, owner.length)));
   const begins = new Set((usual ? sample.spans[usual].spans : []).map((span) => span.start));
+  const flowing = isText ? texts(sample.tokens) : [];
   const boxes = sample.tokens.map(([id, text, kind], place) => {
+    const written = isText ? flowing[place] : text;
     const box = h("span", {
-      class: ["token", owner[place] === null ? "" : colour(owner[place]), ["", "special", "partial"][kind], begins.has(place) && place ? "begins" : ""].join(" "),
+      class: ["token", owner[place] === null ? "" : colour(owner[place]), ["", "special", isText ? "" : "partial"][kind], begins.has(place) && place ? "begins" : ""].join(" "),
       id: `token-${place}`,
       role: "option",
       "data-place": place,
+      "aria-label": written.trim() || (!isText && text === "") ? null : JSON.stringify(text),
       dir: isText ? null : "auto",
       style: heat ? { background: heat(place) } : null,
     });
-    box.textContent = text === "" ? number(id) : isText && kind === 0 ? text : text.replaceAll("\n", "⏎\n").replaceAll("\t", "⇥\t");
+    box.textContent = isText ? written : text === "" ? number(id) : text.replaceAll("\n", "⏎\n").replaceAll("\t", "⇥\t");
     return box;
   });
   const padding = sample.padding ? h("span", { class: "padding" }, `${count(sample.padding)} padding`) : null;

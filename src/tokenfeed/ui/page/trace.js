@@ -1,5 +1,5 @@
 // From a step to its rows, from a row to its documents, and from a document to every step that sees it.
-import { ask, card, colour, count, field, h, json, numberInput, select, show, table } from "./dom.js";
+import { ask, card, colour, count, field, h, json, numberInput, select, show, table, texts } from "./dom.js";
 import { documentLink } from "./panel.js";
 import { copyButton, go, href } from "./place.js";
 import { known } from "./pulse.js";
@@ -178,7 +178,7 @@ function rowCard(subject, run, found, wanted) {
     const sample = await ask("sample", address);
     const table = sample.spans[row.view.table ?? "documents"] ?? Object.values(sample.spans)[0];
     return [
-      h("p", { class: "excerpt", dir: "auto", tabindex: "0" }, sample.tokens.map(([id, word, kind]) => kind === 2 ? "\uFFFD" : word || ` ${id}`).join("").slice(0, 4000)),
+      h("p", { class: "excerpt", dir: "auto", tabindex: "0" }, texts(sample.tokens).join("").slice(0, 4000)),
       h("ul", { class: "sources" }, (table?.spans ?? []).slice(0, 40).map((span) =>
         h("li", {}, h("i", { class: `dot ${colour(span.number)}` }), " ", documentLink(span.number, row.source, `document ${count(span.number)}`), h("small", {}, ` ${count(span.stop - span.start)} tokens here`))
       )),
