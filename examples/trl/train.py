@@ -33,6 +33,7 @@ def main() -> None:
         save_steps=options.every,
         per_device_train_batch_size=options.batch_size,
         report_to=[],
+        lr_scheduler_type="constant",  # does not depend on how many steps there will be
         bf16=False,
     )
     trainer = SFTTrainer(

@@ -240,6 +240,7 @@ CASES: dict[str, list[tuple[str, str]]] = {
     ],
     "Packages that are not installed": [
         ("rustbpe", 'without("rustbpe"); tokenfeed.Tokenizer.train(["a text"], 300)'),
+        ("pyarrow", 'without("pyarrow"); next(tokenfeed.stream("content.parquet", tokenizer, batch_size=2, length=8))'),
         ("huggingface_hub", 'without("huggingface_hub"); download("hf://owner/name", "data")'),
         ("ray", 'without("ray"); tokenfeed.prepare("text", "new", tokenizer=tokenizer, engine="ray")'),
     ],

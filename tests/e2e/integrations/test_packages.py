@@ -7,8 +7,10 @@ import importlib
 import importlib.util
 import json
 import os
+import runpy
 import subprocess
 import sys
+import types
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import pytest
 import killing
 import tokenfeed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LENGTH, VOCABULARY = 15, 100
@@ -177,7 +179,7 @@ def test_litgpt(store, tmp_path, monkeypatch):
     def run(name, *words, status=0):
         out = tmp_path / name
         done = subprocess.run(
-            [sys.executable, program, store, out, *words], capture_output=True, text=True, env=os.environ, timeout=250
+            [sys.executable, program, store, out, *words], capture_output=True, text=True, env=os.environ, timeout=290
         )
         assert done.returncode == status, done.stderr[-3000:]
         return [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
@@ -192,6 +194,7 @@ def test_litgpt(store, tmp_path, monkeypatch):
 
 def test_mosaicml(tmp_path):
     """Data that the real package wrote; killed −9 and resumed, in one process."""
+    sys.modules.setdefault("streaming.vision", types.ModuleType("streaming.vision"))  # which wants torchvision
     streaming = need("streaming")
     rng = np.random.default_rng(0)
     with streaming.MDSWriter(out=str(tmp_path / "mds"), columns={"tokens": "bytes"}) as writer:
@@ -204,6 +207,7 @@ def test_mosaicml(tmp_path):
         folders = ("--checkpoint", tmp_path / name, "--trace", tmp_path / f"{name}-trace")
         return (tmp_path / "mds", "--store", tmp_path / "store", *folders, "--steps", steps, *sizes)
 
+    runpy.run_path(str(script))["copy"](tmp_path / "mds", tmp_path / "store")
     killing.run(1, script, *options("whole", 8), output=tmp_path / "output")
     assert tokenfeed.open(tmp_path / "store").num_items == 4_000
     expected = killing.read_trace(tmp_path / "whole-trace", 1)

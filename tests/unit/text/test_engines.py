@@ -306,7 +306,7 @@ def test_engines_that_cannot_be_meant(monkeypatch):
             make_engine(Vocabulary(golden_vocabulary().ranks, "(", {}), engine)
     monkeypatch.setattr("tokenfeed.text.tokenizer.engines.find_spec", lambda name: None)
     assert choose_engine(golden_vocabulary()) == "tokenfeed"
-    with pytest.raises(DependencyError, match="pip install tiktoken"):
+    with pytest.raises(DependencyError, match=r"tokenfeed\[text\]"):
         choose_engine(golden_vocabulary(), "tiktoken")
 
 
