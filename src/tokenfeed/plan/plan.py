@@ -56,7 +56,7 @@ class Plan(RunOrder):
         `weights`, by source, count as those of the mixture do; every source that is drawn is named, with 0 if it stops;
         or a list of `Stage`. `sources` adds views, or mixtures, which need weights; where the run began with one view,
         that view takes the name that `weights` give it. `grown` is the view of a store that has more samples now, or
-        the store (by source, in a mixture): what is left of the epoch and the added samples come in a new random order,
+        the store (by source, in a mixture): added samples are spread over what is left of the epoch, in random order,
         nothing is lost or repeated, and the next epoch is over everything. `skip` leaves out samples or documents.
         `length` is that of windows from there on: it divides their group. `max_epochs` limits how often sources are
         seen; {name: None} lifts a limit.
