@@ -293,6 +293,7 @@ class PlacedLoader(_Closing, Generic[Placed]):
     """An iterator of placed batches. State, rank and statistics are those of the loader behind it."""
 
     def __init__(self, loader: Delivery) -> None:
+        loader.close()  # what another one has fetched and not delivered comes again here
         self.loader = loader
 
     @abstractmethod

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tokenfeed.errors import ArgumentError, MissingError, TokenfeedError
+from tokenfeed.errors import ArgumentError, FormatError, MissingError, PlanMismatchError, TokenfeedError
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
 from tokenfeed.runs.origins import open_data
@@ -116,7 +116,12 @@ class Subject:
         return store
 
     def __post_init__(self) -> None:
-        store = self.find(Store)
+        run, store = self.find(Run), self.find(Store)
+        if run is not None and run.starts and self.find(Tokenizer) is not None:
+            with contextlib.suppress(
+                OSError, FormatError, MissingError, PlanMismatchError
+            ):  # the data need not be there
+                self.store_of(None)
         if store is not None:
             self._check(store)
 

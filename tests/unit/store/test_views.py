@@ -287,7 +287,6 @@ def test_a_store_that_is_open_already(store_path):
     [
         ("part.ds", "holds datatrove token files .*open the files themselves"),
         ("shard.00000.mds", "holds data of MosaicML Streaming .*copy its samples"),
-        ("data-00000.arrow", "holds data of Hugging Face datasets .*prepare it first"),
         ("text.parquet", "holds Parquet .*prepare it first"),
     ],
 )

@@ -1,5 +1,7 @@
 """Batches as tensors, on the CPU: the same code path as on a GPU, less the streams."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -174,3 +176,26 @@ def test_counters_are_the_loaders_and_count_what_was_delivered(windows):
     assert next(feed).samples.tolist() == [12, 13, 14, 15]
     assert loader.stats().batches == 4
     feed.close()
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda loader: tokenfeed.torch.to_device(loader, "cpu"),
+        lambda loader: iter(tokenfeed.torch.as_dataset(loader)),
+    ],
+)
+def test_what_one_had_under_way_comes_to_the_next(tmp_path, again):
+    """A second device loader, or a second `iter` of a dataset, lost the batch that the first had fetched."""
+    with tokenfeed.Writer(tmp_path / "s", columns={"tokens": "uint16"}) as writer:
+        writer.append({"tokens": np.arange(1601)})
+    loader = tokenfeed.Loader(tokenfeed.open(tmp_path / "s").windows(16), 2)
+    samples = []
+    for _ in range(4):
+        batches = again(loader)
+        for _ in range(3):
+            batch = next(batches)
+            while not loader.stats().queued:  # so that one more is under way
+                time.sleep(0.001)
+            samples += (batch["samples"] if isinstance(batch, dict) else batch.samples).tolist()
+    assert samples == list(range(24))
