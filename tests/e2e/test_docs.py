@@ -141,6 +141,7 @@ QUESTIONS = {
     "S3 keys": "guides/object-stores",
     "end of an epoch": "guides/epoch-end",
     "add data": "guides/change-a-run",
+    "variable length": "guides/balanced-steps",
     "validation": "guides/evaluate",
     "chat": "guides/chat-finetuning",
     "packing mask": "guides/pack-and-mask",

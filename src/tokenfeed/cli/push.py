@@ -9,9 +9,7 @@ from tokenfeed.store.pushing import push
 
 def command(
     path: Annotated[str, typer.Argument(metavar="STORE", help="The folder of a store.")],
-    address: Annotated[
-        str, typer.Argument(help="hf://owner/name of a dataset; @branch and /folder may follow.")
-    ],
+    address: Annotated[str, typer.Argument(help="hf://owner/name of a dataset; @branch and /folder may follow.")],
     private: Annotated[
         bool | None, typer.Option("--private/--public", help="Whether a repository that is made is private.")
     ] = None,
