@@ -24,7 +24,7 @@ from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Ledger, Sources
 from tokenfeed.plan.order import INT64, Orders, Row
 from tokenfeed.plan.permutation import Locality, Shuffle
-from tokenfeed.plan.schedule import Change, Schedule, Stage
+from tokenfeed.plan.schedule import Change, Schedule, Stage, fingerprint
 from tokenfeed.plan.skips import Ranges, Skip
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.types import Bools, Ints
@@ -398,4 +398,4 @@ def _seed_of(name: str, seed: int) -> int:
 
 
 def digest(value: Any) -> str:
-    return checksum(json.dumps(value).encode())
+    return fingerprint(json.dumps(value).encode())
