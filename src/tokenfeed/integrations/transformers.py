@@ -179,7 +179,9 @@ class Trainer(transformers.Trainer):
         place = {"rank": self.args.process_index, "world_size": self.args.world_size}
         if not isinstance(data, Delivery):
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            return Loader(data, self._train_batch_size, seed=seed, **place)
+            return Loader(
+                data, self._train_batch_size, seed=seed, accumulate=self.args.gradient_accumulation_steps, **place
+            )
         if (data.rank, data.world_size) != tuple(place.values()):
             raise ArgumentError(
                 f"train_dataset is the loader of rank {data.rank} of {data.world_size}, in process "
@@ -189,6 +191,12 @@ class Trainer(transformers.Trainer):
             raise ArgumentError(
                 f"train_dataset is a loader with batch_size={data.next_batch_size}, and the trainer's is "
                 f"{self._train_batch_size} (per_device_train_batch_size): give both the same, or give a view"
+            )
+        steps = self.args.gradient_accumulation_steps
+        if isinstance(data, Loader) and data.rule.accumulate != steps:
+            raise ArgumentError(
+                f"train_dataset is a loader with accumulate={data.rule.accumulate}, and the trainer's is {steps} "
+                f"(gradient_accumulation_steps): give Loader(…, accumulate={steps}), or its run file counts other steps"
             )
         return data
 

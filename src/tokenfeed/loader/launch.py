@@ -19,7 +19,7 @@ _LAUNCHERS = (
 
 
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """(rank, world size): as given, else as the launcher says, else (0, 1)."""
+    """(rank, world size): as given, else as the launcher says, else as torch.distributed does, else (0, 1)."""
     if (rank is None) != (world_size is None):
         raise ArgumentError(f"rank is {rank}, world_size is {world_size}; give both or neither")
     if rank is None or world_size is None:
@@ -38,7 +38,7 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
                 f"the environment has {alone[0]}={environment[alone[0]]} and no {missing}, so this process cannot tell "
                 f"which rank it is. Set both, or give rank= and world_size=; for a single process, unset {alone[0]}"
             )
-        given = [environment[name] for name in names] or ["0", "1"]
+        given = [environment[name] for name in names] or _find_group() or ["0", "1"]
         if not all(text.isdecimal() for text in given):
             raise ArgumentError(f"the launcher set {' and '.join(names)} to {' and '.join(map(repr, given))}")
         rank, world_size = map(int, given)
@@ -47,6 +47,14 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
     if rank >= world_size:
         raise ArgumentError(f"rank is {rank} and world_size is {world_size}; ranks are 0 to {world_size - 1}")
     return rank, world_size
+
+
+def _find_group() -> list[str]:
+    """Rank and world size of torch's process group, where a program made one by itself, as with `mp.spawn`."""
+    group = sys.modules.get("torch.distributed")
+    if group is None or not group.is_available() or not group.is_initialized():
+        return []
+    return [str(group.get_rank()), str(group.get_world_size())]
 
 
 def find_worker() -> Any:

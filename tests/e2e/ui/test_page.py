@@ -145,6 +145,7 @@ def test_the_way_past_the_header(visit, store_server):
 
 def test_a_server_that_is_gone_is_told(visit, store_server):
     page = visit(store_server)
+    page.settle()  # an answer that is under way would say that the server is there
     page.page.context.set_offline(True)
     page.page.locator("nav").get_by_role("link", name="Plan", exact=True).click()
     page.page.get_by_text("The server does not answer. Is `tokenfeed serve` still running?").wait_for()

@@ -420,3 +420,17 @@ def test_missing_columns(windows):
     batch = next(tokenfeed.Loader(windows, 2))
     with pytest.raises(MissingError):
         batch.column("nothing")
+
+
+def test_the_rank_of_a_process_group():
+    """With `mp.spawn`, no variable says which rank a process is: every one had all of the data."""
+    script = (
+        "import sys, torch.distributed as dist\n"
+        "from tokenfeed.loader.launch import find_rank\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "assert find_rank(None, None, {}) == (0, 1)\n"
+        "dist.get_rank, dist.get_world_size = lambda: 3, lambda: 8\n"
+        "assert find_rank(None, None, {}) == (3, 8)\n"
+        "assert find_rank(None, None, {'RANK': '1', 'WORLD_SIZE': '2'}) == (1, 2)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
