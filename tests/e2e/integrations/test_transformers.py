@@ -160,11 +160,13 @@ def make_loss(model, samples):
 
 def test_a_loader_of_ones_own(store, tmp_path):
     view = store.windows(LENGTH)
-    loader = tokenfeed.Loader(view, 3, seed=7, rank=0, world_size=1)
+    loader = tokenfeed.Loader(view, 3, seed=7, rank=0, world_size=1, accumulate=2)
     seen = train(tmp_path / "a", {"train_dataset": loader}, max_steps=4).seen
     assert seen[0][0] == next(iter(tokenfeed.Loader(view, 3, seed=7, rank=0, world_size=1))).column("tokens").tolist()
     with pytest.raises(ArgumentError, match="give both the same, or give a view"):
         train(tmp_path / "b", {"train_dataset": loader}, per_device_train_batch_size=2)
+    with pytest.raises(ArgumentError, match=r"accumulate=2, and the trainer's is 4 \(gradient_accumulation_steps\)"):
+        train(tmp_path / "c", {"train_dataset": loader}, gradient_accumulation_steps=4)
 
 
 def test_what_is_refused(store, tmp_path):
