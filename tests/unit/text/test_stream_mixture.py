@@ -97,7 +97,7 @@ def test_shares_hold_after_a_stop_in_the_middle_of_a_round(folders):
 
 
 def test_stages(folders):
-    stages = [Stage({"web": 1}, samples=20), Stage({"web": 0.5, "math": 0.5})]
+    stages = [Stage({"web": 1, "math": 0}, samples=20), Stage({"web": 0.5, "math": 0.5})]
     parts = {"web": folders["web"], "math": folders["math"]}
     drawn = sources_of([make(parts, stages=stages)], 20)
     assert set(drawn[:20]) == {"web"}
@@ -108,7 +108,10 @@ def test_stages_and_sources_may_be_added_on_resume(folders):
     feed = make(shares(folders, web=0.5, code=0.5))
     sources_of([feed], 5)
     state = feed.state_dict()
-    stages = [Stage({"web": 0.5, "code": 0.5}, samples=20), Stage({"web": 0.4, "math": 0.6})]
+    stages = [
+        Stage({"web": 0.5, "code": 0.5, "math": 0}, samples=20),
+        Stage({"web": 0.4, "code": 0, "math": 0.6}),
+    ]
     later = make(folders, stages=stages)
     later.load_state_dict(state)
     drawn = Counter(name for _ in range(5) for batch in [next(later)] for name in named(batch))
@@ -167,3 +170,5 @@ def test_weights_that_are_missing(folders):
         make(folders["web"], stages=[Stage({"web": 1})])
     with pytest.raises(ArgumentError, match="the last stage of a stream has no end"):
         make({"web": folders["web"]}, stages=[Stage({"web": 1}, samples=5)])
+    with pytest.raises(ArgumentError, match="'code': 0"):  # whether a source stops must be said, as in mix
+        make({"web": folders["web"], "code": folders["code"]}, stages=[Stage({"web": 1})])

@@ -12,7 +12,7 @@ from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.dealing import StepRule
-from tokenfeed.plan.mixing import weigh
+from tokenfeed.plan.mixing import check_named, weigh
 from tokenfeed.plan.schedule import Schedule, Stage
 from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.file import RunFile
@@ -115,6 +115,7 @@ def stream(
             raise ArgumentError("stages change the weights of a mixture; give its sources by name: {'web': 'web/', …}")
         return TextFeed(documents_of(source), how, options)
     parts, weights = weigh(source, stages, "files")
+    check_named(weights, {}, parts)
     if weights[-1].samples is not None:
         raise ArgumentError("the last stage of a stream has no end; leave its samples out")
     if epochs is not None or how.pops:
