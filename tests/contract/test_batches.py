@@ -132,10 +132,7 @@ def with_jax(loader):
 
 
 PLACED = {"jax": with_jax} if "CONTRACT_OF_JAX" in os.environ else {"host": on_host, "torch": with_torch}
-FEW = (
-    "windows with more columns", "masked windows", "documents with a mask", "masked packed with weights",
-    "mixture of windows", "best fit", "chat",
-)  # fmt: skip
+FEW = ("windows with more columns", "documents with a mask", "masked packed with weights", "best fit")
 """With JAX in the fast tier: each compiles for its shapes."""
 KINDS = FEW if os.environ.get("CONTRACT_OF_JAX") == "few" else DELIVERS
 

@@ -17,6 +17,7 @@ from flaky_server import FlakyServer
 from golden import golden_tokenizer
 from injection import injected_environment
 from preparing import make_documents, picture, write_jsonl
+from tiers import slow
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.store.verify import verify
 
@@ -121,7 +122,7 @@ print(json.dumps([taken, view.reader.stats().cache_hits]))
 """
 
 
-@pytest.mark.parametrize("cache_bytes", [1 << 20, 20_000])
+@pytest.mark.parametrize("cache_bytes", [20_000, *slow(1 << 20)])
 def test_the_disk_cache(store_path, tmp_path, cache_bytes):
     """With room for everything, and with so little that it looks for what nobody used for ten minutes."""
     with FlakyServer() as server:

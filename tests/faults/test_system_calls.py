@@ -36,9 +36,9 @@ CACHING_FAULTS = ["KILL", "EIO", *pick([], ["ENOSPC", "EMFILE", "SHORT", "ESTALE
 
 
 def divide(groups, faults):
-    """Scenes and faults for one process each: in the short form a group and all faults, in the long one of either."""
+    """Scenes and faults for one process each: all in the fast tier, a group and all faults, or one of either."""
     if not ALL_POINTS:
-        fewer = {name: {scene: pick(8, 1) * every for scene, every in group.items()} for name, group in groups.items()}
+        fewer = pick({"all": {scene: 8 * every for group in groups.values() for scene, every in group.items()}}, groups)
         return [pytest.param(scenes, faults, id=name) for name, scenes in fewer.items()]
     scenes = {name: every for group in groups.values() for name, every in group.items()}
     return [pytest.param({name: scenes[name]}, [fault], id=f"{name} {fault}") for name in scenes for fault in faults]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from bits import PACKED, files_of, flip, is_read, read_everything, write_store
+from tiers import pick
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.store.verify import verify
 
@@ -30,7 +31,7 @@ PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking takes minute
 
 
 @given(STORES, READING, st.data())
-@settings(max_examples=max(6, settings().max_examples // 10), phases=PHASES)
+@settings(max_examples=pick(3, max(6, settings().max_examples // 10)), phases=PHASES)
 def test_a_flipped_bit_is_found_and_never_delivered(described, reading, data):
     """Every file of the store, one random bit of each at a time."""
     with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +57,7 @@ def test_a_flipped_bit_is_found_and_never_delivered(described, reading, data):
 
 
 @given(STORES, READING, st.data())
-@settings(max_examples=max(6, settings().max_examples // 10), phases=PHASES)
+@settings(max_examples=pick(3, max(6, settings().max_examples // 10)), phases=PHASES)
 def test_a_bit_that_flips_under_a_reader(described, reading, data):
     """Everything was read once already. What is in memory stays right; what is read again is checked again."""
     with tempfile.TemporaryDirectory() as folder:
@@ -87,11 +88,11 @@ def is_in_memory(file: Path) -> bool:
 @pytest.mark.parametrize("name", ["manifest.json", "part0-00000/shard.json", f".packed-documents-{PACKED}/pack.json"])
 @pytest.mark.parametrize("seal", [True, False])
 def test_bits_of_the_json_files(tmp_path, name, seal):
-    """Every fifth."""
+    """Every fifth; every 37th in the fast tier."""
     write_store(tmp_path / "store", [[5, 3], [7]], splits=("é".encode().hex(), "val"), seal=seal)
     tokenfeed.open(tmp_path / "store", split="all").pack(PACKED)
     file = tmp_path / "store" / name
-    for bit in range(0, 8 * file.stat().st_size, 5):
+    for bit in range(0, 8 * file.stat().st_size, pick(37, 5)):
         flip(file, bit)
         with pytest.raises(TokenfeedError):
             tokenfeed.open(tmp_path / "store", split="all", verify=True).packed(PACKED)

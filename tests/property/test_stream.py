@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from golden import golden_tokenizer
 from oracle import Leg, run
-from tiers import examples
+from tiers import examples, slow
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.streaming.documents import FileDocuments
 from tokenfeed.text.streaming.feed import stream
@@ -262,7 +262,7 @@ def test_ranks_that_divide_the_lanes_deliver_the_same_rows(layout, lanes, legs, 
     assert rows == run([Leg(1, 1, len(rows))], made, per_rank=True)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3, 4])
+@pytest.mark.parametrize("lanes", [1, 3, *slow(2, 4)])
 @pytest.mark.parametrize(("packing", "overflow"), PACKINGS)
 def test_resume_after_every_batch(lanes, packing, overflow):
     """On one rank that owns all lanes, and, from the state of the last rank alone, on as many ranks as lanes."""

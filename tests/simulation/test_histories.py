@@ -33,7 +33,7 @@ from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Schedule
 
-HISTORIES = int(os.environ.get("HISTORIES", pick(40, 150)))
+HISTORIES = int(os.environ.get("HISTORIES", pick(20, 150)))
 
 
 @pytest.mark.parametrize("part", range(2))

@@ -16,6 +16,7 @@ import uuid
 import pytest
 
 from servers import KEY, SECRET, Headers, Stall, Status, Truncate, behave, faulty_proxy, ignore_range, reset
+from tiers import slow
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError, TokenfeedError, WriteError
 from tokenfeed.storage import objects
 from tokenfeed.storage.fetcher import Fetcher, Range, fetcher
@@ -296,7 +297,7 @@ time.sleep(0.3)
 """
 
 
-@pytest.mark.parametrize("end", ["wait", "exit"])
+@pytest.mark.parametrize("end", ["wait", *slow("exit")])
 def test_an_interrupt_and_an_exit_do_not_wait_for_a_server(road, end):
     road.get()
     road.proxy.script(".bin", Stall(), ..., method="GET")

@@ -14,6 +14,7 @@ import pytest
 
 import tokenfeed
 from servers import Status, faulty_proxy, s3_server
+from tiers import slow
 from tokenfeed.errors import CorruptionError, ReadError
 
 LENGTH = 64
@@ -61,7 +62,7 @@ def collect(view, steps, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"block_bytes": 512, "gap_bytes": 0, "memory_bytes": 0}, {"gap_bytes": 1 << 20}]
+    "options", [{"block_bytes": 512, "gap_bytes": 0, "memory_bytes": 0}, *slow({}, {"gap_bytes": 1 << 20})]
 )
 def test_batches_equal_those_of_a_local_copy(local, proxy, options, tmp_path):
     here, there = tokenfeed.open(local), open_remote(**options)
@@ -141,7 +142,7 @@ def test_a_damaged_block_on_disk_is_fetched_again(local, proxy, tmp_path):
     assert mended.reader.stats().cache_damaged == mended.reader.stats().requests == 0
 
 
-@pytest.mark.parametrize("what", ["limit", "writes fail"])
+@pytest.mark.parametrize("what", ["limit", *slow("writes fail")])
 def test_a_full_cache_slows_and_does_no_harm(local, proxy, tmp_path, what):
     code = f"""
 import resource, signal, sys, numpy as np, tokenfeed
