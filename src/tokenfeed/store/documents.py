@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from tokenfeed.store.data import Data, new_bytes, offsets_of
+from tokenfeed.store.numbers import as_indices
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import DocumentsSpec
-from tokenfeed.store.view import StoreRows, View, as_indices
+from tokenfeed.store.view import StoreRows, View
 from tokenfeed.types import Array, Bools, Ints
 
 __all__ = ["Documents"]

@@ -6,7 +6,7 @@ epoch, and cuts that line into samples: sample s begins at item `sample_index[s]
 and is told exactly by pieces of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, PlanMismatchError, SampleIndexError, quantity
+from tokenfeed.errors import CorruptionError, PlanMismatchError, quantity
 from tokenfeed.format.foreign.file import fingerprint
 from tokenfeed.format.foreign.megatron import find_sequences
 from tokenfeed.kernels.items import PADDING
 from tokenfeed.storage.local import reading
 from tokenfeed.store.data import Data
+from tokenfeed.store.numbers import check_inside, slices
 from tokenfeed.store.packed import PieceRows
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.subset import OpenedSpec
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from tokenfeed.store.store import Store
 
 __all__ = ["GptSamples", "GptSpec", "index_digest", "load_array"]
-
-_SLICE = 1 << 16
 
 
 def load_array(path: Path, *, dimensions: int) -> Array:
@@ -157,9 +156,7 @@ class GptSamples(View):
         return int(self._first_samples[-1])
 
     def rows(self, numbers: Ints) -> "_GptRows":
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
-            wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
-            raise SampleIndexError(f"sample {wrong} is outside the view, which has {quantity(len(self), 'sample')}")
+        check_inside(numbers, len(self))
         parts = []
         for (first_item, line), first, stop in zip(
             self._lines, self._first_samples[:-1], self._first_samples[1:], strict=True
@@ -183,7 +180,7 @@ class GptSamples(View):
 
     def check(self) -> None:
         """Raise a PlanMismatchError unless every sample but the last of a line is of this length. O(samples)."""
-        for numbers in self._slices():
+        for numbers in slices(len(self)):
             wrong = numbers[self.rows(numbers).lengths != self.width]
             wrong = wrong[~np.isin(wrong + 1, self._first_samples)]
             if wrong.size:
@@ -191,10 +188,6 @@ class GptSamples(View):
                     f"sample {wrong[0]} of {self.spec.index} has {self.lengths(wrong[:1])[0]} items, expected "
                     f"{self.width}: it is the index of another data file, or of another length"
                 )
-
-    def _slices(self) -> Iterator[Ints]:
-        for start in range(0, len(self), _SLICE):
-            yield np.arange(start, min(start + _SLICE, len(self)))
 
     @property
     def mean_length(self) -> Fraction:
@@ -208,7 +201,7 @@ class GptSamples(View):
         order = np.argsort(first_items)
         starts, stops = first_items[order], (first_items + counts)[order]
         found = [np.empty(0, np.int64)]
-        for numbers in self._slices() if starts.size else ():
+        for numbers in slices(len(self)) if starts.size else ():
             begins, offsets = self.rows(numbers).extents
             last = np.searchsorted(starts, begins + np.diff(offsets)) - 1  # of the spans that begin before the end
             touched = (begins >= 0) & (last >= 0) & (begins < stops[last])

@@ -12,6 +12,7 @@ from tokenfeed.kernels import items, posix, spans
 from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.remote import Remote, RemoteStats
+from tokenfeed.store.numbers import outside
 from tokenfeed.store.shards import Shard, check_records
 from tokenfeed.types import Array, Bytes, Ints
 
@@ -116,8 +117,7 @@ class Reader:
         while status != posix.OK:
             stride, _, num_samples = items.windows_of(request)
             if status == posix.BAD_INDEX:
-                count = quantity(num_samples, "sample")
-                raise SampleIndexError(f"sample {indices[row]} is outside the view, which has {count}")
+                raise outside(indices[row], num_samples)
             self._recover(status, file, self.starts, indices * stride)
             status, file, row = self._files.call(items.read_windows, indices, request, buffer)
 

@@ -9,18 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, quantity
+from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
+from tokenfeed.store.numbers import as_indices, outside
 from tokenfeed.store.reader import Location
 from tokenfeed.store.rows import Layout, Rows
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.types import Array, Bytes, Ints
 
-__all__ = ["Delivered", "StoreRows", "View", "as_indices"]
-
-_INT64 = np.dtype(np.int64)
+__all__ = ["Delivered", "StoreRows", "View"]
 
 
 class View(ABC):
@@ -130,7 +129,7 @@ class View(ABC):
         if not isinstance(index, int | np.integer):
             raise ArgumentError(f"the number of a sample is {index!r}; expected a whole number, or a slice")
         if not -len(self) <= index < len(self):
-            raise SampleIndexError(f"sample {index} is outside the view, which has {quantity(len(self), 'sample')}")
+            raise outside(index, len(self))
         return index % len(self)
 
     def read(self, indices: Sequence[int] | Array, *, allocate: Callable[[int], Bytes] = new_bytes) -> HostBatch:
@@ -334,16 +333,3 @@ class StoreRows(Rows):
             f"loss_weights={self.view.masks['loss_weights']!r} is {weight} at item {within:,} of sample "
             f"{self.own[row]:,} (item {where.start:,} of shard {where.shard!r}); weights are finite, and not negative"
         )
-
-
-def as_indices(indices: Any) -> Ints:
-    """Sample numbers as a contiguous int64 array; anything but whole numbers in one dimension is refused."""
-    array = indices if type(indices) is np.ndarray else np.asarray(indices)
-    if array.dtype == _INT64 and array.ndim == 1 and array.flags.carray:
-        return array
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
-        raise ArgumentError(f"sample numbers must be whole numbers in one dimension, not {array.dtype} {array.shape}")
-    if array.dtype == np.uint64 and array.size > 0 and array.max() > np.iinfo(np.int64).max:
-        raise SampleIndexError(f"sample {array.max()} is outside any view")
-    # A read-only array would be another type to Numba, and every kernel would be compiled once more.
-    return np.require(array, np.int64, ["C", "W"])
