@@ -17,7 +17,7 @@ _MANY_ITEMS = 1 << 24
 """Above this size, the last item of each document is read before memory is allocated: span tables are untrusted."""
 
 
-class Documents(View):
+class Documents(View, opens=DocumentsSpec):
     """Sample i is the items that span i of a table covers, and its payload. Empty documents are samples too."""
 
     spec: DocumentsSpec

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -23,12 +23,8 @@ from tokenfeed.store.data import Data
 from tokenfeed.store.numbers import check_inside, slices
 from tokenfeed.store.packed import PieceRows
 from tokenfeed.store.spec import ViewSpec
-from tokenfeed.store.subset import OpenedSpec
 from tokenfeed.store.view import View
 from tokenfeed.types import Array, Bools, Ints
-
-if TYPE_CHECKING:
-    from tokenfeed.store.store import Store
 
 __all__ = ["GptSamples", "GptSpec", "index_digest", "load_array"]
 
@@ -56,7 +52,7 @@ def index_digest(prefix: str) -> str:
 
 
 @dataclass(frozen=True)
-class GptSpec(OpenedSpec):
+class GptSpec(ViewSpec):
     """One sample of Megatron-core's `GPTDataset`: `length` + `extra` items."""
 
     kind: ClassVar[str] = "megatron"
@@ -71,9 +67,6 @@ class GptSpec(OpenedSpec):
     @property
     def unit(self) -> ViewSpec:
         return replace(self.sample, index="", digest="")
-
-    def open(self, store: "Store") -> View:
-        return GptSamples(store, self)
 
     def __str__(self) -> str:
         extra = "" if self.extra == 1 else f", extra={self.extra}"
@@ -136,7 +129,7 @@ class _Line(NamedTuple):
         return PlanMismatchError(f"{self.name}: {what}. It is damaged, or the index of another data file")
 
 
-class GptSamples(View):
+class GptSamples(View, opens=GptSpec):
     """Sample i is sample i of the line that Megatron-core cuts, before it shuffles samples: pieces of sequences.
 
     Sequences a a a, b, c c c in the order c a b, length 2:  sample 0 = c c c,  sample 1 = c a a,  sample 2 = a a b

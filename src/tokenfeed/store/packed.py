@@ -265,7 +265,7 @@ def _find_plan(data: Data, spec: PackedSpec) -> PackingPlan:
     )
 
 
-class Packed(View):
+class Packed(View, opens=PackedSpec):
     """Sample i is row i of a packing plan: documents one after the other, then zeros up to length + 1 items.
 
     Documents a b b b c c c c c d d, length 3:  row 0 = c c c c,  row 1 = b b b a,  row 2 = d d c ·

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError, NotFoundError, ReadError, StateError
-from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, PREPARED, SHARD, SHARD_SUMS, check_name, shard_files
+from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, PREPARED, SHARD, check_name
 from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord, Version
 from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
+from tokenfeed.store.shards import NativeShard
 
 __all__ = [
     *("ShardList", "differences", "discard", "find_lacking", "find_unfinished", "list_shards"),
@@ -93,10 +94,11 @@ def parse_record(folder: Folder, name: str, data: bytes, manifest: Manifest) -> 
     """The record in a shard's `shard.json`, and its entry for the manifest, from the bytes of the file."""
     path = folder.path(record_file(folder, name))
     record = ShardRecord.from_json(data, path, manifest.spans, manifest.columns)
-    expected = {*shard_files(manifest.columns, manifest.spans, record.bits), SHARD_SUMS}
+    entry = ShardEntry(name, record.items, record.spans, checksum(data), record.split, record.bits)
+    expected = NativeShard(folder, entry, manifest.columns, manifest.spans).parts().keys()
     if record.files.keys() != expected:
         raise CorruptionError(f"{path} lists the files {sorted(record.files)}; expected {sorted(expected)}")
-    return record, ShardEntry(name, record.items, record.spans, checksum(data), record.split, record.bits)
+    return record, entry
 
 
 def load_entries(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.view import StoreRows, View
 from tokenfeed.types import Bytes, Ints
 
-if TYPE_CHECKING:
-    from tokenfeed.store.store import Store
-
-__all__ = ["Chain", "Listed", "OpenedSpec", "Selection", "Slice", "Subset", "SubsetSpec", "join_views"]
+__all__ = ["Chain", "Listed", "Selection", "Slice", "Subset", "SubsetSpec", "join_views"]
 
 
 class Selection(ABC):
@@ -113,15 +110,8 @@ class Chain(Selection):
         return numbers
 
 
-class OpenedSpec(ViewSpec, ABC):
-    """A spec that knows how its view is opened."""
-
-    @abstractmethod
-    def open(self, store: "Store") -> View: ...
-
-
 @dataclass(frozen=True)
-class SubsetSpec(OpenedSpec, ABC):
+class SubsetSpec(ViewSpec, ABC):
     """Some samples of the view that `base` describes. What comes along with a sample is said by `base`."""
 
     base: ViewSpec
@@ -133,10 +123,6 @@ class SubsetSpec(OpenedSpec, ABC):
     @abstractmethod
     def select(self, view: View) -> Selection:
         """The samples of the view."""
-
-    def open(self, store: "Store") -> View:
-        base = store.view(self.base)
-        return Subset(base, self.select(base), self)
 
     @cached_property
     def sample(self) -> Self:

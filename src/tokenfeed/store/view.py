@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import zip_longest
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -33,6 +33,12 @@ class View(ABC):
     """Inputs in a row; None for documents, which have lengths of their own."""
     width: int
     """Items in a row; of documents, on average."""
+    kinds: ClassVar[dict[type[ViewSpec], Callable[[Data, Any], "View"]]] = {}
+    """View that opens each kind of spec."""
+
+    def __init_subclass__(cls, *, opens: type[ViewSpec] | None = None) -> None:
+        if opens is not None:
+            View.kinds[opens] = cls
 
     def __init__(self, data: Data, spec: ViewSpec, length: int | None, *, extra: int = 1, **windows: int) -> None:
         """`windows` says what windows are, for a kernel that knows them by number."""
@@ -59,10 +65,10 @@ class View(ABC):
             column = data.columns[name]
             if column.shape or column.dtype.kind not in "biuf":
                 raise ArgumentError(f"{option} is {name!r}, a column of {column}; expected one number for each item")
-        if self.reader.remote is not None and self.columns:
+        if self.reader.blocks is not None and self.columns:
             table = data.spans.get(spec.table)  # packed rows are made of spans
             row_items = windows.get("num_items") or data.num_items // max(1, 0 if table is None else len(table))
-            self.reader.expect_rows(
+            self.reader.blocks.expect_rows(
                 min(self.reader.row_bytes(name, data.columns[name], row_items) for name in self.columns)
             )
         self._payloads_of = [data.spans[name].name for name in spec.spans]

@@ -16,7 +16,7 @@ from tokenfeed.types import Array, Bytes, Ints
 __all__ = ["Windows"]
 
 
-class Windows(View):
+class Windows(View, opens=WindowsSpec):
     """Sample i is items [i·length, i·length + length + extra) of the store, across shards.
 
     Eight items, length 3, extra 1:  0 1 2 3 4 5 6 7  →  sample 0 = 0 1 2 3,  sample 1 = 3 4 5 6; len = 2
