@@ -97,7 +97,7 @@ class Store(Data):
         memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
         best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        delivery = _delivery(columns, spans, self._mask(loss_mask), loss_weights, dtype)
+        delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
         return Windows(self, WindowsSpec(length, extra, group, by_shard, **delivery))
 
     def documents(
@@ -115,7 +115,7 @@ class Store(Data):
         Columns of a batch hold its documents one after the other (`batch.offsets` says where each begins); inputs and
         targets are padded to the longest, and `loss_mask` leaves the padding out.
         """
-        delivery = _delivery(columns, spans, self._mask(loss_mask), loss_weights, dtype)
+        delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
         return Documents(self, DocumentsSpec(table=table, **delivery))
 
     def packed(
@@ -135,12 +135,23 @@ class Store(Data):
         A document longer than that is in several samples; none is lost and none is repeated. `cache` is the folder of
         the plan, if `pack` was given one. `loss_mask`, `loss_weights` and `dtype` as for `windows`.
         """
-        delivery = _delivery(columns, spans, self._mask(loss_mask), loss_weights, dtype)
+        delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
         spec = PackedSpec(length, table=table, cache=None if cache is None else str(cache), **delivery)
         return Packed(self, spec)
 
-    def _mask(self, loss_mask: str | None) -> str | None:
-        return (LOSS_MASK if LOSS_MASK in self.columns else None) if loss_mask == "auto" else loss_mask
+    def _delivery(
+        self,
+        columns: Sequence[str],
+        spans: Sequence[str],
+        loss_mask: str | None,
+        loss_weights: str | None,
+        dtype: npt.DTypeLike | None,
+    ) -> dict[str, Any]:
+        """The fields of a spec that say what comes along with a sample."""
+        if loss_mask == "auto":
+            loss_mask = LOSS_MASK if LOSS_MASK in self.columns else None
+        given = {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "loss_weights": loss_weights}
+        return {**given, "dtype": None if dtype is None else np.dtype(dtype).name}
 
     def pack(
         self,
@@ -251,15 +262,3 @@ def _open(
     store.splits = whole.splits
     store.split = (split or "train") if store.splits else None
     return store, problem
-
-
-def _delivery(
-    columns: Sequence[str],
-    spans: Sequence[str],
-    loss_mask: str | None,
-    loss_weights: str | None,
-    dtype: npt.DTypeLike | None,
-) -> dict[str, Any]:
-    """The fields of a spec that say what comes along with a sample."""
-    given = {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "loss_weights": loss_weights}
-    return {**given, "dtype": None if dtype is None else np.dtype(dtype).name}
