@@ -11,8 +11,7 @@ from tokenfeed.errors import CorruptionError, FormatError, MissingError
 from tokenfeed.text.sources.finding import ENDINGS
 from tokenfeed.text.sources.json_lines import LineError, parse_object
 from tokenfeed.text.sources.memory import MemoryDocuments, MemoryText
-from tokenfeed.text.sources.portions import Portion, Tally, TextRules
-from tokenfeed.text.sources.rows import GROUP_ROWS
+from tokenfeed.text.sources.portions import GROUP_ROWS, Portion, Tally, TextRules
 from tokenfeed.text.sources.stored import StoredFile
 from tokenfeed.types import Array
 

@@ -25,7 +25,7 @@ def fill(folder: Path, *names: str) -> Path:
         (["a.jsonl.zst"], ["JSON lines", "tokenfeed prepare"]),
         (["a.txt"], ["plain text", "tokenfeed prepare"]),
         (["_versions/1.manifest", "data/a.lance"], ["Lance", "Parquet"]),
-        (["shard-000000.tar"], ["WebDataset", "migrating.md"]),
+        (["shard-000000.tar"], ["WebDataset", "tokenfeed prepare"]),
         (["train.bin", "val.bin", "meta.pkl"], ["token files", '/train.bin")']),
         (["a.idx", "a.bin"], ["Megatron", '/a.idx")']),
     ],

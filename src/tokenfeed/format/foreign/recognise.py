@@ -33,7 +33,7 @@ _KINDS: dict[str, tuple[str, str]] = {
         "a Lance dataset",
         "write it to Parquet first (lance.dataset(…).to_batches()), then prepare that",
     ),
-    ".tar": ("WebDataset archives", _LOOP),
+    ".tar": ("WebDataset archives", _PREPARE),
 }
 """What files of a suffix are, and the advice; the first that is found in a folder counts."""
 

@@ -38,8 +38,9 @@ PathLike = str | os.PathLike[str]
 
 _TXT = (".txt", ".txt.gz", ".txt.zst")
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
-ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow")
-"""Endings of the files that are read. Plain text is one document a file."""
+_TAR = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow", *_TAR)
+"""Endings of the files that are read. Plain text is one document a file; archives are of WebDataset."""
 CHAT_ENDINGS = (".parquet", *_JSONL)
 """Endings of the files that hold records with several fields."""
 _LISTING = "files.json"
@@ -52,7 +53,6 @@ _FOREIGN = {
     ".npy": _TOKENS,
     ".mds": "is of MosaicML Streaming: open it with tokenfeed.open if it holds tokens; if it holds text, give a "
     "function that iterates its StreamingDataset",
-    ".tar": "is an archive, of which none is read: give a function that iterates its WebDataset",
     ".json": "is not read, since JSON must be one object a line: write it as JSONL",
     ".csv": "is not read: write it as Parquet or JSONL",
 }
@@ -138,10 +138,9 @@ def _paths_of(source: Any) -> list[PathLike] | None:
 
 
 def kind_of(path: str) -> str:
-    """`"parquet"`, `"jsonl"`, `"txt"` or `"arrow"`."""
-    name = shown(path)
-    whole = next((kind for kind in ("parquet", "arrow") if name.endswith(f".{kind}")), None)
-    return whole or ("txt" if name.endswith(_TXT) else "jsonl")
+    """`"parquet"`, `"jsonl"`, `"txt"`, `"arrow"` or `"tar"`."""
+    kinds = {"parquet": (".parquet",), "arrow": (".arrow",), "tar": _TAR, "txt": _TXT}
+    return next((kind for kind, endings in kinds.items() if shown(path).endswith(endings)), "jsonl")
 
 
 def read_listing(folder: Path) -> Listing | None:

@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from tokenfeed.errors import ArgumentError, MissingError
-from tokenfeed.text.sources.portions import tokens_advice
-from tokenfeed.text.sources.rows import GROUP_ROWS, RowText
+from tokenfeed.text.sources.portions import GROUP_ROWS, tokens_advice
+from tokenfeed.text.sources.rows import RowText
 
 __all__ = ["MemoryDocuments", "MemoryText"]
 
