@@ -24,7 +24,7 @@ def fill(folder: Path, *names: str) -> Path:
         (["train-0.parquet", "README.md"], ["Parquet", "tokenfeed prepare", "--tokens-column input_ids"]),
         (["a.jsonl.zst"], ["JSON lines", "tokenfeed prepare"]),
         (["a.txt"], ["plain text", "tokenfeed prepare"]),
-        (["_versions/1.manifest", "data/a.lance"], ["Lance", "Parquet"]),
+        (["_versions/1.manifest", "data/a.lance"], ["Lance", "tokenfeed prepare", "--tokens-column"]),
         (["shard-000000.tar"], ["WebDataset", "tokenfeed prepare"]),
         (["train.bin", "val.bin", "meta.pkl"], ["token files", '/train.bin")']),
         (["a.idx", "a.bin"], ["Megatron", '/a.idx")']),

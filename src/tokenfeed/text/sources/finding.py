@@ -19,6 +19,7 @@ from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.storage import hub
 from tokenfeed.storage.address import is_remote, join, local_path, parse
 from tokenfeed.storage.local import read_bytes, replace_bytes
+from tokenfeed.text.sources.lance import LanceTable, is_lance
 from tokenfeed.text.sources.memory import MemoryDocuments
 from tokenfeed.text.sources.stored import StoredFile, list_folder, shown
 
@@ -86,10 +87,11 @@ class Listing:
 def find_files(source: Any, endings: tuple[str, ...] = ENDINGS) -> list[Found]:
     """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
-    Documents of this process (see `memory`) are one file. Files of one entry are sorted by name; a list keeps its
-    order. A folder with a `files.json` consists of what that says, in its order. A folder that holds plain text beside
-    other kinds is refused; a pattern or a list may name both. The files are all local or all remote (`s3://`, `gs://`,
-    `https://`, …). Remote patterns are for the last part of the path; HTTP has neither patterns nor folders.
+    Documents of this process (see `memory`) are one file, and so is a Lance dataset. Files of one entry are sorted by
+    name; a list keeps its order. A folder with a `files.json` consists of what that says, in its order. A folder that
+    holds plain text beside other kinds is refused; a pattern or a list may name both. The files are all local or all
+    remote (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of the path; HTTP has neither
+    patterns nor folders.
     """
     listed = _paths_of(source)
     if listed is None:
@@ -180,6 +182,8 @@ def _expand(given: str, endings: tuple[str, ...], *, is_remote: bool) -> list[Fo
     path = Path(text)
     if path.is_file():
         return [_known(text, endings)]
+    if path.is_dir() and is_lance(path):
+        return [Found(text, memory=MemoryDocuments(LanceTable(text), text))]
     if path.is_dir():
         listing = read_listing(path)
         if listing is not None:
@@ -202,6 +206,11 @@ def _expand_remote(source: str, endings: tuple[str, ...]) -> list[Found]:
     if source.startswith("hf://"):
         return _expand_hub(source, endings)
     address = shown(source)
+    if address.rstrip("/").endswith(".lance"):
+        raise ArgumentError(
+            f"{address}: Lance datasets are read from a disk. Download it; or give a function that iterates it, "
+            "such as lambda: (row for batch in lance.dataset(…).to_batches() for row in batch.to_pylist())"
+        )
     folder, _, pattern = address.rpartition("/")
     if parse(address).is_http or (address.endswith(endings) and not glob.has_magic(pattern)):
         _known(address, endings)
