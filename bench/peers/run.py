@@ -12,6 +12,7 @@ import datetime
 import json
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from parent import Contender  # noqa: E402
 from report import describe_machine, write_report  # noqa: E402
 from texts import prepares, streams, tokenizers  # noqa: E402
 
-FULL = Scale("full", 100_000_000, 3, 0.5, 3, 10**8, 50)
-QUICK = Scale("quick", 10_000_000, 2, 0.3, 1, 10**6, 4)
-SECTIONS = ("steady", "first", "ranks", "epochs", "orders", "stream", "prepare", "tokenizer")
+FULL = Scale("full", 100_000_000, 3, 0.5, 3, 10**8, 50, 12)
+QUICK = Scale("quick", 10_000_000, 2, 0.3, 1, 10**6, 4, 2)
+SECTIONS = ("steady", "first", "ranks", "epochs", "orders", "stream", "prepare", "tokenizer", "tokenizer-gpt4")
 
 
 def main() -> None:
@@ -52,8 +53,10 @@ def main() -> None:
         if bench.contenders and name in options.sections:
             raw[name] = measure()
             _save(folder, bench, raw)
-    texts = {"stream": streams, "prepare": prepares, "tokenizer": tokenizers}
-    for (name, measure), contenders in zip(texts.items(), chosen[1:], strict=True):
+    texts = {"stream": (streams, chosen[1]), "prepare": (prepares, chosen[2])}
+    texts |= {"tokenizer": (partial(tokenizers, pattern="nanochat"), chosen[3])}
+    texts |= {"tokenizer-gpt4": (partial(tokenizers, pattern="gpt4"), chosen[3])}
+    for name, (measure, contenders) in texts.items():
         if contenders and name in options.sections:
             others = [text for text in raw["texts"] if text["kind"] != name]
             raw["texts"] = [*others, {"kind": name, "rows": measure(bench, contenders)}]
