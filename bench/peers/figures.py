@@ -22,6 +22,9 @@ class Figure:
     def median(self) -> float:
         return statistics.median(self.values)
 
+    def write_median(self, digits: int) -> str:
+        return _write(self.median, digits)
+
     def write(self, digits: int) -> str:
         if not self.values:
             return self.words or "–"

@@ -12,7 +12,7 @@ from figures import LIMITS, OURS, Column, Figure, losses, table
 
 from charts import Line, draw_curves
 
-__all__ = ["write_report"]
+__all__ = ["describe_machine", "readme_table", "write_report"]
 
 _BATCH = (
     "These index one mapped file and do nothing else; ours checks bounds and makes a system call a row, which "
@@ -285,6 +285,34 @@ def write_report(page: Path, raw: dict[str, Any]) -> None:
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(lines) + "\n")
     _draw(page, rows, titles, raw)
+
+
+def readme_table(raw: dict[str, Any]) -> list[str]:
+    """The lines of the README's table: five systems, and what each is known by."""
+
+    def rate(name: str) -> str:
+        return Figure(tuple(1e-6 * value for value in raw["steady"][name]["0"]["tokens_per_second"])).write_median(3)
+
+    epochs = _whole_steps({"epochs": raw["epochs"]["litdata_peer"]}).words.strip("*")
+    missed = raw["orders"]["grain_peer"]["statistics"]["65537"]["missed"]
+    lost = raw["ranks"]["datasets_peer"]["lost"]
+    setup = raw["orders"]["mosaicml_peer"]["setup"]
+    words = {
+        "litdata_peer": f"steps with fewer rows, of two epochs on 2 × 2 ranks: {epochs}",
+        "grain_peer": f"its shuffle of 65,537 samples misses {missed}",
+        "datasets_peer": f"from 2 to 3 ranks, {lost:,.0f} of 3,600 samples are lost",
+        "mosaicml_peer": f"{setup['seconds']:.0f} s and {setup['megabytes']:,.0f} MB for the order of "
+        f"{raw['scale']['shuffle_samples']:,} samples",
+    }
+    lines = [
+        "| system | M tokens/s | what differs |",
+        "|---|---|---|",
+        f"| **tokenfeed** | {rate(OURS)}; {rate('tokenfeed_mapped')} from mapped files | |",
+    ]
+    for name, what in words.items():
+        version = next(iter(raw["about"][name]["versions"].values()))
+        lines.append(f"| {raw['titles'][name]} {version} | {rate(name)} | {what} |")
+    return lines
 
 
 def _others(others: dict[str, float]) -> str:

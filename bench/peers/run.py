@@ -2,8 +2,8 @@
 
 Peers are installed into environments of their own under `bench/.data/peers/`, from the lists in `requirements/`. One
 that cannot be installed, fails or does not answer in time is reported, and the others go on. Writes the page
-`docs/benchmarks/peers.md`, its pictures and `peers.json` with every single figure; `--quick` writes them to
-`bench/.data/peers/quick/` instead. Each section is one run; sections that are not asked for stay as they were.
+`docs/benchmarks/peers.md`, its pictures, `peers.json` with every single figure, and the table in the README; `--quick`
+writes to `bench/.data/peers/quick/` instead. Each section is one run; those that are not asked for stay as they were.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import environments  # noqa: E402
 from loaders import Bench, Scale, epochs, first_batches, ranks, steady, write_all  # noqa: E402
 from orders import orders  # noqa: E402
 from parent import Contender  # noqa: E402
-from report import describe_machine, write_report  # noqa: E402
+from report import describe_machine, readme_table, write_report  # noqa: E402
 from texts import prepares, streams, tokenizers  # noqa: E402
 
 FULL = Scale("full", 100_000_000, 3, 0.5, 3, 10**8, 50, 12)
@@ -61,8 +61,11 @@ def main() -> None:
             others = [text for text in raw["texts"] if text["kind"] != name]
             raw["texts"] = [*others, {"kind": name, "rows": measure(bench, contenders)}]
             _save(folder, bench, raw)
-    write_report(folder / "peers.md", json.loads((folder / "peers.json").read_text()))
+    raw = json.loads((folder / "peers.json").read_text())
+    write_report(folder / "peers.md", raw)
     print(f"written: {folder / 'peers.md'}")
+    if not options.quick:
+        _renew(HERE.parents[1] / "README.md", readme_table(raw))
 
 
 def _earlier(folder: Path, bench: Bench) -> dict[str, Any]:
@@ -76,6 +79,14 @@ def _earlier(folder: Path, bench: Bench) -> dict[str, Any]:
         bench.forget_failures("write")
         bench.forget_failures("installing")
     return raw
+
+
+def _renew(page: Path, table: list[str]) -> None:
+    """Put the table where one with the same head is."""
+    lines = page.read_text().splitlines()
+    at = lines.index(table[0])
+    page.write_text("\n".join([*lines[:at], *table, *lines[lines.index("", at) :]]) + "\n")
+    print(f"written: {page}")
 
 
 def _save(folder: Path, bench: Bench, raw: dict[str, Any]) -> None:
