@@ -39,7 +39,11 @@ def command(
         raise ArgumentError("give either --step, or a document by --document or --where")
     if step is not None:
         decode = load_decoder(tokenizer, "the data of the run")
-        rows = [_describe(row, decode) for row in run.trace(step, rank=rank, stores=stores)]
+        traced = [
+            *run.trace(step, rank=rank, stores=stores),
+            *run.trace(step, rank=rank, stores=stores, rolled_back=True),
+        ]
+        rows = [_describe(row, decode) for row in traced]
         if as_json:
             print_json({"run": path, "step": step, "rows": rows})
         else:
@@ -97,19 +101,30 @@ def _parse_range(text: str) -> range:
 
 
 def _describe(row: RowTrace, decode: Decoder | None) -> dict[str, Any]:
-    documents = [(span.number, span.start, span.stop, span.payload) for span in row.documents]
+    masked = set(row.masked)
+    documents = [(each.number, each.start, each.stop, each.number in masked, each.payload) for each in row.documents]
+    told = ("rank", "row", "sample", "source", "epoch", "index", "planned", "rolled_back")
     return {
-        **{name: getattr(row, name) for name in ("rank", "row", "sample", "source", "epoch", "index", "planned")},
+        **{name: getattr(row, name) for name in told},
         **({} if decode is None else {"text": decode(row.content.tokens, row.tokenizer)}),
         "locations": [location._asdict() for location in row.locations],
-        "documents": [dict(zip(("number", "start", "stop", "payload"), each, strict=True)) for each in documents],
+        "documents": [
+            dict(zip(("number", "start", "stop", "masked", "payload"), each, strict=True)) for each in documents
+        ],
     }
 
 
 def _show_step(step: int, rows: Sequence[dict[str, Any]]) -> None:
     """Each row in a few lines, because a table of all this is wider than most terminals."""
-    is_planned = any(row["planned"] for row in rows)
-    what = "planned: the run is not known to have got there" if is_planned else "seen"
+    last = [row for row in rows if not row["rolled_back"]]
+    is_planned = any(row["planned"] for row in last)
+    _show_rows(step, last, "planned: the run is not known to have got there" if is_planned else "seen")
+    if len(last) < len(rows):
+        again = [row for row in rows if row["rolled_back"]]
+        _show_rows(step, again, "seen and rolled back: then the run went back to an earlier checkpoint")
+
+
+def _show_rows(step: int, rows: Sequence[dict[str, Any]], what: str) -> None:
     tell(f"Step {step:,}: {quantity(len(rows), 'row')}, {what}", style="bold")
     for row in rows:
         source = f"source {row['source']}, " if row["source"] else ""
@@ -118,6 +133,7 @@ def _show_step(step: int, rows: Sequence[dict[str, Any]]) -> None:
         _tell_some(f"{each['shard']} [{each['start']:,}, {each['stop']:,})" for each in row["locations"])
         _tell_some(
             f"document {each['number']:,} at [{each['start']:,}, {each['stop']:,})"
+            + (", masked: not in the loss" if each["masked"] else "")
             + ("" if each["payload"] is None else f"  {_clip(repr(each['payload']))}")
             for each in row["documents"]
         )
@@ -139,9 +155,12 @@ def _clip(text: str) -> str:
 
 def _show_seen(seen: Sequence[Seen]) -> None:
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
-    rows = [
-        ["planned" if each.planned else "seen", *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]
-    ]
+    rows = [[_tell_state(each), *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]]
     console.print(make_table(["", *told], rows))
     if len(seen) > _MOST_ROWS:
         tell(f"and {quantity(len(seen) - _MOST_ROWS, 'row')} more; --json shows all", style="dim")
+
+
+def _tell_state(each: Seen) -> str:
+    state = "planned" if each.planned else "rolled back" if each.rolled_back else "seen"
+    return f"{state}, masked" if each.masked else state
