@@ -101,11 +101,6 @@ class Content:
             sizes[shard.split or ""] = SplitSize(shards + 1, items + shard.num_items)
         return dict(sorted(sizes.items())) if sizes.keys() - {""} else {}
 
-    def check_finished(self) -> None:
-        """Refuse a store that `prepare` has not completed: a run would train on a part of the data, unnoticed."""
-        for message in self.unfinished:
-            raise StateError(message)
-
     def select(self, split: str | None) -> "Content":
         """The shards of one split, or of "all". Without a name, those of "train" and those that are of none."""
         if split == "all":
@@ -276,7 +271,8 @@ def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos
     folder = open_folder(out)
     contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in as_paths(stores)]
     whole = _concatenate(contents)
-    whole.check_finished()
+    for message in whole.unfinished:  # what is there is a part of the data, and would be taken for all of it
+        raise StateError(message)
     together = whole.manifest
     dtype_name = None if dtype is None else np.dtype(dtype).str
     references = tuple(
