@@ -221,7 +221,7 @@ def find_document(subject: Subject, query: Query) -> Json:
     if run.starts[-1].rule.by_tokens and ahead > _MOST_AHEAD:
         raise ArgumentError(
             f"steps of this run have token budgets, and {ahead:,} samples lie before the end of "
-            f"{quantity(len(epochs), 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed trace "
+            f"{quantity(len(epochs), 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed find "
             f"RUN --document {document}`"
         )
     try:
@@ -233,7 +233,7 @@ def find_document(subject: Subject, query: Query) -> Json:
         if items > _MOST_ITEMS:
             raise ArgumentError(
                 f"document {document:,} has {items:,} items in {quantity(len(epochs), 'epoch')}; the page looks for up "
-                f"to {_MOST_ITEMS:,}. Use `tokenfeed trace RUN --document {document}`"
+                f"to {_MOST_ITEMS:,}. Use `tokenfeed find RUN --document {document}`"
             )
     seen = run.find(document, source=source or plan.sources[0].name or None, epochs=epochs)
     shown = [asdict(each) for each in seen[:_MOST_SEEN]]
