@@ -186,7 +186,11 @@ def measure(
                 runs[name].append({**figures, "sm_activity": activity.mean()})
         profiles = {name: profile(trainer, batches, rows) for name, batches in loaders.items()}
     middle = {
-        name: {key: float(np.median([run[key] for run in made])) for key in made[0] if made[0][key] is not None}
+        name: {
+            key: float(np.median(known))
+            for key in made[0]
+            if (known := [run[key] for run in made if run[key] is not None])
+        }
         for name, made in runs.items()
     }
     ceilings = {name: middle[TEXT_CEILING if name in READ_TEXT else CEILING] for name in middle}

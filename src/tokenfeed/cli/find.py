@@ -62,9 +62,12 @@ def _parse_range(text: str) -> range:
 
 def _show(seen: Sequence[Seen]) -> None:
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
-    rows = [
-        ["planned" if each.planned else "seen", *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]
-    ]
+    rows = [[_tell_state(each), *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]]
     console.print(make_table(["", *told], rows))
     if len(seen) > _MOST_ROWS:
         tell(f"and {quantity(len(seen) - _MOST_ROWS, 'row')} more; --json shows all", style="dim")
+
+
+def _tell_state(each: Seen) -> str:
+    state = "planned" if each.planned else "rolled back" if each.rolled_back else "seen"
+    return f"{state}, masked" if each.masked else state

@@ -17,7 +17,10 @@ _SHOWN_TOKENS = 200
 StorePath = Annotated[str, typer.Argument(metavar="PATH", help="A store, or a token file of another system.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")]
 Inputs = Annotated[
-    list[str], typer.Argument(metavar="INPUT...", help="Parquet, JSONL or text: files, folders, patterns, addresses.")
+    list[str],
+    typer.Argument(
+        metavar="INPUT...", help="Parquet, JSONL, Arrow, WebDataset or text: files, folders, patterns, addresses."
+    ),
 ]
 TextOption = Annotated[str, typer.Option(help="The column, or key, that holds the text.")]
 Stores = Annotated[
