@@ -1,4 +1,3 @@
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -6,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tokenfeed.cli.console import console, make_table, print_json, tell
-from tokenfeed.cli.options import Json, RunPath, Stores, parse_stores
+from tokenfeed.cli.options import Json, RunPath, Stores, parse_field, parse_stores
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.runs.run import Run
 from tokenfeed.runs.tracing import Seen
@@ -29,7 +28,10 @@ def command(
     if (document is None) == (where is None):
         raise ArgumentError("which document? Give its number by --document, or fields of its payload by --where")
     run = Run(path)
-    fields = None if where is None else _Fields(map(_split_field, where))
+    fields = None
+    if where is not None:
+        given = (parse_field(field, "--where", "FIELD=VALUE, such as url=https://…") for field in where)
+        fields = _Fields({name: values for name, *values in given})
     stores = parse_stores(store, run)
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
@@ -47,16 +49,6 @@ class _Fields(dict[str, list[Any]]):
         return isinstance(payload, dict) and all(name in payload and payload[name] in self[name] for name in self)
 
 
-def _split_field(field: str) -> tuple[str, list[Any]]:
-    name, equals, value = field.partition("=")
-    if not equals:
-        raise ArgumentError(f"--where is {field!r}; expected FIELD=VALUE, such as url=https://…")
-    try:
-        return name, [value, json.loads(value)]
-    except ValueError:
-        return name, [value]
-
-
 def _parse_range(text: str) -> range:
     start, colon, stop = text.partition(":")
     try:
@@ -70,9 +62,12 @@ def _parse_range(text: str) -> range:
 
 def _show(seen: Sequence[Seen]) -> None:
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
-    rows = [
-        ["planned" if each.planned else "seen", *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]
-    ]
+    rows = [[_tell_state(each), *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]]
     console.print(make_table(["", *told], rows))
     if len(seen) > _MOST_ROWS:
         tell(f"and {quantity(len(seen) - _MOST_ROWS, 'row')} more; --json shows all", style="dim")
+
+
+def _tell_state(each: Seen) -> str:
+    state = "planned" if each.planned else "rolled back" if each.rolled_back else "seen"
+    return f"{state}, masked" if each.masked else state

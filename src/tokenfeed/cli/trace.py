@@ -23,8 +23,9 @@ def command(
 ) -> None:
     """Show what a step of a run was trained on, or is planned to be."""
     run = Run(path)
-    decode = load_decoder(tokenizer, "the data of the run")
-    rows = [_describe(row, decode) for row in run.trace(step, rank=rank, stores=parse_stores(store, run))]
+    decode, stores = load_decoder(tokenizer, "the data of the run"), parse_stores(store, run)
+    traced = [row for back in (False, True) for row in run.trace(step, rank=rank, stores=stores, rolled_back=back)]
+    rows = [_describe(row, decode) for row in traced]
     if as_json:
         print_json({"run": path, "step": step, "rows": rows})
     else:
@@ -32,19 +33,30 @@ def command(
 
 
 def _describe(row: RowTrace, decode: Decoder | None) -> dict[str, Any]:
-    documents = [(span.number, span.start, span.stop, span.payload) for span in row.documents]
+    masked = set(row.masked)
+    documents = [(each.number, each.start, each.stop, each.number in masked, each.payload) for each in row.documents]
+    told = ("rank", "row", "sample", "source", "epoch", "index", "planned", "rolled_back")
     return {
-        **{name: getattr(row, name) for name in ("rank", "row", "sample", "source", "epoch", "index", "planned")},
+        **{name: getattr(row, name) for name in told},
         **({} if decode is None else {"text": decode(row.content.tokens, row.tokenizer)}),
         "locations": [location._asdict() for location in row.locations],
-        "documents": [dict(zip(("number", "start", "stop", "payload"), each, strict=True)) for each in documents],
+        "documents": [
+            dict(zip(("number", "start", "stop", "masked", "payload"), each, strict=True)) for each in documents
+        ],
     }
 
 
 def _show(step: int, rows: Sequence[dict[str, Any]]) -> None:
     """Each row in a few lines, because a table of all this is wider than most terminals."""
-    is_planned = any(row["planned"] for row in rows)
-    what = "planned: the run is not known to have got there" if is_planned else "seen"
+    last = [row for row in rows if not row["rolled_back"]]
+    is_planned = any(row["planned"] for row in last)
+    _show_rows(step, last, "planned: the run is not known to have got there" if is_planned else "seen")
+    if len(last) < len(rows):
+        again = [row for row in rows if row["rolled_back"]]
+        _show_rows(step, again, "seen and rolled back: then the run went back to an earlier checkpoint")
+
+
+def _show_rows(step: int, rows: Sequence[dict[str, Any]], what: str) -> None:
     tell(f"Step {step:,}: {quantity(len(rows), 'row')}, {what}", style="bold")
     for row in rows:
         source = f"source {row['source']}, " if row["source"] else ""
@@ -53,6 +65,7 @@ def _show(step: int, rows: Sequence[dict[str, Any]]) -> None:
         _tell_some(f"{each['shard']} [{each['start']:,}, {each['stop']:,})" for each in row["locations"])
         _tell_some(
             f"document {each['number']:,} at [{each['start']:,}, {each['stop']:,})"
+            + (", masked: not in the loss" if each["masked"] else "")
             + ("" if each["payload"] is None else f"  {_clip(repr(each['payload']))}")
             for each in row["documents"]
         )

@@ -10,10 +10,10 @@ ranks were balanced), how many batches are a step, and the time. A line `{"amend
 before it where the plan was amended, and the first line again where it is another plan. The last start that begins at
 or before step N tells what step N delivers: an amendment changes nothing that was delivered before it. A line
 `{"reached": K}` tells that K samples were delivered: what comes later is planned. It is written at every
-`state_dict()`, when the loader is closed or collected, at the end of the process, and while the run goes on: every
-second at first, and after 100 seconds whenever the run is 1% older. So a run of four months has about 1,200 such lines,
-and a crash leaves at most 1% of its time unknown. Under a token budget such a line has the next step, too: where a step
-begins is found by walking from the nearest line on, over lengths alone.
+`state_dict()`, with the time of this checkpoint as "saved", when the loader is closed or collected, at the end of the
+process, and while the run goes on: every second at first, and after 100 seconds whenever the run is 1% older. So a run
+of four months has about 1,200 such lines, and a crash leaves at most 1% of its time unknown. Under a token budget such
+a line has the next step, too: where a step begins is found by walking from the nearest line on, over lengths alone.
 
 The file of a stream begins with `{"kind": "stream", …}`, and tells where it was started, on how many ranks, and over
 what. Which documents a step delivered does not follow from it: that would take reading the text up to there.
@@ -63,6 +63,8 @@ class StreamStart:
     """Number of samples known to be delivered before the next start."""
     marks: list[tuple[int, int]]
     """(step, samples before it) of steps under a token budget, in order; the first is that of the start."""
+    saves: list[tuple[int, float]]
+    """(samples delivered, time) of every checkpoint that `state_dict` made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +72,16 @@ class Start(StreamStart):
     """A start of a run over stored data."""
 
     plan: Plan
-    """The plan with all later amendments: they change nothing of what this start delivered."""
+    """The plan with all later amendments: they change nothing of what this start delivered and was not rolled back."""
     stores: Paths
+    known: tuple[int, Paths]
+    """Number of amendments, and where the data lay, when it began."""
+
+    @property
+    def as_begun(self) -> "Start":
+        """The start with the plan as it was then: what was rolled back was delivered by it."""
+        count, stores = self.known
+        return replace(self, plan=self.plan.first(count), stores=stores)
 
 
 class RunFile:
@@ -86,7 +96,7 @@ class RunFile:
         self._process: int | None = None
         self._size = 0
         """Bytes of the file after our last line."""
-        self._delivered = self._reached = self._step = 0
+        self._delivered = self._reached = self._saved = self._step = 0
         self._began = self._due = 0.0
         self._starts: list[StreamStart] = []
         """Starts that the file tells of."""
@@ -114,7 +124,7 @@ class RunFile:
             is_there = self._path.exists()
         if not is_there or self._process != os.getpid() or not self._is_last():
             lines = _read(self._path, "stream" if plan is None else "run") if is_there else []
-            self._starts = [start for start, _ in lines]
+            self._starts = [start for start, *_ in lines]
             self._header, self._plan = lines[-1][1] if lines else None, None
         start = {
             "step": find_step(self._starts, num_delivered, plan) if step is None else step,
@@ -128,7 +138,7 @@ class RunFile:
         self._starts.append(_read_start(start))
         self._plan = plan
         self._process = os.getpid()
-        self._delivered = self._reached = num_delivered
+        self._delivered = self._reached = self._saved = num_delivered
         self._step = self._starts[-1].step
         self._began = time.monotonic()
         self._due = self._began + _SHORTEST_PAUSE
@@ -161,10 +171,15 @@ class RunFile:
             with suppress(TokenfeedError):  # a full disk must not cost a batch; checkpoints raise it
                 self.note()
 
-    def note(self) -> None:
-        """Note how many samples were delivered, unless it is known."""
-        if self._delivered > self._reached and self._process == os.getpid() and self._is_last():
-            start, told = self._starts[-1], {"reached": self._delivered}
+    def note(self, *, saved: bool = False) -> None:
+        """Note how many samples were delivered, unless it is known; or that a checkpoint was `saved` there."""
+        known = self._saved if saved else self._reached
+        if self._delivered > known and self._process == os.getpid() and self._is_last():
+            start = self._starts[-1]
+            told: dict[str, float] = {"reached": self._delivered}
+            if saved:
+                told["saved"] = round(time.time(), 3)
+                self._saved = self._delivered
             if start.rule.by_tokens:
                 told["step"] = self._step
                 start.marks.append((self._step, self._delivered))
@@ -199,19 +214,21 @@ def read_starts(path: Path) -> list[Start]:
         raise NotFoundError(f"there is no run file {path}")
     plans: dict[int, Plan] = {}
     starts = []
-    for start, header in _read(path, "run", check=True):
+    for start, header, known in _read(path, "run", check=True):
         if id(header) not in plans:
             try:
                 plans[id(header)] = Plan.from_json(header["plan"])
             except (ArgumentError, KeyError, OverflowError, RecursionError) as error:
                 raise StateError(f"{path}: {error}") from error
-        starts.append(Start(**vars(start), plan=plans[id(header)], stores=header["stores"]))
+        starts.append(Start(**vars(start), plan=plans[id(header)], stores=header["stores"], known=known))
     return starts
 
 
-def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamStart, Any]]:
-    """Every start, and what the run is over then: for a run, with all amendments that follow without a break."""
-    starts: list[tuple[StreamStart, Any]] = []
+def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamStart, Any, Any]]:
+    """Every start, and what the run is over: for a run, with all amendments that follow without a break, and as known
+    when it began.
+    """
+    starts: list[tuple[StreamStart, Any, Any]] = []
     header: Any = None
     for number, fields in _read_lines(path):
         try:
@@ -226,12 +243,16 @@ def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamSta
             elif header is None:
                 raise StateError("the file does not begin with a plan; it is no run file")
             elif "reached" in fields:
-                start, held = starts[-1]
+                start, *held = starts[-1]
                 if start.rule.by_tokens:
                     start.marks.append(_next_mark(fields, start.marks[-1]))
-                starts[-1] = replace(start, reached=max(start.reached, _count(fields, "reached"))), held
+                reached = _count(fields, "reached")
+                if "saved" in fields:
+                    start.saves.append((reached, float(fields["saved"])))
+                starts[-1] = replace(start, reached=max(start.reached, reached)), *held
             else:
-                starts.append((_read_start(fields), header))
+                known = (len(header["plan"]["amendments"]), header["stores"]) if kind == "run" else None
+                starts.append((_read_start(fields), header, known))
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
             raise StateError(f"{path}, line {number}: {error}") from error
     return starts
@@ -280,7 +301,7 @@ def _read_start(fields: Mapping[str, Any]) -> StreamStart:
     if rows > most:
         what = "tokens" if rule.by_tokens else "rows"
         raise StateError(f"{rows:,} {what} in a step; at most {most:,} are expected")
-    return StreamStart(step, samples, world_size, rule, stop, float(fields["time"]), samples, [(step, samples)])
+    return StreamStart(step, samples, world_size, rule, stop, float(fields["time"]), samples, [(step, samples)], [])
 
 
 def _next_mark(fields: Mapping[str, Any], last: tuple[int, int]) -> tuple[int, int]:

@@ -4,10 +4,14 @@ The work of one request is bounded by time; the page asks to continue.
 """
 
 import json
+import math
+import operator
 import re
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +30,17 @@ __all__ = ["list_documents", "search_documents", "show_fields"]
 
 _PAGE = 50
 _SNIPPET = 40
-_MOST_SORTED = 1 << 22
+_MOST_READ = 1 << 20
+"""Documents of which a field is read, to sort and filter by it."""
+_MOST_KEPT = 2
+_FIELD_SECONDS = 0.5
+_LONGEST_VALUE = 64
+_LARGEST = 1 << 1000
+_FILTER = re.compile(r"\s*(.+?)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+_SIGNS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge
+}  # fmt: skip
+_reading = threading.Lock()
 _MOST_FIELDS = 12
 _FIELD_DOCUMENTS = 1024
 _FIELD_RUN = 16
@@ -52,23 +66,102 @@ def _table_of(subject: Subject, query: Query) -> tuple[Store, SpanTable]:
 
 
 def list_documents(subject: Subject, query: Query) -> Json:
-    """A page of documents, in the order of the store or by length: number, length, payload, and how it begins."""
+    """A page of documents: number, length, payload, and how it begins.
+
+    `sort` is `document`, `tokens` or a field of the payloads, downward with `-` before it; `filter` is such as
+    `score >= 0.5`. A field is read for half a second in each request: `known` says of how many documents it is known.
+    Nothing is sorted before all are known.
+    """
     store, table = _table_of(subject, query)
     first, count = query.whole("first", 0), query.whole("count", 25, least=1, most=_PAGE)
-    sort, total = query.choice("sort", ("number", "shortest", "longest")), len(table)
-    numbers = np.arange(min(first, total), min(first + count, total))
-    if sort != "number":
-        if total > _MOST_SORTED:
-            raise ArgumentError(f"the page sorts up to {_MOST_SORTED:,} documents; this table has {total:,}")
-        lengths = table.locate(np.arange(total))[1]
-        numbers = np.argsort(lengths if sort == "shortest" else -lengths, kind="stable")[first : first + count]
+    sort, condition = query.text("sort") or "document", query.text("filter")
+    total = known = len(table)
+    everything, chosen = np.arange(total), None
+    if condition is not None:
+        name, matches = _parse_filter(condition)
+        column = _read_field(subject, query, table, name)
+        known = len(column)
+        chosen = np.flatnonzero([value is not None and matches(value) for value in column])
+    if sort.removeprefix("-") != "document":
+        column = _read_field(subject, query, table, sort.removeprefix("-"))
+        known = min(known, len(column))
+        ordered = _sort(column, sort.startswith("-")) if known == min(total, _MOST_READ) else np.empty(0, np.int64)
+        chosen = ordered if chosen is None else ordered[np.isin(ordered, chosen)]
+    elif sort == "-document":
+        chosen = (everything if chosen is None else chosen)[::-1]
+    numbers = (everything if chosen is None else chosen)[first : first + count]
     return {
         "table": table.name,
         "total": total,
+        "matching": total if chosen is None else chosen.size,
+        "known": known,
+        "most": min(total, _MOST_READ),
         "first": first,
         "sort": sort,
         "documents": _describe(store, table, numbers, subject),
     }
+
+
+def _parse_filter(text: str) -> tuple[str, Callable[[Any], bool]]:
+    """(field, whether a value of it is wanted) of `field operator value`. Numbers are compared as such."""
+    found = _FILTER.fullmatch(text)
+    if found is None:
+        raise ArgumentError(f"filter is {text[:80]!r}; expected a field, one of = != < <= > >= ~, and a value")
+    name, sign, wanted = found.groups()
+    if sign == "~":
+        return name, lambda value: wanted.casefold() in str(value).casefold()
+    compare = _SIGNS[sign]
+    with suppress(ValueError):
+        number = float(wanted)
+        return name, lambda value: compare(value, number) if isinstance(value, float) else sign == "!="
+    return name, lambda value: bool(compare(str(value).casefold(), wanted.casefold()))
+
+
+def _read_field(subject: Subject, query: Query, table: SpanTable, name: str) -> list[Any]:
+    """A field of every payload, as a number, a short text or None: as many as were read up to now, half a second more.
+
+    `tokens` is the length of the document, `payload` a payload that is no object, and `payload.tokens` a field that has
+    the name of another column.
+    """
+    if name == "tokens":
+        return list(map(float, table.locate(np.arange(min(len(table), _MOST_READ)))[1]))
+    key = query.text("source") or "", table.name, name
+    with _reading:
+        values: list[Any] = subject.kept.pop(key, [])
+        subject.kept[key] = values  # the latest is the last
+        while len(subject.kept) > _MOST_KEPT:
+            subject.kept.pop(next(iter(subject.kept)))
+        began, most = time.monotonic(), min(len(table), _MOST_READ)
+        while len(values) < most and time.monotonic() - began < _FIELD_SECONDS:
+            numbers = np.arange(len(values), min(len(values) + _SLICE, most))
+            data, starts, stops = table.read(numbers)
+            for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True):
+                payload = table.decode(data.data[start:stop], number) if start >= 0 else None
+                values.append(_value_of(payload, name))
+        if len(values) == most and not any(value is not None for value in values):
+            raise ArgumentError(f"no payload has a field {name[:80]!r}")
+        return list(values)
+
+
+def _value_of(payload: Any, name: str) -> float | str | None:
+    value = payload.get(name.removeprefix("payload.")) if isinstance(payload, dict) else payload
+    is_nan = isinstance(value, float) and math.isnan(value)
+    if value is None or is_nan or (not isinstance(payload, dict) and name != "payload"):
+        return None  # NaN has no place in an order
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
+        return float(value)
+    return (value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False))[:_LONGEST_VALUE]
+
+
+def _sort(values: list[Any], down: bool) -> Ints:
+    """Numbers of documents by value: numbers, then texts; those without a value come last either way."""
+    there = [number for number, value in enumerate(values) if value is not None]
+    there.sort(key=lambda number: _sort_key(values[number]), reverse=down)
+    return np.array(there + [number for number, value in enumerate(values) if value is None], np.int64)
+
+
+def _sort_key(value: float | str) -> tuple[bool, float, str]:
+    return (False, value, "") if isinstance(value, float) else (True, 0.0, value.casefold())
 
 
 def _describe(store: Store, table: SpanTable, numbers: Ints, subject: Subject) -> list[Json]:
