@@ -36,6 +36,8 @@ class Scale:
     """How often a process is started to see its first batch."""
     shuffle_samples: int
     text_megabytes: float
+    encoded_megabytes: float
+    """How much of the text a pass of a tokenizer takes."""
 
 
 @dataclass(slots=True)

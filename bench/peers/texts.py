@@ -1,11 +1,11 @@
-"""The roads that begin with text: streaming, prepare, and tokenizers alone, all with one vocabulary."""
+"""What begins with text: streaming, prepare, and tokenizers alone, all with the same tokens."""
 
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from corpus import make_corpus
+from corpus import PATTERNS, make_corpus
 from loaders import Bench, _job, take_turns
 from parent import Child, Contender, PeerError
 from tokens import LENGTH, ROWS
@@ -85,22 +85,22 @@ def prepares(bench: Bench, contenders: list[Contender]) -> dict[str, Any]:
         return take_turns(bench, children, "prepare", turn)
 
 
-def tokenizers(bench: Bench, contenders: list[Contender]) -> dict[str, Any]:
-    """MB of text a second by 1 and 2 threads, and whether the tokens are tiktoken's."""
+def tokenizers(bench: Bench, contenders: list[Contender], pattern: str) -> dict[str, Any]:
+    """MB of text a second by 1 and 2 threads with one pattern, and whether the tokens are tiktoken's."""
     folder = make_corpus(bench.folder, bench.scale.text_megabytes)
+    wanted = {"folder": str(folder), "vocabulary": PATTERNS[pattern], "megabytes": bench.scale.encoded_megabytes}
     found: dict[str, Any] = {}
-    with bench.section("tokenizers"), ExitStack() as stack:
+    what = f"tokenizers, pattern {pattern}"
+    with bench.section(what), ExitStack() as stack:
         children = []
         for contender in contenders:
             try:
                 child = stack.enter_context(contender.start())
                 bench.about[contender.adapter] = child.about
-                found[contender.adapter] = child.ask("call", name="load", folder=str(folder), timeout=300)
+                found[contender.adapter] = child.ask("call", name="load", timeout=300, **wanted)
                 children.append(child)
             except PeerError as error:
-                bench.fail(contender, "tokenizers", error)
-        for name, turns in take_turns(
-            bench, children, "tokenizers", lambda child: child.ask("call", name="measure")
-        ).items():
+                bench.fail(contender, what, error)
+        for name, turns in take_turns(bench, children, what, lambda child: child.ask("call", name="measure")).items():
             found[name].update(turns)
     return {name: row for name, row in found.items() if "one" in row}

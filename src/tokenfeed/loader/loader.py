@@ -180,7 +180,8 @@ class Loader(Delivery):
         blocks = [shuffle.block * view.spec.samples_per_group * view.stored_bytes for view in views]
         kept = (3 * shuffle.tile * block + ahead * view.stored_bytes for block, view in zip(blocks, views, strict=True))
         whole = (len(view) * view.stored_bytes for view in views)
-        self._reader.keep(sum(map(min, kept, whole)) * 9 // 8)
+        if self._reader.blocks is not None:
+            self._reader.blocks.keep(sum(map(min, kept, whole)) * 9 // 8)
         return min(remote.request_bytes, 1 << max(0, min(blocks).bit_length() - 4))
 
     def amend(self, at: int | None = None, **changes: Unpack[Changes]) -> None:
@@ -325,8 +326,8 @@ class Loader(Delivery):
             read = self._steps
             return (batch for steps in coming for batch in read(steps)), coming.close
         ahead: Iterator[Steps] = coming
-        if self._reader.remote is not None:  # what a quarter of its memory holds is asked for in advance
-            most = self._reader.memory_bytes // 4 // self._batch_bytes
+        if self._reader.blocks is not None:  # what a quarter of its memory holds is asked for in advance
+            most = self._reader.blocks.memory_bytes // 4 // self._batch_bytes
             ahead = announced(coming, self._steps.announce, max(1, min(self._prefetch, most)))
         feed = Feed(ahead, self._steps, depth=self._prefetch, per_job=together, threads=self._threads)
         return feed, feed.close

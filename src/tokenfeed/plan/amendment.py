@@ -106,7 +106,7 @@ class Amendment:
     def to_json(self) -> dict[str, Any]:
         fields = {
             "at": self.at,
-            "stages": [[dict(stage.weights), stage.samples, stage.ramp] for stage in self.stages],
+            "stages": [stage.to_json() for stage in self.stages],
             "sources": [source.to_json() for source in self.sources],
             "name": self.name,
             "grown": [source.to_json() for source in self.grown],

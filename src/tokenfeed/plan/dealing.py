@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, StateError
+from tokenfeed.errors import ArgumentError, StateError, quantity
 from tokenfeed.kernels.balance import deal
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.steps import BatchSizes
@@ -86,8 +86,8 @@ class OwnCost:
         wrong = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
         if wrong.size:
             raise ArgumentError(
-                f"balance: {self.name} gives {costs[wrong[0]]} for a sample of {lengths[wrong[0]]:,} tokens; costs "
-                "must be finite, and not negative"
+                f"balance: {self.name} gives {costs[wrong[0]]} for a sample of {quantity(lengths[wrong[0]], 'token')}; "
+                "costs must be finite, and not negative"
             )
         return costs
 

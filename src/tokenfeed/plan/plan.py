@@ -99,6 +99,10 @@ class Plan(RunOrder):
         same = {**ours, "amendments": before} == other and ours["amendments"][: len(before)] == before
         return self.amendments[len(before) :] if same else None
 
+    def first(self, count: int) -> "Plan":
+        """The same plan with its first `count` amendments alone."""
+        return self if count >= len(self.amendments) else self._again(self.amendments[:count], None)
+
     def over(self, given: Sources | None) -> "Plan":
         """The same plan, with the views that it is over."""
         plan = copy(self)

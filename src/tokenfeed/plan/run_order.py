@@ -74,7 +74,9 @@ class RunOrder:
             )
         if not isinstance(shuffle, bool | Locality):
             raise ArgumentError(f"shuffle is {shuffle!r}; it must be True, False or a Locality")
-        self.seed = seed
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 63:
+            raise ArgumentError(f"seed is {seed!r}; it must be a whole number from 0 to 2**63 - 1")
+        self.seed = int(seed)
         self.shuffle = shuffle
         self.given = given
         """The views that the plan is over, and the rules of their mixture; None where it was read from a file."""
@@ -227,6 +229,11 @@ class RunOrder:
     def retreat(self, turn: int) -> int:
         """The first sample k at a turn, or after it."""
         return self._ranges.retreat(turn)
+
+    @property
+    def stages(self) -> list[tuple[int, Stage]]:
+        """(first sample k, stage of weights) of all stages."""
+        return [(self._ranges.retreat(turn), stage) for turn, stage in self.schedule.stages()]
 
     def begins(self, amendment: Amendment) -> int:
         """The first sample k that an amendment may change."""

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -68,6 +69,8 @@ class Stage:
     ramp: bool = False
     """Whether weights change linearly from those of the stage before to these: in min(256, samples) steps, each with
     the weights at its middle."""
+    asked: Mapping[str, float] | None = field(default=None, compare=False, repr=False)
+    """Weights as they were given, where those of samples follow from them: by tokens, or of nested mixtures."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.weights, Mapping):
@@ -80,6 +83,21 @@ class Stage:
             raise ArgumentError(f"a stage lasts a positive whole number of samples, not {self.samples!r}")
         if self.ramp and self.samples is None:
             raise ArgumentError("a ramp needs to know over how many samples: Stage(weights, samples, ramp=True)")
+        if self.asked is not None:
+            object.__setattr__(self, "asked", Stage(self.asked).weights)
+
+    def spread(self, weights: Mapping[str, float]) -> "Stage":
+        """The same stage with the weights of samples that its own come to."""
+        return replace(self, weights=weights, asked=None if weights == self.weights else self.weights)
+
+    def to_json(self) -> list[Any]:
+        fields = [dict(self.weights), self.samples, self.ramp]
+        return fields if self.asked is None else [*fields, dict(self.asked)]
+
+    def __str__(self) -> str:
+        """`web 0.7, code 0.3`, as the weights were given."""
+        told = ", ".join(f"{name} {weight:g}" for name, weight in (self.asked or self.weights).items())
+        return f"a ramp to {told}" if self.ramp else told
 
 
 @dataclass(frozen=True)
@@ -264,6 +282,16 @@ class Schedule:
         rates = np.stack([_pad(each.rates, len(self.names)) for each in self._segments[first:]])
         return [self.names[i] for i in np.flatnonzero(rates.any(axis=0)).tolist()]
 
+    def stages(self) -> list[tuple[int, Stage]]:
+        """(first sample, stage) of all stages, as far as no later change replaces them."""
+        found: list[tuple[int, Stage]] = []
+        for chapter in self.chapters:
+            while found and found[-1][0] >= chapter.at:
+                found.pop()
+            lengths = accumulate((stage.samples or 0 for stage in chapter.stages), initial=chapter.at)
+            found += zip(lengths, chapter.stages, strict=False)
+        return found
+
     @property
     def rounding(self) -> float:
         """The largest difference between a normalised weight and the share that its source is drawn with."""
@@ -349,7 +377,7 @@ class Schedule:
 
     def to_json(self) -> dict[str, Any]:
         """Stages and changes as they were given."""
-        stages = [[each.at, [[dict(s.weights), s.samples, s.ramp] for s in each.stages]] for each in self.chapters]
+        stages = [[each.at, [stage.to_json() for stage in each.stages]] for each in self.chapters]
         return {"names": list(self._first_names), "chapters": stages}
 
     @classmethod

@@ -241,7 +241,10 @@ def _reasons(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> It
         yield Difference("amendments", *amended)
     for name in first:
         if first[name] != second[name] and not (any(amended) and name in ("amendments", "mixture")):
-            yield Difference(name, *(_tell(plan, name, end) for plan, end in zip(plans, ends, strict=True)))
+            if name == "mixture":
+                yield Difference("weights", *_tell_weights(*zip(plans, ends, strict=True)))
+            else:
+                yield Difference(name, *(_tell(plan, name, end) for plan, end in zip(plans, ends, strict=True)))
     if ones.left != others.left and samples[0] - ones.samples >= min(ones.left, others.left):
         yield Difference("end", ones.leg.start.stop, others.leg.start.stop)
     if (ones.samples, ones.pace) != (others.samples, others.pace):
@@ -284,8 +287,18 @@ def _tell(plan: Plan, name: str, num_delivered: int) -> Any:
     by_source: dict[str, Any] = {
         "data": {source.name: source.data for source in plan.sources},
         "view": {source.name: str(source.spec) for source in plan.sources},
-        "mixture": {each.source: each.samples for each in plan.ledger(num_delivered)},
     }
     if name in by_source:
         return by_source[name].get("", by_source[name])  # the only source of a run over one view
     return plan.parts(num_delivered)[name]
+
+
+def _tell_weights(*places: tuple[Plan, int]) -> list[str]:
+    """The weights with which the last sample before each place was drawn; where they are equal, those of all stages."""
+    lines, told = [], []
+    for plan, num_delivered in places:
+        stages = [(first, "one view" if list(stage.weights) == [""] else str(stage)) for first, stage in plan.stages]
+        by = " (by tokens)" if plan.by == "tokens" else ""
+        lines.append(", then ".join(f"{stage} from sample {first:,} on" for first, stage in stages) + by)
+        told.append(next(stage for first, stage in reversed(stages) if first < max(1, num_delivered)) + by)
+    return lines if told[0] == told[1] else told

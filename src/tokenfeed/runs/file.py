@@ -72,8 +72,16 @@ class Start(StreamStart):
     """A start of a run over stored data."""
 
     plan: Plan
-    """The plan with all later amendments: they change nothing of what this start delivered."""
+    """The plan with all later amendments: they change nothing of what this start delivered and was not rolled back."""
     stores: Paths
+    known: tuple[int, Paths]
+    """Number of amendments, and where the data lay, when it began."""
+
+    @property
+    def as_begun(self) -> "Start":
+        """The start with the plan as it was then: what was rolled back was delivered by it."""
+        count, stores = self.known
+        return replace(self, plan=self.plan.first(count), stores=stores)
 
 
 class RunFile:
@@ -116,7 +124,7 @@ class RunFile:
             is_there = self._path.exists()
         if not is_there or self._process != os.getpid() or not self._is_last():
             lines = _read(self._path, "stream" if plan is None else "run") if is_there else []
-            self._starts = [start for start, _ in lines]
+            self._starts = [start for start, *_ in lines]
             self._header, self._plan = lines[-1][1] if lines else None, None
         start = {
             "step": find_step(self._starts, num_delivered, plan) if step is None else step,
@@ -206,19 +214,21 @@ def read_starts(path: Path) -> list[Start]:
         raise NotFoundError(f"there is no run file {path}")
     plans: dict[int, Plan] = {}
     starts = []
-    for start, header in _read(path, "run", check=True):
+    for start, header, known in _read(path, "run", check=True):
         if id(header) not in plans:
             try:
                 plans[id(header)] = Plan.from_json(header["plan"])
             except (ArgumentError, KeyError, OverflowError, RecursionError) as error:
                 raise StateError(f"{path}: {error}") from error
-        starts.append(Start(**vars(start), plan=plans[id(header)], stores=header["stores"]))
+        starts.append(Start(**vars(start), plan=plans[id(header)], stores=header["stores"], known=known))
     return starts
 
 
-def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamStart, Any]]:
-    """Every start, and what the run is over then: for a run, with all amendments that follow without a break."""
-    starts: list[tuple[StreamStart, Any]] = []
+def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamStart, Any, Any]]:
+    """Every start, and what the run is over: for a run, with all amendments that follow without a break, and as known
+    when it began.
+    """
+    starts: list[tuple[StreamStart, Any, Any]] = []
     header: Any = None
     for number, fields in _read_lines(path):
         try:
@@ -233,15 +243,16 @@ def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamSta
             elif header is None:
                 raise StateError("the file does not begin with a plan; it is no run file")
             elif "reached" in fields:
-                start, held = starts[-1]
+                start, *held = starts[-1]
                 if start.rule.by_tokens:
                     start.marks.append(_next_mark(fields, start.marks[-1]))
                 reached = _count(fields, "reached")
                 if "saved" in fields:
                     start.saves.append((reached, float(fields["saved"])))
-                starts[-1] = replace(start, reached=max(start.reached, reached)), held
+                starts[-1] = replace(start, reached=max(start.reached, reached)), *held
             else:
-                starts.append((_read_start(fields), header))
+                known = (len(header["plan"]["amendments"]), header["stores"]) if kind == "run" else None
+                starts.append((_read_start(fields), header, known))
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
             raise StateError(f"{path}, line {number}: {error}") from error
     return starts

@@ -17,7 +17,7 @@ from tokenfeed.store.reader import Location
 from tokenfeed.store.spans import Span
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.view import View
-from tokenfeed.types import Ints
+from tokenfeed.types import Bools, Ints
 
 __all__ = ["RowTrace", "Seen", "Sightings", "find_rows", "trace_rows"]
 
@@ -30,6 +30,8 @@ class _Row(Trace):
     """Row in the batch of that rank; where a step has several batches, counted through all of them."""
     planned: bool
     """Whether the run is not known to have got there: it would deliver the row if it goes on."""
+    rolled_back: bool
+    """Whether the run went back to an earlier checkpoint after it, and ran the step again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +39,22 @@ class Seen(_Row):
     """A row that delivers a document, or is planned to."""
 
     document: int
+    masked: bool
+    """Whether `loss_mask` leaves the document out of the loss."""
 
 
 class _SourceRows:
     """The rows of one step that come from one source: looked up together, when the first of them is asked for."""
 
-    def __init__(self, origins: Origins, source: str, spec: ViewSpec) -> None:
-        self._origins = origins
-        self._source = source
-        self._spec = spec
+    def __init__(self, origins: Origins, *place: Any) -> None:
+        """`place` is the source, and what one sample of it is."""
+        self.plan = origins.plan
         self.indices: list[int] = []
+        self._origins, self._place = origins, place
 
     @cached_property
     def view(self) -> View:
-        return self._origins.view(self._source, self._spec)
+        return self._origins.view(*self._place)
 
     @cached_property
     def batch(self) -> HostBatch:
@@ -90,6 +94,13 @@ class RowTrace(_Row):
         return [] if table is None else self._rows.batch.spans[table.name][self._place]
 
     @property
+    def masked(self) -> list[int]:
+        """Numbers of the documents in it that `loss_mask` leaves out of the loss."""
+        numbers = np.array([each.number for each in self.documents], np.int64)
+        found: list[int] = numbers[_are_masked(self._rows.plan, self.source, self.sample, numbers)].tolist()
+        return found
+
+    @property
     def content(self) -> Sample:
         """The row itself, with its columns and spans; each is read when it is asked for."""
         return self._rows.batch[self._place]
@@ -101,13 +112,22 @@ def trace_rows(origins: Origins, leg: Leg, samples: Sequence[int]) -> list[RowTr
     traced = []
     places = np.stack(leg.place(np.array(samples, np.int64))).T.tolist()
     for trace, (step, rank, row) in zip(origins.plan.trace(samples), places, strict=True):
-        k, epoch, index, source = trace.sample, trace.epoch, trace.index, trace.source
+        k, source = trace.sample, trace.source
         spec = origins.plan.spec_at(k)
         rows = by_source.setdefault((source, spec), _SourceRows(origins, source, spec))
-        rows.indices.append(index)
-        place = len(rows.indices) - 1
-        traced.append(RowTrace(k, epoch, index, source, step, rank, row, k >= leg.reached, rows, place))
+        rows.indices.append(trace.index)
+        told = step, rank, row, k >= leg.reached, leg.rolled_back
+        traced.append(RowTrace(k, trace.epoch, trace.index, source, *told, rows, len(rows.indices) - 1))
     return traced
+
+
+def _are_masked(plan: Plan, source: str, samples: Ints | int, documents: Ints) -> Bools:
+    """Which documents are masked in samples of the run that come from a source."""
+    masked = np.zeros(documents.shape, np.bool_)
+    for begin, number, numbers in plan.masks:
+        if plan.sources[number].name == source:
+            masked |= (samples >= begin) & np.isin(documents, numbers)
+    return masked
 
 
 class Sightings(Sequence[Seen]):
@@ -131,8 +151,11 @@ class Sightings(Sequence[Seen]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return Sightings(self._columns[:, place], self._names)
-        sample, epoch, index, source, step, rank, row, planned, document = self._columns[:, place].tolist()
-        return Seen(sample, epoch, index, self._names[source], step, rank, row, bool(planned), document)
+        sample, epoch, index, source, step, rank, row, planned, back, document, masked = self._columns[
+            :, place
+        ].tolist()
+        told = bool(planned), bool(back), document, bool(masked)
+        return Seen(sample, epoch, index, self._names[source], step, rank, row, *told)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -155,7 +178,7 @@ def find_rows(
     names: list[str] = []
     views: list[View] = []
     asked: list[tuple[Sequence[Leg], str, list[tuple[int, Ints]], int | None]] = []
-    found = [np.empty((9, 0), np.int64)]
+    found = [np.empty((11, 0), np.int64)]
     for origins, legs in parts:
         for name in origins.choose(source, one=document is not None):
             for spec in dict.fromkeys(spec for _, spec in origins.plan.eras):
@@ -165,7 +188,8 @@ def find_rows(
                     documents = _known(document, view) if where is None else find_documents(view, where)
                     touching[identity] = [(each, view.samples_touching([each])) for each in documents]
                 found += _rows_of(legs, name, touching[identity], epochs, len(names), view.length)
-                asked.append((legs, name, touching[identity], view.length))
+                if kept := [leg for leg in legs if not leg.rolled_back]:
+                    asked.append((kept, name, touching[identity], view.length))
                 names.append(name)
                 views.append(view)
     if document is not None and not any(touching.values()):
@@ -181,7 +205,7 @@ def find_rows(
             why = f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"
         if where is not None and not count:
             why = "; ".join(dict.fromkeys(explain_missing(view, where) for view in views))
-    return Sightings(rows[:, np.lexsort((rows[8], rows[0], rows[4]))], names, why)
+    return Sightings(rows[:, np.lexsort((rows[9], rows[0], rows[4]))], names, why)
 
 
 def _known(document: int | None, view: View) -> list[int]:
@@ -239,11 +263,12 @@ def _rows_of(
         return
     indices = np.concatenate([samples for _, samples in touching])
     documents = np.repeat([document for document, _ in touching], [samples.size for _, samples in touching])
+    plan = legs[0].start.plan
     for epoch in epochs:
-        samples = _find(legs[0].start.plan, indices, epoch, source, length)
+        samples = _find(plan, indices, epoch, source, length)
         for leg in legs:
             held = leg.holds(samples)
-            given = samples[held]
-            epoch_, number_ = np.full_like(given, epoch), np.full_like(given, number)
-            planned = (given >= leg.reached).astype(np.int64)
-            yield np.stack([given, epoch_, indices[held], number_, *leg.place(given), planned, documents[held]])
+            given, of = samples[held], documents[held]
+            told = given >= leg.reached, leg.rolled_back, of, _are_masked(plan, source, given, of)
+            columns = given, epoch, indices[held], number, *leg.place(given), *told
+            yield np.stack([np.broadcast_to(each, given.shape).astype(np.int64) for each in columns])

@@ -20,7 +20,7 @@ from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, Truncate
 from tokenfeed.kernels import checked, extents, posix
 from tokenfeed.kernels.jit import address_of
 from tokenfeed.storage.address import is_remote
-from tokenfeed.storage.local import default_open_files, open_regular, reading
+from tokenfeed.storage.local import close_all, default_open_files, open_regular, read_at, reading
 from tokenfeed.storage.remote import Remote
 from tokenfeed.types import Array
 
@@ -100,7 +100,7 @@ class FileTable:
         self._lock = threading.Lock()
         self._descriptors: list[int] = []
         self._kept_alive: list[object] = []
-        weakref.finalize(self, _close_all, self._descriptors)
+        weakref.finalize(self, close_all, self._descriptors)
         _ALL.add(self)
         self._plain = self.rows[:0]  # the files that are checked, as they lie, then their files of sums
         self._sums: list[Part] = []
@@ -249,7 +249,8 @@ class FileTable:
         try:
             _check(fd, part)
             if is_kept:
-                data = _pread(fd, part.file_bytes, part.path)
+                with reading(part.path):
+                    data = read_at(fd, part.file_bytes)
                 if len(data) < part.file_bytes:
                     raise TruncatedError(f"{part.path} ended while it was being read", filename=part.path)
                 self._bytes_kept += part.file_bytes
@@ -272,8 +273,7 @@ class FileTable:
                 stays_open = True
         finally:
             if not stays_open:
-                with contextlib.suppress(OSError):  # it is closed, whatever it says, and nothing was written
-                    os.close(fd)
+                close_all([fd])
         _publish(row, size=part.file_bytes, start=part.byte_start, bits=part.bits, **place)
         return is_kept
 
@@ -325,26 +325,10 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 def _check(fd: int, part: Part) -> None:
     with reading(part.path):
-        size = os.fstat(fd).st_size
+        size, header = os.fstat(fd).st_size, read_at(fd, len(part.header))
     if size != part.file_bytes:
         raise CorruptionError(f"{part.path} has {size:,} bytes; its manifest says {part.file_bytes:,}")
-    header = _pread(fd, len(part.header), part.path)
     if header != part.header:
         raise CorruptionError(
             f"{part.path} does not begin as its manifest says: expected {part.header!r}, found {header!r}"
         )
-
-
-def _pread(fd: int, size: int, path: str) -> bytes:
-    """The first `size` bytes; fewer only where the file ends. One read may return less than it was asked for."""
-    data = b""
-    with reading(path):
-        while len(data) < size and (more := os.pread(fd, size - len(data), len(data))):
-            data += more
-    return data
-
-
-def _close_all(descriptors: list[int]) -> None:
-    while descriptors:
-        with contextlib.suppress(OSError):  # one that fails does not keep the others open
-            os.close(descriptors.pop())

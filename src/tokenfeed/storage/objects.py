@@ -14,11 +14,9 @@ from typing import Any, BinaryIO, TypeVar
 from tokenfeed.errors import ArgumentError, NotFoundError, TokenfeedError
 from tokenfeed.storage.address import clean, parse
 from tokenfeed.storage.clients import client_for
-from tokenfeed.storage.failures import Failed, Failure, Kind
 from tokenfeed.storage.fetcher import ObjectInfo, Range, RemoteFile, fetcher, info_of
 from tokenfeed.storage.local import reading
-from tokenfeed.storage.patience import Patience
-from tokenfeed.storage.retries import Tries, persist
+from tokenfeed.storage.retries import Failed, Failure, Kind, Patience, Tries, persist
 from tokenfeed.storage.runtime import result_of, runtime
 
 __all__ = [

@@ -6,32 +6,27 @@ epoch, and cuts that line into samples: sample s begins at item `sample_index[s]
 and is told exactly by pieces of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, PlanMismatchError, SampleIndexError, quantity
+from tokenfeed.errors import CorruptionError, PlanMismatchError, quantity
 from tokenfeed.format.foreign.file import fingerprint
 from tokenfeed.format.foreign.megatron import find_sequences
 from tokenfeed.kernels.items import PADDING
 from tokenfeed.storage.local import reading
 from tokenfeed.store.data import Data
+from tokenfeed.store.numbers import check_inside, slices
 from tokenfeed.store.packed import PieceRows
 from tokenfeed.store.spec import ViewSpec
-from tokenfeed.store.subset import OpenedSpec
 from tokenfeed.store.view import View
 from tokenfeed.types import Array, Bools, Ints
 
-if TYPE_CHECKING:
-    from tokenfeed.store.store import Store
-
 __all__ = ["GptSamples", "GptSpec", "index_digest", "load_array"]
-
-_SLICE = 1 << 16
 
 
 def load_array(path: Path, *, dimensions: int) -> Array:
@@ -57,7 +52,7 @@ def index_digest(prefix: str) -> str:
 
 
 @dataclass(frozen=True)
-class GptSpec(OpenedSpec):
+class GptSpec(ViewSpec):
     """One sample of Megatron-core's `GPTDataset`: `length` + `extra` items."""
 
     kind: ClassVar[str] = "megatron"
@@ -72,9 +67,6 @@ class GptSpec(OpenedSpec):
     @property
     def unit(self) -> ViewSpec:
         return replace(self.sample, index="", digest="")
-
-    def open(self, store: "Store") -> View:
-        return GptSamples(store, self)
 
     def __str__(self) -> str:
         extra = "" if self.extra == 1 else f", extra={self.extra}"
@@ -137,7 +129,7 @@ class _Line(NamedTuple):
         return PlanMismatchError(f"{self.name}: {what}. It is damaged, or the index of another data file")
 
 
-class GptSamples(View):
+class GptSamples(View, opens=GptSpec):
     """Sample i is sample i of the line that Megatron-core cuts, before it shuffles samples: pieces of sequences.
 
     Sequences a a a, b, c c c in the order c a b, length 2:  sample 0 = c c c,  sample 1 = c a a,  sample 2 = a a b
@@ -157,9 +149,7 @@ class GptSamples(View):
         return int(self._first_samples[-1])
 
     def rows(self, numbers: Ints) -> "_GptRows":
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
-            wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
-            raise SampleIndexError(f"sample {wrong} is outside the view, which has {quantity(len(self), 'sample')}")
+        check_inside(numbers, len(self))
         parts = []
         for (first_item, line), first, stop in zip(
             self._lines, self._first_samples[:-1], self._first_samples[1:], strict=True
@@ -183,7 +173,7 @@ class GptSamples(View):
 
     def check(self) -> None:
         """Raise a PlanMismatchError unless every sample but the last of a line is of this length. O(samples)."""
-        for numbers in self._slices():
+        for numbers in slices(len(self)):
             wrong = numbers[self.rows(numbers).lengths != self.width]
             wrong = wrong[~np.isin(wrong + 1, self._first_samples)]
             if wrong.size:
@@ -191,10 +181,6 @@ class GptSamples(View):
                     f"sample {wrong[0]} of {self.spec.index} has {self.lengths(wrong[:1])[0]} items, expected "
                     f"{self.width}: it is the index of another data file, or of another length"
                 )
-
-    def _slices(self) -> Iterator[Ints]:
-        for start in range(0, len(self), _SLICE):
-            yield np.arange(start, min(start + _SLICE, len(self)))
 
     @property
     def mean_length(self) -> Fraction:
@@ -208,7 +194,7 @@ class GptSamples(View):
         order = np.argsort(first_items)
         starts, stops = first_items[order], (first_items + counts)[order]
         found = [np.empty(0, np.int64)]
-        for numbers in self._slices() if starts.size else ():
+        for numbers in slices(len(self)) if starts.size else ():
             begins, offsets = self.rows(numbers).extents
             last = np.searchsorted(starts, begins + np.diff(offsets)) - 1  # of the spans that begin before the end
             touched = (begins >= 0) & (last >= 0) & (begins < stops[last])

@@ -5,22 +5,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import zip_longest
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, quantity
+from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
+from tokenfeed.store.numbers import as_indices, outside
 from tokenfeed.store.reader import Location
 from tokenfeed.store.rows import Layout, Rows
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.types import Array, Bytes, Ints
 
-__all__ = ["Delivered", "StoreRows", "View", "as_indices"]
-
-_INT64 = np.dtype(np.int64)
+__all__ = ["Delivered", "StoreRows", "View"]
 
 
 class View(ABC):
@@ -34,6 +33,12 @@ class View(ABC):
     """Inputs in a row; None for documents, which have lengths of their own."""
     width: int
     """Items in a row; of documents, on average."""
+    kinds: ClassVar[dict[type[ViewSpec], Callable[[Data, Any], "View"]]] = {}
+    """View that opens each kind of spec."""
+
+    def __init_subclass__(cls, *, opens: type[ViewSpec] | None = None) -> None:
+        if opens is not None:
+            View.kinds[opens] = cls
 
     def __init__(self, data: Data, spec: ViewSpec, length: int | None, *, extra: int = 1, **windows: int) -> None:
         """`windows` says what windows are, for a kernel that knows them by number."""
@@ -60,10 +65,10 @@ class View(ABC):
             column = data.columns[name]
             if column.shape or column.dtype.kind not in "biuf":
                 raise ArgumentError(f"{option} is {name!r}, a column of {column}; expected one number for each item")
-        if self.reader.remote is not None and self.columns:
+        if self.reader.blocks is not None and self.columns:
             table = data.spans.get(spec.table)  # packed rows are made of spans
             row_items = windows.get("num_items") or data.num_items // max(1, 0 if table is None else len(table))
-            self.reader.expect_rows(
+            self.reader.blocks.expect_rows(
                 min(self.reader.row_bytes(name, data.columns[name], row_items) for name in self.columns)
             )
         self._payloads_of = [data.spans[name].name for name in spec.spans]
@@ -130,7 +135,7 @@ class View(ABC):
         if not isinstance(index, int | np.integer):
             raise ArgumentError(f"the number of a sample is {index!r}; expected a whole number, or a slice")
         if not -len(self) <= index < len(self):
-            raise SampleIndexError(f"sample {index} is outside the view, which has {quantity(len(self), 'sample')}")
+            raise outside(index, len(self))
         return index % len(self)
 
     def read(self, indices: Sequence[int] | Array, *, allocate: Callable[[int], Bytes] = new_bytes) -> HostBatch:
@@ -334,16 +339,3 @@ class StoreRows(Rows):
             f"loss_weights={self.view.masks['loss_weights']!r} is {weight} at item {within:,} of sample "
             f"{self.own[row]:,} (item {where.start:,} of shard {where.shard!r}); weights are finite, and not negative"
         )
-
-
-def as_indices(indices: Any) -> Ints:
-    """Sample numbers as a contiguous int64 array; anything but whole numbers in one dimension is refused."""
-    array = indices if type(indices) is np.ndarray else np.asarray(indices)
-    if array.dtype == _INT64 and array.ndim == 1 and array.flags.carray:
-        return array
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
-        raise ArgumentError(f"sample numbers must be whole numbers in one dimension, not {array.dtype} {array.shape}")
-    if array.dtype == np.uint64 and array.size > 0 and array.max() > np.iinfo(np.int64).max:
-        raise SampleIndexError(f"sample {array.max()} is outside any view")
-    # A read-only array would be another type to Numba, and every kernel would be compiled once more.
-    return np.require(array, np.int64, ["C", "W"])

@@ -281,7 +281,7 @@ def find_sightings(subject: Subject, query: Query) -> Json:
     if run.starts[-1].rule.by_tokens and ahead > _MOST_AHEAD:
         raise ArgumentError(
             f"steps of this run have token budgets, and {ahead:,} samples lie before the end of "
-            f"{quantity(len(epochs), 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed trace "
+            f"{quantity(len(epochs), 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed find "
             "RUN --document NUMBER`"
         )
     name, index, document = plan.sources[number].name, query.whole("index", -1), query.whole("document", 0)
@@ -305,7 +305,7 @@ def _check_size(subject: Subject, document: int, source: str | None, num_epochs:
             if items > _MOST_ITEMS:
                 raise ArgumentError(
                     f"document {document:,} has {items:,} items in {quantity(num_epochs, 'epoch')}; the page looks for "
-                    f"up to {_MOST_ITEMS:,}. Use `tokenfeed trace RUN --document {document}`"
+                    f"up to {_MOST_ITEMS:,}. Use `tokenfeed find RUN --document {document}`"
                 )
 
 
@@ -315,9 +315,8 @@ def _find_sample(run: Run, index: int, length: int | None, source: str, epochs: 
     for leg in run.legs:
         plan = leg.start.plan
         for epoch in epochs:
-            samples = plan.find_all(
-                [index], epoch, source=source or None, length=length if len(plan.eras) > 1 else None
-            )
+            of = length if len(plan.eras) > 1 else None
+            samples = plan.find_all([index], epoch, source=source or None, length=of)
             samples = samples[leg.holds(samples)]
             for sample, *place in zip(samples.tolist(), *(each.tolist() for each in leg.place(samples)), strict=True):
                 planned = sample >= leg.reached

@@ -322,7 +322,7 @@ def test_work_is_bounded_however_large_the_data(start_client, tmp_path):
         assert len(body) < 1 << 20
     assert "does not pack" in store.ask("packing", length=64, status=400)["message"]
     assert "tokenfeed trace" in run.ask("trace", step=0, status=400)["message"]
-    assert "tokenfeed trace" in run.ask("find", document=3, status=400)["message"]
+    assert "tokenfeed find" in run.ask("find", document=3, status=400)["message"]
 
 
 def test_text_that_is_no_text_and_numbers_that_are_none(start_client, tmp_path):

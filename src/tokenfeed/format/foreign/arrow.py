@@ -7,7 +7,7 @@ Opening reads the metadata of every batch (a thousand rows each, as `datasets` w
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,13 +20,14 @@ from tokenfeed.format.foreign.file import Boundaries, ForeignFile, agree, is_fil
 from tokenfeed.storage.files import Extents
 from tokenfeed.types import Ints
 
-__all__ = ["find_batches", "find_files", "open_arrow"]
+__all__ = ["Batch", "find_batches", "find_files", "open_arrow", "read_schema"]
 
 _MAGIC = b"ARROW1"
 _CONTINUED = b"\xff\xff\xff\xff"
 _BATCH = 3  # type of the header of a message
 _NAMES = ("input_ids", "tokens")
 _LARGEST_STATE = 1 << 24
+_HEAD_BYTES = 1 << 12
 _ADVICE = "Prepare it with tokens_column=…, which reads lists of any kind"
 
 
@@ -67,21 +68,22 @@ def open_arrow(path: Path, *, dtype: np.dtype[Any] | None) -> ForeignFile:
     except ImportError as error:
         raise DependencyError(f"{path}: Arrow files need pyarrow: pip install 'tokenfeed[text]' ({error})") from error
     part = whole(path)
-    is_file_format = file.peek(path, len(_MAGIC)) == _MAGIC
+    first = 8 if file.peek(path, len(_MAGIC)) == _MAGIC else 0
     try:
         with pa.OSFile(str(path)) as source:
-            schema = (pa.ipc.open_file if is_file_format else pa.ipc.open_stream)(source).schema
+            schema = read_schema(path, source, first, part.file_bytes)
         name, kind = _choose(path, schema)
         node, buffer = _place_of(path, schema, name)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} is no Arrow file that can be read: {error}") from error
     stated = np.dtype(kind.value_type.to_pandas_dtype()).newbyteorder("<")
     chosen = agree(path, stated, dtype)
-    batches = [
-        _lists_of(path, body, header, node, buffer, kind, chosen.itemsize, part.file_bytes)
-        for body, header in find_batches(path, 8 if is_file_format else 0, part.file_bytes)
-    ]
-    batches = [batch for batch in batches if batch.num_lists]
+    found = find_batches(path, partial(read_at, path), first, part.file_bytes)
+    every = (
+        _lists_of(path, each.body, each.metadata, node, buffer, kind, chosen.itemsize, part.file_bytes)
+        for each in found
+    )
+    batches = [batch for batch in every if batch.num_lists]
     sizes = [(batch.stop - batch.first) * chosen.itemsize for batch in batches]
     firsts = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))])
     places = np.array([batch.values_byte + batch.first * chosen.itemsize for batch in batches], np.int64)
@@ -145,17 +147,38 @@ def _count(path: Path, kind: Any) -> tuple[int, int]:
     return 1 + sum(part[0] for part in parts), own + sum(part[1] for part in parts)
 
 
-def find_batches(path: Path, at: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """(first byte of the body, metadata) of every record batch."""
+def read_schema(path: object, source: Any, at: int, size: int) -> Any:
+    """The schema of a stream that begins at a byte. An IPC file is a stream between two magics, with a footer."""
+    import pyarrow as pa
+
+    source.seek(at)
+    lead = source.read(8)
+    if lead[:4] != _CONTINUED or not 0 < int.from_bytes(lead[4:], "little", signed=True) <= size - at - 8:
+        raise FormatError(f"{path} is no Arrow file that can be read: there is no schema at byte {at}")
+    source.seek(at)
+    return pa.ipc.open_stream(source).schema
+
+
+class Batch(NamedTuple):
+    """A record batch: bytes [start, stop) of a file."""
+
+    start: int
+    body: int
+    stop: int
+    metadata: bytes
+
+
+def find_batches(path: object, read: Callable[[int, int], bytes], at: int, size: int) -> Iterator[Batch]:
+    """The record batches from a byte on. One call of `read(byte_start, num_bytes)` each, if their metadata is short."""
     while at + 8 <= size:
-        lead = read_at(path, at, 8)
-        length = int.from_bytes(lead[4:], "little", signed=True)
+        lead = read(at, min(_HEAD_BYTES, size - at))
+        length = int.from_bytes(lead[4:8], "little", signed=True)
         if lead[:4] != _CONTINUED or length < 0 or at + 8 + length > size:
             raise CorruptionError(f"{path}: no message of Arrow at byte {at:,}, or one that is longer than the file")
         if length == 0:
             return
-        metadata = read_at(path, at + 8, length)
         body = at + 8 + length
+        metadata = lead[8 : 8 + length] if 8 + length <= len(lead) else read(at + 8, length)
         try:
             message = _Table.root(metadata)
             kind, body_bytes = message.number(1, "<B"), message.number(3, "<q")
@@ -164,7 +187,7 @@ def find_batches(path: Path, at: int, size: int) -> Iterator[tuple[int, bytes]]:
         if body_bytes < 0 or body + body_bytes > size:
             raise CorruptionError(f"{path}: the message at byte {at:,} has {body_bytes:,} bytes; the file ends before")
         if kind == _BATCH:
-            yield body, metadata
+            yield Batch(at, body, body + body_bytes, metadata)
         at = body + body_bytes
 
 

@@ -1,5 +1,6 @@
 """Documents that a program has: a `datasets.Dataset` or other sequence, or anything that can be iterated again.
 
+A Lance dataset is one, too (`lance`).
 A document is a string, or a mapping that has one under the text column. A sequence (a length and an index) has random
 access. Any other iterable is read from front to back; to go back, it is iterated again from its beginning, so it must
 give the same documents every time: a list, a `datasets.IterableDataset`, a function that makes a generator. A generator
@@ -15,8 +16,8 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from tokenfeed.errors import ArgumentError, MissingError
-from tokenfeed.text.sources.portions import tokens_advice
-from tokenfeed.text.sources.rows import GROUP_ROWS, RowText
+from tokenfeed.text.sources.portions import GROUP_ROWS, tokens_advice
+from tokenfeed.text.sources.rows import RowText
 
 __all__ = ["MemoryDocuments", "MemoryText"]
 
@@ -50,14 +51,14 @@ class MemoryDocuments:
 
     is_remote = False
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, name: str | None = None) -> None:
         if isinstance(source, Iterator):
             raise ArgumentError(
                 f"{type(source).__name__} can be iterated once, so a stream could neither begin a second epoch nor "
                 "resume: give the function that makes it, or a sequence"
             )
         self.source = source
-        self.path = self.name = f"documents of a {type(source).__name__}"
+        self.path = self.name = name or f"documents of a {type(source).__name__}"
 
     @property
     def is_indexed(self) -> bool:

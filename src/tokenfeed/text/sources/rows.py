@@ -7,9 +7,8 @@ from typing import Any
 from tokenfeed.errors import FormatError, MissingError
 from tokenfeed.text.sources.portions import MemoryGroup, Portion, Tally, TextRules, tokens_advice
 
-__all__ = ["GROUP_ROWS", "RowText"]
+__all__ = ["RowText"]
 
-GROUP_ROWS = 1024
 _SLICE_GROUPS = 64
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ByteStream", "StoredFile", "list_folder", "shown"]
 
-_CODECS = {".gz": "gzip", ".zst": "zstd"}
+_CODECS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}
 _DIGEST_BYTES = 1 << 16
 _BUFFER_BYTES = 1 << 20
 

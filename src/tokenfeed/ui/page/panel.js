@@ -129,7 +129,7 @@ export function sightings(found) {
 
 function skip(subject, number, source) {
   const named = source ? `, source="${source}"` : "";
-  const command = `tokenfeed trace ${subject.name} --document ${number}${source ? ` --source ${source}` : ""}`;
+  const command = `tokenfeed find ${subject.name} --document ${number}${source ? ` --source ${source}` : ""}`;
   const python = `tokenfeed.Run("${subject.name}").find(${number}${named})`;
   const amendment = `plan = tokenfeed.Run("${subject.name}").plan().amend(\n` +
     `    state["samples"], skip=tokenfeed.Skip(documents=[${number}]${named})\n)  # Loader(plan, …), load_state_dict(state)`;

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tokenfeed.errors import FormatError
 from tokenfeed.text.sources import jsonl
-from tokenfeed.text.sources.jsonl import GROUP_LINES, JsonlText
+from tokenfeed.text.sources.jsonl import GROUP_ROWS, JsonlText
 from tokenfeed.text.sources.stored import StoredFile
 
 TEXT = st.one_of(st.none(), st.just(""), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
@@ -66,7 +66,7 @@ def test_every_form_gives_the_same_documents(documents, end, ascii_only, with_bo
     texts = [text for text, _ in documents]
     groups = [texts[first : first + 4] for first in range(0, len(texts), 4)]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl, "GROUP_LINES", 4)
+        patch.setattr(jsonl, "GROUP_ROWS", 4)
         for ending in COMPRESSED:
             text = jsonl_text(write(Path(folder), content, ending), "text")
             for number in data.draw(st.lists(st.integers(0, len(groups) + 1), max_size=8)):
@@ -91,7 +91,7 @@ def test_every_form_gives_the_same_documents(documents, end, ascii_only, with_bo
 def test_groups_have_1024_documents(tmp_path, ending, count):
     texts = [f"text {number}" for number in range(count)]
     text = jsonl_text(write(tmp_path, lines_of(texts), ending), "text")
-    assert text.num_groups() == -(-count // GROUP_LINES)
+    assert text.num_groups() == -(-count // GROUP_ROWS)
     for number in reversed(range(text.num_groups())):
         assert texts_of(text.read(number)) == texts[number * 1024 : (number + 1) * 1024]
 
@@ -121,7 +121,7 @@ def test_streams_stay_where_they_stopped(tmp_path, monkeypatch):
     take = jsonl._Lines.take_group
     noting = lambda self, *, keep: taken.append(self.group) or take(self, keep=keep)  # noqa: E731
     monkeypatch.setattr(jsonl._Lines, "take_group", noting)
-    monkeypatch.setattr(jsonl, "GROUP_LINES", 10)
+    monkeypatch.setattr(jsonl, "GROUP_ROWS", 10)
     text = jsonl_text(write(tmp_path, lines_of(["x"] * 400), ".gz"), "text")
     text.read(20)
     text.read(0)
@@ -134,7 +134,7 @@ def test_streams_stay_where_they_stopped(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 def test_threads_read_at_once(tmp_path, ending, monkeypatch):
-    monkeypatch.setattr(jsonl, "GROUP_LINES", 50)
+    monkeypatch.setattr(jsonl, "GROUP_ROWS", 50)
     texts = [f"text {number}" for number in range(2010)]
     text = jsonl_text(write(tmp_path, lines_of(texts), ending), "text")
     failures = []
