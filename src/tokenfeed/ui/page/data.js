@@ -239,7 +239,9 @@ function lengths(source, name, run, given, ready) {
   const draw = (length) =>
     show(place, async () => {
       await ready;
-      return histogram(await ask("lengths", { source, table: name, length }), place.clientWidth);
+      const found = await ask("lengths", { source, table: name, length });
+      for (let frame = 0; frame < 60 && !place.clientWidth; frame++) await new Promise(requestAnimationFrame); // not there yet
+      return histogram(found, place.clientWidth);
     });
   draw(limit);
   return card(
