@@ -26,7 +26,7 @@ from parent import Contender  # noqa: E402
 from report import describe_machine, readme_table, write_report  # noqa: E402
 from texts import prepares, streams, tokenizers  # noqa: E402
 
-FULL = Scale("full", 100_000_000, 3, 0.5, 3, 10**8, 50, 12)
+FULL = Scale("full", 100_000_000, 3, 0.5, 2, 10**8, 50, 6)
 QUICK = Scale("quick", 10_000_000, 2, 0.3, 1, 10**6, 4, 2)
 SECTIONS = ("steady", "first", "ranks", "epochs", "orders", "stream", "prepare", "tokenizer", "tokenizer-gpt4")
 

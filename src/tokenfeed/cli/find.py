@@ -1,4 +1,3 @@
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -6,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tokenfeed.cli.console import console, make_table, print_json, tell
-from tokenfeed.cli.options import Json, RunPath, Stores, parse_stores
+from tokenfeed.cli.options import Json, RunPath, Stores, parse_field, parse_stores
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.runs.run import Run
 from tokenfeed.runs.tracing import Seen
@@ -29,7 +28,10 @@ def command(
     if (document is None) == (where is None):
         raise ArgumentError("which document? Give its number by --document, or fields of its payload by --where")
     run = Run(path)
-    fields = None if where is None else _Fields(map(_split_field, where))
+    fields = None
+    if where is not None:
+        given = (parse_field(field, "--where", "FIELD=VALUE, such as url=https://…") for field in where)
+        fields = _Fields({name: values for name, *values in given})
     stores = parse_stores(store, run)
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
@@ -45,16 +47,6 @@ class _Fields(dict[str, list[Any]]):
 
     def __call__(self, payload: Any) -> bool:
         return isinstance(payload, dict) and all(name in payload and payload[name] in self[name] for name in self)
-
-
-def _split_field(field: str) -> tuple[str, list[Any]]:
-    name, equals, value = field.partition("=")
-    if not equals:
-        raise ArgumentError(f"--where is {field!r}; expected FIELD=VALUE, such as url=https://…")
-    try:
-        return name, [value, json.loads(value)]
-    except ValueError:
-        return name, [value]
 
 
 def _parse_range(text: str) -> range:

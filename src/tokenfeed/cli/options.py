@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ TextOption = Annotated[str, typer.Option(help="The column, or key, that holds th
 Stores = Annotated[
     list[str] | None, typer.Option(metavar="[SOURCE=]PATH", help="Where the data is now, if it was moved; repeatable.")
 ]
+NewStore = Annotated[str, typer.Option("-o", "--out", metavar="STORE", help="The folder of the new store.")]
 Split = Annotated[str | None, typer.Option(help='Split to read, or "all"; "train" where there are splits.')]
 Dtype = Annotated[str | None, typer.Option(help="Dtype of a raw token file that does not record it, such as uint16.")]
 TokenizerPath = Annotated[str | None, typer.Option("--tokenizer", help="Tokenizer by which tokens are shown as text.")]
@@ -64,6 +66,17 @@ def parse_stores(given: list[str] | None, run: "Run") -> dict[str, str]:
             raise ArgumentError(f"--store is {text!r}; of which source? Expected NAME=PATH with {known}")
         stores[name] = path
     return stores
+
+
+def parse_field(text: str, option: str, expected: str, is_name: Callable[[str], object] = bool) -> tuple[str, str, Any]:
+    """NAME=VALUE in parts: the name, the text, and what it says if it is JSON, else the text once more."""
+    name, equals, value = text.partition("=")
+    if not equals or not is_name(name):
+        raise ArgumentError(f"{option} is {text!r}; expected {expected}")
+    try:
+        return name, value, json.loads(value)
+    except ValueError:
+        return name, value, value
 
 
 def load_decoder(tokenizer: str | None, what: str) -> Decoder | None:

@@ -9,17 +9,8 @@ from tokenfeed.errors import FormatError
 from tokenfeed.kernels.checked import CHECKED_BYTES
 
 __all__ = [
-    "MANIFEST",
-    "PREPARED",
-    "PREPARE_PLAN",
-    "SHARD",
-    "SHARD_SUMS",
-    "SPAN_DTYPE",
-    "SUM_DTYPE",
-    "check_name",
-    "column_file",
-    "first_sums",
-    "span_files",
+    *("MANIFEST", "PREPARED", "PREPARE_PLAN", "SHARD", "SHARD_SUMS", "SPAN_DTYPE", "SUM_DTYPE"),
+    *("check_name", "column_file", "first_sums", "span_files"),
 ]
 
 MANIFEST = "manifest.json"

@@ -18,6 +18,14 @@ CLOSE_ENOUGH = 2048
 
 
 @inlined
+def _nothing(size):
+    array = np.empty(size, np.int64)
+    for i in range(size):
+        array[i] = NONE
+    return array
+
+
+@inlined
 def _is_before(loads, rows, one, other):
     if loads[one] != loads[other]:
         return loads[one] < loads[other]
@@ -76,13 +84,14 @@ def deal(costs, alone, bins, loads, most_rows, rounds):
     """
     num_bins = loads.size
     rows = np.zeros(num_bins, np.int64)
-    heap = np.arange(num_bins)
-    heads = np.full(num_bins, NONE)
-    tails = np.full(num_bins, NONE)
-    following = np.full(costs.size, NONE)
+    heap = np.empty(num_bins, np.int64)
+    heads, tails = _nothing(num_bins), _nothing(num_bins)
+    following = _nothing(costs.size)
     size = num_bins
     total = 0
-    loads[:] = 0
+    for held in range(num_bins):
+        heap[held] = held
+        loads[held] = 0
     for i in range(costs.size):
         held = heap[0]
         bins[i] = held

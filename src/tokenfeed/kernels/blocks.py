@@ -8,11 +8,10 @@ An array with one `CACHE` record describes the cache. Its address stands in the 
 """
 
 import numpy as np
-from numba import carray, from_dtype
 
 from tokenfeed.kernels.checksum import block_checksum
 from tokenfeed.kernels.jit import inlined, kernel
-from tokenfeed.kernels.posix import MISSING, OK, begin_read, c_memcpy, c_pread, int64_pointer, pointer_to, words
+from tokenfeed.kernels.posix import MISSING, OK, array_of, begin_read, c_memcpy, c_pread, int64s, words
 
 CACHE = words(
     "read",  # address of `read_through`, compiled
@@ -30,7 +29,7 @@ CACHE = words(
 EMPTY = -1
 BLOCK_BITS = 40
 
-_cache_pointer = pointer_to(from_dtype(CACHE))
+_caches = array_of(CACHE)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -43,8 +42,7 @@ def _place(key, size):
 @inlined
 def _slot_arrays(cache):
     """(keys of the slots, index)."""
-    keys = carray(int64_pointer(cache.keys), (cache.num_slots,))
-    return keys, carray(int64_pointer(cache.index), (cache.index_size,))
+    return int64s(cache.keys, cache.num_slots), int64s(cache.index, cache.index_size)
 
 
 @inlined
@@ -84,10 +82,10 @@ def read_through(cache_address, file, offset, size, address):
 
     For `posix.read_by`.
     """
-    cache = carray(_cache_pointer(cache_address), (1,))[0]
+    cache = _caches(cache_address, 1)[0]
     block_bytes = cache.block_bytes
     keys, index = _slot_arrays(cache)
-    log = carray(int64_pointer(cache.log), (cache.log_size + 1,))
+    log = int64s(cache.log, cache.log_size + 1)
     status = OK
     done = 0
     while done < size:

@@ -10,13 +10,12 @@ An array with one `CHECK` record describes a checked file. Its address stands in
 from typing import Any
 
 import numpy as np
-from numba import carray, from_dtype
 
 from tokenfeed.kernels import posix
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checksum import block_checksum, bytes_of
 from tokenfeed.kernels.jit import kernel
-from tokenfeed.kernels.posix import DAMAGED, MISSING, OK, fetch, pointer_to, prefetch_file
+from tokenfeed.kernels.posix import DAMAGED, MISSING, OK, array_of, fetch, prefetch_file
 
 __all__ = ["CHECK", "CHECKED_BYTES", "BlockSums", "read_checked", "read_whole"]
 
@@ -32,7 +31,7 @@ CHECK = posix.words(
     "first_sum",  # number of the sum of its first block
     "damaged_block",  # the latest block found to be not what was written
 )
-_check_pointer = pointer_to(from_dtype(CHECK))
+_checks = array_of(CHECK)
 
 _MOST_BLOCKS = 32
 
@@ -44,8 +43,8 @@ def read_checked(description, file, offset, size, address):
     For `posix.read_by`. Two reads for every 128 KiB or part thereof. At address 0 it only tells the operating system
     that these reads will come, or notes what is missing of a remote file.
     """
-    check = carray(_check_pointer(description), (1,))[0]
-    files = carray(posix.file_pointer(check.files), (check.num_files,))
+    check = _checks(description, 1)[0]
+    files = posix.file_table(check.files, check.num_files)
     data, sums = files[check.data], files[check.sums]
     start = data.start - 1
     block = offset // CHECKED_BYTES

@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tokenfeed.kernels.jit import inlined, kernel
+from tokenfeed.kernels.jit import inlined
 
 __all__ = ["Checksum", "block_checksum", "bytes_of", "checksum"]
 
@@ -156,7 +156,7 @@ def _block(lanes: Any, data: Any, at: Any) -> Any:
         lanes[i] = (lanes[i] ^ lanes[i] >> _U(47) ^ _load(_SECRET, 128 + 8 * i)) * _PRIME32
 
 
-@kernel
+@inlined
 def _absorb(lanes: Any, held: Any, fill: Any, data: Any) -> Any:
     """Take in `data` and return the new `fill`. In `held`, the `fill` held-back bytes follow the 64 before them."""
     taken = min(_BLOCK - fill, data.size)
@@ -175,7 +175,7 @@ def _absorb(lanes: Any, held: Any, fill: Any, data: Any) -> Any:
     return fill
 
 
-@kernel
+@inlined
 def _finish(lanes: Any, held: Any, fill: Any, size: Any) -> Any:
     """The hash of the `size` bytes taken in; `lanes` is spoilt, `held` is not."""
     if size <= 16:
@@ -195,7 +195,7 @@ def block_checksum(data: Any) -> Any:
     """The hash of an array of bytes, inside a kernel: what `checksum` gives, as a number."""
     lanes = _START.copy()
     held = np.empty(_STRIPE + _BLOCK, np.uint8)
-    fill = _absorb(lanes, held, 0, data)
+    fill = _absorb(lanes, held, np.int64(0), data)
     return _finish(lanes, held, fill, data.size)
 
 

@@ -5,11 +5,10 @@ An array with one `EXTENTS` record describes such a file. Its address stands in 
     pieces at bytes [100, 140) and [152, 160) of the file:   firsts 0 40 48   places 100 152
 """
 
-from numba import carray, from_dtype
-
 from tokenfeed.kernels import posix
+from tokenfeed.kernels.items import last_at_or_before
 from tokenfeed.kernels.jit import kernel
-from tokenfeed.kernels.posix import OK, fetch, int64_pointer, pointer_to, prefetch_file
+from tokenfeed.kernels.posix import OK, array_of, fetch, int64s, prefetch_file
 
 __all__ = ["EXTENTS", "read_extents"]
 
@@ -22,7 +21,7 @@ EXTENTS = posix.words(
     "firsts",  # address of count + 1 int64: the first byte of each piece as it is read, and the end
     "places",  # address of count int64: the byte of the file at which each piece begins
 )
-_pointer = pointer_to(from_dtype(EXTENTS))
+_descriptions = array_of(EXTENTS)
 
 
 @kernel
@@ -32,17 +31,11 @@ def read_extents(description, file, offset, size, address):
     For `posix.read_by`. O(log pieces), and one read for each piece that is touched. At address 0 it only tells the
     operating system that these reads will come.
     """
-    about = carray(_pointer(description), (1,))[0]
-    files = carray(posix.file_pointer(about.files), (about.num_files,))
-    firsts = carray(int64_pointer(about.firsts), (about.count + 1,))
-    places = carray(int64_pointer(about.places), (about.count,))
-    low, high = 0, about.count
-    while high - low > 1:
-        middle = (low + high) // 2
-        if firsts[middle] <= offset:
-            low = middle
-        else:
-            high = middle
+    about = _descriptions(description, 1)[0]
+    files = posix.file_table(about.files, about.num_files)
+    firsts = int64s(about.firsts, about.count + 1)
+    places = int64s(about.places, about.count)
+    low = last_at_or_before(firsts, about.count, offset)
     start = files[about.data].start - 1
     done = 0
     while done < size:

@@ -13,12 +13,11 @@ record for each column. Every further argument would cost 0.1 µs under the GIL,
 """
 
 import numpy as np
-from numba import carray, from_dtype
 
 from tokenfeed.kernels import posix
 from tokenfeed.kernels.jit import inlined, kernel, step
 from tokenfeed.kernels.numbers import OVERREAD_BYTES, unpack_row, widen_row
-from tokenfeed.kernels.posix import BAD_INDEX, MISSING, OK, PLAIN, UNOPENED, fetch, file_pointer, int64_pointer
+from tokenfeed.kernels.posix import BAD_INDEX, MISSING, OK, PLAIN, UNOPENED, array_of, fetch, file_table, int64s
 from tokenfeed.types import Array, Ints
 
 ALIGNMENT = 64
@@ -53,8 +52,7 @@ _VECTOR_BYTES = 16
 # What becomes of a row at the first attempt: it was read, or is not in the page cache, or takes more than one read.
 _READ, _UNCACHED, _INVOLVED = range(3)
 
-_request_pointer = posix.pointer_to(from_dtype(REQUEST))
-_column_pointer = posix.pointer_to(from_dtype(COLUMN))
+_requests, _columns = array_of(REQUEST), array_of(COLUMN)
 
 
 def make_request(
@@ -85,12 +83,12 @@ def windows_of(request: Ints) -> tuple[int, int, int]:
 @step
 def _open_request(request):
     """(the one REQUEST record, columns, segment_starts, files), as arrays that own no memory: see `_read_rows`."""
-    records = carray(_request_pointer(request.ctypes.data), (1,))
+    records = _requests(request.ctypes.data, 1)
     num_columns = (request.size - _REQUEST_WORDS) // _COLUMN_WORDS
-    columns = carray(_column_pointer(request.ctypes.data + 8 * _REQUEST_WORDS), (num_columns,))
+    columns = _columns(request.ctypes.data + 8 * _REQUEST_WORDS, num_columns)
     fixed = records[0]
-    starts = carray(int64_pointer(fixed.segment_starts), (fixed.num_segments + 1,))
-    files = carray(file_pointer(fixed.files), (fixed.num_segments * fixed.files_per_segment,))
+    starts = int64s(fixed.segment_starts, fixed.num_segments + 1)
+    files = file_table(fixed.files, fixed.num_segments * fixed.files_per_segment)
     return records, columns, starts, files
 
 
@@ -216,7 +214,7 @@ def _try_run(column, file, position, num_items, target, scratch, may_wait):
         if posix.c_pread(np.int32(file.handle - 1), landing, num_bytes, byte) != num_bytes:
             return _INVOLVED
     else:
-        vector = carray(int64_pointer(scratch), (2,))
+        vector = int64s(scratch, 2)
         vector[0] = landing
         vector[1] = num_bytes
         if posix.try_pread(file.handle - 1, scratch, byte) != num_bytes:

@@ -163,17 +163,14 @@ def _to_samples(places, layout, gap_at, keys, known):
         within[i] = at - slots[i] * size
         low, high = min(low, slots[i]), max(high, slots[i])
     a, bits = split(num_blocks)
-    if high - low < _U(places.size):  # as in a run, whose samples come from few blocks: one evaluation for each block
-        table = known[2, : high - low + _ONE]
-        for j in range(table.size):
-            table[j] = low + _U(j)
-        permute_block(table, num_blocks, a, bits, keys, False)
-        for i in range(places.size):
-            places[i] = table[slots[i] - low] * size + within[i]
-    else:
-        permute_block(slots, num_blocks, a, bits, keys, False)
-        for i in range(places.size):
-            places[i] = slots[i] * size + within[i]
+    is_run = high - low < _U(places.size)  # its samples come from few blocks: one evaluation for each block
+    blocks = known[2, : high - low + _ONE] if is_run else slots
+    if is_run:
+        for j in range(blocks.size):
+            blocks[j] = low + _U(j)
+    permute_block(blocks, num_blocks, a, bits, keys, False)
+    for i in range(places.size):
+        places[i] = blocks[slots[i] - low if is_run else _U(i)] * size + within[i]
 
 
 @inlined

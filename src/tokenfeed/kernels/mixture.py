@@ -26,6 +26,8 @@ _LOW = (1 << _BITS) - 1
 _RANK_BITS = 20  # an entry of many tables is (source << 20) + rank, in 32 bits
 _RANK = (1 << _RANK_BITS) - 1
 _UNIT = 1 << 20  # what is owed is counted in 2**-20 of a sample
+_MOST_OWED = _UNIT << 10
+_MOST_PLACES = 1 << 20
 
 
 @inlined
@@ -79,22 +81,32 @@ def _fill(counts, rates, phases, table):
     places those that fit are made. O(P log n): 0.1 s for a thousand sources and P = 2**20, the largest for which
     nothing overflows whatever n.
     """
-    n, period, size, places = counts.size, rates.sum(), counts.sum(), table.size
-    if n == 0 or counts.min() < 0 or rates.min() < 1 or not 0 < places <= size or size > period:
+    n, places, period, size = counts.size, table.size, 0, 0
+    is_wrong, is_owed, is_far = n == 0, False, False
+    for i in range(n):  # sum, min and their like take Numba 2 s to compile
+        period += rates[i]
+        size += counts[i]
+        is_wrong |= counts[i] < 0 or rates[i] < 1
+        is_owed |= phases[i] != 0
+        is_far |= not -_MOST_OWED <= phases[i] <= _MOST_OWED
+    if is_wrong or not 0 < places <= size or size > period:
         raise ValueError("rates must be positive, and counts add up to the places of a table, a period at most")
-    if period > 1 << 20 or np.abs(phases).max() > 1 << 30:
+    if period > _MOST_PLACES or is_far:
         raise ValueError("a period has at most 2**20 places, and no source is owed 2**10 samples")
     if n == 1:
-        table[:] = 0
+        for t in range(places):
+            table[t] = 0
         return
     slack, share, unit = 2 * n - 2, 1, 1
-    if phases.any():
+    if is_owed:
         slack, share, unit = 1, 0, _UNIT
     drawn = np.zeros(n, np.int64)
     heap = np.empty(n, np.int64)  # of the sources that may be drawn: when they must be, and which
     num_open = 0
-    waiting = np.full(places + 2, -1, np.int32)  # the last source that may be drawn from place t on, not before …
+    waiting = np.empty(places + 2, np.int32)  # the last source that may be drawn from place t on, not before …
     before = np.empty(n, np.int32)  # … and the one put there before it; those after the table are in one place
+    for t in range(waiting.size):
+        waiting[t] = -1
     for i in range(n):
         if counts[i] > 0:
             release = max(min(_release(0, rates[i], phases[i], period, slack, share, unit), size, places + 1), 1)
@@ -144,6 +156,23 @@ def _fill(counts, rates, phases, table):
                 waiting[release] = i
 
 
+@inlined
+def _fill_active(counts, rates, phases, table):
+    """As `_fill`, where a source with a rate of 0 is never drawn from."""
+    active = np.empty(rates.size, np.int64)
+    known = np.empty((3, rates.size), np.int64)
+    n = 0
+    for i in range(rates.size):
+        if rates[i] != 0:
+            active[n] = i
+            known[0, n], known[1, n], known[2, n] = counts[i], rates[i], phases[i]
+            n += 1
+    if table.size > 0:
+        _fill(known[0, :n], known[1, :n], known[2, :n], table)
+    for t in range(table.size):
+        table[t] = active[table[t]]
+
+
 @kernel
 def build_table(counts, rates, phases, table):
     """As `_fill`, for calls from Python."""
@@ -157,18 +186,19 @@ def follow(starts, rates, bases, carry):
     Change i draws from sample starts[i] on by rates[i]; bases[0] and carry[0] are given, and the others are set.
     """
     one = 1 << 32
+    owed = np.empty(rates.shape[1], np.int64)
     for i in range(starts.size - 1):
-        period = rates[i].sum()
+        period = 0
+        for j in range(owed.size):
+            period += rates[i, j]
+            owed[j] = (carry[i, j] + (1 << 11)) >> 12
         periods = (starts[i + 1] - starts[i]) // period
         places = (starts[i + 1] - starts[i]) - periods * period
         drawn = np.zeros(rates.shape[1], np.int64)
-        if places > 0:
-            active = np.flatnonzero(rates[i])
-            own = rates[i][active]
-            table = np.empty(places, np.int32)
-            _fill(own, own, (carry[i][active] + (1 << 11)) >> 12, table)
-            for t in range(places):
-                drawn[active[table[t]]] += 1
+        table = np.empty(places, np.int32)
+        _fill_active(rates[i], rates[i], owed, table)
+        for t in range(places):
+            drawn[table[t]] += 1
         largest, total = 0, 0
         for j in range(drawn.size):
             whole = rates[i, j] * places // period
@@ -203,12 +233,11 @@ def make_many(samples, shift, stop, starts, buckets, offsets, counts, rates, pha
             continue
         i = _segment(samples[row], starts, buckets, shift)
         if not is_made[i]:
-            active = np.flatnonzero(rates[i])
             table = np.empty(offsets[i + 1] - offsets[i], np.int32)
-            _fill(counts[i][active], rates[i][active], phases[i][active], table)
-            seen = np.zeros(active.size, np.int64)
+            _fill_active(counts[i], rates[i], phases[i], table)
+            seen = np.zeros(rates.shape[1], np.int64)
             for t in range(table.size):
-                tables[offsets[i] + t] = active[table[t]] << _RANK_BITS | seen[table[t]]
+                tables[offsets[i] + t] = np.int64(table[t]) << _RANK_BITS | seen[table[t]]
                 seen[table[t]] += 1
             is_made[i] = True
 

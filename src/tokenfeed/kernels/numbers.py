@@ -6,15 +6,12 @@ Negative numbers are in two's complement. Three numbers of 5 bits:
     byte 0   b b b a a a a a      byte 1   · c c c c c b b      (the highest bit of each on the left)
 """
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
-from numba.extending import intrinsic
+from numba import types
 
-from tokenfeed.kernels import posix
 from tokenfeed.kernels.jit import inlined, kernel, step
+from tokenfeed.kernels.memory import get_word
+from tokenfeed.kernels.posix import int32s, int64s, uint8s, uint16s, uint32s
 
 MOST_BITS = 56
 """Most bits of a number: they lie in 64 from any byte on."""
@@ -22,16 +19,6 @@ OVERREAD_BYTES = 7
 """Bytes after the last number that `unpack_row` may look at."""
 
 _U = np.uint64
-
-
-@intrinsic
-def _load_word(_context: Any, address: Any) -> Any:
-    """The 8 bytes at any address."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
-
-    return types.uint64(types.intp), generate
 
 
 @inlined
@@ -46,24 +33,24 @@ def widen_row(source, number_bytes, is_signed, target, out_bytes, count):
     """Numbers at address `source`, of 1, 2 or 4 bytes, as wider ones at `target`; the two may not overlap."""
     sign = is_signed << (8 * number_bytes - 1)
     if out_bytes == 8:
-        numbers = carray(posix.int64_pointer(target), (count,))
+        numbers = int64s(target, count)
         if number_bytes == 1:
-            _widen(carray(posix.uint8_pointer(source), (count,)), numbers, sign)
+            _widen(uint8s(source, count), numbers, sign)
         elif number_bytes == 2:
-            _widen(carray(posix.uint16_pointer(source), (count,)), numbers, sign)
+            _widen(uint16s(source, count), numbers, sign)
         else:
-            _widen(carray(posix.uint32_pointer(source), (count,)), numbers, sign)
+            _widen(uint32s(source, count), numbers, sign)
     else:
-        halves = carray(posix.int32_pointer(target), (count,))
+        halves = int32s(target, count)
         if number_bytes == 1:
-            _widen(carray(posix.uint8_pointer(source), (count,)), halves, sign)
+            _widen(uint8s(source, count), halves, sign)
         else:
-            _widen(carray(posix.uint16_pointer(source), (count,)), halves, sign)
+            _widen(uint16s(source, count), halves, sign)
 
 
 @step
 def _take(source, bit, mask, sign):
-    word = _load_word(source + (bit >> 3)) >> _U(bit & 7)
+    word = get_word(source + (bit >> 3), 0) >> _U(bit & 7)
     return (types.int64(word & mask) ^ sign) - sign
 
 
@@ -88,13 +75,13 @@ def unpack_row(source, first_bit, bits, is_signed, target, out_bytes, count):
     Up to OVERREAD_BYTES after the last of these bits must be readable. 10 GB/s of 4-byte numbers.
     """
     if out_bytes == 4:
-        _unpack(source, first_bit, bits, is_signed, carray(posix.uint32_pointer(target), (count,)))
+        _unpack(source, first_bit, bits, is_signed, uint32s(target, count))
     elif out_bytes == 8:
-        _unpack(source, first_bit, bits, is_signed, carray(posix.int64_pointer(target), (count,)))
+        _unpack(source, first_bit, bits, is_signed, int64s(target, count))
     elif out_bytes == 2:
-        _unpack(source, first_bit, bits, is_signed, carray(posix.uint16_pointer(target), (count,)))
+        _unpack(source, first_bit, bits, is_signed, uint16s(target, count))
     else:
-        _unpack(source, first_bit, bits, is_signed, carray(posix.uint8_pointer(target), (count,)))
+        _unpack(source, first_bit, bits, is_signed, uint8s(target, count))
 
 
 @kernel

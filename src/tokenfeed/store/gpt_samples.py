@@ -19,12 +19,12 @@ from tokenfeed.format.foreign.file import fingerprint
 from tokenfeed.format.foreign.megatron import find_sequences
 from tokenfeed.kernels.items import PADDING
 from tokenfeed.storage.local import reading
-from tokenfeed.store.data import Data
-from tokenfeed.store.numbers import check_inside, slices
+from tokenfeed.store.data import Data, offsets_of
+from tokenfeed.store.numbers import check_inside, lay, slices
 from tokenfeed.store.packed import PieceRows
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.view import View
-from tokenfeed.types import Array, Bools, Ints
+from tokenfeed.types import Array, Ints
 
 __all__ = ["GptSamples", "GptSpec", "index_digest", "load_array"]
 
@@ -109,9 +109,8 @@ class _Line(NamedTuple):
         counts = end[:, 0] - begin[:, 0] + 1
         if numbers.size and not (counts.min() > 0 and begin.min() >= 0 and end[:, 0].max() < self.documents.size):
             raise self._damaged("sample_index points outside document_index")
-        entries = np.concatenate(([0], np.cumsum(counts)))
-        places = np.repeat(begin[:, 0] - entries[:-1], counts) + np.arange(entries[-1])
-        sequences = self.documents[places].astype(np.int64)
+        entries = offsets_of(counts)
+        sequences = self.documents[lay(begin[:, 0], counts)].astype(np.int64)
         if sequences.size and not (sequences.min() >= 0 and sequences.max() < self.first_items.size - 1):
             raise self._damaged("document_index names sequences that the data file does not have")
         starts, stops = self.first_items[sequences], self.first_items[sequences + 1]
@@ -132,6 +131,8 @@ class _Line(NamedTuple):
 class GptSamples(View, opens=GptSpec):
     """Sample i is sample i of the line that Megatron-core cuts, before it shuffles samples: pieces of sequences.
 
+    Targets count across sequences, as in Megatron-core; those of padding do not.
+
     Sequences a a a, b, c c c in the order c a b, length 2:  sample 0 = c c c,  sample 1 = c a a,  sample 2 = a a b
     """
 
@@ -148,7 +149,7 @@ class GptSamples(View, opens=GptSpec):
     def __len__(self) -> int:
         return int(self._first_samples[-1])
 
-    def rows(self, numbers: Ints) -> "_GptRows":
+    def rows(self, numbers: Ints) -> PieceRows:
         check_inside(numbers, len(self))
         parts = []
         for (first_item, line), first, stop in zip(
@@ -167,9 +168,9 @@ class GptSamples(View, opens=GptSpec):
         rows = np.concatenate((rows, short))
         order = np.argsort(rows, kind="stable")
         first_items = np.concatenate((first_items, np.full(short.size, PADDING)))[order]
-        offsets = np.concatenate(([0], np.cumsum(np.concatenate((lengths, missing[short]))[order])))
+        offsets = offsets_of(np.concatenate((lengths, missing[short]))[order])
         entries = np.searchsorted(rows[order], np.arange(numbers.size + 1))
-        return _GptRows(self, numbers, entries, first_items, offsets)
+        return PieceRows(self, numbers, entries, first_items, offsets, crosses=True)
 
     def check(self) -> None:
         """Raise a PlanMismatchError unless every sample but the last of a line is of this length. O(samples)."""
@@ -207,15 +208,3 @@ class GptSamples(View, opens=GptSpec):
             lines += [(first_item + first, line) for first, line in view._lines]
             first_item += view.data.num_items
         return GptSamples(data, self.spec, lines)
-
-
-class _GptRows(PieceRows):
-    """Rows of pieces of sequences. Targets count across documents, as in Megatron-core; those of padding do not."""
-
-    def loss_mask(self, start: int, stop: int) -> Bools | None:
-        wanted = super().loss_mask(start, stop)
-        lengths = self.lengths[start:stop]
-        if (lengths == self.view.width).all():
-            return wanted
-        real: Bools = np.arange(1, self.view.width) < lengths[:, None]
-        return real if wanted is None else real & wanted

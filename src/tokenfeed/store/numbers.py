@@ -1,4 +1,4 @@
-"""Numbers of samples: as arrays, in slices, and checked."""
+"""Numbers of samples and items: as arrays, in slices, in runs, and checked."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, SampleIndexError, quantity
 from tokenfeed.types import Ints
 
-__all__ = ["as_indices", "check_inside", "outside", "slices"]
+__all__ = ["as_indices", "check_inside", "lay", "outside", "slices"]
 
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 _SLICE = 1 << 16
@@ -42,3 +42,10 @@ def slices(count: int, size: int = _SLICE) -> Iterator[Ints]:
     """Numbers 0 … count − 1, so many at a time: between two of them Ctrl-C is heard."""
     for start in range(0, count, size):
         yield np.arange(start, min(start + size, count))
+
+
+def lay(firsts: Ints, counts: Ints) -> Ints:
+    """Numbers of runs laid end to end: firsts 5, 1 and counts 3, 2 give 5 6 7 1 2."""
+    ends = np.cumsum(counts)
+    numbers: Ints = np.repeat(firsts - (ends - counts), counts) + np.arange(ends[-1] if ends.size else 0)
+    return numbers

@@ -284,8 +284,8 @@ class Packed(View, opens=PackedSpec):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def rows(self, numbers: Ints) -> "_PackedRows":
-        return _PackedRows(self, numbers, *self._rows.find(numbers))
+    def rows(self, numbers: Ints) -> "PieceRows":
+        return PieceRows(self, numbers, *self._rows.find(numbers))
 
     def _join(self, others: Sequence["Packed"], data: Data) -> "Packed":
         return Packed(data, self.spec, [plan for view in (self, *others) for plan in view.plans])
@@ -324,16 +324,24 @@ class Packed(View, opens=PackedSpec):
 class PieceRows(StoreRows):
     """Rows of equal width, made of pieces of documents and padding: row j has pieces [entries[j], entries[j + 1])."""
 
-    def __init__(self, view: View, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
+    def __init__(
+        self, view: View, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints, *, crosses: bool = False
+    ) -> None:
+        """`crosses` says whether the first item of a piece counts as a target of the last one before it."""
         super().__init__(view, indices)
         self._entries = entries
         self._extents = first_items, offsets
+        self._crosses = crosses
 
     @property
     def lengths(self) -> Ints:
+        return self._count(0)
+
+    def _count(self, left_out: int, start: int = 0, stop: int | None = None) -> Ints:
+        """Number of items of rows [start, stop), without the first `left_out` of every piece."""
         first_items, offsets = self.extents
-        sizes = np.where(first_items >= 0, np.diff(offsets), 0)
-        return np.diff(offsets_of(sizes)[self._entries])
+        counts = offsets_of(np.where(first_items >= 0, np.diff(offsets) - left_out, 0))
+        return np.diff(counts[self._entries[start : None if stop is None else stop + 1]])
 
     def _find_spans(self, table: SpanTable) -> BatchSpans:
         """Spans are found piece by piece, so one that reaches from a piece into the next is listed for both."""
@@ -347,28 +355,26 @@ class PieceRows(StoreRows):
             table, found.offsets[pieces_before], found.numbers, found.starts + shifts, found.stops + shifts
         )
 
+    def loss_mask(self, start: int, stop: int) -> Bools | None:
+        """Whether a target is an item that follows its input: in the same document, unless rows cross documents.
 
-class _PackedRows(PieceRows):
-    def loss_mask(self, start: int, stop: int) -> Bools:
-        """Whether a target follows its input in the same document, and so can be predicted from it.
-
-        A target is then never padding, nor the first item of a document or of the later part of a cut one; nor an item
-        for which the column `loss_mask` or `loss_weights` of the view is 0.
+        So it is never padding; nor the first item of a document or of the later part of a cut one; nor an item for
+        which the column `loss_mask` or `loss_weights` of the view is 0.
 
             row a a b b b ·  →  inputs a a b b b,  targets a b b b ·,  mask 1 0 1 1 0
         """
+        wanted = super().loss_mask(start, stop)
         first_items, offsets = self.extents
         first, last = self._entries[start], self._entries[stop]
-        offsets = offsets[first : last + 1]
-        mask = np.repeat(first_items[first:last] >= 0, np.diff(offsets))
-        mask[offsets[1:] - (offsets[0] + 1)] = False
-        mask = mask.reshape(stop - start, self.view.width)[:, :-1]
-        wanted = super().loss_mask(start, stop)
+        filled, offsets = first_items[first:last] >= 0, offsets[first : last + 1]
+        if self._crosses and filled.all():
+            return wanted
+        mask = np.repeat(filled, np.diff(offsets))
+        if not self._crosses:
+            mask[offsets[:-1] - offsets[0]] = False
+        mask = mask.reshape(stop - start, self.view.width)[:, 1:]
         return mask if wanted is None else mask & wanted
 
     def num_targets(self, start: int, stop: int) -> Ints:
-        if self.view.masks:
-            return super().num_targets(start, stop)
-        first_items, offsets = self.extents  # of n items in a piece, n - 1 follow another
-        found = offsets_of(np.where(first_items >= 0, np.diff(offsets) - 1, 0))
-        return np.diff(found[self._entries[start : stop + 1]])
+        is_simple = not self.view.masks and not self._crosses
+        return self._count(1, start, stop) if is_simple else super().num_targets(start, stop)

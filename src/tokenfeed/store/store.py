@@ -148,6 +148,9 @@ class Store(Data):
         dtype: npt.DTypeLike | None,
     ) -> dict[str, Any]:
         """The fields of a spec that say what comes along with a sample."""
+        for option, names in (("columns", columns), ("spans", spans)):
+            if isinstance(names, str):
+                raise ArgumentError(f"{option} is {names!r}; expected a list of names: {option}=[{names!r}]")
         if loss_mask == "auto":
             loss_mask = LOSS_MASK if LOSS_MASK in self.columns else None
         given = {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "loss_weights": loss_weights}

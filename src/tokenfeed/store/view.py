@@ -261,13 +261,13 @@ class StoreRows(Rows):
     buffer: Bytes | None = None
     """Memory of the columns that were read together."""
     _extents: tuple[Ints, Ints]
+    _spans: dict[str, BatchSpans] | None = None
 
     def __init__(self, view: View, indices: Ints) -> None:
         self.view = view
         self.layout = view.layout
         self.indices = indices
         self.arrays: dict[str, Array] = {}
-        self._spans: dict[str, BatchSpans] = {}
 
     @property
     def extents(self) -> tuple[Ints, Ints]:
@@ -309,6 +309,8 @@ class StoreRows(Rows):
         return array
 
     def spans(self, table: str) -> BatchSpans:
+        if self._spans is None:
+            self._spans = {}
         if table not in self._spans:
             self._spans[table] = self._find_spans(self.view.data.spans[table])
         return self._spans[table]

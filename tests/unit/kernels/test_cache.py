@@ -15,10 +15,9 @@ import ctypes, sys
 if sys.platform == "linux":  # even root shall not write to read-only folders: give up all capabilities
     header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert ctypes.CDLL(None).capset(header, none) == 0
-from tokenfeed.kernels import blocks, checksum, jit
+from tokenfeed.kernels import blocks, jit
 assert jit.address_of(blocks.read_through) != 0
-assert checksum.checksum(b"abc") == "78af5f94892f3950"
-print(sum(checksum._absorb.stats.cache_misses.values()))
+print(sum(blocks.read_through.stats.cache_misses.values()))
 """
 
 

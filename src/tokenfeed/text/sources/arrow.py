@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tokenfeed.errors import CorruptionError, FormatError, MissingError, ReadError, TooLargeError
-from tokenfeed.format.foreign.arrow import find_batches, read_schema
+from tokenfeed.format.foreign.arrow import find_batches, first_byte, read_schema
 from tokenfeed.storage.fetcher import RemoteFile
 from tokenfeed.text.sources.portions import tokens_advice
 from tokenfeed.text.sources.rows import RowText
@@ -40,13 +40,13 @@ class ArrowText(RowText):
                         source.seek(at)
                         return bytes(source.read(num_bytes))
 
-                    first = 8 if read(0, 6) == b"ARROW1" else 0
+                    first = first_byte(read(0, 8))
                     schema = read_schema(self.name, source, first, self.size())
                     names = schema.names
                     found = list(find_batches(self.name, read, first, self.size()))
                 if any(pa.types.is_dictionary(each.type) for each in schema):
                     raise FormatError(f"{self.name}: a column of {names} is a dictionary; write it as Parquet")
-                self._found = schema, [(each.start, each.stop) for each in found]
+                self._found = schema, found
             return self._found
 
     def size(self) -> int:
