@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def _hugging_face(vocabulary: Any) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(vocabulary.pattern.replace("}+", "}")), behavior="isolated"),
+            pre_tokenizers.Split(Regex(re.sub(r"(\{\d+,\d+\})\+", r"\1", vocabulary.pattern)), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

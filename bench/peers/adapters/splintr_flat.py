@@ -23,7 +23,7 @@ class Feed:
 
 def make(folder: Path) -> Any:
     pattern = json.loads((folder / "vocabulary.json").read_text())["pattern"]
-    tokenizer = Tokenizer(str(folder / "ranks.tiktoken"), re.sub(r"([?*+}])\+", r"\1", pattern))
+    tokenizer = Tokenizer(str(folder / "ranks.tiktoken"), re.sub(r"([?*+]|\{\d+,\d+\})\+", r"\1", pattern))
     return lambda texts, threads: np.frombuffer(tokenizer.encode_batch_flat(texts)[0], np.uint32)
 
 
