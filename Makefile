@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 # These ask for other versions of torch than ours, or for far more than is imported here.
-TRAINERS := jsonargparse==4.53.0 litdata==0.2.76 litgpt==0.5.13 torchtitan==0.3.0 mosaicml-streaming catalogue brotli zstd python-snappy cramjam
+TRAINERS := jsonargparse==4.53.0 litdata==0.2.76 litgpt==0.5.13 torchtitan==0.3.0 mosaicml-streaming catalogue brotli zstd python-snappy cramjam webdataset braceexpand pylance lance-namespace lance-namespace-urllib3-client
 trainers: setup  ## install trainers and loggers that `make test-all` tests where they are: .ci/nightly does so
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement requirements-trainers.txt
 	$(BIN)/python -m pip install --quiet --no-deps $(TRAINERS)

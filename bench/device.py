@@ -3,6 +3,9 @@
 Needs CUDA. The ceiling is training on batches that lie on the device already. Against it, in one run: tokenfeed's two
 roads, windows of a memmap as nanoGPT takes them, and nanochat's loop over text. The GPU's own clock says how long it
 stood still for want of data, the profiler how long it was busy and what crossed the bus.
+
+`--demand TOKENS_PER_S` takes the largest of a row of small GPTs that trains so fast on the device, and feeds it text
+only: `--demand 4e6 --threads 2` asks whether two threads of a stream keep up with it.
 """
 
 import argparse
@@ -39,6 +42,8 @@ SIZES = {  # layers, width, heads, rows, steps a round, rounds
     "0.5B": (24, 1280, 20, 16, 75, 3),
 }
 
+DEMANDING = [(layers, 256, 4, 32, 200, 5) for layers in (4, 3, 2, 1)]
+"""Small GPTs for `--demand`, each faster than the one before, with the vocabulary of the text's tokenizer."""
 NANOCHAT = "nanochat's loop, {} threads"
 CORES = os.cpu_count() or 1
 READ_TEXT = (TEXT_CEILING, OURS[1], NANOCHAT.format(4), NANOCHAT.format(CORES))
@@ -91,14 +96,14 @@ def nanochat(text: Path, rows: int, threads: int) -> Batches:
         yield inputs.to("cuda", non_blocking=True), targets.to("cuda", non_blocking=True)
 
 
-def contenders(folder: Path, text: Path, rows: int, stack: ExitStack) -> dict[str, Callable[[], Batches]]:
+def contenders(folder: Path, text: Path, rows: int, threads: int, stack: ExitStack) -> dict[str, Callable[[], Batches]]:
     def ours(loader: Any) -> Batches:
         stack.callback(loader.close)
         return tokenfeed.torch.to_device(loader, "cuda")
 
     def stream() -> Batches:
         tokenizer = find_tokenizer(text)
-        return ours(tokenfeed.stream(text, tokenizer, batch_size=rows, length=LENGTH, threads=max(1, CORES - 2)))
+        return ours(tokenfeed.stream(text, tokenizer, batch_size=rows, length=LENGTH, threads=threads))
 
     return {
         CEILING: lambda: on_device(rows),
@@ -148,11 +153,28 @@ class SmActivity:
         return float(np.mean(values)) if values else None
 
 
-def measure(folder: Path, text: Path, size: str) -> dict[str, Any]:
-    layers, width, heads, rows, steps, rounds = SIZES[size]
-    trainer = Trainer(layers, width, heads, LENGTH)
+def find_demanding(text: Path, demand: float) -> tuple[Trainer, tuple[int, ...]]:
+    """The largest small GPT that takes so many tokens a second from the device; the smallest one if none does."""
+    for size in DEMANDING:
+        layers, width, heads, rows, *_ = size
+        trainer = Trainer(layers, width, heads, LENGTH, vocabulary=find_tokenizer(text).vocab_size)
+        batches = text_on_device(text, rows)
+        trainer.run(batches, 20)
+        rate = rows * LENGTH / trainer.run(batches, 100)["step_s"]
+        print(f"{layers} layers of width {width}: {rate / 1e6:.2f} M tokens/s on the device", flush=True)
+        if rate >= demand:
+            break
+    return trainer, size
+
+
+def measure(
+    folder: Path, text: Path, model: str, trainer: Trainer, size: tuple[int, ...], threads: int, only: tuple[str, ...]
+) -> dict[str, Any]:
+    """The loaders named by `only`, or all."""
+    *_, rows, steps, rounds = size
     with ExitStack() as stack:
-        loaders = {name: make() for name, make in contenders(folder, text, rows, stack).items()}
+        made = contenders(folder, text, rows, threads, stack)
+        loaders = {name: make() for name, make in made.items() if name in (only or made)}
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in loaders}
         for batches in loaders.values():
             trainer.run(batches, 10)
@@ -164,12 +186,17 @@ def measure(folder: Path, text: Path, size: str) -> dict[str, Any]:
                 runs[name].append({**figures, "sm_activity": activity.mean()})
         profiles = {name: profile(trainer, batches, rows) for name, batches in loaders.items()}
     middle = {
-        name: {key: float(np.median([run[key] for run in made])) for key in made[0] if made[0][key] is not None}
+        name: {
+            key: float(np.median(known))
+            for key in made[0]
+            if (known := [run[key] for run in made if run[key] is not None])
+        }
         for name, made in runs.items()
     }
     ceilings = {name: middle[TEXT_CEILING if name in READ_TEXT else CEILING] for name in middle}
-    result = {
-        "model": size,
+    return {
+        "model": model,
+        "threads": threads,
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "rows": rows,
         "length": LENGTH,
@@ -186,14 +213,13 @@ def measure(folder: Path, text: Path, size: str) -> dict[str, Any]:
             for name, each in middle.items()
         },
     }
-    del trainer, loaders, batches
-    gc.collect()
-    torch.cuda.empty_cache()
-    return result
 
 
 def show(result: dict[str, Any]) -> None:
-    print(f"\n{result['model']} ({result['parameters'] / 1e6:.1f} M parameters), B = {result['rows']}, T = {LENGTH}")
+    print(
+        f"\n{result['model']} ({result['parameters'] / 1e6:.1f} M parameters), B = {result['rows']}, T = {LENGTH}, "
+        f"{result['threads']} threads of the stream"
+    )
     for name, figures in result["loaders"].items():
         verdict = ""
         if name in OURS:
@@ -213,6 +239,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--demand", type=float, metavar="TOKENS_PER_S")
+    parser.add_argument("--threads", type=int, default=max(1, CORES - 2), help="threads of the stream")
     parser.add_argument("sizes", nargs="*", default=list(SIZES))
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -222,10 +250,20 @@ def main() -> None:
     results = []
     machine = {"gpu": torch.cuda.get_device_name(), "cores": os.cpu_count(), "torch": torch.__version__}
     try:
-        write_tokens(folder)
-        for size in options.sizes:
-            results.append(measure(folder, text, size))
+        if options.demand is None:
+            write_tokens(folder)
+        for name in options.sizes if options.demand is None else [f"{options.demand / 1e6:g} M tokens/s"]:
+            if options.demand is None:
+                size, only = SIZES[name], ()
+                trainer = Trainer(*size[:3], LENGTH)
+            else:
+                trainer, size = find_demanding(text, options.demand)
+                only = (TEXT_CEILING, OURS[1], NANOCHAT.format(CORES))
+            results.append(measure(folder, text, name, trainer, size, options.threads, only))
             show(results[-1])
+            del trainer
+            gc.collect()
+            torch.cuda.empty_cache()
             if options.json:  # after each, so that a run that is cut off leaves what it has
                 options.json.write_text(json.dumps({"machine": machine, "results": results}, indent=1))
     finally:

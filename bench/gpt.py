@@ -57,9 +57,9 @@ def attend_documents(
 
 
 class Gpt(nn.Module):
-    def __init__(self, layers: int, width: int, heads: int, length: int) -> None:
+    def __init__(self, layers: int, width: int, heads: int, length: int, vocabulary: int) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.length = length
         self.norm = nn.LayerNorm(width)
@@ -97,11 +97,12 @@ class Trainer:
         rate: float = 6e-4,
         seed: int = 0,
         dynamic: bool | None = None,
+        vocabulary: int = VOCABULARY,
     ) -> None:
         """`dynamic` is for batches whose shapes differ."""
         torch.manual_seed(seed)
         self.device = device
-        self.model = Gpt(layers, width, heads, length).to(device)
+        self.model = Gpt(layers, width, heads, length, vocabulary).to(device)
         is_cuda = device == "cuda"
         self._forward = torch.compile(self.model, dynamic=dynamic) if is_cuda else self.model
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, betas=(0.9, 0.95), fused=is_cuda)

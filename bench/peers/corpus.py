@@ -1,7 +1,8 @@
-"""The text of the streaming road, of prepare and of the tokenizers, with one vocabulary in every form that is read."""
+"""The text of streams, of prepare and of the tokenizers, with its vocabularies in every form that is read."""
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+import tokenfeed
 from text import find_text, find_tokenizer
 
-__all__ = ["PARTS", "make_corpus", "read_texts"]
+__all__ = ["PARTS", "PATTERNS", "make_corpus", "read_texts"]
 
 PARTS = 4
+PATTERNS = {"nanochat": ".", "gpt4": "gpt4"}
+"""By the name of the pattern that cuts words: the folder of its vocabulary, within that of the text."""
 _ROWS = 256
 
 
 def make_corpus(folder: Path, megabytes: float) -> Path:
-    """A folder: 0.parquet to train on, 1.parquet to validate; parts/ has the first again, in files; a vocabulary."""
+    """0.parquet to train on, 1.parquet to validate; parts/ has the first again, in files; a vocabulary a pattern."""
     target = folder / f"text-{megabytes:g}"
     if (target / ".made").exists():
         return target
-    (target / "parts").mkdir(parents=True, exist_ok=True)
+    for name in ("parts", *PATTERNS.values()):
+        (target / name).mkdir(parents=True, exist_ok=True)
     source = find_text(None, megabytes)
     for name in ("0.parquet", "1.parquet"):
         pq.write_table(pq.read_table(source / name), target / name, row_group_size=_ROWS)
@@ -32,15 +37,24 @@ def make_corpus(folder: Path, megabytes: float) -> Path:
             pa.table({"text": texts[part::PARTS]}), target / "parts" / f"{part}.parquet", row_group_size=_ROWS
         )
     tokenizer = find_tokenizer(source)
-    tokenizer.save(target / "tokenizer.json")
-    vocabulary = tokenizer.vocabulary
-    lines = [base64.b64encode(token) + b" %d\n" % rank for token, rank in vocabulary.ranks.items()]
-    (target / "ranks.tiktoken").write_bytes(b"".join(lines))
-    fields = {"pattern": vocabulary.pattern, "special_tokens": vocabulary.special_tokens, "bos": tokenizer.bos_id}
-    (target / "vocabulary.json").write_text(json.dumps(fields))
-    _hugging_face(vocabulary).save(str(target / "hugging-face.json"))
+    _write_vocabulary(target, tokenizer)
+    same = {"special_tokens": tokenizer.vocabulary.special_tokens, "bos": tokenizer.vocabulary.bos}
+    for pattern, name in PATTERNS.items():
+        if name != ".":
+            other = tokenfeed.Tokenizer.from_ranks(target / "ranks.tiktoken", pattern=pattern, **same)
+            _write_vocabulary(target / name, other)
     (target / ".made").touch()
     return target
+
+
+def _write_vocabulary(folder: Path, tokenizer: tokenfeed.Tokenizer) -> None:
+    tokenizer.save(folder / "tokenizer.json")
+    vocabulary = tokenizer.vocabulary
+    lines = [base64.b64encode(token) + b" %d\n" % rank for token, rank in vocabulary.ranks.items()]
+    (folder / "ranks.tiktoken").write_bytes(b"".join(lines))
+    fields = {"pattern": vocabulary.pattern, "special_tokens": vocabulary.special_tokens, "bos": tokenizer.bos_id}
+    (folder / "vocabulary.json").write_text(json.dumps(fields))
+    _hugging_face(vocabulary).save(str(folder / "hugging-face.json"))
 
 
 def read_texts(folder: Path) -> list[str]:
@@ -48,7 +62,10 @@ def read_texts(folder: Path) -> list[str]:
 
 
 def _hugging_face(vocabulary: Any) -> Tokenizer:
-    """The same merges for Hugging Face's library: a token's halves are what the ranks below its own make of it."""
+    """The same merges for Hugging Face's library: a token's halves are what the ranks below its own make of it.
+
+    Its regular expressions read `{1,3}+` as a repetition of the repetition; greedy means the same here.
+    """
     letters = _byte_letters()
     name = {token: "".join(letters[byte] for byte in token) for token in vocabulary.ranks}
     merges = []
@@ -60,7 +77,7 @@ def _hugging_face(vocabulary: Any) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(vocabulary.pattern), behavior="isolated"),
+            pre_tokenizers.Split(Regex(re.sub(r"(\{\d+,\d+\})\+", r"\1", vocabulary.pattern)), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -49,6 +49,8 @@ TOKENIZERS = (
     ("tiktoken_lists", "tiktoken, encode_ordinary_batch", "tokenizers"),
     ("hugging_face_tokenizers", "Hugging Face tokenizers, encode_batch_fast", "tokenizers"),
     ("fastokens_flat", "fastokens, encode_batch_flat", "tokenizers"),
+    ("gigatoken_flat", "gigatoken, encode_batch", "tokenizers"),
+    ("kitoken_lists", "kitoken, encode", "tokenizers"),
     ("splintr_flat", "splintr, encode_batch_flat", "tokenizers"),
 )
 

@@ -22,6 +22,9 @@ class Figure:
     def median(self) -> float:
         return statistics.median(self.values)
 
+    def write_median(self, digits: int) -> str:
+        return _write(self.median, digits)
+
     def write(self, digits: int) -> str:
         if not self.values:
             return self.words or "–"
@@ -88,10 +91,8 @@ def losses(
             better = theirs.median > mine.median if column.more_is_better else theirs.median < mine.median
             if better:
                 apart = min(theirs.values) > max(mine.values) or max(theirs.values) < min(mine.values)
-                note = "" if apart else ", ranges overlap"
-                ahead.append(
-                    f"{titles[name]} ({theirs.write(column.digits)} against {mine.write(column.digits)}{note})"
-                )
+                ahead.append(f"{titles[name]} {theirs.write(column.digits)}{'' if apart else ' (ranges overlap)'}")
         if ahead:
-            lines.append(f"- **{column.title}**: {'; '.join(ahead)}. {column.why or 'Not explained yet.'}")
+            head = f"- **{column.title}**, ours {mine.write(column.digits)}"
+            lines.append(f"{head}: {'; '.join(ahead)}. {column.why or 'Not explained yet.'}")
     return lines

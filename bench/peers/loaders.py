@@ -4,6 +4,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +16,12 @@ from tokens import LENGTH, ROWS, Job, Tokens, make_numbered, make_tokens
 
 from measure import Neighbours
 
-__all__ = ["Bench", "Scale", "epochs", "first_batches", "ranks", "steady", "take_turns", "write_all"]
+__all__ = ["Bench", "Scale", "epochs", "first_batches", "open_all", "ranks", "steady", "take_turns", "write_all"]
 
 _SAMPLES, _LENGTH, _ROWS = 3600, 16, 4  # when ranks change: 60% are 270 steps of 2 × 4 rows, the rest 120 of 3 × 4
 _UNEVEN_SAMPLES, _RANKS, _EPOCHS = 3607, 4, 2  # when epochs follow each other: 225 steps of 4 × 4 rows, and 7 rows more
 _NEXT_BATCHES = 8
+_RANK_SECONDS = 45  # for all ranks to have their first batch: some wait for each other for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Scale:
     """How often a process is started to see its first batch."""
     shuffle_samples: int
     text_megabytes: float
+    encoded_megabytes: float
+    """How much of the text a pass of a tokenizer takes."""
 
 
 @dataclass(slots=True)
@@ -77,17 +81,32 @@ def _job(**changes: Any) -> dict[str, Any]:
     return {name: getattr(job, name) for name in Job.__slots__ if name not in ("state", "states")}
 
 
+def open_all(
+    bench: Bench, stack: ExitStack, contenders: Sequence[Contender], what: str, begin: Callable[[Child], object]
+) -> list[Child]:
+    """A child of each contender that `begin` does not fail with, two at a time: most of it is importing."""
+
+    def start(contender: Contender) -> Child | None:
+        try:
+            child = contender.start()
+            stack.callback(child.__exit__, None, None, None)
+            bench.about[contender.adapter] = child.about
+            begin(child)
+        except PeerError as error:
+            bench.fail(contender, what, error)
+            return None
+        return child
+
+    with ThreadPoolExecutor(2) as pool:
+        return [child for child in pool.map(start, contenders) if child is not None]
+
+
 def write_all(bench: Bench) -> None:
     """Let every contender write its own files, once. Those that cannot are out."""
     tokens = make_tokens(bench.folder, bench.scale.num_tokens)
-    for contender in list(bench.contenders):
-        try:
-            with contender.start() as child:
-                bench.about[contender.adapter] = child.about
-                _write(bench, child, tokens, _job())
-        except PeerError as error:
-            bench.fail(contender, "write", error)
-            bench.contenders.remove(contender)
+    with ExitStack() as stack:
+        children = open_all(bench, stack, bench.contenders, "write", lambda child: _write(bench, child, tokens, _job()))
+    bench.contenders = [child.contender for child in children]
 
 
 def _write(bench: Bench, child: Child, tokens: Tokens, job: dict[str, Any]) -> Path:
@@ -107,14 +126,14 @@ def steady(bench: Bench, workers: Sequence[int]) -> dict[str, Any]:
     for count in workers:
         what = f"steady, {count} workers"
         with bench.section(what), ExitStack() as stack:
-            children = []
-            for contender in bench.contenders:
-                try:
-                    child = stack.enter_context(contender.start())
-                    child.ask("open", folder=str(bench.path(contender, tokens)), job=_job(workers=count))
-                    children.append(child)
-                except PeerError as error:
-                    bench.fail(contender, what, error)
+            job = _job(workers=count)
+            children = open_all(
+                bench,
+                stack,
+                bench.contenders,
+                what,
+                lambda child, job=job: child.ask("open", folder=str(bench.path(child.contender, tokens)), job=job),
+            )
             for name, turns in take_turns(bench, children, what, _turn(bench, tokens)).items():
                 found.setdefault(name, {})[str(count)] = turns
     return found
@@ -313,7 +332,7 @@ def _start_ranks(
             job = _job(length=_LENGTH, rows=_ROWS, workers=workers, rank=rank, world_size=world_size)
             child.send("open", folder=str(path), job=job, states=list(states))
         for child in children:
-            child.answer()
+            child.answer(timeout=_RANK_SECONDS)
         yield children
 
 

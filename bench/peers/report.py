@@ -6,34 +6,25 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from capabilities import capability_table
 from chart import Bar, Panel, draw
 from figures import LIMITS, OURS, Column, Figure, losses, table
 
 from charts import Line, draw_curves
 
-__all__ = ["write_report"]
+__all__ = ["describe_machine", "readme_table", "write_report"]
 
 _BATCH = (
-    "See below where the time of a batch of ours goes. NumPy's loop, and a DataLoader that indexes a map in whole "
-    "batches, are a memory map and an index: one file, no bounds to check, no spans, and SIGBUS where a file is cut "
-    'short; ours makes a system call a row unless `backend="mmap"` is asked for, as in the row of that name. What is '
-    "left there is the Python of a loader that knows order, rank, epoch and state; several rows by one system call "
-    "would change the rest. One H200 that trains a GPT of 30 M parameters takes 1.6 M tokens/s."
+    "These index one mapped file and do nothing else; ours checks bounds and makes a system call a row, which "
+    '`backend="mmap"` saves at the risk of SIGBUS (a row of its own above).'
 )
-_START = (
-    "Nearly all of it is Numba setting itself up, once a process, with the first kernel; see below what a second "
-    "loader takes. Loading the machine code without Numba would change it."
-)
-_LIBRARIES = "It is Numba with LLVM, which tokenfeed imports and these do not; it would go with Numba alone."
+_START = "It is Numba setting itself up, once a process; a second loader begins within a millisecond (below)."
+_LIBRARIES = "It is Numba with LLVM, which tokenfeed imports and these do not."
 _COLD = (
-    "After 10 ms of other work the code and memory of a batch have left the nearest caches, and more of ours is Python "
-    "than of a loop that indexes a map: some 200 µs a batch instead of 90, of a step of 10 ms. This run does not "
-    "separate the rest. With read-ahead, which is the default, `next` itself takes 10 µs then."
+    "Without read-ahead a batch is made within the step, and after 10 ms of other work our code, which is longer, has "
+    "left the nearest caches."
 )
-_LOCK = (
-    "This run does not separate causes; the likely one is that our workers are threads, which share the interpreter "
-    "lock with the step, where processes share nothing and pay with a copy."
-)
+_LOCK = "The likely cause, which this run does not separate: our workers are threads and share the interpreter lock."
 
 
 def _steady(key: str, workers: str | None, factor: float = 1.0) -> Any:
@@ -150,15 +141,20 @@ ORDERS = (
 
 _YES_NO = {True: "yes", False: "**no**", None: "no state"}
 _BUFFER = (
-    "Ours loads the vocabulary into its engine (0.2 s), starts Numba (0.2 s), and fills a buffer of 1,000 documents "
-    "from which best fit chooses, before its first row; others begin with the first document. A smaller `buffer_size` "
-    "begins earlier and packs worse."
+    "Ours starts Numba and fills a buffer of 1,000 documents, from which best fit chooses, before its first row; a "
+    "smaller `buffer_size` begins earlier and packs worse."
 )
-_WORKERS = (
-    "The likely cause is what our workers import as they start, which counts for less the more text there is; workers "
-    "that are forked would not import anything, and inherit locks."
+_ENGINE = (
+    "Passes repeat the same text, and these keep every word they have met, or have code of their own for this pattern; "
+    "ours compiles any pattern and keeps a table of 8 MB a thread."
 )
-_ENGINE = "fastokens and splintr take all cores whatever they are asked for; ours keeps to the number of threads."
+_FIRST_PASS = "gigatoken has code of its own for this pattern, and no limit on the memory for words."
+_ENCODED = (
+    Column("MB/s, 1 thread", lambda row: Figure(tuple(row["one"])), True, why=_ENGINE),
+    Column("MB/s, 2 threads", lambda row: Figure(tuple(row["two"])), True, why=_ENGINE),
+    Column("first pass, 2 threads", lambda row: Figure(tuple(row["first"])), True, why=_FIRST_PASS),
+    Column("tiktoken's tokens", lambda row: Figure(words=_YES_NO[row["exact"]])),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +192,24 @@ TEXTS = {
         "Text in four Parquet files, two workers, from the call to the files, process starts included. "
         "nanochat has no such step.",
         (
-            Column("MB of text/s", lambda row: Figure(tuple(row["megabytes_per_second"])), True, why=_WORKERS),
+            Column("MB of text/s", lambda row: Figure(tuple(row["megabytes_per_second"])), True),
             Column("tokens", lambda row: Figure((row["tokens"][0],))),
         ),
     ),
     "tokenizer": TextTable(
-        "Tokenizers",
+        "Tokenizers, nanochat's pattern",
         "tokenizer",
         "tokenfeed_tokenizer",
-        "Whole passes over the same text, repeated, so caches are warm; delivered as one NumPy array a batch.",
-        (
-            Column("MB/s, 1 thread", lambda row: Figure(tuple(row["one"])), True, why=_ENGINE),
-            Column("MB/s, 2 threads", lambda row: Figure(tuple(row["two"])), True, why=_ENGINE),
-            Column("tiktoken's tokens", lambda row: Figure(words=_YES_NO[row["exact"]])),
-        ),
+        "A vocabulary of 32,768. Whole passes over the same Python sources, repeated, so caches are warm; delivered as "
+        "one NumPy array a batch. The first pass is one measurement, and has met no word before.",
+        _ENCODED,
+    ),
+    "tokenizer-gpt4": TextTable(
+        "Tokenizers, GPT-4's pattern",
+        "tokenizer",
+        "tokenfeed_tokenizer",
+        "The same merges and text, cut into words by the pattern of GPT-4 (cl100k), which gigatoken knows.",
+        _ENCODED,
     ),
 }
 
@@ -224,7 +224,8 @@ def write_report(page: Path, raw: dict[str, Any]) -> None:
     lines = [
         "# tokenfeed beside the loaders people use",
         "",
-        f"Made by `make bench-peers` on {raw['date']}; nothing here is written by hand but the reasons. "
+        f"Made by `make bench-peers` on {raw['date']}; nothing is written by hand but the reasons, and the table of "
+        "what each can do. "
         f"{raw['machine']}. "
         f"The `{scale['name']}` form: {scale['num_tokens']:,} uint16 tokens in documents of log-normal "
         f"lengths, page cache warm, "
@@ -262,14 +263,14 @@ def write_report(page: Path, raw: dict[str, Any]) -> None:
     if raw.get("orders"):
         lines += [
             "",
-            f"## Shuffle, at {scale['shuffle_samples']:,} samples",
+            "## Shuffle",
             "",
             *table(ORDERS, raw["orders"], titles, head="order"),
             "",
-            "In a process that has made an order of 1,000 before, so that no code is left to load. The statistics "
-            "are those of tokenfeed's own tests (`tests/randomness.py`); one fails where p is below 10⁻⁶. Loaders that "
-            "cannot tell their order without data are not here; datatrove's is made once, when the file is written, "
-            "and is the same in every epoch.",
+            f"Of {scale['shuffle_samples']:,} samples, in a process that has made an order of 1,000 before, so that no "
+            "code is left to load. The statistics are those of tokenfeed's own tests (`tests/randomness.py`); one "
+            "fails where p is below 10⁻⁶. Loaders that cannot tell their order without data are not here; that of "
+            "datatrove is made once, when the file is written, and is the same in every epoch.",
         ]
         behind += losses(ORDERS, raw["orders"], titles, ours=OURS)
     for section in raw.get("texts", ()):
@@ -278,11 +279,40 @@ def write_report(page: Path, raw: dict[str, Any]) -> None:
         behind += losses(text.columns, found, titles, ours=text.ours)
     lines += ["", "## Where tokenfeed is not ahead, and why", "", *(behind or ["Nowhere in this run."])]
     lines += ["", *_breakdowns(rows, titles)]
+    lines += ["", "## What each can do", "", *capability_table(rows, raw["orders"])]
     lines += ["", "## What could not be measured", "", *_failures(raw, titles)]
     lines += ["", "## Settings", "", *_settings(raw, titles)]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(lines) + "\n")
     _draw(page, rows, titles, raw)
+
+
+def readme_table(raw: dict[str, Any]) -> list[str]:
+    """The lines of the README's table: five systems, and what each is known by."""
+
+    def rate(name: str) -> str:
+        return Figure(tuple(1e-6 * value for value in raw["steady"][name]["0"]["tokens_per_second"])).write_median(3)
+
+    epochs = _whole_steps({"epochs": raw["epochs"]["litdata_peer"]}).words.strip("*")
+    missed = raw["orders"]["grain_peer"]["statistics"]["65537"]["missed"]
+    lost = raw["ranks"]["datasets_peer"]["lost"]
+    setup = raw["orders"]["mosaicml_peer"]["setup"]
+    words = {
+        "litdata_peer": f"steps with fewer rows, of two epochs on 2 × 2 ranks: {epochs}",
+        "grain_peer": f"its shuffle of 65,537 samples misses {missed}",
+        "datasets_peer": f"from 2 to 3 ranks, {lost:,.0f} of 3,600 samples are lost",
+        "mosaicml_peer": f"{setup['seconds']:.0f} s and {setup['megabytes']:,.0f} MB for the order of "
+        f"{raw['scale']['shuffle_samples']:,} samples",
+    }
+    lines = [
+        "| system | M tokens/s | what differs |",
+        "|---|---|---|",
+        f"| **tokenfeed** | {rate(OURS)}; {rate('tokenfeed_mapped')} from mapped files | |",
+    ]
+    for name, what in words.items():
+        version = next(iter(raw["about"][name]["versions"].values()))
+        lines.append(f"| {raw['titles'][name]} {version} | {rate(name)} | {what} |")
+    return lines
 
 
 def _others(others: dict[str, float]) -> str:

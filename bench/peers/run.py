@@ -2,8 +2,8 @@
 
 Peers are installed into environments of their own under `bench/.data/peers/`, from the lists in `requirements/`. One
 that cannot be installed, fails or does not answer in time is reported, and the others go on. Writes the page
-`docs/benchmarks/peers.md`, its pictures and `peers.json` with every single figure; `--quick` writes them to
-`bench/.data/peers/quick/` instead. Each section is one run; sections that are not asked for stay as they were.
+`docs/benchmarks/peers.md`, its pictures, `peers.json` with every single figure, and the table in the README; `--quick`
+writes to `bench/.data/peers/quick/` instead. Each section is one run; those that are not asked for stay as they were.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import datetime
 import json
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ import environments  # noqa: E402
 from loaders import Bench, Scale, epochs, first_batches, ranks, steady, write_all  # noqa: E402
 from orders import orders  # noqa: E402
 from parent import Contender  # noqa: E402
-from report import describe_machine, write_report  # noqa: E402
+from report import describe_machine, readme_table, write_report  # noqa: E402
 from texts import prepares, streams, tokenizers  # noqa: E402
 
-FULL = Scale("full", 100_000_000, 3, 0.5, 3, 10**8, 50)
-QUICK = Scale("quick", 10_000_000, 2, 0.3, 1, 10**6, 4)
-SECTIONS = ("steady", "first", "ranks", "epochs", "orders", "stream", "prepare", "tokenizer")
+FULL = Scale("full", 100_000_000, 3, 0.5, 2, 10**8, 50, 6)
+QUICK = Scale("quick", 10_000_000, 2, 0.3, 1, 10**6, 4, 2)
+SECTIONS = ("steady", "first", "ranks", "epochs", "orders", "stream", "prepare", "tokenizer", "tokenizer-gpt4")
 
 
 def main() -> None:
@@ -52,14 +53,19 @@ def main() -> None:
         if bench.contenders and name in options.sections:
             raw[name] = measure()
             _save(folder, bench, raw)
-    texts = {"stream": streams, "prepare": prepares, "tokenizer": tokenizers}
-    for (name, measure), contenders in zip(texts.items(), chosen[1:], strict=True):
+    texts = {"stream": (streams, chosen[1]), "prepare": (prepares, chosen[2])}
+    texts |= {"tokenizer": (partial(tokenizers, pattern="nanochat"), chosen[3])}
+    texts |= {"tokenizer-gpt4": (partial(tokenizers, pattern="gpt4"), chosen[3])}
+    for name, (measure, contenders) in texts.items():
         if contenders and name in options.sections:
             others = [text for text in raw["texts"] if text["kind"] != name]
             raw["texts"] = [*others, {"kind": name, "rows": measure(bench, contenders)}]
             _save(folder, bench, raw)
-    write_report(folder / "peers.md", json.loads((folder / "peers.json").read_text()))
+    raw = json.loads((folder / "peers.json").read_text())
+    write_report(folder / "peers.md", raw)
     print(f"written: {folder / 'peers.md'}")
+    if not options.quick:
+        _renew(HERE.parents[1] / "README.md", readme_table(raw))
 
 
 def _earlier(folder: Path, bench: Bench) -> dict[str, Any]:
@@ -73,6 +79,14 @@ def _earlier(folder: Path, bench: Bench) -> dict[str, Any]:
         bench.forget_failures("write")
         bench.forget_failures("installing")
     return raw
+
+
+def _renew(page: Path, table: list[str]) -> None:
+    """Put the table where one with the same head is."""
+    lines = page.read_text().splitlines()
+    at = lines.index(table[0])
+    page.write_text("\n".join([*lines[:at], *table, *lines[lines.index("", at) :]]) + "\n")
+    print(f"written: {page}")
 
 
 def _save(folder: Path, bench: Bench, raw: dict[str, Any]) -> None:

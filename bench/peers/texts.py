@@ -1,12 +1,12 @@
-"""The roads that begin with text: streaming, prepare, and tokenizers alone, all with one vocabulary."""
+"""What begins with text: streaming, prepare, and tokenizers alone, all with the same tokens."""
 
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from corpus import make_corpus
-from loaders import Bench, _job, take_turns
+from corpus import PATTERNS, make_corpus
+from loaders import Bench, _job, open_all, take_turns
 from parent import Child, Contender, PeerError
 from tokens import LENGTH, ROWS
 
@@ -20,17 +20,13 @@ def streams(bench: Bench, contenders: list[Contender]) -> dict[str, Any]:
     folder = make_corpus(bench.folder, bench.scale.text_megabytes)
     found: dict[str, Any] = {}
     with bench.section("streaming"), ExitStack() as stack:
-        children = []
-        for contender in contenders:
-            try:
-                child = stack.enter_context(contender.start())
-                bench.about[contender.adapter] = child.about
-                opened = child.ask("open", folder=str(folder), job=_job())
-                found[contender.adapter] = {"first": opened["seconds"], **_resume(bench, contender, child, folder)}
-                children.append(child)
-            except PeerError as error:
-                bench.fail(contender, "streaming", error)
-                found.pop(contender.adapter, None)
+
+        def begin(child: Child) -> None:
+            opened = child.ask("open", folder=str(folder), job=_job())
+            resumed = _resume(bench, child.contender, child, folder)
+            found[child.contender.adapter] = {"first": opened["seconds"], **resumed}
+
+        children = [child for each in contenders for child in open_all(bench, stack, [each], "streaming", begin)]
         for name, turns in take_turns(bench, children, "streaming", lambda child: _rate(bench, child)).items():
             found[name].update(turns)
     return {name: row for name, row in found.items() if "tokens_per_second" in row}
@@ -68,13 +64,7 @@ def prepares(bench: Bench, contenders: list[Contender]) -> dict[str, Any]:
     """MB of text a second into each one's own format, two workers, from start to end."""
     folder = make_corpus(bench.folder, bench.scale.text_megabytes)
     with bench.section("prepare"), ExitStack() as stack:
-        children = []
-        for contender in contenders:
-            try:
-                children.append(stack.enter_context(contender.start()))
-                bench.about[contender.adapter] = children[-1].about
-            except PeerError as error:
-                bench.fail(contender, "prepare", error)
+        children = open_all(bench, stack, contenders, "prepare", lambda child: None)
 
         def turn(child: Child) -> dict[str, float]:
             out = bench.folder / "prepared"
@@ -85,22 +75,18 @@ def prepares(bench: Bench, contenders: list[Contender]) -> dict[str, Any]:
         return take_turns(bench, children, "prepare", turn)
 
 
-def tokenizers(bench: Bench, contenders: list[Contender]) -> dict[str, Any]:
-    """MB of text a second by 1 and 2 threads, and whether the tokens are tiktoken's."""
+def tokenizers(bench: Bench, contenders: list[Contender], pattern: str) -> dict[str, Any]:
+    """MB of text a second by 1 and 2 threads with one pattern, and whether the tokens are tiktoken's."""
     folder = make_corpus(bench.folder, bench.scale.text_megabytes)
+    wanted = {"folder": str(folder), "vocabulary": PATTERNS[pattern], "megabytes": bench.scale.encoded_megabytes}
     found: dict[str, Any] = {}
-    with bench.section("tokenizers"), ExitStack() as stack:
-        children = []
-        for contender in contenders:
-            try:
-                child = stack.enter_context(contender.start())
-                bench.about[contender.adapter] = child.about
-                found[contender.adapter] = child.ask("call", name="load", folder=str(folder), timeout=300)
-                children.append(child)
-            except PeerError as error:
-                bench.fail(contender, "tokenizers", error)
-        for name, turns in take_turns(
-            bench, children, "tokenizers", lambda child: child.ask("call", name="measure")
-        ).items():
+    what = f"tokenizers, pattern {pattern}"
+    with bench.section(what), ExitStack() as stack:
+
+        def load(child: Child) -> None:
+            found[child.contender.adapter] = child.ask("call", name="load", timeout=300, **wanted)
+
+        children = [child for contender in contenders for child in open_all(bench, stack, [contender], what, load)]
+        for name, turns in take_turns(bench, children, what, lambda child: child.ask("call", name="measure")).items():
             found[name].update(turns)
     return {name: row for name, row in found.items() if "one" in row}

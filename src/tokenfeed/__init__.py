@@ -8,7 +8,7 @@ batch = store.windows(2048).read([5, 3, 8])
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenfeed import errors  # first: it refuses Windows before anything is imported that Windows lacks
 from tokenfeed.loader.loader import Loader
@@ -18,8 +18,6 @@ from tokenfeed.plan.permutation import Locality, Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
-from tokenfeed.preparation import prepare
-from tokenfeed.runs.run import Run
 from tokenfeed.storage.remote import Remote
 from tokenfeed.store.compress import compress
 from tokenfeed.store.curriculum import curriculum
@@ -28,8 +26,12 @@ from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
 from tokenfeed.store.store import open_store as open  # noqa: A004
 from tokenfeed.store.writer import Writer
-from tokenfeed.text import Tokenizer, stream
 from tokenfeed.version import __version__
+
+if TYPE_CHECKING:
+    from tokenfeed.preparation import prepare
+    from tokenfeed.runs.run import Run
+    from tokenfeed.text import Tokenizer, stream
 
 __all__ = [
     "Cost",
@@ -57,12 +59,17 @@ __all__ = [
 ]
 
 _MODULES = ["jax", "observe", "text", "torch"]
-"""Public modules, imported when they are first used: some need a package that may not be installed."""
+_LATER = {"Run": "runs.run", "Tokenizer": "text", "prepare": "preparation", "stream": "text"}
+"""Public modules, and names with the module each is from, imported when they are first used: some need a package that
+may not be installed, and who trains from a store should not wait for the road from text."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"tokenfeed.{name}")
+    if name in _LATER:
+        value = globals()[name] = vars(importlib.import_module(f"tokenfeed.{_LATER[name]}"))[name]
+        return value
     raise AttributeError(f"module 'tokenfeed' has no attribute {name!r}")
 
 

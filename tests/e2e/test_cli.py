@@ -46,6 +46,10 @@ def test_compress_and_back(tmp_path):
     assert run("compress", tmp_path / "small", "-o", tmp_path / "back").returncode == 2
 
 
+def test_inspect_refuses_a_sample_that_is_not_there(store_path):
+    assert "sample 1000000000 is outside" in run("inspect", store_path, "--sample", 10**9).stderr
+
+
 def test_inspect_lists_versions(tmp_path):
     for tokens in ([1, 2], [3]):
         with tokenfeed.Writer(tmp_path, mode="append", columns={"tokens": "u2"}) as writer:

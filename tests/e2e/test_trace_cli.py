@@ -1,4 +1,4 @@
-"""`tokenfeed trace` and `tokenfeed diff`, as a user types them after a small run."""
+"""`tokenfeed trace`, `tokenfeed find` and `tokenfeed diff`, as a user types them after a small run."""
 
 import json
 import shutil
@@ -91,13 +91,13 @@ def test_what_a_step_was_trained_on(web, path, delivered):
 
 
 def test_in_a_process_of_its_own(path, delivered):
-    for arguments, status in ((("trace", path, "--step", 2), 0), (("diff", path, path), 0), (("trace", path), 2)):
+    for arguments, status in ((("trace", path, "--step", 2), 0), (("diff", path, path), 0), (("find", path), 2)):
         done = run(*arguments, status=status, how=command_line.run_process)
         assert (done.stdout, done.stderr) == run(*arguments, status=status)[1:]
 
 
 def test_where_a_document_was_seen(path, delivered):
-    seen = run_json("trace", path, "--document", 17, "--epochs", "0:2")["rows"]
+    seen = run_json("find", path, "--document", 17, "--epochs", "0:2")["rows"]
     assert {row["epoch"] for row in seen} == {0, 1}
     for row in seen:
         (traced,) = [
@@ -107,17 +107,17 @@ def test_where_a_document_was_seen(path, delivered):
         ]
         assert 17 in [document["number"] for document in traced["documents"]]
     first = [row for row in seen if row["epoch"] == 0]
-    assert run_json("trace", path, "--document", 17)["rows"] == first
-    assert run_json("trace", path, "--where", "url=https://web/17")["rows"] == first
-    assert run_json("trace", path, "--where", "id=17", "--where", "url=https://web/17", "--epochs", 0)["rows"] == first
-    assert run_json("trace", path, "--where", "id=17", "--where", "url=https://web/18")["rows"] == []
-    assert f"{first[0]['sample']}" in run("trace", path, "--document", 17).stdout
+    assert run_json("find", path, "--document", 17)["rows"] == first
+    assert run_json("find", path, "--where", "url=https://web/17")["rows"] == first
+    assert run_json("find", path, "--where", "id=17", "--where", "url=https://web/17", "--epochs", 0)["rows"] == first
+    assert run_json("find", path, "--where", "id=17", "--where", "url=https://web/18")["rows"] == []
+    assert f"{first[0]['sample']}" in run("find", path, "--document", 17).stdout
 
 
 def test_why_no_document_was_found(path, delivered):
-    told = run("trace", path, "--where", "id=x").stdout
+    told = run("find", path, "--where", "id=x").stdout
     assert "No row of epochs 0:1 has it: no document has such a payload" in told
-    assert "no payload has a field 'nope'; there are 'id', 'url'" in run("trace", path, "--where", "nope=1").stdout
+    assert "no payload has a field 'nope'; there are 'id', 'url'" in run("find", path, "--where", "nope=1").stdout
 
 
 def test_what_was_seen_is_told_from_what_is_planned(path, delivered):
@@ -125,25 +125,27 @@ def test_what_was_seen_is_told_from_what_is_planned(path, delivered):
     assert (
         "Step 200: 6 rows, planned: the run is not known to have got there" in run("trace", path, "--step", 200).stdout
     )
-    rows = run_json("trace", path, "--document", 17, "--epochs", "0:60")["rows"]
+    rows = run_json("find", path, "--document", 17, "--epochs", "0:60")["rows"]
     assert {row["planned"] for row in rows if row["step"] < 4} <= {False}
     assert {row["planned"] for row in rows if row["step"] > 40} == {True}
-    assert "planned" in run("trace", path, "--document", 17, "--epochs", "50:60").stdout
+    assert "planned" in run("find", path, "--document", 17, "--epochs", "50:60").stdout
 
 
 def test_what_cannot_be_traced(path, delivered, tmp_path):
-    assert "SampleIndexError" in refused("trace", path, "--document", NUM_DOCUMENTS)
-    assert "which has 40 spans" in refused("trace", path, "--document", NUM_DOCUMENTS)
+    assert "SampleIndexError" in refused("find", path, "--document", NUM_DOCUMENTS)
+    assert "which has 40 spans" in refused("find", path, "--document", NUM_DOCUMENTS)
     assert "no rank 2" in refused("trace", path, "--step", 1, "--rank", 2)
     assert "no step -1" in refused("trace", path, "--step", -1)
-    assert "give either --step" in refused("trace", path)
-    assert "give either --step" in refused("trace", path, "--step", 1, "--document", 1)
-    assert "--rank goes with --step" in refused("trace", path, "--document", 1, "--rank", 1)
-    assert "which document" in refused("trace", path, "--document", 1, "--where", "id=1")
-    assert "expected FIELD=VALUE" in refused("trace", path, "--where", "id")
-    assert "no source 'web'" in refused("trace", path, "--document", 1, "--source", "web")
+    assert "which document" in refused("find", path)
+    for option in ("--step", "--rank", "--tokenizer"):  # never taken and ignored
+        assert "No such option" in refused("find", path, "--document", 1, option, 1)
+    for option in ("--document", "--where", "--source", "--epochs"):
+        assert "No such option" in refused("trace", path, "--step", 1, option, 1)
+    assert "which document" in refused("find", path, "--document", 1, "--where", "id=1")
+    assert "expected FIELD=VALUE" in refused("find", path, "--where", "id")
+    assert "no source 'web'" in refused("find", path, "--document", 1, "--source", "web")
     for epochs in ("2:1", "x", "-1:2", ":"):
-        assert "expected START:STOP" in refused("trace", path, "--document", 1, f"--epochs={epochs}")
+        assert "expected START:STOP" in refused("find", path, "--document", 1, f"--epochs={epochs}")
     assert "no run file" in refused("trace", tmp_path / "nothing.jsonl", "--step", 1)
 
 
@@ -164,7 +166,7 @@ def test_the_data_has_moved_or_changed(web, path, delivered, tmp_path):
     assert "--store PATH" in told
     assert run_json("trace", path, "--step", 3, "--store", tmp_path / "a=b") == before
     write(tmp_path / "other")
-    told = refused("trace", path, "--document", 3, "--store", tmp_path / "other")
+    told = refused("find", path, "--document", 3, "--store", tmp_path / "other")
     assert "PlanMismatchError" in told
     for store in ("a=b", "other"):
         assert tokenfeed.open(tmp_path / store).identity in told
@@ -178,15 +180,15 @@ def test_a_mixture(web, path, tmp_path):
     assert sorted(row["source"] for row in rows) == ["code"] * 2 + ["web"] * 4
     for row in rows:
         assert all(row["source"] in document["payload"]["url"] for document in row["documents"])
-    assert "of which source" in refused("trace", path, "--document", 5)
-    seen = run_json("trace", path, "--document", 5, "--source", "code")["rows"]
-    assert seen == run_json("trace", path, "--where", "url=https://code/5")["rows"]
+    assert "of which source" in refused("find", path, "--document", 5)
+    seen = run_json("find", path, "--document", 5, "--source", "code")["rows"]
+    assert seen == run_json("find", path, "--where", "url=https://code/5")["rows"]
     shutil.move(tmp_path / "code", tmp_path / "moved")
-    assert "--store code=PATH" in refused("trace", path, "--document", 5, "--source", "code")
+    assert "--store code=PATH" in refused("find", path, "--document", 5, "--source", "code")
     assert "of which source" in refused("trace", path, "--step", 1, "--store", tmp_path / "moved")
     moved = f"code={tmp_path / 'moved'}"
-    assert run_json("trace", path, "--document", 5, "--source", "code", "--store", moved)["rows"] == seen
-    assert "code" in run("trace", path, "--document", 5, "--source", "code", "--store", moved).stdout
+    assert run_json("find", path, "--document", 5, "--source", "code", "--store", moved)["rows"] == seen
+    assert "code" in run("find", path, "--document", 5, "--source", "code", "--store", moved).stdout
 
 
 def test_how_two_runs_differ(web, path, delivered, tmp_path):

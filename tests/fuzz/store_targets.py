@@ -378,6 +378,57 @@ def litdata(folder: Path) -> Attempt:
     return _foreign(folder, {"index.json": index, "chunk-0.bin": chunk}, ".")
 
 
+def mds(folder: Path) -> Attempt:
+    """An index and a shard, of which offsets and the samples' own headers say where tokens lie."""
+    split = np.split(TOKENS, [10, 10, 300])
+    shapes = [b"\4%c" % items.size if items.size < 256 else b"\5" + struct.pack("<H", items.size) for items in split]
+    parts = [shape + items.tobytes() for shape, items in zip(shapes, split, strict=True)]
+    samples = [struct.pack("<II", len(part), 3) + part + b"url" for part in parts]
+    head = b"{}"
+    offsets = 4 * (len(samples) + 2) + len(head) + np.cumsum([0, *map(len, samples)])
+    shard = struct.pack("<I", len(samples)) + offsets.astype("<u4").tobytes() + head + b"".join(samples)
+    columns = {"column_names": ["tokens", "url"], "column_encodings": ["ndarray:uint16", "str"]}
+    fields = {**columns, "column_sizes": [None, None], "format": "mds", "version": 2, "samples": len(samples)}
+    index = {"shards": [{**fields, "compression": None, "raw_data": {"basename": "s.mds", "bytes": len(shard)}}]}
+    return _elsewhere(folder, {"index.json": json.dumps(index).encode(), "s.mds": shard})
+
+
+def arrow(folder: Path) -> Attempt:
+    """A stream of three record batches: flatbuffers, offsets, and the lists' values."""
+    import pyarrow as pa
+
+    lists = [part.tolist() for part in np.split(TOKENS, [10, 10, 90, 200, 300])]
+    table = pa.table({"id": range(len(lists)), "input_ids": pa.array(lists, pa.list_(pa.uint16()))})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return _elsewhere(folder, {"a.arrow": sink.getvalue().to_pybytes()})
+
+
+def _elsewhere(folder: Path, originals: dict[str, bytes]) -> Attempt:
+    """As `_foreign`, for files with more between their tokens: what opens is compared with where it says they lie."""
+
+    def attempt(case: Case) -> None:
+        for each, data in originals.items():
+            (folder / each).write_bytes(data)
+        changed = case.rng.choice(list(originals))
+        is_json = changed.endswith(".json") and case.rng.random() < 0.7
+        damaged = mutate_json(case.rng, json.loads(originals[changed])) if is_json else None
+        case.write(folder / changed, damaged or mutate_bytes(case.rng, originals[changed]))
+        store = tokenfeed.open(folder, **options(case))
+        items = [np.empty(0, store.columns["tokens"].dtype)]
+        for shard in store.shards:
+            part = shard.column_part("tokens")
+            data = Path(part.path).read_bytes()
+            firsts, places = part.extents.firsts, part.extents.places
+            for size, place in zip(np.diff(firsts).tolist(), places.tolist(), strict=True):
+                check(0 <= place <= place + size <= len(data))
+                items.append(np.frombuffer(data[place : place + size], items[0].dtype))
+        read_store(case, store, np.concatenate(items))
+
+    return attempt
+
+
 def disk_cache(folder: Path) -> Attempt:
     """Blocks on disk and their checksums: what is taken for good is what was put there."""
     block = 256

@@ -70,7 +70,7 @@ def test_what_prepare_reads_is_bounded(tmp_path, name, before, piece, after):
 @pytest.mark.parametrize("kind", ["gz", "zst"])
 def test_what_a_stream_holds_is_bounded(tmp_path, kind, monkeypatch):
     """A stream holds 1,024 lines; those of a bomb are refused. (The bound is 1 GiB; here it is 8 MiB.)"""
-    monkeypatch.setattr(jsonl, "_LARGEST_GROUP", 8 * MEBIBYTE)
+    monkeypatch.setattr(jsonl, "LARGEST_GROUP", 8 * MEBIBYTE)
     path = tmp_path / f"a.jsonl.{kind}"
     write_bomb(path, b"x" * MEBIBYTE, 64, b'{"text": "', b'"}\n')
     tracemalloc.start()
@@ -87,12 +87,12 @@ def test_what_a_stream_holds_is_bounded(tmp_path, kind, monkeypatch):
 
 
 def test_a_group_that_fits_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(jsonl, "_LARGEST_GROUP", 1000)
+    monkeypatch.setattr(jsonl, "LARGEST_GROUP", 1000)
     (tmp_path / "a.jsonl").write_text('{"text": "abc"}\n' * 3000)
     text = jsonl.JsonlText(StoredFile(str(tmp_path / "a.jsonl")), "text")
     with pytest.raises(FormatError):  # 1,024 lines have 16,384 bytes
         text.read(0)
-    monkeypatch.setattr(jsonl, "_LARGEST_GROUP", 16_385)
+    monkeypatch.setattr(jsonl, "LARGEST_GROUP", 16_385)
     assert text.read(0).num_rows == 1024
     assert text.num_groups() == 3
     text.close()

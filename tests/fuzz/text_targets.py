@@ -1,8 +1,11 @@
-"""JSONL, plain and compressed, with Python's `json` to compare with; and tokenizers of all three forms."""
+"""JSONL and WebDataset, with Python's `json` and `tarfile` to compare with; Arrow; tokenizers of all three forms."""
 
 import base64
+import contextlib
 import gzip
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,12 @@ from fuzz.store_targets import check
 from tokenfeed import Tokenizer
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
+from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.jsonl import JsonlText
 from tokenfeed.text.sources.portions import TextRules
 from tokenfeed.text.sources.stored import StoredFile
+from tokenfeed.text.sources.tar import TarReader
+from tokenfeed.text.sources.webdataset import WebDatasetText
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
 Attempt = Callable[[Case], None]
@@ -134,6 +140,85 @@ def jsonl_compressed(folder: Path) -> Attempt:
                 pass
         finally:
             text.close()
+
+    return attempt
+
+
+ENDINGS = ("txt", "json", "jpg")
+
+
+def draw_archive(case: Case) -> bytes:
+    """Samples in one of the three formats; damaged, with the checksum of a header made right at times."""
+    rng, packed = case.rng, io.BytesIO()
+    kind = rng.choice((tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT))
+    with tarfile.open(fileobj=packed, mode="w", format=kind) as archive:
+        for number in range(rng.randint(1, 4)):
+            for ending in rng.sample(ENDINGS, rng.randint(1, 3)):
+                data = json.dumps({"text": f"text {number}", "id": number}).encode()
+                data = data if ending == "json" else f"text {number}".encode()
+                info = tarfile.TarInfo(f"{'long' * rng.choice((1, 1, 30))}/{number}.{ending}")
+                info.size = len(data)
+                try:
+                    archive.addfile(info, io.BytesIO(data))
+                except ValueError:  # a name that ustar cannot hold
+                    continue
+    data = packed.getvalue()
+    data = data[: len(data.rstrip(b"\0")) // 512 * 512 + 1536]
+    if rng.random() < 0.2:
+        return data
+    data = bytearray(mutate_bytes(rng, data))
+    for at in range(0, len(data) - 511, 512) if rng.random() < 0.7 else ():
+        if data[at + 257 : at + 262] == b"ustar":
+            data[at + 148 : at + 156] = b" " * 8
+            data[at + 148 : at + 155] = b"%06o\0" % sum(data[at : at + 512])
+    return bytes(data)
+
+
+def webdataset(folder: Path) -> Attempt:
+    """Archives as members, as groups and as slices: what tarfile finds in them, or refused."""
+
+    def attempt(case: Case) -> None:
+        data, kind = draw_archive(case), case.rng.choice(("tar", "tar.gz", "tar.zst"))
+        codec = {"tar": None, "tar.gz": "gzip", "tar.zst": "zstd"}[kind]
+        path = folder / f"a.{kind}"
+        case.write(path, data if codec is None else pa.compress(data, codec=codec, asbytes=True))
+        reader, found = TarReader("a", io.BytesIO(data), len(data) if codec is None else None), []
+        while (member := reader.next()) is not None:
+            content = reader.read()
+            check(len(content) == member.size)
+            found.append(content)
+        with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            theirs = [archive.extractfile(each).read() for each in archive if each.isreg()]
+            check(found[: len(theirs)] == theirs, len(found))  # it ends without a word at what it does not understand
+        documents, malformed = read_prepared(case, path)
+        text = WebDatasetText(StoredFile(str(path)), "text")
+        try:
+            streamed = [each for _, batch in text.read(0).batches(3) for each in batch if each is not None]
+        except TokenfeedError:
+            check(malformed, "refused without need")
+            raise
+        finally:
+            text.close()
+        check(streamed == [each for each, _ in documents], streamed, documents)
+
+    return attempt
+
+
+def arrow_text(folder: Path) -> Attempt:
+    """Text in record batches, plain and compressed: refused, or read the same twice."""
+    originals = {}
+    for kind in (None, "zstd"):
+        sink, table = pa.BufferOutputStream(), pa.table({"id": range(20), "text": [f"text {n} é" for n in range(20)]})
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=kind)) as writer:
+            writer.write_table(table, max_chunksize=7)
+        originals[kind] = sink.getvalue().to_pybytes()
+
+    def attempt(case: Case) -> None:
+        data = originals[case.rng.choice((None, "zstd"))]
+        case.write(folder / "a.arrow", mutate_bytes(case.rng, data))
+        documents, malformed = read_prepared(case, folder / "a.arrow")
+        streamed = TextFiles.find(folder / "a.arrow").documents()
+        check(malformed or list(streamed) == [text for text, _ in documents])
 
     return attempt
 

@@ -87,9 +87,9 @@ def views(folder):
 
 
 def deliver(view, history, path, seed):
-    """What a history delivers in the end: rows by (step, rank, row)."""
+    """What a history delivers in the end, rows by (step, rank, row); and what it delivered and rolled back."""
     checkpoints = [(None, 0, ())]
-    delivered = {}
+    delivered, rolled_back = {}, []
     for leg in history:
         del checkpoints[max(1, len(checkpoints) - leg.back) :]
         state, num_delivered, skips = checkpoints[-1]
@@ -108,6 +108,7 @@ def deliver(view, history, path, seed):
             batches = [next(loader) for loader in loaders]
             if number == 0:
                 step = tokenfeed.Run(path).starts[-1].step
+                rolled_back += [(place, row) for place, row in delivered.items() if place[0] >= step]
                 delivered = {place: row for place, row in delivered.items() if place[0] < step}
             for rank, batch in enumerate(batches):
                 spans = batch.spans["documents"]
@@ -119,7 +120,13 @@ def deliver(view, history, path, seed):
             checkpoints.append((batches[0].state, num_delivered, skips))
         for loader in loaders:
             loader.close()
-    return delivered
+    return delivered, rolled_back
+
+
+def told(row):
+    """A row that was traced, as `deliver` notes rows."""
+    payloads = [span.payload for span in row.documents]
+    return Row(row.sample, row.epoch, row.content.tokens.tobytes(), payloads)
 
 
 numbers = count()
@@ -129,7 +136,7 @@ numbers = count()
 @given(history=HISTORY, seed=st.integers(0, 3))
 def test_every_row_is_traced_and_every_document_found(views, folder, kind, history, seed):
     path = folder / f"{next(numbers)}.jsonl"
-    delivered = deliver(views[kind], history, path, seed)
+    delivered, rolled_back = deliver(views[kind], history, path, seed)
     run = tokenfeed.Run(path)
     steps = sorted({step for step, _, _ in delivered})
     assert steps == list(range(len(steps)))
@@ -137,8 +144,7 @@ def test_every_row_is_traced_and_every_document_found(views, folder, kind, histo
     traced = {(step, row.rank, row.row): row for step in steps for row in run.trace(step)}
     assert traced.keys() == delivered.keys()
     for place, row in traced.items():
-        payloads = [span.payload for span in row.documents]
-        assert Row(row.sample, row.epoch, row.content.tokens.tobytes(), payloads) == delivered[place]
+        assert told(row) == delivered[place]
         items = sum(location.stop - location.start for location in row.locations)
         assert items == sum(span.stop - span.start for span in row.documents)
     for step, rank in {(step, rank) for step, rank, _ in delivered}:
@@ -147,11 +153,18 @@ def test_every_row_is_traced_and_every_document_found(views, folder, kind, histo
 
     check_places(run, delivered)
 
-    epochs = range(max(row.epoch for row in delivered.values()) + 1)
+    again = [run.trace(step, rolled_back=True) for step in range(1 + max([0, *(place[0] for place, _ in rolled_back)]))]
+    found = [((row.step, row.rank, row.row), told(row)) for rows in again for row in rows]
+    assert sorted(found) == sorted(rolled_back)
+
+    epochs = range(max(row.epoch for row in (*delivered.values(), *dict(rolled_back).values())) + 1)
     for source in ("a", "b") if "mixture" in kind else ("a",):
         for number in range(len(LENGTHS)):
             wanted = {"source": source, "number": number}
             seen = run.find(number, epochs=epochs, source=source if "mixture" in kind else None)
+            back = [(each.step, each.rank, each.row) for each in seen if each.rolled_back]
+            assert sorted(back) == sorted(place for place, row in rolled_back if wanted in row.payloads)
+            seen = [each for each in seen if not each.rolled_back]
             places = [(each.step, each.rank, each.row) for each in seen if each.step in steps]
             assert len(set(places)) == len(places)
             assert set(places) == {place for place, row in delivered.items() if wanted in row.payloads}

@@ -117,13 +117,13 @@ else:
 
 
 def test_import_takes_no_heavy_package_along_and_no_action():
-    """In a fresh process: nothing but NumPy and Numba is needed, and no thread is started."""
+    """In a fresh process: nothing but NumPy and Numba is needed, no thread is started, the road from text waits."""
     code = """
 import sys, threading
 before = threading.active_count()
 import tokenfeed
 heavy = {"torch", "jax", "ray", "pyarrow", "typer", "rich", "msgpack", "obstore", "tiktoken"}
-heavy |= {"urllib3", "huggingface_hub"}
+heavy |= {"urllib3", "huggingface_hub", "tokenfeed.text", "tokenfeed.preparation", "tokenfeed.runs.run"}
 heavy &= set(sys.modules)
 assert not heavy, heavy
 assert threading.active_count() == before

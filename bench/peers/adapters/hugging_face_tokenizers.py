@@ -2,6 +2,7 @@
 
 import os
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,22 @@ SETTINGS = (
     "BPE with the same merges, Split by the same pattern, encode_batch_fast; one thread by TOKENIZERS_PARALLELISM"
 )
 OVERLAP = 0
-_rival = Rival()
-measure = _rival.measure
 
 
 class Feed:
     """Nothing to iterate over."""
 
 
-def load(folder: str) -> Any:
-    tokenizer = Tokenizer.from_file(f"{folder}/hugging-face.json")
+def make(folder: Path) -> Any:
+    tokenizer = Tokenizer.from_file(str(folder / "hugging-face.json"))
 
     def encode(texts: list[str], threads: int) -> Any:
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return np.fromiter(chain.from_iterable(encoding.ids for encoding in found), np.uint32)
 
-    return _rival.load(folder, encode)
+    return encode
+
+
+_rival = Rival(make)
+load, measure = _rival.load, _rival.measure

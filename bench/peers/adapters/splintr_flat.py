@@ -1,6 +1,7 @@
 """splintr by itself."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,17 @@ SETTINGS = (
     "greedy here; has no number of threads, so both columns are its own choice"
 )
 OVERLAP = 0
-_rival = Rival()
-measure = _rival.measure
 
 
 class Feed:
     """Nothing to iterate over."""
 
 
-def load(folder: str) -> Any:
-    pattern = (
-        json.loads((Path(folder) / "vocabulary.json").read_text())["pattern"].replace("?+", "?").replace("++", "+")
-    )
-    tokenizer = Tokenizer(f"{folder}/ranks.tiktoken", pattern)
-    return _rival.load(folder, lambda texts, threads: np.frombuffer(tokenizer.encode_batch_flat(texts)[0], np.uint32))
+def make(folder: Path) -> Any:
+    pattern = json.loads((folder / "vocabulary.json").read_text())["pattern"]
+    tokenizer = Tokenizer(str(folder / "ranks.tiktoken"), re.sub(r"([?*+]|\{\d+,\d+\})\+", r"\1", pattern))
+    return lambda texts, threads: np.frombuffer(tokenizer.encode_batch_flat(texts)[0], np.uint32)
+
+
+_rival = Rival(make)
+load, measure = _rival.load, _rival.measure

@@ -11,19 +11,21 @@ from vocabulary import load_encoding
 PACKAGES = ("tiktoken",)
 SETTINGS = "encode_ordinary_batch(num_threads=…), its lists joined to one array"
 OVERLAP = 0
-_rival = Rival()
-measure = _rival.measure
 
 
 class Feed:
     """Nothing to iterate over."""
 
 
-def load(folder: str) -> Any:
-    encoding, _ = load_encoding(Path(folder))
+def make(folder: Path) -> Any:
+    encoding, _ = load_encoding(folder)
 
     def encode(texts: list[str], threads: int) -> Any:
         lists = encoding.encode_ordinary_batch(texts, num_threads=threads)
         return np.fromiter(chain.from_iterable(lists), np.uint32)
 
-    return _rival.load(folder, encode)
+    return encode
+
+
+_rival = Rival(make)
+load, measure = _rival.load, _rival.measure

@@ -1,5 +1,6 @@
-"""tokenfeed's Tokenizer with its default engine."""
+"""tokenfeed's Tokenizer with its own engine."""
 
+from pathlib import Path
 from typing import Any
 
 from encoding_speed import Rival
@@ -7,16 +8,18 @@ from encoding_speed import Rival
 import tokenfeed
 
 PACKAGES = ("tokenfeed",)
-SETTINGS = "Tokenizer.load, encode_batch(threads=…), the default engine"
+SETTINGS = "Tokenizer.load, encode_batch(threads=…), its own engine"
 OVERLAP = 0
-_rival = Rival()
-measure = _rival.measure
 
 
 class Feed:
     """Nothing to iterate over."""
 
 
-def load(folder: str) -> Any:
-    tokenizer = tokenfeed.Tokenizer.load(f"{folder}/tokenizer.json")
-    return _rival.load(folder, lambda texts, threads: tokenizer.encode_batch(texts, threads=threads)[0])
+def make(folder: Path) -> Any:
+    tokenizer = tokenfeed.Tokenizer.load(folder / "tokenizer.json", engine="tokenfeed")
+    return lambda texts, threads: tokenizer.encode_batch(texts, threads=threads)[0]
+
+
+_rival = Rival(make)
+load, measure = _rival.load, _rival.measure

@@ -28,6 +28,7 @@ _EXAMPLES = {
     "diff": "before/run.jsonl after/run.jsonl",
     "doctor": "--json",
     "download": "climbmix-400b -n 8 -o text",
+    "find": "run.jsonl --document 42",
     "inspect": "store --split val --sample 5",
     "pack": "store --length 2048",
     "prepare": "text -o store --tokenizer tokenizer --keep url",

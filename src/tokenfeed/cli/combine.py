@@ -3,7 +3,7 @@ from typing import Annotated
 import typer
 
 from tokenfeed.cli.console import print_json, tell_done
-from tokenfeed.cli.options import Dtype, Eos, Json
+from tokenfeed.cli.options import Dtype, Eos, Json, NewStore
 from tokenfeed.errors import quantity
 from tokenfeed.store.resolve import combine
 from tokenfeed.store.store import open_store
@@ -11,7 +11,7 @@ from tokenfeed.store.store import open_store
 
 def command(
     stores: Annotated[list[str], typer.Argument(metavar="STORE...", help="Stores, or token files of other systems.")],
-    out: Annotated[str, typer.Option("-o", "--out", metavar="STORE", help="The folder of the new store.")],
+    out: NewStore,
     dtype: Dtype = None,
     eos: Eos = None,
     as_json: Json = False,

@@ -5,14 +5,14 @@ import typer
 from rich.progress import TaskProgressColumn
 
 from tokenfeed.cli.console import print_json, progress_bar, show_bytes, tell, tell_done
-from tokenfeed.cli.options import Dtype, Eos, Json, StorePath
+from tokenfeed.cli.options import Dtype, Eos, Json, NewStore, StorePath
 from tokenfeed.errors import quantity
 from tokenfeed.store.compress import compress
 
 
 def command(
     path: StorePath,
-    out: Annotated[str, typer.Option("-o", "--out", metavar="STORE", help="The folder of the new store.")],
+    out: NewStore,
     plain: Annotated[bool, typer.Option("--plain", help="Undo it: make plain arrays, which np.load reads.")] = False,
     dtype: Dtype = None,
     eos: Eos = None,

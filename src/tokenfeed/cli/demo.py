@@ -81,8 +81,10 @@ def _prepare(folder: Path, num_documents: int) -> Tokenizer:
     names = [path.relative_to(library).as_posix() for path in sources]
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources]
     (folder / "text").mkdir(parents=True)
+    documents = [json.dumps({"module": name, "text": text}) for name, text in zip(names, texts, strict=True)]
     for number in range(_TEXT_FILES):
-        _write(folder / "text" / f"{number:05}", names[number::_TEXT_FILES], texts[number::_TEXT_FILES])
+        lines = "\n".join(documents[number::_TEXT_FILES])
+        (folder / "text" / f"{number:05}.jsonl").write_text(lines, encoding="utf-8")
     tell(f"{len(texts):,} documents, {sum(map(len, texts)) / 1e6:.1f} million characters: Python's standard library")
     began = time.perf_counter()
     if find_spec("rustbpe"):
@@ -96,18 +98,6 @@ def _prepare(folder: Path, num_documents: int) -> Tokenizer:
     report = prepare(*where, tokenizer=tokenizer, keep=["module"], val=0.1, workers=0, shard_bytes=1 << 20)
     tell(f"{report.total.tokens:,} tokens in {quantity(report.shards, 'shard')}")
     return tokenizer
-
-
-def _write(path: Path, names: list[str], texts: list[str]) -> None:
-    """A Parquet file; where pyarrow is missing, lines of JSON."""
-    if find_spec("pyarrow"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table({"module": names, "text": texts}), path.with_suffix(".parquet"), row_group_size=16)
-        return
-    lines = (json.dumps({"module": name, "text": text}) for name, text in zip(names, texts, strict=True))
-    path.with_suffix(".jsonl").write_text("\n".join(lines), encoding="utf-8")
 
 
 def _load(windows: Windows, num_batches: int) -> None:

@@ -1,5 +1,4 @@
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +8,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tokenfeed.cli.console import console, make_table, print_json, show_bytes, tell, tell_done, tell_facts, to_stderr
-from tokenfeed.cli.options import Inputs, Json, TextOption, Val, parse_val
+from tokenfeed.cli.options import Inputs, Json, TextOption, Val, parse_field, parse_val
 from tokenfeed.errors import ArgumentError, quantity
 
 if TYPE_CHECKING:
@@ -133,17 +132,9 @@ def _make_chat(template: str | None, layout: str | None, train_on: str, variable
 
 
 def _parse_variables(given: list[str] | None) -> dict[str, Any]:
-    """NAME=VALUE, where a value that is JSON is what that says, and anything else a text."""
-    values: dict[str, Any] = {}
-    for text in given or []:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise ArgumentError(f"--set is {text!r}; expected enable_thinking=false, or date_string='26 Jul 2024'")
-        try:
-            values[name] = json.loads(value)
-        except ValueError:
-            values[name] = value
-    return values
+    expected = "enable_thinking=false, or date_string='26 Jul 2024'"
+    fields = (parse_field(each, "--set", expected, str.isidentifier) for each in given or ())
+    return {name: value for name, _, value in fields}
 
 
 def _parse_part(text: str | None) -> tuple[int, int] | None:

@@ -4,7 +4,7 @@ import typer
 
 from tokenfeed.cli.console import print_json, tell_done
 from tokenfeed.cli.options import Json
-from tokenfeed.store.pushing import push
+from tokenfeed.store.sealing import push
 
 
 def command(

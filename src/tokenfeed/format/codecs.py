@@ -4,6 +4,7 @@ A codec is any object with a name, `encode(object) -> bytes` and `decode(memoryv
 the name, so opening a store never runs code from the store. There is no pickle codec.
 """
 
+import importlib
 import io
 import json
 import math
@@ -48,21 +49,11 @@ def _pack_json(value: Any) -> bytes:
         raise FitError(f"the payload {value!r:.100} cannot be written as JSON: {error}") from error
 
 
-def _unpack_json(data: memoryview) -> Any:
-    return json.loads(bytes(data))
+_ANY_KEY = {"strict_map_key": False}
 
 
-def _pack_msgpack(value: Any) -> bytes:
-    import msgpack
-
-    packed: bytes = msgpack.packb(value)
-    return packed
-
-
-def _unpack_msgpack(data: memoryview) -> Any:
-    import msgpack
-
-    return msgpack.unpackb(data, strict_map_key=False)
+def _msgpack() -> Any:
+    return importlib.import_module("msgpack")  # only where it is used: it takes 10 ms
 
 
 def _pack_array(value: Any) -> bytes:
@@ -86,8 +77,8 @@ SHIPPED: Mapping[str, Codec] = {
     for codec in (
         _Codec("bytes", lambda value: bytes(memoryview(value)), bytes),
         _Codec("utf8", str.encode, lambda data: str(data, "utf8")),
-        _Codec("json", _pack_json, _unpack_json),
-        _Codec("msgpack", _pack_msgpack, _unpack_msgpack),
+        _Codec("json", _pack_json, lambda data: json.loads(bytes(data))),
+        _Codec("msgpack", lambda value: _msgpack().packb(value), lambda data: _msgpack().unpackb(data, **_ANY_KEY)),
         _Codec("numpy", _pack_array, _unpack_array),
     )
 }

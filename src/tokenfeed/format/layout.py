@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -10,19 +9,8 @@ from tokenfeed.errors import FormatError
 from tokenfeed.kernels.checked import CHECKED_BYTES
 
 __all__ = [
-    "MANIFEST",
-    "PREPARED",
-    "PREPARE_PLAN",
-    "SHARD",
-    "SHARD_SUMS",
-    "SPAN_DTYPE",
-    "SUM_DTYPE",
-    "SpanFiles",
-    "check_name",
-    "column_file",
-    "first_sums",
-    "shard_files",
-    "span_files",
+    *("MANIFEST", "PREPARED", "PREPARE_PLAN", "SHARD", "SHARD_SUMS", "SPAN_DTYPE", "SUM_DTYPE"),
+    *("check_name", "column_file", "first_sums", "span_files"),
 ]
 
 MANIFEST = "manifest.json"
@@ -44,15 +32,6 @@ _NAMES = {
 }
 
 
-class SpanFiles(NamedTuple):
-    """File names of one span table, in the order of the kernels' numbers."""
-
-    starts: str
-    anchors: str
-    offsets: str
-    payload: str
-
-
 def check_name(kind: str, name: object, where: str) -> str:
     """Return `name` if it is plain: no separators, no leading dot, nothing that could point outside the store."""
     if not isinstance(name, str) or not _NAMES[kind].fullmatch(name):
@@ -65,21 +44,10 @@ def column_file(column: str, *, packed: bool = False) -> str:
     return f"{column}.bits.npy" if packed else f"{column}.npy"
 
 
-def span_files(table: str) -> SpanFiles:
-    return SpanFiles(f"{table}.starts.npy", f"{table}.anchors.npy", f"{table}.offsets.npy", f"{table}.payload.bin")
-
-
-def shard_files(
-    columns: Mapping[str, object], spans: Mapping[str, str | None], bits: Mapping[str, int] | None = None
-) -> list[str]:
-    """Names of the data files of a shard, sorted. `spans` gives the codecs; a table without one has no payloads.
-
-    `bits` has the columns that are packed.
-    """
-    names = [column_file(column, packed=column in (bits or ())) for column in columns]
-    for table, codec in spans.items():
-        names += span_files(table) if codec is not None else span_files(table)[:2]
-    return sorted(names)
+def span_files(table: str, *, payloads: bool = True) -> list[str]:
+    """Starts and anchors of a span table; and offsets and payload, if it has payloads: in the kernels' order."""
+    names = ("starts.npy", "anchors.npy", "offsets.npy", "payload.bin")
+    return [f"{table}.{name}" for name in (names if payloads else names[:2])]
 
 
 def first_sums(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:

@@ -7,11 +7,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, whole
 from tokenfeed.loader.collate import SIDES
 from tokenfeed.loader.delivery import AS_DATASET, Delivery
 from tokenfeed.loader.feed import Feed
-from tokenfeed.loader.launch import check_whole, find_rank
+from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.loader.reading import Era, StepReader, Steps, announced, check_changes, deal_steps, find_eras, make_steps
 from tokenfeed.plan.amending import Changes
@@ -93,11 +93,10 @@ class Loader(Delivery):
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
         _check_view(view)
-        check_whole("prefetch", 0 if prefetch is None else prefetch)
-        check_whole("threads", threads, least=1)
-        if epochs is not None:
-            check_whole("epochs", epochs, least=1)
-        check_whole("accumulate", accumulate, least=1)
+        whole("prefetch", 0 if prefetch is None else prefetch)
+        whole("threads", threads, 1)
+        whole("epochs", 1 if epochs is None else epochs, 1)
+        whole("accumulate", accumulate, 1)
         self.rule = StepRule.of(batch_size, tokens, accumulate, balance, too_long)
         if accumulate > 1 and len(self.rule.sizes.stages) > 1 and not self.rule.is_dealt:
             raise ArgumentError("batch_size is a ramp, and accumulate is more than 1: only one of them may be")
@@ -180,7 +179,8 @@ class Loader(Delivery):
         blocks = [shuffle.block * view.spec.samples_per_group * view.stored_bytes for view in views]
         kept = (3 * shuffle.tile * block + ahead * view.stored_bytes for block, view in zip(blocks, views, strict=True))
         whole = (len(view) * view.stored_bytes for view in views)
-        self._reader.keep(sum(map(min, kept, whole)) * 9 // 8)
+        if self._reader.blocks is not None:
+            self._reader.blocks.keep(sum(map(min, kept, whole)) * 9 // 8)
         return min(remote.request_bytes, 1 << max(0, min(blocks).bit_length() - 4))
 
     def amend(self, at: int | None = None, **changes: Unpack[Changes]) -> None:
@@ -325,8 +325,8 @@ class Loader(Delivery):
             read = self._steps
             return (batch for steps in coming for batch in read(steps)), coming.close
         ahead: Iterator[Steps] = coming
-        if self._reader.remote is not None:  # what a quarter of its memory holds is asked for in advance
-            most = self._reader.memory_bytes // 4 // self._batch_bytes
+        if self._reader.blocks is not None:  # what a quarter of its memory holds is asked for in advance
+            most = self._reader.blocks.memory_bytes // 4 // self._batch_bytes
             ahead = announced(coming, self._steps.announce, max(1, min(self._prefetch, most)))
         feed = Feed(ahead, self._steps, depth=self._prefetch, per_job=together, threads=self._threads)
         return feed, feed.close
@@ -334,7 +334,7 @@ class Loader(Delivery):
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint after the last batch delivered; the same on every rank."""
         if self._run is not None:
-            self._run.note()
+            self._run.note(saved=True)
         return self.plan.state(self._next)
 
     def load_state_dict(self, state: Any, *, step: int | None = None) -> None:

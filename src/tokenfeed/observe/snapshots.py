@@ -4,6 +4,7 @@ Lines are appended whole; a line cut short by a kill is ignored. When the file r
 `<name>.1`, which replaces the previous one, and a new file begins: there are never more than two.
 """
 
+import atexit
 import contextlib
 import json
 import math
@@ -275,11 +276,12 @@ class Publisher:
         local_rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
         self._has_gpus = local_rank == "0" and bool(find_gpus())
         self._loader = weakref.ref(loader)
+        self._final: Stats | None = None
         self._max_bytes = max_bytes
         identity = socket.gethostname(), os.getpid(), next(_numbers), loader.rank, loader.world_size
         self._last = Snapshot(0.0, *identity, every, available_cores(), 0.0, 0, False, NO_STATS, steps)
-        # The finalizer of a loader calls `close` in any thread at any moment. Releasing a lock is safe there; setting
-        # an Event is not, if that thread is the one waiting for it.
+        # A loader that is collected calls `_inherit` in any thread at any moment. Releasing a lock is safe there;
+        # setting an Event is not, if that thread is the one waiting for it.
         self._wake = threading.Lock()
         self._wake.acquire()
         self._closed = threading.Lock()
@@ -287,7 +289,8 @@ class Publisher:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write(ended=False)
         _publishers.append(self)
-        weakref.finalize(loader, self.close)  # at exit too, to distinguish a run that ended from one that died
+        loader.leave_stats_to(self._inherit)
+        atexit.register(self.close)  # to distinguish a run that ended from one that died
         threading.Thread(target=self._run, name="tokenfeed-publish", daemon=True).start()
 
     def _run(self) -> None:
@@ -295,9 +298,13 @@ class Publisher:
             with contextlib.suppress(OSError):
                 self._write(ended=False)
 
+    def _inherit(self, stats: Stats) -> None:
+        self._final = stats
+        self.close()
+
     def _write(self, *, ended: bool) -> None:
         loader = self._loader()
-        stats = self._last.stats if loader is None else loader.stats()
+        stats = self._final or (self._last.stats if loader is None else loader.stats())
         if self._closed.locked() and not ended:
             return
         now, cpu = round(time.time(), 3), round(time.process_time(), 3)
@@ -340,6 +347,7 @@ class Publisher:
     def close(self) -> None:
         """Write the last line and stop."""
         if self.is_ours and self._closed.acquire(blocking=False):
+            atexit.unregister(self.close)
             with contextlib.suppress(ValueError):
                 _publishers.remove(self)
             self._wake.release()

@@ -129,7 +129,7 @@ class Drafter:
         drawn = set(self._plan.schedule.drawn_from(self._turn)) - self._later().keys()
         drawn |= {source.name for source in self.amendment.sources}
         check_named(stages, shares, [name for name, key in self._keys.items() if key in drawn])
-        self._set(stages=tuple(replace(stage, weights=self._present(self._spread(stage.weights))) for stage in stages))
+        self._set(stages=tuple(stage.spread(self._present(self._spread(stage.weights))) for stage in stages))
 
     def _name_the_only_one(self, names: list[str]) -> None:
         """The view of a run over one view has no name; among several sources it takes the one that weights give it."""
@@ -286,7 +286,8 @@ class Drafter:
         found = {}
         for name, limit in given.items():
             if limit is not None and (type(limit) is not int or limit < 1):
-                raise ArgumentError(f"max_epochs of {name!r} is {limit!r}; it must be at least 1, or None for no limit")
+                of = f" of {name!r}" if name else ""
+                raise ArgumentError(f"max_epochs{of} is {limit!r}; it must be at least 1, or None for no limit")
             found[self._key(name)] = limit
         self._set(max_epochs=found)
 

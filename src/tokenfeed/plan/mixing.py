@@ -70,7 +70,7 @@ def mix(
     unknown = sorted(set(max_epochs if isinstance(max_epochs, Mapping) else ()) - set(flat.views))
     if unknown:
         raise ArgumentError(f"max_epochs names {', '.join(unknown)}; the sources are {', '.join(flat.views)}")
-    spread = [Stage(flat.spread(stage.weights), samples=stage.samples, ramp=stage.ramp) for stage in asked]
+    spread = [stage.spread(flat.spread(stage.weights)) for stage in asked]
     check_named(asked, flat.shares, flat.views)
     return Mixture(Schedule(spread, list(flat.views)), flat, shares=spread[0].weights if stages is None else None)
 
@@ -136,15 +136,16 @@ class Sources:
                     raise ArgumentError(f"max_epochs of {full!r} is {own}; it must be at least 1")
         first_name, first = next(iter(views.items()))
         for name, view in views.items():
+            told = f"sources {first_name!r} and {name!r}" if first_name else f"the data of the run and source {name!r}"
             if view.spec.unit != first.spec.unit:
                 raise ArgumentError(
-                    f"sources {first_name!r} and {name!r} cannot be mixed: samples of one are {first.spec.unit}, of "
-                    f"the other {view.spec.unit}; rows of a batch are of one kind and length"
+                    f"{told} cannot be mixed: samples of one are {first.spec.unit}, of the other {view.spec.unit}; "
+                    "rows of a batch are of one kind and length"
                 )
             if view.tokenizer != first.tokenizer and not self.allow_different_tokenizers:
                 raise ArgumentError(
-                    f"sources {first_name!r} and {name!r} were made with different tokenizers, {first.tokenizer} and "
-                    f"{view.tokenizer}: {_explain(first.tokenizer, view.tokenizer)}, or say "
+                    f"{told} were made with different tokenizers, {first.tokenizer} and {view.tokenizer}: "
+                    f"{_explain(first.tokenizer, view.tokenizer)}, or say "
                     "allow_different_tokenizers=True if their ids mean the same"
                 )
         return replace(self, views=views, shares=shares, max_epochs=limits)

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, SampleIndexError
+from tokenfeed.errors import ArgumentError, SampleIndexError, whole
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.amending import with_length
 from tokenfeed.plan.amendment import Amendment, PlanSource
@@ -74,7 +74,7 @@ class RunOrder:
             )
         if not isinstance(shuffle, bool | Locality):
             raise ArgumentError(f"shuffle is {shuffle!r}; it must be True, False or a Locality")
-        self.seed = seed
+        self.seed = whole("seed", seed)
         self.shuffle = shuffle
         self.given = given
         """The views that the plan is over, and the rules of their mixture; None where it was read from a file."""
@@ -227,6 +227,11 @@ class RunOrder:
     def retreat(self, turn: int) -> int:
         """The first sample k at a turn, or after it."""
         return self._ranges.retreat(turn)
+
+    @property
+    def stages(self) -> list[tuple[int, Stage]]:
+        """(first sample k, stage of weights) of all stages."""
+        return [(self._ranges.retreat(turn), stage) for turn, stage in self.schedule.stages()]
 
     def begins(self, amendment: Amendment) -> int:
         """The first sample k that an amendment may change."""

@@ -29,8 +29,9 @@ def check_kind(state: Any, kind: str) -> Mapping[str, Any]:
     given = state.get("kind")
     if given != kind:
         made_by = f", made by {_MAKERS[given]}" if isinstance(given, str) and given in _MAKERS else ""
+        is_what = "does not say its kind" if given is None else f"is of kind {str(given)[:80]!r}{made_by}"
         raise StateError(
-            f"the state is of kind {str(given)[:80]!r}{made_by}; {_MAKERS[kind]} takes states of kind {kind!r}. "
+            f"the state {is_what}; {_MAKERS[kind]} takes states of kind {kind!r}. "
             f"Give it the state that {_MAKERS[kind]} made"
         )
     if state.get("version") != VERSION:

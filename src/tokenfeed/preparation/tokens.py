@@ -11,8 +11,7 @@ from tokenfeed.errors import CorruptionError, FormatError, MissingError
 from tokenfeed.text.sources.finding import ENDINGS
 from tokenfeed.text.sources.json_lines import LineError, parse_object
 from tokenfeed.text.sources.memory import MemoryDocuments, MemoryText
-from tokenfeed.text.sources.portions import Portion, Tally, TextRules
-from tokenfeed.text.sources.rows import GROUP_ROWS
+from tokenfeed.text.sources.portions import GROUP_ROWS, Portion, Tally, TextRules
 from tokenfeed.text.sources.stored import StoredFile
 from tokenfeed.types import Array
 
@@ -121,7 +120,9 @@ class TokenFile:
         source.seek(0)
         reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
         self._check_schema(reader.schema, keep)
-        yield from map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+        for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+            batch.validate(full=True)  # Arrow would read whatever offsets say
+            yield batch
 
     def _check_schema(self, schema: Any, keep: Sequence[str]) -> None:
         import pyarrow as pa

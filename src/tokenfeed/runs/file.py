@@ -10,10 +10,10 @@ ranks were balanced), how many batches are a step, and the time. A line `{"amend
 before it where the plan was amended, and the first line again where it is another plan. The last start that begins at
 or before step N tells what step N delivers: an amendment changes nothing that was delivered before it. A line
 `{"reached": K}` tells that K samples were delivered: what comes later is planned. It is written at every
-`state_dict()`, when the loader is closed or collected, at the end of the process, and while the run goes on: every
-second at first, and after 100 seconds whenever the run is 1% older. So a run of four months has about 1,200 such lines,
-and a crash leaves at most 1% of its time unknown. Under a token budget such a line has the next step, too: where a step
-begins is found by walking from the nearest line on, over lengths alone.
+`state_dict()`, with the time of this checkpoint as "saved", when the loader is closed or collected, at the end of the
+process, and while the run goes on: every second at first, and after 100 seconds whenever the run is 1% older. So a run
+of four months has about 1,200 such lines, and a crash leaves at most 1% of its time unknown. Under a token budget such
+a line has the next step, too: where a step begins is found by walking from the nearest line on, over lengths alone.
 
 The file of a stream begins with `{"kind": "stream", …}`, and tells where it was started, on how many ranks, and over
 what. Which documents a step delivered does not follow from it: that would take reading the text up to there.
@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokenfeed.errors import ArgumentError, NotFoundError, StateError, TokenfeedError
+from tokenfeed.errors import NotFoundError, StateError, TokenfeedError, whole
 from tokenfeed.plan.dealing import Step, StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.state import VERSION, check_kind
@@ -63,6 +63,8 @@ class StreamStart:
     """Number of samples known to be delivered before the next start."""
     marks: list[tuple[int, int]]
     """(step, samples before it) of steps under a token budget, in order; the first is that of the start."""
+    saves: list[tuple[int, float]]
+    """(samples delivered, time) of every checkpoint that `state_dict` made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +72,16 @@ class Start(StreamStart):
     """A start of a run over stored data."""
 
     plan: Plan
-    """The plan with all later amendments: they change nothing of what this start delivered."""
+    """The plan with all later amendments: they change nothing of what this start delivered and was not rolled back."""
     stores: Paths
+    known: tuple[int, Paths]
+    """Number of amendments, and where the data lay, when it began."""
+
+    @property
+    def as_begun(self) -> "Start":
+        """The start with the plan as it was then: what was rolled back was delivered by it."""
+        count, stores = self.known
+        return replace(self, plan=self.plan.first(count), stores=stores)
 
 
 class RunFile:
@@ -86,14 +96,12 @@ class RunFile:
         self._process: int | None = None
         self._size = 0
         """Bytes of the file after our last line."""
-        self._delivered = self._reached = self._step = 0
+        self._delivered = self._reached = self._saved = self._step = 0
         self._began = self._due = 0.0
         self._starts: list[StreamStart] = []
         """Starts that the file tells of."""
-        self._header: Any = None
-        """What it said last of what the run is over, when it was read."""
-        self._plan: Plan | None = None
-        """The plan that we noted last."""
+        self._told: tuple[Plan | None, Any] = None, None
+        """Its plan, and what it said last of what the run is over."""
 
     def begin(
         self,
@@ -113,9 +121,13 @@ class RunFile:
         with reading(str(self._path)):
             is_there = self._path.exists()
         if not is_there or self._process != os.getpid() or not self._is_last():
-            lines = _read(self._path, "stream" if plan is None else "run") if is_there else []
-            self._starts = [start for start, _ in lines]
-            self._header, self._plan = lines[-1][1] if lines else None, None
+            lines = _read(self._path, "stream" if plan is None else "run")[0] if is_there else []
+            self._starts, self._told = [start for start, *_ in lines], (None, None)
+            if lines:
+                header = lines[-1][1]
+                before = None if plan is None else _read_plan(self._path, header)
+                ours = {"kind", "version", "line", *(() if plan is None else ["plan"])}
+                self._told = before, {name: each for name, each in header.items() if name not in ours}
         start = {
             "step": find_step(self._starts, num_delivered, plan) if step is None else step,
             "samples": num_delivered,
@@ -124,32 +136,27 @@ class RunFile:
             "stop": stop,
             "time": round(time.time(), 3),
         }
-        self._append([*self._tell(what, plan, num_delivered), start])
+        told = json.loads(json.dumps(what))
+        self._append([*self._tell(told, plan, num_delivered), start])
         self._starts.append(_read_start(start))
-        self._plan = plan
+        self._told = plan, told
         self._process = os.getpid()
-        self._delivered = self._reached = num_delivered
+        self._delivered = self._reached = self._saved = num_delivered
         self._step = self._starts[-1].step
         self._began = time.monotonic()
         self._due = self._began + _SHORTEST_PAUSE
 
     def _tell(self, what: Mapping[str, Any], plan: Plan | None, num_delivered: int) -> list[dict[str, Any]]:
         """The lines that must precede a start: none, amendments, or what the run is over."""
-        header = {"kind": "run", "version": VERSION, "plan": None if plan is None else plan.to_json(), **what}
+        before, said = self._told
         if plan is None:
-            header = {"kind": "stream", "version": VERSION, **what}
-            return [] if self._header == json.loads(json.dumps(header)) else [header]
-        before = self._header if self._plan is None else None
-        if self._plan is not None:
-            new = plan.follows(self._plan)
-        else:
-            new = None if before is None else plan.follows_json(before["plan"])
-        same_stores = before is None or before["stores"] == what["stores"]
-        if new == () and same_stores:
+            return [] if said == what else [{"kind": "stream", "version": VERSION, **what}]
+        new = None if before is None else plan.follows(before)
+        if new == () and said == what:
             return []
         if new and all(plan.begins(each) >= num_delivered for each in new):
             return [{"amend": [each.to_json() for each in new], **what}]
-        return [header]
+        return [{"kind": "run", "version": VERSION, "plan": plan.to_json(), **what}]
 
     def deliver(self, num_delivered: int) -> None:
         """So many samples were delivered: a look at the clock, and a note of 40 µs where one is due."""
@@ -161,10 +168,15 @@ class RunFile:
             with suppress(TokenfeedError):  # a full disk must not cost a batch; checkpoints raise it
                 self.note()
 
-    def note(self) -> None:
-        """Note how many samples were delivered, unless it is known."""
-        if self._delivered > self._reached and self._process == os.getpid() and self._is_last():
-            start, told = self._starts[-1], {"reached": self._delivered}
+    def note(self, *, saved: bool = False) -> None:
+        """Note how many samples were delivered, unless it is known; or that a checkpoint was `saved` there."""
+        known = self._saved if saved else self._reached
+        if self._delivered > known and self._process == os.getpid() and self._is_last():
+            start = self._starts[-1]
+            told: dict[str, float] = {"reached": self._delivered}
+            if saved:
+                told["saved"] = round(time.time(), 3)
+                self._saved = self._delivered
             if start.rule.by_tokens:
                 told["step"] = self._step
                 start.marks.append((self._step, self._delivered))
@@ -197,21 +209,27 @@ def read_starts(path: Path) -> list[Start]:
         is_there = path.is_file()
     if not is_there:
         raise NotFoundError(f"there is no run file {path}")
-    plans: dict[int, Plan] = {}
-    starts = []
-    for start, header in _read(path, "run", check=True):
-        if id(header) not in plans:
-            try:
-                plans[id(header)] = Plan.from_json(header["plan"])
-            except (ArgumentError, KeyError, OverflowError, RecursionError) as error:
-                raise StateError(f"{path}: {error}") from error
-        starts.append(Start(**vars(start), plan=plans[id(header)], stores=header["stores"]))
-    return starts
+    lines, headers = _read(path, "run")
+    plans = {id(header): _read_plan(path, header) for header in headers}
+    return [
+        Start(**vars(start), plan=plans[id(header)], stores=header["stores"], known=known)
+        for start, header, known in lines
+    ]
 
 
-def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamStart, Any]]:
-    """Every start, and what the run is over then: for a run, with all amendments that follow without a break."""
-    starts: list[tuple[StreamStart, Any]] = []
+def _read_plan(path: Path, header: Mapping[str, Any]) -> Plan:
+    try:
+        return Plan.from_json(header["plan"])
+    except (TokenfeedError, KeyError, OverflowError, RecursionError) as error:
+        raise StateError(f"{path}, line {header['line']}: {error}") from error
+
+
+def _read(path: Path, kind: str) -> tuple[list[tuple[StreamStart, Any, Any]], list[Any]]:
+    """Every start, and what the run is over: for a run, with all amendments that follow without a break, and as known
+    when it began. Then all that the file says of what the run is over.
+    """
+    starts: list[tuple[StreamStart, Any, Any]] = []
+    headers: list[Any] = []
     header: Any = None
     for number, fields in _read_lines(path):
         try:
@@ -220,21 +238,24 @@ def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamSta
                 header["plan"]["amendments"] += fields["amend"]
                 header["stores"] = fields["stores"]
             elif "plan" in fields or "kind" in fields:
-                header = _check_header(fields, kind)
-                if check and kind == "run":
-                    Plan.from_json(header["plan"])
+                header = {**_check_header(fields, kind), "line": number}
+                headers.append(header)
             elif header is None:
                 raise StateError("the file does not begin with a plan; it is no run file")
             elif "reached" in fields:
-                start, held = starts[-1]
+                start, *held = starts[-1]
                 if start.rule.by_tokens:
                     start.marks.append(_next_mark(fields, start.marks[-1]))
-                starts[-1] = replace(start, reached=max(start.reached, _count(fields, "reached"))), held
+                reached = _count(fields, "reached")
+                if "saved" in fields:
+                    start.saves.append((reached, float(fields["saved"])))
+                starts[-1] = replace(start, reached=max(start.reached, reached)), *held
             else:
-                starts.append((_read_start(fields), header))
+                known = (len(header["plan"]["amendments"]), header["stores"]) if kind == "run" else None
+                starts.append((_read_start(fields), header, known))
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
             raise StateError(f"{path}, line {number}: {error}") from error
-    return starts
+    return starts, headers
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -280,7 +301,7 @@ def _read_start(fields: Mapping[str, Any]) -> StreamStart:
     if rows > most:
         what = "tokens" if rule.by_tokens else "rows"
         raise StateError(f"{rows:,} {what} in a step; at most {most:,} are expected")
-    return StreamStart(step, samples, world_size, rule, stop, float(fields["time"]), samples, [(step, samples)])
+    return StreamStart(step, samples, world_size, rule, stop, float(fields["time"]), samples, [(step, samples)], [])
 
 
 def _next_mark(fields: Mapping[str, Any], last: tuple[int, int]) -> tuple[int, int]:
@@ -292,10 +313,7 @@ def _next_mark(fields: Mapping[str, Any], last: tuple[int, int]) -> tuple[int, i
 
 def _count(fields: Mapping[str, Any], name: str, *, least: int = 0) -> int:
     """A whole number that kernels can count with."""
-    value = fields[name]
-    if type(value) is not int or not least <= value < 1 << 62:
-        raise StateError(f"{name} is {str(value)[:80]}; expected a whole number from {least} to 2**62")
-    return value
+    return whole(name, fields[name], least, 62, StateError)
 
 
 class Trail:

@@ -1,4 +1,4 @@
-"""Legs: the steps of a run as they were finally run, and which rank took which sample in them."""
+"""Legs: the steps of a run as they were finally run, or rolled back, and which rank took which sample in them."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -27,16 +27,26 @@ class StepRow(NamedTuple):
 class Leg:
     """Steps [first_step, stop_step) of a run, as they were finally run: by one start that no later one overrides.
 
+    Where a later start went back to an earlier step, the steps that this one had run from there on are a leg of their
+    own, which is rolled back.
+
     Which rank took which sample follows from lengths, where ranks were balanced or had token budgets. Then the data is
     opened when it is first asked for.
     """
 
-    def __init__(self, start: Start, following: "Leg | None", count: Callable[[Start], TokenCounts]) -> None:
+    def __init__(
+        self,
+        start: Start,
+        following: "Leg | None",
+        count: Callable[[Start], TokenCounts],
+        rolled_back_to: int | None = None,
+    ) -> None:
         """`count` gives the lengths of the data of a start."""
         self.start = start
-        self.first_step = start.step
+        self.rolled_back = rolled_back_to is not None
+        self.first_step = start.step if rolled_back_to is None else max(start.step, rolled_back_to)
         self.stop_step = None if following is None else following.first_step
-        """None for the last leg."""
+        """None for the last leg, and for those that were rolled back."""
         self._following = following
         self._count = count
 
@@ -52,6 +62,8 @@ class Leg:
     def stop(self) -> int | None:
         """Number of samples delivered when it ends; None without end."""
         start = self.start
+        if self.rolled_back:
+            return start.reached
         if self._following is None:
             return start.stop
         end = self._following.start.samples if start.rule.by_tokens else self.begin(self._following.first_step)
@@ -66,9 +78,9 @@ class Leg:
     def stretches(self) -> list[Stretch]:
         """Its parts of equal batch size, or of equal token budget. O(stages of the batch size)."""
         if self.start.rule.by_tokens:
-            return [Stretch(self.first_step, self.start.samples, self.start.rule.rows.at(self.start.samples))]
+            return [Stretch(self.start.step, self.start.samples, self.start.rule.rows.at(self.start.samples))]
         found = self.start.rule.rows.stretches(self.start.samples, self.start.world_size)
-        found = [each._replace(step=self.first_step + each.step) for each in found]
+        found = [each._replace(step=self.start.step + each.step) for each in found]
         return [each for each in found if self.stop_step is None or each.step < self.stop_step]
 
     def begin(self, step: int) -> int:
@@ -80,7 +92,7 @@ class Leg:
 
     def holds(self, samples: Ints) -> Bools:
         """Which samples of the run it delivers."""
-        inside = samples >= self.start.samples
+        inside = samples >= (self.begin(self.first_step) if self.rolled_back else self.start.samples)
         return inside if self.stop is None else inside & (samples < self.stop)
 
     def samples(self, step: int, rank: int | None) -> Ints:
@@ -89,17 +101,19 @@ class Leg:
         rule, world_size = start.rule, start.world_size
         if rank is not None and not 0 <= rank < world_size:
             raise ArgumentError(f"step {step} ran on {quantity(world_size, 'rank')}; there was no rank {rank}")
-        if start.stop is not None and begin >= start.stop:
+        stop = self.stop if self.rolled_back else start.stop
+        if stop is not None and begin >= stop:
             return np.empty(0, np.int64)
         if rule.is_dealt and (rank is not None or rule.by_tokens):
             taken = self._step(begin)
-            everything = np.arange(begin, taken.stop)
-            if rank is None:
-                return everything
-            return np.concatenate(rule.rows_of(taken, rank, world_size, self.counts.tell))
-        rows = rule.rows.at(begin)
-        samples = rows_of(begin, rows * world_size, 0, 1) if rank is None else rows_of(begin, rows, rank, world_size)
-        return samples if start.stop is None else samples[samples < start.stop]
+            samples = np.arange(begin, taken.stop)
+            if rank is not None:
+                samples = np.concatenate(rule.rows_of(taken, rank, world_size, self.counts.tell))
+        else:
+            rows = rule.rows.at(begin)
+            ranks = (rows * world_size, 0, 1) if rank is None else (rows, rank, world_size)
+            samples = rows_of(begin, *ranks)
+        return samples if stop is None else samples[samples < stop]
 
     def _step(self, begin: int) -> Step:
         start = self.start
@@ -115,7 +129,7 @@ class Leg:
             steps, begins = np.array([self._trail.find(each) for each in samples.tolist()], np.int64).reshape(-1, 2).T
             return steps, begins
         first_steps, firsts, sizes = np.array(self.stretches, np.int64).T
-        which = np.searchsorted(firsts, samples, side="right") - 1
+        which = np.maximum(np.searchsorted(firsts, samples, side="right") - 1, 0)
         steps, within = np.divmod(samples - firsts[which], sizes[which] * self.start.world_size)
         return first_steps[which] + steps, samples - within
 
@@ -144,9 +158,22 @@ class Leg:
 
 
 def find_legs(starts: Sequence[Start], count: Callable[[Start], TokenCounts]) -> list[Leg]:
-    """The starts that no later one overrides at once, each with the steps that it has in the end."""
+    """The starts that no later one overrides at once, each with the steps that it has in the end; and those steps that
+    starts are known to have run, and a later one ran again.
+    """
     legs: list[Leg] = []
+    following: Leg | None = None
     for start in reversed(starts):
-        if not legs or start.step < legs[-1].first_step:
-            legs.append(Leg(start, legs[-1] if legs else None, count))
+        if following is not None and _has_run(start, following.first_step):
+            legs.append(Leg(start.as_begun, None, count, following.first_step))
+        if following is None or start.step < following.first_step:
+            legs.append(following := Leg(start, following, count))
     return legs[::-1]
+
+
+def _has_run(start: Start, step: int) -> bool:
+    """Whether a start is known to have run a step, or one after it."""
+    if start.rule.by_tokens:
+        return start.marks[-1][0] > step
+    steps = max(0, step - start.step)
+    return start.reached > start.rule.rows.after(start.samples, steps, start.world_size)

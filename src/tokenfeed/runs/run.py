@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +42,20 @@ class Run(Delivered):
         """Read the file again, which may have grown; what was opened stays open."""
         starts, cost = read_starts(self.path), self._balance
         self.starts = [replace(start, rule=start.rule.with_cost(cost)) for start in starts] if cost else starts
-        self.__dict__.pop("legs", None)
+        self._legs: list[Leg] | None = None
 
-    @cached_property
+    @property
     def legs(self) -> list[Leg]:
         """The starts that no later one overrides at once, each with the steps that it has in the end."""
-        return self._legs(None)
+        return [leg for leg in self._find_legs(None) if not leg.rolled_back]
 
-    def _legs(self, stores: Stores | None) -> list[Leg]:
-        return find_legs(self.starts, lambda start: TokenCounts(self._open(start, stores)))
+    def _find_legs(self, stores: Stores | None) -> list[Leg]:
+        """All legs, those that were rolled back too; over other stores, found anew."""
+        if stores is None and self._legs is not None:
+            return self._legs
+        legs = find_legs(self.starts, lambda start: TokenCounts(self._open(start, stores)))
+        self._legs = legs if stores is None else self._legs
+        return legs
 
     def plan(self, *, stores: Stores | None = None) -> Plan:
         """The plan of the run with all its amendments, over its data: `Loader(run.plan(), 32)` delivers it again, on
@@ -78,8 +82,8 @@ class Run(Delivered):
 
     def leg_of(self, step: int, *, stores: Stores | None = None) -> Leg:
         """The leg that a step belongs to."""
-        for leg in reversed(self.legs if stores is None else self._legs(stores)):
-            if leg.first_step <= step:
+        for leg in reversed(self._find_legs(stores)):
+            if leg.first_step <= step and not leg.rolled_back:
                 return leg
         raise ArgumentError(f"{self.path} has no step {step}")
 
@@ -115,11 +119,21 @@ class Run(Delivered):
         return select(view, leg.start.plan, reached, source, seen=seen)
 
     def trace(
-        self, step: int, *, rank: int | None = None, part: slice = slice(None), stores: Stores | None = None
+        self,
+        step: int,
+        *,
+        rank: int | None = None,
+        part: slice = slice(None),
+        stores: Stores | None = None,
+        rolled_back: bool = False,
     ) -> list[RowTrace]:
         """Where the rows of a step come from: of one rank row by row, or of all ranks in the order of the run.
 
         `part` is which of these rows. Rows that the run is not known to have delivered have `planned` set.
+
+        A step that was run several times is told as it was run last. With `rolled_back` it is told as it was run the
+        other times, before the run went back to an earlier checkpoint: as far as the run file knows, oldest first, and
+        with `rolled_back` set in every row. Both together are what was delivered.
 
         Samples, epochs and indices follow from the run file; under a token budget, and where ranks were balanced, from
         the lengths in the stores too, of the samples since the last note before the step. Shards, documents and
@@ -127,8 +141,16 @@ class Run(Delivered):
         `stores` says, by the name of the source, or without a name for a run over one view. A store that is not what
         the run was over is an error.
         """
-        leg = self.leg_of(step, stores=stores)
-        return trace_rows(self._origins(leg.start, stores), leg, self._samples(leg, step, rank)[part])
+        if not rolled_back:
+            leg = self.leg_of(step, stores=stores)
+            return trace_rows(self._origins(leg.start, stores), leg, self._samples(leg, step, rank)[part])
+        legs = [leg for leg in self._find_legs(stores) if leg.rolled_back and leg.first_step <= step]
+        return [
+            row
+            for leg in legs
+            if rank is None or rank < leg.start.world_size
+            for row in trace_rows(self._origins(leg.start, stores), leg, leg.samples(step, rank).tolist())
+        ][part]
 
     def place(self, sample: int) -> StepRow:
         """The step, rank and row of sample k, the inverse of `samples`. O(starts + stages of the batch size); under a
@@ -170,8 +192,9 @@ class Run(Delivered):
         payload, which reads all payloads of the `source`, or of all sources. Otherwise the cost is that of the rows
         found. `stores` as for `trace`.
 
-        Rows are those that `trace` tells: of steps that were run several times, the last. Those that the run is not
-        known to have delivered have `planned` set. Where there are none, `.why` tells the reason.
+        Those that the run is not known to have delivered have `planned` set, those of steps that were run again after a
+        return to an earlier checkpoint `rolled_back`, and those whose loss leaves the document out `masked`. Where
+        there are none, `.why` tells the reason.
         """
         if (document is None) == (where is None):
             raise ArgumentError("which document? Give its number, or where=… to find it by its payload")
@@ -179,7 +202,7 @@ class Run(Delivered):
             check_where(where)
         check_epochs(epochs)
         by_plan: dict[int, list[Leg]] = {}
-        for leg in self.legs if stores is None else self._legs(stores):
+        for leg in self._find_legs(stores):
             by_plan.setdefault(id(leg.start.plan), []).append(leg)
         parts = [(self._origins(legs[0].start, stores), legs) for legs in by_plan.values()]
         return find_rows(parts, document, where, source, tuple(epochs))

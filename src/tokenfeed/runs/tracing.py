@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tokenfeed.store.reader import Location
 from tokenfeed.store.spans import Span
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.view import View
-from tokenfeed.types import Ints
+from tokenfeed.types import Bools, Ints
 
 __all__ = ["RowTrace", "Seen", "Sightings", "find_rows", "trace_rows"]
 
@@ -30,6 +30,8 @@ class _Row(Trace):
     """Row in the batch of that rank; where a step has several batches, counted through all of them."""
     planned: bool
     """Whether the run is not known to have got there: it would deliver the row if it goes on."""
+    rolled_back: bool
+    """Whether the run went back to an earlier checkpoint after it, and ran the step again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +39,22 @@ class Seen(_Row):
     """A row that delivers a document, or is planned to."""
 
     document: int
+    masked: bool
+    """Whether `loss_mask` leaves the document out of the loss."""
 
 
 class _SourceRows:
     """The rows of one step that come from one source: looked up together, when the first of them is asked for."""
 
-    def __init__(self, origins: Origins, source: str, spec: ViewSpec) -> None:
-        self._origins = origins
-        self._source = source
-        self._spec = spec
+    def __init__(self, origins: Origins, *place: Any) -> None:
+        """`place` is the source, and what one sample of it is."""
+        self.plan = origins.plan
         self.indices: list[int] = []
+        self._origins, self._place = origins, place
 
     @cached_property
     def view(self) -> View:
-        return self._origins.view(self._source, self._spec)
+        return self._origins.view(*self._place)
 
     @cached_property
     def batch(self) -> HostBatch:
@@ -90,6 +94,13 @@ class RowTrace(_Row):
         return [] if table is None else self._rows.batch.spans[table.name][self._place]
 
     @property
+    def masked(self) -> list[int]:
+        """Numbers of the documents in it that `loss_mask` leaves out of the loss."""
+        numbers = np.array([each.number for each in self.documents], np.int64)
+        found: list[int] = numbers[_are_masked(self._rows.plan, self.source, self.sample, numbers)].tolist()
+        return found
+
+    @property
     def content(self) -> Sample:
         """The row itself, with its columns and spans; each is read when it is asked for."""
         return self._rows.batch[self._place]
@@ -101,13 +112,22 @@ def trace_rows(origins: Origins, leg: Leg, samples: Sequence[int]) -> list[RowTr
     traced = []
     places = np.stack(leg.place(np.array(samples, np.int64))).T.tolist()
     for trace, (step, rank, row) in zip(origins.plan.trace(samples), places, strict=True):
-        k, epoch, index, source = trace.sample, trace.epoch, trace.index, trace.source
+        k, source = trace.sample, trace.source
         spec = origins.plan.spec_at(k)
         rows = by_source.setdefault((source, spec), _SourceRows(origins, source, spec))
-        rows.indices.append(index)
-        place = len(rows.indices) - 1
-        traced.append(RowTrace(k, epoch, index, source, step, rank, row, k >= leg.reached, rows, place))
+        rows.indices.append(trace.index)
+        told = step, rank, row, k >= leg.reached, leg.rolled_back
+        traced.append(RowTrace(k, trace.epoch, trace.index, source, *told, rows, len(rows.indices) - 1))
     return traced
+
+
+def _are_masked(plan: Plan, source: str, samples: Ints | int, documents: Ints) -> Bools:
+    """Which documents are masked in samples of the run that come from a source."""
+    masked = np.zeros(documents.shape, np.bool_)
+    for begin, number, numbers in plan.masks:
+        if plan.sources[number].name == source:
+            masked |= (samples >= begin) & np.isin(documents, numbers)
+    return masked
 
 
 class Sightings(Sequence[Seen]):
@@ -131,14 +151,30 @@ class Sightings(Sequence[Seen]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return Sightings(self._columns[:, place], self._names)
-        sample, epoch, index, source, step, rank, row, planned, document = self._columns[:, place].tolist()
-        return Seen(sample, epoch, index, self._names[source], step, rank, row, bool(planned), document)
+        sample, epoch, index, source, step, rank, row, planned, back, document, masked = self._columns[
+            :, place
+        ].tolist()
+        told = bool(planned), bool(back), document, bool(masked)
+        return Seen(sample, epoch, index, self._names[source], step, rank, row, *told)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def __repr__(self) -> str:
         return f"[{', '.join(map(repr, self[:4]))}{', …' if len(self) > 4 else ''}] ({len(self):,} rows)"
+
+
+class _Touching(NamedTuple):
+    """Samples that touch documents, one row for each pair."""
+
+    documents: Ints
+    samples: Ints
+
+    @classmethod
+    def of(cls, view: View, documents: Sequence[int]) -> "_Touching":
+        found = [view.samples_touching([each]) for each in documents]
+        pairs = np.repeat(np.array(documents, np.int64), [each.size for each in found])
+        return cls(pairs, np.concatenate([np.empty(0, np.int64), *found]))
 
 
 def find_rows(
@@ -151,37 +187,40 @@ def find_rows(
     """Every row in which legs deliver a document, or those that `where` chooses; `parts` are legs by their plan."""
     if any(source in origins.names for origins, _ in parts):  # it may have been added on the way
         parts = [part for part in parts if source in part[0].names]
-    touching: dict[Any, list[tuple[int, Ints]]] = {}
+    chosen: dict[Any, tuple[list[int], _Touching]] = {}
     names: list[str] = []
     views: list[View] = []
-    asked: list[tuple[Sequence[Leg], str, list[tuple[int, Ints]], int | None]] = []
-    found = [np.empty((9, 0), np.int64)]
+    reasons: list[str] = []
+    found = [np.empty((11, 0), np.int64)]
+    first_step = min((leg.first_step for _, legs in parts for leg in legs), default=0)
     for origins, legs in parts:
         for name in origins.choose(source, one=document is not None):
             for spec in dict.fromkeys(spec for _, spec in origins.plan.eras):
                 view = origins.view(name, spec if len(origins.plan.eras) > 1 else None)
                 identity = view.identity, view.spec.sample
-                if identity not in touching:
+                if identity not in chosen:
                     documents = _known(document, view) if where is None else find_documents(view, where)
-                    touching[identity] = [(each, view.samples_touching([each])) for each in documents]
-                found += _rows_of(legs, name, touching[identity], epochs, len(names), view.length)
-                asked.append((legs, name, touching[identity], view.length))
+                    chosen[identity] = documents, _Touching.of(view, documents)
+                documents, touching = chosen[identity]
+                length = view.length if len(origins.plan.eras) > 1 else None
+                for epoch in epochs if documents else ():
+                    samples = origins.plan.find_all(touching.samples, epoch, source=name, length=length)
+                    found += (_rows_of(leg, name, touching, samples, epoch, len(names)) for leg in legs)
+                    if not any(each.size for each in found):
+                        what = "it" if len(documents) == 1 else "them"
+                        reasons += _explain(legs, name, touching.samples, samples, what, first_step)
                 names.append(name)
                 views.append(view)
-    if document is not None and not any(touching.values()):
+    count = sum(len(documents) for documents, _ in chosen.values())
+    if document is not None and not count:
         views[-1].samples_touching([document])  # says how many there are
     rows = np.concatenate(found, axis=1)
-    why = ""
-    if not rows.size:
-        first = min((leg.first_step for legs, *_ in asked for leg in legs), default=0)
-        reasons = [each for what in asked for each in _explain(*what, epochs, first)]
-        count = sum(map(len, touching.values()))
-        why = "; ".join(dict.fromkeys(reasons))
-        if not why:
-            why = f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"
-        if where is not None and not count:
-            why = "; ".join(dict.fromkeys(explain_missing(view, where) for view in views))
-    return Sightings(rows[:, np.lexsort((rows[8], rows[0], rows[4]))], names, why)
+    if not count and where is not None:
+        reasons = [explain_missing(view, where) for view in views]
+    elif not reasons:
+        reasons = [f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"]
+    why = "" if rows.size else "; ".join(dict.fromkeys(reasons))
+    return Sightings(rows[:, np.lexsort((rows[9], rows[0], rows[4]))], names, why)
 
 
 def _known(document: int | None, view: View) -> list[int]:
@@ -191,23 +230,18 @@ def _known(document: int | None, view: View) -> list[int]:
 
 
 def _explain(
-    legs: Sequence[Leg],
-    source: str,
-    touching: Sequence[tuple[int, Ints]],
-    length: int | None,
-    epochs: Sequence[int],
-    first_step: int,
+    legs: Sequence[Leg], source: str, indices: Ints, samples: Ints, what: str, first_step: int
 ) -> Iterator[str]:
-    """Why legs with one plan deliver none of the samples of documents; `first_step` is that of the run file."""
-    if not touching or not epochs:
+    """Why legs with one plan may deliver none of the `samples`, which are `indices` of a source.
+
+    `what` says what they touch; `first_step` is that of the run file.
+    """
+    legs = [leg for leg in legs if not leg.rolled_back]
+    if not legs:
         return
-    what = "it" if len(touching) == 1 else "them"
     start, plan, stop = legs[0].start, legs[0].start.plan, legs[-1].stop
-    indices = np.concatenate([samples for _, samples in touching])
     if not indices.size:
         yield f"no sample of the view holds {what}"
-        return
-    samples = np.concatenate([_find(plan, indices, epoch, source, length) for epoch in epochs])
     if (samples < 0).any():
         skips = [each for each in plan.skips if each.source in (None, source) and not each.mask]
         named = [each for each in skips if not set(indices.tolist()).isdisjoint(each.indices)]
@@ -222,28 +256,10 @@ def _explain(
         yield f"the run ends after {stop:,} samples, before {what}"
 
 
-def _find(plan: Plan, indices: Ints, epoch: int, source: str, length: int | None) -> Ints:
-    return plan.find_all(indices, epoch, source=source, length=length if len(plan.eras) > 1 else None)
-
-
-def _rows_of(
-    legs: Sequence[Leg],
-    source: str,
-    touching: Sequence[tuple[int, Ints]],
-    epochs: Sequence[int],
-    number: int,
-    length: int | None,
-) -> Iterator[Ints]:
-    """Where legs with one plan deliver the samples of documents: the columns of `Sightings`."""
-    if not touching:
-        return
-    indices = np.concatenate([samples for _, samples in touching])
-    documents = np.repeat([document for document, _ in touching], [samples.size for _, samples in touching])
-    for epoch in epochs:
-        samples = _find(legs[0].start.plan, indices, epoch, source, length)
-        for leg in legs:
-            held = leg.holds(samples)
-            given = samples[held]
-            epoch_, number_ = np.full_like(given, epoch), np.full_like(given, number)
-            planned = (given >= leg.reached).astype(np.int64)
-            yield np.stack([given, epoch_, indices[held], number_, *leg.place(given), planned, documents[held]])
+def _rows_of(leg: Leg, source: str, touching: _Touching, samples: Ints, epoch: int, number: int) -> Ints:
+    """Where a leg delivers samples of an epoch that touch documents: the columns of `Sightings`."""
+    held = leg.holds(samples)
+    given, documents = samples[held], touching.documents[held]
+    told = given >= leg.reached, leg.rolled_back, documents, _are_masked(leg.start.plan, source, given, documents)
+    columns = given, epoch, touching.samples[held], number, *leg.place(given), *told
+    return np.stack([np.broadcast_to(each, given.shape).astype(np.int64) for each in columns])

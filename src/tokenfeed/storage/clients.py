@@ -11,7 +11,7 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.storage import credentials
 from tokenfeed.storage.address import Address, Secret, parse, secret_of
 from tokenfeed.storage.local import read_bytes
-from tokenfeed.storage.patience import Patience
+from tokenfeed.storage.retries import Patience
 from tokenfeed.storage.runtime import runtime
 
 __all__ = ["client_for"]

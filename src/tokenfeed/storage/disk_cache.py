@@ -27,8 +27,8 @@ import numpy as np
 from tokenfeed.kernels import blocks
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.files import Part
-from tokenfeed.storage.local import default_open_files, writing
-from tokenfeed.types import Array, Bools, Bytes, Ints
+from tokenfeed.storage.local import close_all, default_open_files, write_all, writing
+from tokenfeed.types import Bools, Bytes, Ints
 
 __all__ = ["DiskCache"]
 
@@ -39,7 +39,7 @@ _MEASURE_BYTES = 64 << 20
 _RETRY_SECONDS = 60
 
 
-_Entry = tuple[int, int]
+_Entry = list[int]
 """File descriptors of data and sums."""
 
 
@@ -63,7 +63,7 @@ class DiskCache:
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         self._measure()
-        weakref.finalize(self, _close_all, self._entries)
+        weakref.finalize(self, _forget, self._entries)
 
     @property
     def is_full(self) -> bool:
@@ -97,9 +97,9 @@ class DiskCache:
             with contextlib.ExitStack() as stack:
                 entry = self._open(file, stack)
                 if entry is not None:
-                    _write_all(entry[0], data, first_block * self._block_bytes)
+                    write_all(entry[0], data.data, first_block * self._block_bytes)
                     sums = np.maximum(blocks.checksum_blocks(data, self._block_bytes), 1)  # 0 is for none
-                    _write_all(entry[1], sums, first_block * sums.itemsize)
+                    write_all(entry[1], sums.data, first_block * sums.itemsize)
         except OSError:  # no space, a quota, a disk that fails
             self._full_since = time.monotonic()
 
@@ -150,7 +150,7 @@ class DiskCache:
                     if len(self._entries) < self._max_entries:
                         self._entries[name] = entry
                     else:
-                        stack.callback(_close_all, {name: entry})
+                        stack.callback(close_all, entry)
         except OSError:
             self._full_since = time.monotonic()
             return None
@@ -167,27 +167,19 @@ class DiskCache:
 
 
 def _open_entry(folder: Path) -> _Entry:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    data = os.open(folder / "data", flags, 0o644)
+    entry: _Entry = []
     try:
-        return data, os.open(folder / "sums", flags, 0o644)
+        for name in ("data", "sums"):
+            entry.append(os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
     except OSError:
-        os.close(data)
+        close_all(entry)
         raise
+    return entry
 
 
-def _write_all(handle: int, data: Array, offset: int) -> None:
-    view = data.data.cast("B")
-    while view:
-        written = os.pwrite(handle, view, offset)
-        view, offset = view[written:], offset + written
-
-
-def _close_all(entries: dict[str, _Entry]) -> None:
+def _forget(entries: dict[str, _Entry]) -> None:
     while entries:
-        for handle in entries.popitem()[1]:
-            with contextlib.suppress(OSError):
-                os.close(handle)
+        close_all(entries.popitem()[1])
 
 
 def _folders(folder: Path) -> list[Path]:

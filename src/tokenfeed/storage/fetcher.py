@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TruncatedError
 from tokenfeed.storage.address import clean
 from tokenfeed.storage.clients import client_for
-from tokenfeed.storage.failures import Failed, Failure, Kind
-from tokenfeed.storage.patience import Patience
-from tokenfeed.storage.retries import Counters, Tries, persist
+from tokenfeed.storage.retries import Counters, Failed, Failure, Kind, Patience, Tries, persist
 from tokenfeed.storage.runtime import result_of, runtime
 
 __all__ = ["Fetched", "Fetcher", "ObjectInfo", "Range", "RemoteFile", "fetcher", "get", "info_of", "is_etag"]

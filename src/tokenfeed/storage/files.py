@@ -20,7 +20,7 @@ from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, Truncate
 from tokenfeed.kernels import checked, extents, posix
 from tokenfeed.kernels.jit import address_of
 from tokenfeed.storage.address import is_remote
-from tokenfeed.storage.local import default_open_files, open_regular, reading
+from tokenfeed.storage.local import close_all, default_open_files, open_regular, read_at, reading
 from tokenfeed.storage.remote import Remote
 from tokenfeed.types import Array
 
@@ -100,7 +100,7 @@ class FileTable:
         self._lock = threading.Lock()
         self._descriptors: list[int] = []
         self._kept_alive: list[object] = []
-        weakref.finalize(self, _close_all, self._descriptors)
+        weakref.finalize(self, close_all, self._descriptors)
         _ALL.add(self)
         self._plain = self.rows[:0]  # the files that are checked, as they lie, then their files of sums
         self._sums: list[Part] = []
@@ -141,36 +141,24 @@ class FileTable:
             else:
                 self._open_part(row, part)
 
-    def _open_extents(self, number: int, part: Part, pieces: Extents) -> None:
-        """A file that is read in pieces."""
+    def _about(self, kind: Any, read: Any, number: int, **fields: int) -> Any:
+        """The record by which a kernel reads a file through another table, of the files as they lie."""
         if len(self._plain) == 0:
             self._plain = np.zeros(2 * len(self.rows), posix.FILE)
+        table = {"files": self._plain.ctypes.data, "num_files": len(self._plain)}
+        return posix.record(kind, read=address_of(read), data=number, **table, **fields)
+
+    def _open_extents(self, number: int, part: Part, pieces: Extents) -> None:
+        """A file that is read in pieces."""
+        places = {name: self._keep(np.ascontiguousarray(each, np.int64)) for name, each in pieces._asdict().items()}
+        about = self._about(extents.EXTENTS, extents.read_extents, number, count=pieces.places.size, **places)
         self._open_part(self._plain[number], part)
-        about = posix.record(
-            extents.EXTENTS,
-            read=address_of(extents.read_extents),
-            files=self._plain.ctypes.data,
-            num_files=len(self._plain),
-            data=number,
-            count=pieces.places.size,
-            firsts=self._keep(np.ascontiguousarray(pieces.firsts, np.int64)),
-            places=self._keep(np.ascontiguousarray(pieces.places, np.int64)),
-        )
         _publish(self.rows[number], reader=self._keep(about), size=part.num_bytes)
 
     def _open_checked(self, number: int, part: Part, sums: Part) -> None:
         """A file that is kept in memory is checked now, any other whenever it is read."""
-        if len(self._plain) == 0:
-            self._plain = np.zeros(2 * len(self.rows), posix.FILE)
-        check = posix.record(
-            checked.CHECK,
-            read=address_of(checked.read_checked),
-            files=self._plain.ctypes.data,
-            num_files=len(self._plain),
-            data=number,
-            sums=self._open_sums(sums),
-            first_sum=part.first_sum,
-        )
+        check = self._about(checked.CHECK, checked.read_checked, number, first_sum=part.first_sum)
+        check["sums"] = self._open_sums(sums)
         self._checks[number] = check
         row, plain = self.rows[number], self._plain[number]
         if not self._open_part(plain, part):
@@ -249,7 +237,8 @@ class FileTable:
         try:
             _check(fd, part)
             if is_kept:
-                data = _pread(fd, part.file_bytes, part.path)
+                with reading(part.path):
+                    data = read_at(fd, part.file_bytes)
                 if len(data) < part.file_bytes:
                     raise TruncatedError(f"{part.path} ended while it was being read", filename=part.path)
                 self._bytes_kept += part.file_bytes
@@ -272,8 +261,7 @@ class FileTable:
                 stays_open = True
         finally:
             if not stays_open:
-                with contextlib.suppress(OSError):  # it is closed, whatever it says, and nothing was written
-                    os.close(fd)
+                close_all([fd])
         _publish(row, size=part.file_bytes, start=part.byte_start, bits=part.bits, **place)
         return is_kept
 
@@ -325,26 +313,10 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 def _check(fd: int, part: Part) -> None:
     with reading(part.path):
-        size = os.fstat(fd).st_size
+        size, header = os.fstat(fd).st_size, read_at(fd, len(part.header))
     if size != part.file_bytes:
         raise CorruptionError(f"{part.path} has {size:,} bytes; its manifest says {part.file_bytes:,}")
-    header = _pread(fd, len(part.header), part.path)
     if header != part.header:
         raise CorruptionError(
             f"{part.path} does not begin as its manifest says: expected {part.header!r}, found {header!r}"
         )
-
-
-def _pread(fd: int, size: int, path: str) -> bytes:
-    """The first `size` bytes; fewer only where the file ends. One read may return less than it was asked for."""
-    data = b""
-    with reading(path):
-        while len(data) < size and (more := os.pread(fd, size - len(data), len(data))):
-            data += more
-    return data
-
-
-def _close_all(descriptors: list[int]) -> None:
-    while descriptors:
-        with contextlib.suppress(OSError):  # one that fails does not keep the others open
-            os.close(descriptors.pop())

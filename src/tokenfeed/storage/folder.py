@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from tokenfeed.errors import TokenfeedError
 from tokenfeed.storage import objects
 from tokenfeed.storage.address import clean, is_remote, join, local_path, parse, refer, resolve
 from tokenfeed.storage.hub import address_of, pin
@@ -151,6 +152,15 @@ class RemoteFolder:
 
     def exists(self, name: str) -> bool:
         return objects.exists(self.path(name))
+
+    def names(self) -> list[str]:
+        """What lies directly in it, for advice; nothing if the server will not say, or at most an `index.json`."""
+        try:
+            if not self.can_list:
+                return ["index.json"] if self.exists("index.json") else []
+            return [name for name, _ in objects.list_names(self.identity)]
+        except TokenfeedError:
+            return []
 
     def folders(self, marker: str) -> dict[str, bool]:
         """One request for every thousand objects in it."""

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, NotFoundError, TokenfeedError, WriteError
 from tokenfeed.storage.address import clean, remember
-from tokenfeed.storage.failures import Failure, Kind
+from tokenfeed.storage.retries import Failure, Kind
 
 __all__ = [
     *("Repository", "address_of", "endpoint", "failure_of", "library", "list_files", "pin", "push", "repository_of"),

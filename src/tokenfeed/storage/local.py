@@ -13,8 +13,8 @@ from typing import BinaryIO
 from tokenfeed.errors import ReadError, TokenfeedError, TooLargeError, WriteError, describe_errno
 
 __all__ = [
-    *("create_bytes", "default_open_files", "open_binary", "open_regular", "read_bytes", "reading", "replace_bytes"),
-    *("sync_folder", "writing"),
+    *("close_all", "create_bytes", "default_open_files", "open_binary", "open_regular", "read_at", "read_bytes"),
+    *("reading", "replace_bytes", "sync_folder", "write_all", "writing"),
 ]
 
 
@@ -104,6 +104,29 @@ def _beside(path: Path, data: bytes, *, sync: bool) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # a leftover does no harm, and `path` is as it should be
             temporary.unlink(missing_ok=True)
+
+
+def read_at(descriptor: int, size: int, offset: int = 0) -> bytes:
+    """Bytes [offset, offset + size); fewer only where the file ends. One read may return less than it was asked for."""
+    data = b""
+    while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+        data += more
+    return data
+
+
+def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Put bytes at a place. One write may take less than it was given."""
+    view = memoryview(data).cast("B")
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Close files that were read, or of which errors no longer matter; the list is empty then."""
+    while descriptors:
+        with contextlib.suppress(OSError):  # one that fails does not keep the others open
+            os.close(descriptors.pop())
 
 
 def sync_folder(folder: Path) -> None:

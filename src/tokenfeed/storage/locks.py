@@ -9,7 +9,7 @@ import weakref
 from pathlib import Path
 
 from tokenfeed.errors import WriteError
-from tokenfeed.storage.local import writing
+from tokenfeed.storage.local import close_all, writing
 
 __all__ = ["FileLock"]
 
@@ -28,7 +28,7 @@ class FileLock:
         self.path = path
         self.is_known = True
         self._descriptors: list[int] = []  # one at most; a list, so that what is collected can still be closed
-        weakref.finalize(self, _close, self._descriptors)
+        weakref.finalize(self, close_all, self._descriptors)
 
     @property
     def descriptor(self) -> int:
@@ -88,16 +88,10 @@ class FileLock:
             with contextlib.suppress(OSError):
                 if self.is_current():
                     self.path.unlink()
-        _close(self._descriptors)
+        close_all(self._descriptors)
 
     def __enter__(self) -> "FileLock":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _close(descriptors: list[int]) -> None:
-    while descriptors:
-        with contextlib.suppress(OSError):
-            os.close(descriptors.pop())

@@ -14,11 +14,9 @@ from typing import Any, BinaryIO, TypeVar
 from tokenfeed.errors import ArgumentError, NotFoundError, TokenfeedError
 from tokenfeed.storage.address import clean, parse
 from tokenfeed.storage.clients import client_for
-from tokenfeed.storage.failures import Failed, Failure, Kind
 from tokenfeed.storage.fetcher import ObjectInfo, Range, RemoteFile, fetcher, info_of
 from tokenfeed.storage.local import reading
-from tokenfeed.storage.patience import Patience
-from tokenfeed.storage.retries import Tries, persist
+from tokenfeed.storage.retries import Failed, Failure, Kind, Patience, Tries, persist
 from tokenfeed.storage.runtime import result_of, runtime
 
 __all__ = [
@@ -192,19 +190,21 @@ def delete(uri: str) -> None:
             raise
 
 
-def _check_can_list(uri: str) -> str:
+def _refuse_http(uri: str, what: str) -> str:
+    """The clean address, unless it is on a server that can do less than an object store."""
     uri = clean(uri)
     if parse(uri).is_http:
-        raise ArgumentError(f"{uri} cannot be listed: servers of http:// and https:// have no lists of what they hold")
+        raise ArgumentError(f"{uri} cannot be {what}")
     return uri
+
+
+def _check_can_list(uri: str) -> str:
+    return _refuse_http(uri, "listed: servers of http:// and https:// have no lists of what they hold")
 
 
 def check_can_write(uri: str) -> str:
     """The clean address, if its server takes writes."""
-    uri = clean(uri)
-    if parse(uri).is_http:
-        raise ArgumentError(f"{uri} cannot be written to: http:// and https:// are read-only")
-    return uri
+    return _refuse_http(uri, "written to: http:// and https:// are read-only")
 
 
 def _run(

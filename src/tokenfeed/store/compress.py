@@ -170,11 +170,9 @@ class _Copy:
         first, end = (int(start) for start in reader.span_starts(table)[number : number + 2])
         for start in range(first, end, _SLICE_SPANS):
             numbers = np.arange(start, min(end, start + _SLICE_SPANS))
-            first_items, lengths = reader.locate_spans(table, numbers)
-            payloads: list[bytes | None] = [None] * numbers.size
-            if spans.codec is not None:
-                data, begins, ends = reader.read_payloads(table, numbers)
-                payloads = [None if a < 0 else data[a:b].tobytes() for a, b in zip(begins, ends, strict=True)]
+            first_items, lengths = spans.locate(numbers)
+            data, begins, ends = spans.read(numbers)
+            payloads = [None if a < 0 else data[a:b].tobytes() for a, b in zip(begins, ends, strict=True)]
             position = int(first_items[0]) - int(reader.starts[number])
             shard.begin_spans(table, position, lengths.tolist(), payloads)
 

@@ -1,26 +1,21 @@
 """`curriculum`: the samples of a view from easy to hard, by a key of each: a view, and an order in buckets of it."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError
 from tokenfeed.kernels.checksum import checksum
+from tokenfeed.store.numbers import slices
 from tokenfeed.store.spec import DocumentsSpec
 from tokenfeed.store.subset import Listed, Selection, Slice, Subset, SubsetSpec
 from tokenfeed.store.view import View
 from tokenfeed.types import Array, Ints
 
-if TYPE_CHECKING:
-    from tokenfeed.store.store import Store
-
 __all__ = ["CurriculumSpec", "curriculum"]
-
-_SLICE = 1 << 16  # samples whose lengths or payloads are looked up together: Ctrl-C is heard between
 
 
 @dataclass(frozen=True)
@@ -58,10 +53,6 @@ class CurriculumSpec(SubsetSpec):
             raise PlanMismatchError(f"{self}: keys of {self.key!r} sort the samples in another order now")
         return _selection(order)
 
-    def open(self, store: "Store") -> View:
-        base = store.view(self.base)
-        return Subset(base, self.select(base), self)
-
     def __str__(self) -> str:
         order = "" if self.rising else " falling"
         epochs = f" in {self.epochs} epochs" if self.epochs else ""
@@ -98,7 +89,7 @@ def curriculum(view: View, key: Any, *, buckets: int = 16, rising: bool = True, 
 
 def _find_keys(view: View, key: str) -> Array:
     if key == "length":
-        lengths = [view.lengths(np.arange(first, stop)) for first, stop in _slices(len(view))]
+        lengths = [view.lengths(numbers) for numbers in slices(len(view))]
         return np.concatenate([np.empty(0, np.int64), *lengths])
     if key.startswith("payload."):
         return _check(_read_payloads(view, key.removeprefix("payload.")), view, key)
@@ -111,11 +102,6 @@ def _find_keys(view: View, key: str) -> Array:
     raise ArgumentError(f"key is {key!r}; expected 'length', 'payload.' and a field, an array, or the path of a .npy")
 
 
-def _slices(count: int) -> Iterator[tuple[int, int]]:
-    for first in range(0, count, _SLICE):
-        yield first, min(first + _SLICE, count)
-
-
 def _read_payloads(view: View, field: str) -> Array:
     table = view.span_table
     if table is None or not isinstance(view.spec.unit, DocumentsSpec):
@@ -124,8 +110,8 @@ def _read_payloads(view: View, field: str) -> Array:
             "number for each sample as an array"
         )
     keys = np.empty(len(view))
-    for first, stop in _slices(len(view)):
-        documents = view.rows(np.arange(first, stop)).indices
+    for numbers in slices(len(view)):
+        documents = view.rows(numbers).indices
         data, starts, ends = table.read(documents)
         for row, (number, start, end) in enumerate(zip(documents.tolist(), starts, ends, strict=True)):
             payload = table.decode(data.data[start:end], number) if start >= 0 else None
@@ -137,7 +123,7 @@ def _read_payloads(view: View, field: str) -> Array:
             value = payload[field]
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ArgumentError(f"{field} of document {number} is {value!r}; expected a finite number")
-            keys[first + row] = value
+            keys[numbers[row]] = value
     return keys
 
 
@@ -163,5 +149,5 @@ def _digest(order: Ints) -> str:
 
 
 def _selection(order: Ints) -> Selection:
-    is_sorted = all(bool((order[first:stop] == np.arange(first, stop)).all()) for first, stop in _slices(order.size))
+    is_sorted = all(bool((order[numbers] == numbers).all()) for numbers in slices(order.size))
     return Slice(0, order.size) if is_sorted else Listed(order)

@@ -7,6 +7,7 @@ import numpy as np
 
 from tokenfeed.errors import quantity
 from tokenfeed.storage.folder import PathLike
+from tokenfeed.store.numbers import outside
 from tokenfeed.store.resolve import resolve
 from tokenfeed.store.store import Store
 
@@ -29,6 +30,9 @@ def describe(store: Store, *, sample: int = 0, decode: Callable[[Any], str] | No
             name: np.array2string(window.column(name), threshold=_SHOWN_ITEMS, edgeitems=3, max_line_width=100)
             for name in store.columns
         } | ({} if decode is None else {"text": decode(window.tokens)})
+    most = max([len(windows), *map(len, store.spans.values())])
+    if sample >= max(1, most):
+        raise outside(sample, most)
     for name, table in store.spans.items():
         if sample < len(table):
             span = table[sample]

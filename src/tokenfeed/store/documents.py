@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from tokenfeed.store.data import Data, new_bytes, offsets_of
+from tokenfeed.store.numbers import as_indices
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import DocumentsSpec
-from tokenfeed.store.view import StoreRows, View, as_indices
+from tokenfeed.store.view import StoreRows, View
 from tokenfeed.types import Array, Bools, Ints
 
 __all__ = ["Documents"]
@@ -16,7 +17,7 @@ _MANY_ITEMS = 1 << 24
 """Above this size, the last item of each document is read before memory is allocated: span tables are untrusted."""
 
 
-class Documents(View):
+class Documents(View, opens=DocumentsSpec):
     """Sample i is the items that span i of a table covers, and its payload. Empty documents are samples too."""
 
     spec: DocumentsSpec
@@ -50,8 +51,8 @@ class Documents(View):
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         if table not in (None, self.spec.table):
-            first_items, lengths = self._locate_spans(documents, table)
-            return np.unique(self._table.find(first_items, offsets_of(lengths)).numbers)
+            starts, stops = self._locate_spans(documents, table)
+            return np.unique(self._table.find(starts, offsets_of(stops - starts)).numbers)
         numbers = as_indices(documents)
         self._table.locate(numbers)  # raises where there is no such document
         return np.unique(numbers)

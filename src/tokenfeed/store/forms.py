@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.store.numbers import lay
 from tokenfeed.types import Array, Bools, Ints
 
 if TYPE_CHECKING:
     from tokenfeed.store.batch import HostBatch
 
-__all__ = ["Arrays", "ContextParallel", "Cut", "arrange", "cut_flat", "lay"]
+__all__ = ["Arrays", "ContextParallel", "Cut", "arrange", "cut_flat"]
 
 
 class Arrays(NamedTuple):
@@ -90,18 +91,6 @@ class Cut(NamedTuple):
         return real
 
 
-def lay(firsts: Ints, counts: Ints) -> Ints:
-    """Numbers of runs laid end to end: firsts 5, 1 and counts 3, 2 give 5 6 7 1 2."""
-    ends = np.cumsum(counts)
-    numbers: Ints = np.repeat(firsts - (ends - counts), counts) + np.arange(ends[-1] if ends.size else 0)
-    return numbers
-
-
-def _row_starts(batch: "HostBatch") -> Ints:
-    """Item at which each row begins."""
-    return batch.offsets[:-1]
-
-
 def _real_pairs(batch: "HostBatch") -> Ints:
     """Pairs of each row whose items are no padding."""
     layout = batch.rows.layout
@@ -135,7 +124,7 @@ def cut_flat(batch: "HostBatch") -> Cut:
     bounds, kept = np.unique(bounds), counts > 0
     return Cut(
         (int(offsets[-1]),),
-        _row_starts(batch)[kept],
+        batch.offsets[:-1][kept],
         offsets[:-1][kept],
         counts[kept],
         counts[kept],
@@ -233,7 +222,7 @@ class ContextParallel:
             sizes = np.full(len(batch), self._divide(length))
             lengths = _real_pairs(batch) if layout.length is None else np.full(len(batch), length)
             padded = np.arange(len(batch) + 1) * length
-            starts, bounds = _row_starts(batch), _bounds(batch, length)
+            starts, bounds = batch.offsets[:-1], _bounds(batch, length)
             shape = len(batch), length // self.size
         firsts = sizes[:, None] * self.chunks
         return Cut(

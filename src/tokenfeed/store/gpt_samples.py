@@ -6,32 +6,27 @@ epoch, and cuts that line into samples: sample s begins at item `sample_index[s]
 and is told exactly by pieces of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, PlanMismatchError, SampleIndexError, quantity
+from tokenfeed.errors import CorruptionError, PlanMismatchError, quantity
 from tokenfeed.format.foreign.file import fingerprint
 from tokenfeed.format.foreign.megatron import find_sequences
 from tokenfeed.kernels.items import PADDING
 from tokenfeed.storage.local import reading
-from tokenfeed.store.data import Data
+from tokenfeed.store.data import Data, offsets_of
+from tokenfeed.store.numbers import check_inside, lay, slices
 from tokenfeed.store.packed import PieceRows
 from tokenfeed.store.spec import ViewSpec
-from tokenfeed.store.subset import OpenedSpec
 from tokenfeed.store.view import View
-from tokenfeed.types import Array, Bools, Ints
-
-if TYPE_CHECKING:
-    from tokenfeed.store.store import Store
+from tokenfeed.types import Array, Ints
 
 __all__ = ["GptSamples", "GptSpec", "index_digest", "load_array"]
-
-_SLICE = 1 << 16
 
 
 def load_array(path: Path, *, dimensions: int) -> Array:
@@ -57,7 +52,7 @@ def index_digest(prefix: str) -> str:
 
 
 @dataclass(frozen=True)
-class GptSpec(OpenedSpec):
+class GptSpec(ViewSpec):
     """One sample of Megatron-core's `GPTDataset`: `length` + `extra` items."""
 
     kind: ClassVar[str] = "megatron"
@@ -72,9 +67,6 @@ class GptSpec(OpenedSpec):
     @property
     def unit(self) -> ViewSpec:
         return replace(self.sample, index="", digest="")
-
-    def open(self, store: "Store") -> View:
-        return GptSamples(store, self)
 
     def __str__(self) -> str:
         extra = "" if self.extra == 1 else f", extra={self.extra}"
@@ -117,9 +109,8 @@ class _Line(NamedTuple):
         counts = end[:, 0] - begin[:, 0] + 1
         if numbers.size and not (counts.min() > 0 and begin.min() >= 0 and end[:, 0].max() < self.documents.size):
             raise self._damaged("sample_index points outside document_index")
-        entries = np.concatenate(([0], np.cumsum(counts)))
-        places = np.repeat(begin[:, 0] - entries[:-1], counts) + np.arange(entries[-1])
-        sequences = self.documents[places].astype(np.int64)
+        entries = offsets_of(counts)
+        sequences = self.documents[lay(begin[:, 0], counts)].astype(np.int64)
         if sequences.size and not (sequences.min() >= 0 and sequences.max() < self.first_items.size - 1):
             raise self._damaged("document_index names sequences that the data file does not have")
         starts, stops = self.first_items[sequences], self.first_items[sequences + 1]
@@ -137,8 +128,10 @@ class _Line(NamedTuple):
         return PlanMismatchError(f"{self.name}: {what}. It is damaged, or the index of another data file")
 
 
-class GptSamples(View):
+class GptSamples(View, opens=GptSpec):
     """Sample i is sample i of the line that Megatron-core cuts, before it shuffles samples: pieces of sequences.
+
+    Targets count across sequences, as in Megatron-core; those of padding do not.
 
     Sequences a a a, b, c c c in the order c a b, length 2:  sample 0 = c c c,  sample 1 = c a a,  sample 2 = a a b
     """
@@ -156,10 +149,8 @@ class GptSamples(View):
     def __len__(self) -> int:
         return int(self._first_samples[-1])
 
-    def rows(self, numbers: Ints) -> "_GptRows":
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
-            wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
-            raise SampleIndexError(f"sample {wrong} is outside the view, which has {quantity(len(self), 'sample')}")
+    def rows(self, numbers: Ints) -> PieceRows:
+        check_inside(numbers, len(self))
         parts = []
         for (first_item, line), first, stop in zip(
             self._lines, self._first_samples[:-1], self._first_samples[1:], strict=True
@@ -177,13 +168,13 @@ class GptSamples(View):
         rows = np.concatenate((rows, short))
         order = np.argsort(rows, kind="stable")
         first_items = np.concatenate((first_items, np.full(short.size, PADDING)))[order]
-        offsets = np.concatenate(([0], np.cumsum(np.concatenate((lengths, missing[short]))[order])))
+        offsets = offsets_of(np.concatenate((lengths, missing[short]))[order])
         entries = np.searchsorted(rows[order], np.arange(numbers.size + 1))
-        return _GptRows(self, numbers, entries, first_items, offsets)
+        return PieceRows(self, numbers, entries, first_items, offsets, crosses=True)
 
     def check(self) -> None:
         """Raise a PlanMismatchError unless every sample but the last of a line is of this length. O(samples)."""
-        for numbers in self._slices():
+        for numbers in slices(len(self)):
             wrong = numbers[self.rows(numbers).lengths != self.width]
             wrong = wrong[~np.isin(wrong + 1, self._first_samples)]
             if wrong.size:
@@ -191,10 +182,6 @@ class GptSamples(View):
                     f"sample {wrong[0]} of {self.spec.index} has {self.lengths(wrong[:1])[0]} items, expected "
                     f"{self.width}: it is the index of another data file, or of another length"
                 )
-
-    def _slices(self) -> Iterator[Ints]:
-        for start in range(0, len(self), _SLICE):
-            yield np.arange(start, min(start + _SLICE, len(self)))
 
     @property
     def mean_length(self) -> Fraction:
@@ -204,11 +191,9 @@ class GptSamples(View):
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """As for every view. One pass over the index."""
-        first_items, counts = self._locate_spans(documents, table)
-        order = np.argsort(first_items)
-        starts, stops = first_items[order], (first_items + counts)[order]
+        starts, stops = self._locate_spans(documents, table)
         found = [np.empty(0, np.int64)]
-        for numbers in self._slices() if starts.size else ():
+        for numbers in slices(len(self)) if starts.size else ():
             begins, offsets = self.rows(numbers).extents
             last = np.searchsorted(starts, begins + np.diff(offsets)) - 1  # of the spans that begin before the end
             touched = (begins >= 0) & (last >= 0) & (begins < stops[last])
@@ -221,15 +206,3 @@ class GptSamples(View):
             lines += [(first_item + first, line) for first, line in view._lines]
             first_item += view.data.num_items
         return GptSamples(data, self.spec, lines)
-
-
-class _GptRows(PieceRows):
-    """Rows of pieces of sequences. Targets count across documents, as in Megatron-core; those of padding do not."""
-
-    def loss_mask(self, start: int, stop: int) -> Bools | None:
-        wanted = super().loss_mask(start, stop)
-        lengths = self.lengths[start:stop]
-        if (lengths == self.view.width).all():
-            return wanted
-        real: Bools = np.arange(1, self.view.width) < lengths[:, None]
-        return real if wanted is None else real & wanted

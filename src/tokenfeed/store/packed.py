@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, MissingError, PlanMismatchError, SampleIndexError, StateError
+from tokenfeed.errors import CorruptionError, MissingError, PlanMismatchError, StateError
 from tokenfeed.format.layout import SUM_DTYPE
 from tokenfeed.format.manifest import Column
 from tokenfeed.format.records import Digest, check_signature, parse, sign
 from tokenfeed.kernels import pieces, posix
 from tokenfeed.kernels.checksum import Checksum
-from tokenfeed.storage.files import FileTable, Part
+from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.local import open_binary, read_bytes, reading
 from tokenfeed.store.data import Data, offsets_of
+from tokenfeed.store.numbers import outside, slices
 from tokenfeed.store.shards import NativeShard, npy_part, with_sums
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import PACKING_ALGORITHM, PackedSpec
@@ -37,6 +38,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 _LARGEST_RECORD = 1 << 16
 _SLICE = 1 << 20
 _CHECKED_ROWS = 1 << 16
+_FIELDS = {"identity": "data", "items": "number of items"}
 
 
 class PackKey(NamedTuple):
@@ -127,38 +129,63 @@ class PackingPlan(NamedTuple):
                 "result is the same"
             )
 
-    def check_rows(self) -> str | None:
-        """What is wrong with its rows, in words: each item of the store must be in one, and in one alone.
+    def check_rows(self) -> None:
+        """Raise a CorruptionError unless each item of the store is in one of its rows, and in one alone.
 
         One pass in slices, O(1) memory. Pieces are steps from their first item to their end. They lead from item 0 to
         the end, and each item is passed once, if and only if every place but these two is left as often as it is
         reached. Sums of hashes tell; their key is drawn here, so that nobody can have made a plan for it.
         """
-        table = np.zeros(2, pieces.PLAN)
-        record = self.record
-        table["first_row"][1], table["num_pieces"][0], table["num_items"][0] = record.rows, record.pieces, record.items
-        files = FileTable(pieces.PLAN_FILES, partial(_describe_file, [self]))
-        for number in range(pieces.PLAN_FILES):
-            files.open(number)
+        record, rows = self.record, _PlanRows([self])
         key = np.frombuffer(os.urandom(16), np.uint64) | np.uint64(1)
         left, reached = _hash_places(np.array([record.items]), key), _hash_places(np.array([0]), key)
         num_pieces = 0
-        for first in range(0, record.rows, _CHECKED_ROWS):
-            numbers = np.arange(first, min(first + _CHECKED_ROWS, record.rows))
-            status, file, row, _, first_items, offsets = pieces.find_pieces(
-                numbers, files.rows, table, record.length + 1
-            )
-            if status == posix.BAD_SPANS:
-                return f"row {first + row:,} has pieces that cannot be, or that do not bear its mark"
-            if status != posix.OK:
-                raise files.failure(status, file)
+        for numbers in slices(record.rows, _CHECKED_ROWS):
+            _, first_items, offsets = rows.find(numbers)
             filled = first_items >= 0
             num_pieces += int(filled.sum())
             left += _hash_places(first_items[filled], key)
             reached += _hash_places((first_items + np.diff(offsets))[filled], key)
         if num_pieces != record.pieces or (left - reached) % (1 << 64):
-            return "its rows leave out or repeat items. Pack again"
-        return None
+            raise CorruptionError(f"{self.folder}: its rows leave out or repeat items. Pack again")
+
+
+class _PlanRows:
+    """The rows of plans over stores of the same table and length, numbered through all of them.
+
+    Opens the files and checks their sizes and headers. Up to 64 MiB of plans (3 million documents or so) are kept in
+    memory; the rest is read from its file, by at most two reads a row. Every row that is read is checked.
+    """
+
+    def __init__(self, plans: Sequence[PackingPlan], backend: Backend = "pread") -> None:
+        records = [plan.record for plan in plans]
+        self._width = records[0].length + 1
+        self._table = np.zeros(len(records) + 1, pieces.PLAN)
+        self._table["first_row"] = offsets_of(np.array([record.rows for record in records]))
+        self._table["first_item"] = offsets_of(np.array([record.items for record in records]))
+        self._table["num_pieces"][:-1] = [record.pieces for record in records]
+        self._table["num_items"][:-1] = [record.items for record in records]
+        num_files = pieces.PLAN_FILES * len(records)
+        self._files = FileTable(num_files, partial(_describe_file, plans), backend=backend)
+        for number in range(num_files):
+            self._files.open(number)
+
+    def __len__(self) -> int:
+        return int(self._table["first_row"][-1])
+
+    def find(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
+        """(entries, first items, offsets) of the pieces of rows, as `PieceRows` takes them, in one GIL-free call."""
+        status, file, row, *found = pieces.find_pieces(numbers, self._files.rows, self._table, self._width)
+        if status == posix.OK:
+            return found[0], found[1], found[2]
+        if status == posix.BAD_INDEX:
+            raise outside(numbers[row], len(self))
+        if status == posix.BAD_SPANS:
+            raise CorruptionError(
+                f"{self._files.name(file)} is damaged at row {numbers[row]:,}: its pieces do not bear its mark. Pack "
+                "again; the result is the same"
+            )
+        raise self._files.failure(status, file)
 
 
 def _hash_places(places: Ints, key: Array) -> int:
@@ -221,7 +248,14 @@ def _find_plan(data: Data, spec: PackedSpec) -> PackingPlan:
             with reading(str(folder / RECORD)):
                 is_there = (folder / RECORD).is_file()
             if is_there:
-                record = _load_record(folder, wanted, _advice(data, spec))
+                record = PackRecord.load(folder)
+                for what, ours in wanted._asdict().items():
+                    if ours != (theirs := asdict(record)[what]):
+                        raise StateError(
+                            f"{folder} is a plan of other samples: its {_FIELDS.get(what, what)} is {theirs!r}, "
+                            f"expected {ours!r}. Pack again with {_advice(data, spec)}, or open the store that was "
+                            "packed"
+                        )
                 return PackingPlan(folder, record, data.reader.is_verified)
         except (StateError, CorruptionError) as error:
             problem = problem or error
@@ -231,20 +265,7 @@ def _find_plan(data: Data, spec: PackedSpec) -> PackingPlan:
     )
 
 
-def _load_record(folder: Path, wanted: PackKey, advice: str) -> PackRecord:
-    record = PackRecord.load(folder)
-    found = PackKey(record.algorithm, record.identity, record.table, record.length, record.items)
-    names = "algorithm", "data", "table", "length", "number of items"
-    for what, ours, theirs in zip(names, wanted, found, strict=True):
-        if ours != theirs:
-            raise StateError(
-                f"{folder} is a plan of other samples: its {what} is {theirs!r}, expected {ours!r}. Pack again with "
-                f"{advice}, or open the store that was packed"
-            )
-    return record
-
-
-class Packed(View):
+class Packed(View, opens=PackedSpec):
     """Sample i is row i of a packing plan: documents one after the other, then zeros up to length + 1 items.
 
     Documents a b b b c c c c c d d, length 3:  row 0 = c c c c,  row 1 = b b b a,  row 2 = d d c ·
@@ -254,42 +275,17 @@ class Packed(View):
     length: int
 
     def __init__(self, data: Data, spec: PackedSpec, plans: Sequence[PackingPlan] = ()) -> None:
-        """Rows are numbered through all plans. Without any, the one that `pack` made is looked up.
-
-        Opens the files and checks their sizes and headers. Up to 64 MiB of plans (3 million documents or so) are kept
-        in memory; the rest is read from its file, by at most two reads a row. Every row that is read is checked.
-        """
+        """Rows are numbered through all plans. Without any, the one that `pack` made is looked up."""
         super().__init__(data, spec, spec.length)
-        self.length = spec.length
-        self.width = spec.length + 1
+        self.length, self.width = spec.length, spec.length + 1
         self.plans = list(plans) or [_find_plan(data, spec)]
-        records = [plan.record for plan in self.plans]
-        self._table = np.zeros(len(records) + 1, pieces.PLAN)
-        self._table["first_row"] = offsets_of(np.array([record.rows for record in records]))
-        self._table["first_item"] = offsets_of(np.array([record.items for record in records]))
-        self._table["num_pieces"][:-1] = [record.pieces for record in records]
-        self._table["num_items"][:-1] = [record.items for record in records]
-        num_files = pieces.PLAN_FILES * len(records)
-        self._files = FileTable(num_files, partial(_describe_file, self.plans), backend=data.reader.options.backend)
-        for number in range(num_files):
-            self._files.open(number)
+        self._rows = _PlanRows(self.plans, data.reader.options.backend)
 
     def __len__(self) -> int:
-        return int(self._table["first_row"][-1])
+        return len(self._rows)
 
-    def rows(self, numbers: Ints) -> "_PackedRows":
-        """The pieces of rows are found in one GIL-free call."""
-        status, file, row, *found = pieces.find_pieces(numbers, self._files.rows, self._table, self.width)
-        if status == posix.OK:
-            return _PackedRows(self, numbers, *found)
-        if status == posix.BAD_INDEX:
-            raise SampleIndexError(f"row {numbers[row]} is outside the view, which has {len(self):,} rows")
-        if status == posix.BAD_SPANS:
-            raise CorruptionError(
-                f"{self._files.name(file)} is damaged at row {numbers[row]:,}: its pieces do not bear its mark. Pack "
-                "again; the result is the same"
-            )
-        raise self._files.failure(status, file)
+    def rows(self, numbers: Ints) -> "PieceRows":
+        return PieceRows(self, numbers, *self._rows.find(numbers))
 
     def _join(self, others: Sequence["Packed"], data: Data) -> "Packed":
         return Packed(data, self.spec, [plan for view in (self, *others) for plan in view.plans])
@@ -306,9 +302,7 @@ class Packed(View):
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """As for every view. One pass over the plan: 0.1 s for a million rows."""
-        first_items, lengths = self._locate_spans(documents, table)
-        order = np.argsort(first_items)
-        starts, stops = first_items[order], (first_items + lengths)[order]
+        starts, stops = self._locate_spans(documents, table)
         touching, first_row, first_item = [np.empty(0, np.int64)], 0, 0
         for plan in self.plans if starts.size else ():
             found, first_piece = [np.empty(0, np.int64)], 0
@@ -328,16 +322,24 @@ class Packed(View):
 class PieceRows(StoreRows):
     """Rows of equal width, made of pieces of documents and padding: row j has pieces [entries[j], entries[j + 1])."""
 
-    def __init__(self, view: View, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
+    def __init__(
+        self, view: View, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints, *, crosses: bool = False
+    ) -> None:
+        """`crosses` says whether the first item of a piece counts as a target of the last one before it."""
         super().__init__(view, indices)
         self._entries = entries
         self._extents = first_items, offsets
+        self._crosses = crosses
 
     @property
     def lengths(self) -> Ints:
+        return self._count(0)
+
+    def _count(self, left_out: int, start: int = 0, stop: int | None = None) -> Ints:
+        """Number of items of rows [start, stop), without the first `left_out` of every piece."""
         first_items, offsets = self.extents
-        sizes = np.where(first_items >= 0, np.diff(offsets), 0)
-        return np.diff(offsets_of(sizes)[self._entries])
+        counts = offsets_of(np.where(first_items >= 0, np.diff(offsets) - left_out, 0))
+        return np.diff(counts[self._entries[start : None if stop is None else stop + 1]])
 
     def _find_spans(self, table: SpanTable) -> BatchSpans:
         """Spans are found piece by piece, so one that reaches from a piece into the next is listed for both."""
@@ -351,28 +353,26 @@ class PieceRows(StoreRows):
             table, found.offsets[pieces_before], found.numbers, found.starts + shifts, found.stops + shifts
         )
 
+    def loss_mask(self, start: int, stop: int) -> Bools | None:
+        """Whether a target is an item that follows its input: in the same document, unless rows cross documents.
 
-class _PackedRows(PieceRows):
-    def loss_mask(self, start: int, stop: int) -> Bools:
-        """Whether a target follows its input in the same document, and so can be predicted from it.
-
-        A target is then never padding, nor the first item of a document or of the later part of a cut one; nor an item
-        for which the column `loss_mask` or `loss_weights` of the view is 0.
+        So it is never padding; nor the first item of a document or of the later part of a cut one; nor an item for
+        which the column `loss_mask` or `loss_weights` of the view is 0.
 
             row a a b b b ·  →  inputs a a b b b,  targets a b b b ·,  mask 1 0 1 1 0
         """
+        wanted = super().loss_mask(start, stop)
         first_items, offsets = self.extents
         first, last = self._entries[start], self._entries[stop]
-        offsets = offsets[first : last + 1]
-        mask = np.repeat(first_items[first:last] >= 0, np.diff(offsets))
-        mask[offsets[1:] - (offsets[0] + 1)] = False
-        mask = mask.reshape(stop - start, self.view.width)[:, :-1]
-        wanted = super().loss_mask(start, stop)
+        filled, offsets = first_items[first:last] >= 0, offsets[first : last + 1]
+        if self._crosses and filled.all():
+            return wanted
+        mask = np.repeat(filled, np.diff(offsets))
+        if not self._crosses:
+            mask[offsets[:-1] - offsets[0]] = False
+        mask = mask.reshape(stop - start, self.view.width)[:, 1:]
         return mask if wanted is None else mask & wanted
 
     def num_targets(self, start: int, stop: int) -> Ints:
-        if self.view.masks:
-            return super().num_targets(start, stop)
-        first_items, offsets = self.extents  # of n items in a piece, n - 1 follow another
-        found = offsets_of(np.where(first_items >= 0, np.diff(offsets) - 1, 0))
-        return np.diff(found[self._entries[start : stop + 1]])
+        is_simple = not self.view.masks and not self._crosses
+        return self._count(1, start, stop) if is_simple else super().num_targets(start, stop)

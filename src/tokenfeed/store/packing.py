@@ -2,8 +2,7 @@
 
 import contextlib
 import errno
-import fcntl
-import os
+import math
 import shutil
 import tempfile
 import time
@@ -16,15 +15,14 @@ import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, CorruptionError, WriteError
 from tokenfeed.format.manifest import Column
-from tokenfeed.kernels import bestfit, posix
+from tokenfeed.kernels import bestfit
 from tokenfeed.kernels.packing import NONE, num_bit_words
-from tokenfeed.kernels.spans import locate_spans
-from tokenfeed.storage.files import FileTable
 from tokenfeed.storage.local import replace_bytes, sync_folder, writing
+from tokenfeed.storage.locks import FileLock
 from tokenfeed.store.data import Data
 from tokenfeed.store.packed import DTYPES, PIECES, RECORD, ROWS, SUMS, PackKey, PackRecord, plan_folders
 from tokenfeed.store.shard_writer import CheckedFile, write_sums
-from tokenfeed.store.shards import check_records
+from tokenfeed.store.spans import SpanTable
 from tokenfeed.types import Ints
 
 __all__ = ["PackReport", "Progress", "pack", "pack_block"]
@@ -90,7 +88,8 @@ def _pack_into(folder: Path, data: Data, wanted: PackKey, progress: Progress | N
         rows, pieces = (
             stack.enter_context(CheckedFile(attempt / name, Column(DTYPES[name]))) for name in (ROWS, PIECES)
         )
-        read, num_documents = _length_reader(data, wanted.table), len(data.spans[wanted.table])
+        spans = data.spans[wanted.table]
+        read, num_documents = _length_reader(spans), len(spans)
         counts = np.zeros(bestfit.NUM_COUNTS, np.int64)
         num_rows = num_pieces = 0
         for first in range(0, num_documents, BLOCK_DOCUMENTS):
@@ -123,29 +122,14 @@ def _pack_into(folder: Path, data: Data, wanted: PackKey, progress: Progress | N
         return record
 
 
-def _length_reader(data: Data, table: str) -> ReadLengths:
-    """A function that reads the lengths of spans of a table."""
-    check_records(data.shards)
-    shards, starts, remote = data.shards, (data.reader.starts, data.reader.span_starts(table)), data.reader.remote
-    files = FileTable(len(shards), lambda number: shards[number].span_parts(table)[0], max_open_files=0, remote=remote)
-
+def _length_reader(spans: SpanTable) -> ReadLengths:
     def read(first: int, out: npt.NDArray[np.uint32]) -> None:
-        numbers, located = np.arange(first, first + out.size), np.empty((2, out.size), np.int64)
-        status = posix.UNOPENED
-        while status != posix.OK:
-            status, file, _ = files.call(locate_spans, numbers, *starts, files.rows, 1, 0, located)
-            if status == posix.UNOPENED:
-                files.open(file)
-            elif status == posix.BAD_SPANS:
-                raise CorruptionError(
-                    f"{files.name(file)} contradicts its table or itself. `tokenfeed verify` says where"
-                )
-            elif status != posix.OK:
-                raise files.failure(status, file)
-        out[:] = lengths = located[1]
+        out[:] = lengths = spans.locate(np.arange(first, first + out.size))[1]
         if out.size and lengths.max() > bestfit.LONGEST:
-            span, longest = first + int(lengths.argmax()), bestfit.LONGEST
-            raise ArgumentError(f"span {span:,} of {table!r} has more than {longest:,} items; pack takes no more")
+            number, longest = first + int(lengths.argmax()), bestfit.LONGEST
+            raise ArgumentError(
+                f"span {number:,} of {spans.name!r} has more than {longest:,} items; pack takes no more"
+            )
 
     return read
 
@@ -203,18 +187,14 @@ def _attempt(folder: Path) -> Iterator[Path]:
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with FileLock(folder) as lock:
+        lock.take(exclusive=True, patience=math.inf)
+        for left in folder.glob(".*/") if lock.is_known else ():
+            shutil.rmtree(left, ignore_errors=True)
         with writing(folder):
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                for left in folder.glob(".*/"):
-                    shutil.rmtree(left, ignore_errors=True)
             attempt = Path(tempfile.mkdtemp(prefix=".", dir=folder))
         try:
             yield attempt
         finally:
             with contextlib.suppress(OSError):  # ignore_errors does not cover closing a folder
                 shutil.rmtree(attempt, ignore_errors=True)
-    finally:
-        os.close(lock)

@@ -12,6 +12,7 @@ from tokenfeed.kernels import items, posix, spans
 from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.remote import Remote, RemoteStats
+from tokenfeed.store.numbers import outside
 from tokenfeed.store.shards import Shard, check_records
 from tokenfeed.types import Array, Bytes, Ints
 
@@ -75,6 +76,8 @@ class Reader:
             max_open_files=options.max_open_files,
             remote=self.remote,
         )
+        self.blocks = self._files.blocks
+        """What was fetched of remote files; None if there are none."""
 
     def request(self, columns: Mapping[str, tuple[int, ...]], **windows: int) -> Ints:
         """The columns to read, what `items.COLUMN` says of each from `item_bytes` to `is_signed`, and what `windows`
@@ -116,8 +119,7 @@ class Reader:
         while status != posix.OK:
             stride, _, num_samples = items.windows_of(request)
             if status == posix.BAD_INDEX:
-                count = quantity(num_samples, "sample")
-                raise SampleIndexError(f"sample {indices[row]} is outside the view, which has {count}")
+                raise outside(indices[row], num_samples)
             self._recover(status, file, self.starts, indices * stride)
             status, file, row = self._files.call(items.read_windows, indices, request, buffer)
 
@@ -145,21 +147,6 @@ class Reader:
         item, count = (column, num_items) if bits is None else column.packed(bits, num_items)
         return count * item.item_bytes
 
-    def expect_rows(self, num_bytes: int) -> None:
-        """Prepare to fetch rows of so many bytes, each from one place."""
-        if self._files.blocks is not None:
-            self._files.blocks.expect_rows(num_bytes)
-
-    def keep(self, num_bytes: int) -> None:
-        """Keep so much of what was fetched latest, where the user does not say how much."""
-        if self._files.blocks is not None:
-            self._files.blocks.keep(num_bytes)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory for what was fetched."""
-        return 0 if self._files.blocks is None else self._files.blocks.memory_bytes
-
     def bytes_to_fetch(self, num_bytes: int) -> int:
         """About how many bytes have to be fetched to read `num_bytes` in one place."""
         if self.remote is None:
@@ -170,12 +157,12 @@ class Reader:
 
     def stats(self) -> RemoteStats | None:
         """Counts of what was fetched; None if nothing is remote."""
-        return None if self._files.blocks is None else self._files.blocks.stats()
+        return None if self.blocks is None else self.blocks.stats()
 
     def close(self) -> None:
         """Wait until everything fetched is in the cache on disk. Reading may go on."""
-        if self._files.blocks is not None:
-            self._files.blocks.close()
+        if self.blocks is not None:
+            self.blocks.close()
 
     def find_spans(self, table: str, first_items: Ints, row_offsets: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """(offsets, numbers, starts, stops) of spans that rows touch; row j has entries offsets[j] to offsets[j + 1].

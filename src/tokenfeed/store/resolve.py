@@ -9,19 +9,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, StateError
+from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, NotAStoreError, StateError
 from tokenfeed.format.foreign import open_all
+from tokenfeed.format.foreign.recognise import describe_remote
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import Manifest, Reference
 from tokenfeed.format.npy import descr_to_json
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.storage.folder import Folder, PathLike, display, open_folder
+from tokenfeed.storage.folder import Folder, PathLike, RemoteFolder, display, open_folder
 from tokenfeed.store.sealing import differences, find_unfinished, list_shards, load_manifest, merge_entries
 from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, check_records
 
 __all__ = ["Content", "SplitSize", "StoreVersion", "as_paths", "combine", "resolve"]
 
-_FOREIGN = (".idx", ".bin", ".ds", ".npy")
+_FOREIGN = (".idx", ".bin", ".ds", ".npy", ".mds", ".arrow")
 _DEEPEST = 16
 _ONE_TOKENIZER = (
     ". Prepare them with one tokenizer, and the same bos=… and eos=…; or mix them: tokenfeed.mix(…, "
@@ -100,11 +101,6 @@ class Content:
             sizes[shard.split or ""] = SplitSize(shards + 1, items + shard.num_items)
         return dict(sorted(sizes.items())) if sizes.keys() - {""} else {}
 
-    def check_finished(self) -> None:
-        """Refuse a store that `prepare` has not completed: a run would train on a part of the data, unnoticed."""
-        for message in self.unfinished:
-            raise StateError(message)
-
     def select(self, split: str | None) -> "Content":
         """The shards of one split, or of "all". Without a name, those of "train" and those that are of none."""
         if split == "all":
@@ -176,12 +172,16 @@ def resolve(
             )
         return content
     if folder.local is None and str(folder).endswith(_FOREIGN):
-        raise ArgumentError(f"{folder} is a remote file of another system; download it first, and open the local copy")
+        raise ArgumentError(str(describe_remote(str(folder))))
     if len(within) > _DEEPEST:
         raise CorruptionError(f"{folder} is a combined store nested in more than {_DEEPEST} others")
     if folder.identity in within:
         raise CorruptionError(f"{folder} is a combined store that contains itself")
-    manifest = load_manifest(folder, verify=verify)
+    try:
+        manifest = load_manifest(folder, verify=verify)
+    except NotAStoreError as error:
+        names = folder.names() if isinstance(folder, RemoteFolder) else []
+        raise NotAStoreError(describe_remote(str(folder), names) or str(error)) from None
     if manifest.stores is None:
         return _resolve_shards(folder, manifest, version, verify)
     if version is not None:
@@ -271,7 +271,8 @@ def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos
     folder = open_folder(out)
     contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in as_paths(stores)]
     whole = _concatenate(contents)
-    whole.check_finished()
+    for message in whole.unfinished:  # what is there is a part of the data, and would be taken for all of it
+        raise StateError(message)
     together = whole.manifest
     dtype_name = None if dtype is None else np.dtype(dtype).str
     references = tuple(

@@ -20,7 +20,7 @@ from tokenfeed.kernels.numbers import pack_numbers
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import Folder, is_missing
-from tokenfeed.storage.local import sync_folder, writing
+from tokenfeed.storage.local import sync_folder, write_all, writing
 from tokenfeed.storage.locks import FileLock
 from tokenfeed.types import Array, Bytes
 
@@ -75,8 +75,19 @@ class ShardWriter:
         self._sync = sync and home.local is not None
         self._files: list[CheckedFile] = []
         try:
-            self._columns = {name: self._create_column(name, column) for name, column in columns.items()}
-            self._tables = {name: self._begin_table(name, payloads) for name, payloads in tables.items()}
+            self._columns = {
+                column: self._create(column_file(column, packed=column in self._bits), item, self._bits.get(column, 0))
+                for column, item in columns.items()
+            }
+            self._tables = {
+                table: _SpanWriter(
+                    [
+                        self._create(file, Column(SPAN_DTYPE) if file.endswith(".npy") else None)
+                        for file in span_files(table, payloads=payloads)
+                    ]
+                )
+                for table, payloads in tables.items()
+            }
         except WriteError:
             self.abort()
             raise
@@ -103,20 +114,9 @@ class ShardWriter:
             raise
         return lock
 
-    def _create(self, name: str, item: Column | None) -> "CheckedFile":
-        self._files.append(CheckedFile(self._folder / name, item, temporary=self._lock is None))
+    def _create(self, name: str, item: Column | None, bits: int = 0) -> "CheckedFile":
+        self._files.append(CheckedFile(self._folder / name, item, bits=bits, temporary=self._lock is None))
         return self._files[-1]
-
-    def _create_column(self, name: str, item: Column) -> "CheckedFile | _PackedFile":
-        bits = self._bits.get(name)
-        if bits is None:
-            return self._create(column_file(name), item)
-        return _PackedFile(self._create(column_file(name, packed=True), item.packed(bits, 0)[0]), item, bits)
-
-    def _begin_table(self, table: str, payloads: bool) -> "_SpanWriter":
-        *numbers, payload = span_files(table)
-        files = [self._create(name, Column(SPAN_DTYPE)) for name in (numbers if payloads else numbers[:2])]
-        return _SpanWriter([*files, self._create(payload, None)] if payloads else files)
 
     def append(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
         """Begin spans one after the other from the current item on, of which the last stays open; and add items."""
@@ -135,9 +135,6 @@ class ShardWriter:
         """Finish every file, then write `shard.json`. Returns its checksum."""
         for table in self._tables.values():
             table.finish(self.num_items)
-        for column in self._columns.values():
-            if isinstance(column, _PackedFile):
-                column.finish(self.num_items)
         records = {file.path.name: file.finish(sync=self._sync) for file in self._files}
         with self._create_sums() as sums:
             records[SHARD_SUMS] = write_sums(sums, self._files, sync=self._sync)
@@ -242,17 +239,23 @@ class CheckedFile:
     """
 
     def __init__(
-        self, path: Path, item: Column | None, *, descriptor: int | None = None, temporary: bool = False
+        self,
+        path: Path,
+        item: Column | None,
+        *,
+        bits: int = 0,
+        descriptor: int | None = None,
+        temporary: bool = False,
     ) -> None:
-        """`descriptor` is that of a file that is open and empty. A `temporary` one has no name, so that nothing is left
-        of it when the process is killed, and stays open after `finish`, to be uploaded."""
+        """`bits` are those to put each number into, all of which fit. `descriptor` is that of a file that is open and
+        empty. A `temporary` one has no name, so that nothing is left of it when the process is killed, and stays open
+        after `finish`, to be uploaded."""
         self.path = path
         self.sums = np.empty(0, SUM_DTYPE)
         """Checksum of every block, set by `finish`."""
-        self.item = item
-        """Kind of its items. It may change before `finish`, as long as the header stays as long as it is."""
-        self._num_bytes = 0
-        header_bytes = len(self._header())
+        self._item, self._bits = item, bits
+        self._given = 0  # bytes of items
+        self._stop = header_bytes = len(self._header())
         self._checksum = Checksum()
         self._block_sums = BlockSums(header_bytes)
         self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
@@ -266,50 +269,59 @@ class CheckedFile:
                 self._fd = descriptor
             else:
                 self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            os.lseek(self._fd, header_bytes, os.SEEK_SET)
 
     def write(self, array: Array) -> None:
-        """Add the bytes of a contiguous array."""
+        """Add the bytes of a contiguous array, in slices that stay in the cache for both checksums."""
         data = array.reshape(-1).view(np.uint8)
-        if self._filled + data.size > _BUFFER_BYTES:
-            self._flush()
-        if data.size > _BUFFER_BYTES:
-            for start in range(0, data.size, _BUFFER_BYTES):  # in slices that stay in the cache for both checksums
-                self._write_through(data[start : start + _BUFFER_BYTES])
-        else:
-            self._buffer[self._filled : self._filled + data.size] = data
-            self._filled += data.size
-        self._num_bytes += data.size
+        self._given += data.size
+        while self._filled + data.size >= _BUFFER_BYTES:
+            room = _BUFFER_BYTES - self._filled
+            if room == _BUFFER_BYTES and not self._bits:
+                self._put(data[:room])
+            else:
+                self._buffer[self._filled :] = data[:room]
+                self._filled = _BUFFER_BYTES
+                self._flush()
+            data = data[room:]
+        self._buffer[self._filled : self._filled + data.size] = data
+        self._filled += data.size
 
     def _flush(self) -> None:
-        self._write_through(self._buffer[: self._filled])
+        data = self._buffer[: self._filled]
+        if self._bits and self._item is not None:  # in whole rows of 8 numbers, the last one filled up with zeros
+            size = self._item.dtype.itemsize
+            data = self._buffer[: self._filled + -self._filled % (8 * size)]
+            data[self._filled :] = 0
+            data = pack_numbers(data.view(f"<u{size}"), self._bits)
+        self._put(data)
         self._filled = 0
 
-    def _write_through(self, data: Bytes) -> None:
+    def _put(self, data: Bytes) -> None:
         self._checksum.update(data)
         self._block_sums.update(data)
-        view = data.data
         with writing(self.path):
-            while view:
-                view = view[os.write(self._fd, view) :]
+            write_all(self._fd, data.data, self._stop)
+        self._stop += data.size
 
     def _header(self) -> bytes:
-        item = self.item
-        return b"" if item is None else build_header(item.dtype, item.shape, self._num_bytes // item.item_bytes)
+        if self._item is None:
+            return b""
+        item, count = self._item, self._given // self._item.item_bytes
+        item, count = item.packed(self._bits, count) if self._bits else (item, count)
+        return build_header(item.dtype, item.shape, count)
 
     def finish(self, *, sync: bool) -> FileRecord:
+        """Write what is left, and the header, which is always as long as that of no items."""
         self._flush()
         header = self._header()
         with writing(self.path):
-            written = 0
-            while written < len(header):
-                written += os.pwrite(self._fd, header[written:], written)
+            write_all(self._fd, header, 0)
             if sync:
                 os.fsync(self._fd)
         if not self._temporary:
             self.close()
         self.sums = self._block_sums.finish(header)
-        return FileRecord(len(header) + self._num_bytes, self._checksum.hexdigest())
+        return FileRecord(self._stop, self._checksum.hexdigest())
 
     def upload(self, uri: str) -> None:
         """Put a finished temporary file into an object store."""
@@ -330,39 +342,6 @@ class CheckedFile:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(WriteError):  # of an unfinished file, errors no longer matter
             self.close()
-
-
-class _PackedFile:
-    """Puts the numbers of a column into `bits` bits each. Numbers are collected and packed 1 MiB at a time."""
-
-    def __init__(self, file: CheckedFile, item: Column, bits: int) -> None:
-        self._file = file
-        self._item = item
-        self._bits = bits
-        self._numbers = np.empty(_BUFFER_BYTES // item.dtype.itemsize, f"<u{item.dtype.itemsize}")
-        self._count = 0
-
-    def write(self, array: Array) -> None:
-        """Add the numbers of a contiguous array, all of which fit."""
-        numbers = array.reshape(-1).view(self._numbers.dtype)
-        while numbers.size:
-            taken = numbers[: self._numbers.size - self._count]
-            self._numbers[self._count : self._count + taken.size] = taken
-            self._count += taken.size
-            numbers = numbers[taken.size :]
-            if self._count == self._numbers.size:
-                self._flush()
-
-    def finish(self, num_items: int) -> None:
-        self._flush()
-        self._file.item = self._item.packed(self._bits, num_items)[0]
-
-    def _flush(self) -> None:
-        """Write what was collected. Only after the last number may that be other than whole rows of 8."""
-        stop = -(-self._count // 8) * 8
-        self._numbers[self._count : stop] = 0
-        self._file.write(pack_numbers(self._numbers[:stop], self._bits))
-        self._count = 0
 
 
 def write_sums(sums: CheckedFile, files: Sequence[CheckedFile], *, sync: bool) -> FileRecord:

@@ -89,22 +89,16 @@ class NativeShard:
         return self._npy_part(column_file(column, packed=True), *item.packed(bits, self.num_items))._replace(bits=bits)
 
     def _span_parts(self, table: str) -> list[Part]:
-        names, count = span_files(table), self._entry.spans[table]
-        parts = [
-            self._npy_part(names.starts, _SPAN, count.spans, kept=0.5),
-            self._npy_part(
-                names.anchors, _SPAN, -(-self.num_items // ANCHOR_ITEMS), kept=1.0
-            ),  # 2 bytes per 1,024 items
-        ]
-        if self._spans[table] is not None:
-            payload, identity = self._path(names.payload)
-            parts += [
-                self._npy_part(names.offsets, _SPAN, count.spans + 1, kept=0.5),
-                Part(payload, count.payload_bytes, identity=identity),
-            ]
+        names, count = span_files(table, payloads=self._spans[table] is not None), self._entry.spans[table]
+        num_anchors = -(-self.num_items // ANCHOR_ITEMS)  # 2 bytes per 1,024 items, so all of them are kept
+        sizes = (count.spans, 0.5), (num_anchors, 1.0), (count.spans + 1, 0.5)
+        parts = [self._npy_part(name, _SPAN, *size) for name, size in zip(names, sizes, strict=False)]
+        for payload in names[3:]:
+            path, identity = self._path(payload)
+            parts.append(Part(path, count.payload_bytes, identity=identity))
         return parts
 
-    def _npy_part(self, name: str, item: Column, count: int, *, kept: float = 0.0) -> Part:
+    def _npy_part(self, name: str, item: Column, count: int, kept: float = 0.0) -> Part:
         path, identity = self._path(name)
         return npy_part(path, item, count, kept=kept, identity=identity)
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tokenfeed.errors import CorruptionError, MissingError, SampleIndexError, quantity
 from tokenfeed.format.codecs import Codec
+from tokenfeed.store.numbers import lay
 from tokenfeed.store.reader import Payloads, Reader
 from tokenfeed.types import Ints
 
@@ -170,9 +171,8 @@ class BatchSpans(Sequence[list[Span]]):
         """
         counts = self.stops - self.starts
         firsts = np.repeat(row_offsets[:-1], np.diff(self.offsets)) + self.starts
-        places = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         numbers = np.full(int(row_offsets[-1]), -1, np.int64)
-        numbers[places] = np.repeat(self.numbers, counts)
+        numbers[lay(firsts, counts)] = np.repeat(self.numbers, counts)
         return numbers
 
     def cu_seqlens(self) -> npt.NDArray[np.int32]:

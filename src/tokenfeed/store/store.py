@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.errors import ArgumentError, StateError, quantity
 from tokenfeed.format.codecs import Codec, find_codec
 from tokenfeed.storage.address import is_remote, remember
 from tokenfeed.storage.files import Backend
@@ -21,9 +21,9 @@ from tokenfeed.store.documents import Documents
 from tokenfeed.store.packed import Packed
 from tokenfeed.store.packing import PackReport, Progress, pack
 from tokenfeed.store.reader import ReadOptions
-from tokenfeed.store.resolve import Content, SplitSize, as_paths, resolve
+from tokenfeed.store.resolve import SplitSize, as_paths, resolve
 from tokenfeed.store.spec import LOSS_MASK, DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
-from tokenfeed.store.subset import OpenedSpec
+from tokenfeed.store.subset import Subset, SubsetSpec
 from tokenfeed.store.view import View
 from tokenfeed.store.windows import Windows
 
@@ -61,16 +61,12 @@ class Store(Data):
 
     def view(self, spec: ViewSpec) -> View:
         """The view that a spec describes: `store.view(view.spec)` has the same samples as `view`."""
-        match spec:
-            case WindowsSpec():
-                return Windows(self, spec)
-            case DocumentsSpec():
-                return Documents(self, spec)
-            case PackedSpec():
-                return Packed(self, spec)
-            case OpenedSpec():
-                return spec.open(self)
-        raise ArgumentError(f"{spec!r} describes no view of a store")
+        if isinstance(spec, SubsetSpec):
+            base = self.view(spec.base)
+            return Subset(base, spec.select(base), spec)
+        if type(spec) not in View.kinds:
+            raise ArgumentError(f"{spec!r} describes no view of a store")
+        return View.kinds[type(spec)](self, spec)
 
     def windows(
         self,
@@ -101,7 +97,7 @@ class Store(Data):
         memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
         best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        delivery = _delivery(columns, spans, self._mask(loss_mask), loss_weights, dtype)
+        delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
         return Windows(self, WindowsSpec(length, extra, group, by_shard, **delivery))
 
     def documents(
@@ -119,7 +115,7 @@ class Store(Data):
         Columns of a batch hold its documents one after the other (`batch.offsets` says where each begins); inputs and
         targets are padded to the longest, and `loss_mask` leaves the padding out.
         """
-        delivery = _delivery(columns, spans, self._mask(loss_mask), loss_weights, dtype)
+        delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
         return Documents(self, DocumentsSpec(table=table, **delivery))
 
     def packed(
@@ -139,12 +135,26 @@ class Store(Data):
         A document longer than that is in several samples; none is lost and none is repeated. `cache` is the folder of
         the plan, if `pack` was given one. `loss_mask`, `loss_weights` and `dtype` as for `windows`.
         """
-        delivery = _delivery(columns, spans, self._mask(loss_mask), loss_weights, dtype)
+        delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
         spec = PackedSpec(length, table=table, cache=None if cache is None else str(cache), **delivery)
         return Packed(self, spec)
 
-    def _mask(self, loss_mask: str | None) -> str | None:
-        return (LOSS_MASK if LOSS_MASK in self.columns else None) if loss_mask == "auto" else loss_mask
+    def _delivery(
+        self,
+        columns: Sequence[str],
+        spans: Sequence[str],
+        loss_mask: str | None,
+        loss_weights: str | None,
+        dtype: npt.DTypeLike | None,
+    ) -> dict[str, Any]:
+        """The fields of a spec that say what comes along with a sample."""
+        for option, names in (("columns", columns), ("spans", spans)):
+            if isinstance(names, str):
+                raise ArgumentError(f"{option} is {names!r}; expected a list of names: {option}=[{names!r}]")
+        if loss_mask == "auto":
+            loss_mask = LOSS_MASK if LOSS_MASK in self.columns else None
+        given = {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "loss_weights": loss_weights}
+        return {**given, "dtype": None if dtype is None else np.dtype(dtype).name}
 
     def pack(
         self,
@@ -210,17 +220,9 @@ def open_store(
     """
     if isinstance(path, Store):
         raise ArgumentError(f"{path} is open already: use it as it is; tokenfeed.open(store.paths) opens it once more")
-    paths = [display(one) for one in as_paths(path)]
-    if remote is not None:
-        for one in filter(is_remote, paths):
-            remember(address_of(one), remote.headers, os.fspath(remote.ca or ""))
-    whole = resolve(path, dtype=dtype, eos=eos, version=version, verify=verify)
-    whole.check_finished()
-    options, known = ReadOptions(backend, reads_in_flight, max_open_files, remote), tuple(codecs)
-    how = {"split": split, "version": whole.version, "dtype": dtype, "eos": eos, "codecs": known, "verify": verify}
-    how |= options._asdict()
-    opening = partial(open_store, paths[0] if len(paths) == 1 else paths, **how)
-    return _make_store(whole, split, options, known, paths, opening)
+    options = ReadOptions(backend, reads_in_flight, max_open_files, remote)
+    how = {"split": split, "version": version, "dtype": dtype, "eos": eos, "codecs": tuple(codecs), "verify": verify}
+    return _open(path, options, **how)[0]
 
 
 def open_unfinished(
@@ -232,35 +234,34 @@ def open_unfinished(
     eos: int | None = None,
 ) -> tuple[Store, str | None]:
     """A store to look at, even if `prepare` has not finished it; and then a message that says so."""
-    whole = resolve(path, dtype=dtype, eos=eos, version=version)
-    opening = partial(open_store, path, split=split, version=whole.version, dtype=dtype, eos=eos)
-    return _make_store(whole, split, ReadOptions(), (), [display(path)], opening), next(iter(whole.unfinished), None)
+    how = {"split": split, "version": version, "dtype": dtype, "eos": eos}
+    return _open(path, ReadOptions(), unfinished=True, **how)
 
 
-def _make_store(
-    whole: Content,
-    split: str | None,
+def _open(
+    path: PathLike | Sequence[PathLike],
     options: ReadOptions,
-    codecs: tuple[Codec, ...],
-    paths: Sequence[str],
-    opening: partial[Any],
-) -> Store:
+    *,
+    split: str | None,
+    codecs: tuple[Codec, ...] = (),
+    unfinished: bool = False,
+    **how: Any,
+) -> tuple[Store, str | None]:
+    """A store, and why it is not finished, where that is to be accepted. `how` is as for `resolve`."""
+    paths = [display(one) for one in as_paths(path)]
+    if options.remote is not None:
+        for one in filter(is_remote, paths):
+            remember(address_of(one), options.remote.headers, os.fspath(options.remote.ca or ""))
+    whole = resolve(path, **how)
+    problem = next(iter(whole.unfinished), None)
+    if problem is not None and not unfinished:  # a run would train on a part of the data, unnoticed
+        raise StateError(problem)
     content = whole.select(split)
+    how |= {"version": whole.version, "split": split, "codecs": codecs, **options._asdict()}
+    opening = partial(open_store, paths[0] if len(paths) == 1 else paths, **how)
     spans = content.manifest.spans.items()
     tables = {name: None if codec is None else find_codec(codec, codecs) for name, codec in spans}
     store = Store([content], content.manifest.columns, tables, options, paths=paths, opening=opening)
     store.splits = whole.splits
     store.split = (split or "train") if store.splits else None
-    return store
-
-
-def _delivery(
-    columns: Sequence[str],
-    spans: Sequence[str],
-    loss_mask: str | None,
-    loss_weights: str | None,
-    dtype: npt.DTypeLike | None,
-) -> dict[str, Any]:
-    """The fields of a spec that say what comes along with a sample."""
-    given = {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "loss_weights": loss_weights}
-    return {**given, "dtype": None if dtype is None else np.dtype(dtype).name}
+    return store, problem

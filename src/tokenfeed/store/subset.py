@@ -2,27 +2,21 @@
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-from tokenfeed.errors import SampleIndexError, quantity
 from tokenfeed.store.data import Data, new_bytes
+from tokenfeed.store.numbers import as_indices, check_inside, slices
 from tokenfeed.store.spec import ViewSpec
-from tokenfeed.store.view import StoreRows, View, as_indices
+from tokenfeed.store.view import StoreRows, View
 from tokenfeed.types import Bytes, Ints
 
-if TYPE_CHECKING:
-    from tokenfeed.store.store import Store
-
-__all__ = ["Chain", "Listed", "OpenedSpec", "Selection", "Slice", "Subset", "SubsetSpec", "join_views"]
-
-_SLICE = 1 << 20
-_UINT64 = np.dtype(np.uint64)
+__all__ = ["Chain", "Listed", "Selection", "Slice", "Subset", "SubsetSpec", "join_views"]
 
 
 class Selection(ABC):
@@ -116,15 +110,8 @@ class Chain(Selection):
         return numbers
 
 
-class OpenedSpec(ViewSpec, ABC):
-    """A spec that knows how its view is opened."""
-
-    @abstractmethod
-    def open(self, store: "Store") -> View: ...
-
-
 @dataclass(frozen=True)
-class SubsetSpec(OpenedSpec, ABC):
+class SubsetSpec(ViewSpec, ABC):
     """Some samples of the view that `base` describes. What comes along with a sample is said by `base`."""
 
     base: ViewSpec
@@ -136,10 +123,6 @@ class SubsetSpec(OpenedSpec, ABC):
     @abstractmethod
     def select(self, view: View) -> Selection:
         """The samples of the view."""
-
-    def open(self, store: "Store") -> View:
-        base = store.view(self.base)
-        return Subset(base, self.select(base), self)
 
     @cached_property
     def sample(self) -> Self:
@@ -194,18 +177,12 @@ class Subset(View):
         self.base.announce(self._select(indices), block_bytes=block_bytes)
 
     def _select(self, numbers: Ints) -> Ints:
-        if numbers.size and numbers.view(_UINT64).max() >= self._size:  # a negative number is a large one there
-            wrong = numbers[(numbers < 0) | (numbers >= len(self))][0]
-            raise SampleIndexError(f"sample {wrong} is outside the view, which has {quantity(len(self), 'sample')}")
+        check_inside(numbers, self._size)
         return self.selection.locate(numbers)
-
-    def _slices(self) -> Iterator[Ints]:
-        for start in range(0, len(self), _SLICE):
-            yield np.arange(start, min(start + _SLICE, len(self)))
 
     @cached_property
     def _mean(self) -> Fraction:
-        return Fraction(sum(int(self.lengths(part).sum()) for part in self._slices()), max(1, len(self)))
+        return Fraction(sum(int(self.lengths(part).sum()) for part in slices(len(self))), max(1, len(self)))
 
     @property
     def mean_length(self) -> Fraction:

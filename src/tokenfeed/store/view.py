@@ -5,22 +5,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import zip_longest
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, quantity
+from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
+from tokenfeed.store.numbers import as_indices, outside
 from tokenfeed.store.reader import Location
 from tokenfeed.store.rows import Layout, Rows
 from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.types import Array, Bytes, Ints
 
-__all__ = ["Delivered", "StoreRows", "View", "as_indices"]
-
-_INT64 = np.dtype(np.int64)
+__all__ = ["Delivered", "StoreRows", "View"]
 
 
 class View(ABC):
@@ -34,6 +33,12 @@ class View(ABC):
     """Inputs in a row; None for documents, which have lengths of their own."""
     width: int
     """Items in a row; of documents, on average."""
+    kinds: ClassVar[dict[type[ViewSpec], Callable[[Data, Any], "View"]]] = {}
+    """View that opens each kind of spec."""
+
+    def __init_subclass__(cls, *, opens: type[ViewSpec] | None = None) -> None:
+        if opens is not None:
+            View.kinds[opens] = cls
 
     def __init__(self, data: Data, spec: ViewSpec, length: int | None, *, extra: int = 1, **windows: int) -> None:
         """`windows` says what windows are, for a kernel that knows them by number."""
@@ -60,10 +65,10 @@ class View(ABC):
             column = data.columns[name]
             if column.shape or column.dtype.kind not in "biuf":
                 raise ArgumentError(f"{option} is {name!r}, a column of {column}; expected one number for each item")
-        if self.reader.remote is not None and self.columns:
+        if self.reader.blocks is not None and self.columns:
             table = data.spans.get(spec.table)  # packed rows are made of spans
             row_items = windows.get("num_items") or data.num_items // max(1, 0 if table is None else len(table))
-            self.reader.expect_rows(
+            self.reader.blocks.expect_rows(
                 min(self.reader.row_bytes(name, data.columns[name], row_items) for name in self.columns)
             )
         self._payloads_of = [data.spans[name].name for name in spec.spans]
@@ -130,7 +135,7 @@ class View(ABC):
         if not isinstance(index, int | np.integer):
             raise ArgumentError(f"the number of a sample is {index!r}; expected a whole number, or a slice")
         if not -len(self) <= index < len(self):
-            raise SampleIndexError(f"sample {index} is outside the view, which has {quantity(len(self), 'sample')}")
+            raise outside(index, len(self))
         return index % len(self)
 
     def read(self, indices: Sequence[int] | Array, *, allocate: Callable[[int], Bytes] = new_bytes) -> HostBatch:
@@ -218,9 +223,9 @@ class View(ABC):
         return self.data.spans.get(self.spec.table)
 
     def _locate_spans(self, numbers: Sequence[int] | Ints, table: str | None) -> tuple[Ints, Ints]:
-        """First item and number of items of spans of a table, without the empty ones."""
-        first_items, lengths = self.data.spans[table or self.spec.table].locate(as_indices(numbers))
-        return first_items[lengths > 0], lengths[lengths > 0]
+        """First item and end of spans of a table, in the order of the store, without the empty ones."""
+        first_items, lengths = self.data.spans[table or self.spec.table].locate(np.unique(as_indices(numbers)))
+        return first_items[lengths > 0], (first_items + lengths)[lengths > 0]
 
     def __reduce__(self) -> Any:
         if self.data.opening is None:
@@ -256,13 +261,13 @@ class StoreRows(Rows):
     buffer: Bytes | None = None
     """Memory of the columns that were read together."""
     _extents: tuple[Ints, Ints]
+    _spans: dict[str, BatchSpans] | None = None
 
     def __init__(self, view: View, indices: Ints) -> None:
         self.view = view
         self.layout = view.layout
         self.indices = indices
         self.arrays: dict[str, Array] = {}
-        self._spans: dict[str, BatchSpans] = {}
 
     @property
     def extents(self) -> tuple[Ints, Ints]:
@@ -304,6 +309,8 @@ class StoreRows(Rows):
         return array
 
     def spans(self, table: str) -> BatchSpans:
+        if self._spans is None:
+            self._spans = {}
         if table not in self._spans:
             self._spans[table] = self._find_spans(self.view.data.spans[table])
         return self._spans[table]
@@ -334,16 +341,3 @@ class StoreRows(Rows):
             f"loss_weights={self.view.masks['loss_weights']!r} is {weight} at item {within:,} of sample "
             f"{self.own[row]:,} (item {where.start:,} of shard {where.shard!r}); weights are finite, and not negative"
         )
-
-
-def as_indices(indices: Any) -> Ints:
-    """Sample numbers as a contiguous int64 array; anything but whole numbers in one dimension is refused."""
-    array = indices if type(indices) is np.ndarray else np.asarray(indices)
-    if array.dtype == _INT64 and array.ndim == 1 and array.flags.carray:
-        return array
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
-        raise ArgumentError(f"sample numbers must be whole numbers in one dimension, not {array.dtype} {array.shape}")
-    if array.dtype == np.uint64 and array.size > 0 and array.max() > np.iinfo(np.int64).max:
-        raise SampleIndexError(f"sample {array.max()} is outside any view")
-    # A read-only array would be another type to Numba, and every kernel would be compiled once more.
-    return np.require(array, np.int64, ["C", "W"])

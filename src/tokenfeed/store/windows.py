@@ -5,17 +5,18 @@ from fractions import Fraction
 
 import numpy as np
 
-from tokenfeed.errors import SampleIndexError, quantity
+from tokenfeed.errors import quantity
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
+from tokenfeed.store.numbers import as_indices, check_inside
 from tokenfeed.store.spec import WindowsSpec
-from tokenfeed.store.view import StoreRows, View, as_indices
+from tokenfeed.store.view import StoreRows, View
 from tokenfeed.types import Array, Bytes, Ints
 
 __all__ = ["Windows"]
 
 
-class Windows(View):
+class Windows(View, opens=WindowsSpec):
     """Sample i is items [i·length, i·length + length + extra) of the store, across shards.
 
     Eight items, length 3, extra 1:  0 1 2 3 4 5 6 7  →  sample 0 = 0 1 2 3,  sample 1 = 3 4 5 6; len = 2
@@ -68,8 +69,7 @@ class Windows(View):
         """First item of every sample, in the store."""
         if not self.is_joined:
             return numbers * self.length
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < self._num_samples):
-            raise SampleIndexError(f"samples {numbers.min()} to {numbers.max()} are asked for; there are {len(self):,}")
+        check_inside(numbers, self._num_samples)
         parts = np.searchsorted(self._first_samples, numbers, side="right") - 1
         first_items: Ints = numbers * self.length + self._shifts[parts]
         return first_items
@@ -121,9 +121,8 @@ class Windows(View):
         return Windows(data, self.spec, part_items=items)
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
-        first_items, counts = self._locate_spans(documents, table)
         found = [np.empty(0, np.int64)]
-        for first, stop in zip(first_items, first_items + counts, strict=True):
+        for first, stop in zip(*self._locate_spans(documents, table), strict=True):
             # A document lies in one part. Its sample i holds items [i·length, (i + 1)·length + extra) of the part.
             part = int(np.searchsorted(self._part_items, first, side="right")) - 1
             begin, end = first - self._part_items[part], stop - self._part_items[part]

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
@@ -199,10 +199,15 @@ class Writer:
             raise ArgumentError(f"lengths add up to {sum(counts):,}, but columns have {quantity(num_items, 'item')}")
         begun = {}
         for table in self._codecs:
-            given = [spans[table]] if lengths is None and table in spans else spans.get(table, [None] * len(counts))
-            if len(given) != len(counts):
-                payloads = f"{quantity(len(given), 'payload')} for {table!r}"
-                raise ArgumentError(f"got {payloads}, but there are {quantity(len(counts), 'document')}")
+            if lengths is None:
+                begun[table] = counts, [self._encode(table, spans.get(table))]
+                continue
+            given = spans.get(table, [None] * len(counts))
+            is_one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Sized)
+            if is_one or len(given) != len(counts):  # the letters of a text, or the keys of a dict, would be payloads
+                payloads = f"{given!r:.80}" if is_one else quantity(len(given), "payload")
+                expected = f"a list of {quantity(len(counts), 'payload')}, one for each of lengths"
+                raise ArgumentError(f"got {payloads} for {table!r}; expected {expected}")
             begun[table] = counts, [self._encode(table, payload) for payload in given]
         if self._shard is not None and self._shard.num_bytes >= self._shard_bytes:
             self._commit()

@@ -139,6 +139,7 @@ class Live:
         self._gpus: dict[tuple[str, int], tuple[Gpu, Series]] = {}
         self._logged: dict[str, Logged] = {}
         self._logging_rank = -1
+        self._delivered = Series()
         self.loaders: dict[tuple[str, int, int], _Loader] = {}
         self.number = 0
         """Number of the last point."""
@@ -153,6 +154,8 @@ class Live:
                 loader = self.loaders[snapshot.key] = _Loader(self._num_loaders)
                 self._num_loaders += 1
             self._add(loader.series, snapshot.time, loader.add(snapshot))
+            if snapshot.stats.delivered:
+                self._add(self._delivered, snapshot.time, (snapshot.stats.delivered,))
             for gpu in snapshot.gpus:
                 self._add_gpu(snapshot.host, gpu, snapshot.time)
             self._log(snapshot)
@@ -208,6 +211,7 @@ class Live:
                 "missing": missing,
                 "verdict": asdict(judge(present)),
                 "delivered": max((each.last.stats.delivered for each in present), default=0),
+                "clock": _rows(self._delivered, after),
                 "steps": next((each.last.steps for each in present if each.last.steps), None),
                 "samples_per_second": sum(each.rates.samples_per_second for each in running),
                 "causes": CAUSES,

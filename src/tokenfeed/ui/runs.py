@@ -1,24 +1,28 @@
 """A run: where it is, its history and amendments, its mixture, the rows of a step, and the steps of a document."""
 
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import asdict
 from math import ceil
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, MissingError, TokenfeedError, quantity
+from tokenfeed.plan.dealing import TokenCounts
+from tokenfeed.plan.plan import Plan
 from tokenfeed.runs.comparison import compare
 from tokenfeed.runs.file import Start
-from tokenfeed.runs.legs import Leg
+from tokenfeed.runs.legs import Leg, StepRow
+from tokenfeed.runs.origins import Origins
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.tracing import RowTrace
+from tokenfeed.runs.tracing import RowTrace, trace_rows
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.live import Live
 from tokenfeed.ui.messages import Json, Query, pick, plain, without_paths
 from tokenfeed.ui.samples import read_text
 from tokenfeed.ui.subject import Subject
 
-__all__ = ["compare_runs", "describe_run", "find_document", "show_ledger", "show_live", "trace_step"]
+__all__ = ["compare_runs", "describe_run", "find_sightings", "show_ledger", "show_live", "trace_step"]
 
 _MOST_STARTS = 200
 _MOST_AMENDMENTS = 200
@@ -35,13 +39,16 @@ _MOST_AHEAD = 1 << 20
 _SNIPPET = 48
 """Items of a row that are shown as text in a list."""
 _LEDGER_POINTS = 48
+_WEIGHED = 1000
+"""Samples whose targets tell the weights of sources."""
 
 
 def show_live(subject: Subject, query: Query) -> Json:
     """The news of all loaders since point number `after`, and how far the run is."""
     told = subject[Live].tell(query.whole("after", 0))
-    run = subject.find(Run)
+    run, clock = subject.find(Run), told.pop("clock")
     if run is not None and run.starts:
+        told["clock"] = [[at, _step_at(run, int(samples))] for at, samples in clock]
         told["progress"] = _describe_progress(run, told)
     return told
 
@@ -75,15 +82,38 @@ def _end_of(run: Run) -> int | None:
 
 
 def _step_at(run: Run, sample: int) -> int:
-    """The step that delivers a sample, or would; of steps with token budgets, by those that the file notes. O(1)."""
+    """The step that delivers a sample, or would. O(1)."""
     leg = next((each for each in reversed(run.legs) if each.start.samples <= sample), run.legs[0])
-    start = leg.start
-    if sample < start.samples:
-        return leg.first_step
+    return leg.first_step if sample < leg.start.samples else _step_in(leg.start, sample)
+
+
+def _step_in(start: Start, sample: int) -> int:
+    """The step in which a start delivers a sample; under a token budget, by those that the file notes."""
     if not start.rule.by_tokens:
-        return leg.step_of(sample)
+        return _alone(start).step_of(sample)
     step, before = start.marks[bisect_right(start.marks, sample, key=lambda mark: mark[1]) - 1]
     return step + int((sample - before) / _rows_of(start, sample))
+
+
+def _alone(start: Start) -> Leg:
+    """All steps of a start, as if no later one had overridden them."""
+
+    def refuse(_: Start) -> TokenCounts:
+        raise ArgumentError("the page shows no rows that were rolled back, where ranks were balanced by lengths")
+
+    return Leg(start, None, refuse)
+
+
+def _rolled_back(run: Run) -> list[Json]:
+    """Steps that were run, and run again after a return to an earlier checkpoint, by the start that ran them first."""
+    legs = {id(leg.start): leg for leg in run.legs}
+    found = []
+    for number, start in enumerate(run.starts):
+        first = legs[id(start)].stop_step if id(start) in legs else start.step
+        stop = _step_in(start, start.reached)
+        if first is not None and first < stop:
+            found.append({"start": number, "first_step": first, "stop_step": stop, **pick(start, "world_size time")})
+    return found
 
 
 def _rows_of(start: Start, sample: int) -> float:
@@ -112,6 +142,7 @@ def _describe(run: Run) -> Json:
             {"name": each.name, "samples": each.num_samples, "told": str(each.spec), "view": each.spec.to_json()}
             for each in plan.sources
         ],
+        "weights": [_weights(plan, at) for at in (0, run.reached)] if len(plan.sources) > 1 else None,
         "reached": run.reached,
         "step": _step_at(run, run.reached),
         "end": end,
@@ -122,11 +153,25 @@ def _describe(run: Run) -> Json:
             {**_describe_start(leg.start, legs), **pick(leg, "first_step stop_step stop")}
             for leg in legs[-_MOST_STARTS:]
         ],
+        "checkpoints": [
+            {"sample": sample, "step": _step_in(start, sample), "time": time}
+            for start in run.starts
+            for sample, time in start.saves[-_MOST_STARTS:]
+        ][-_MOST_STARTS:],
+        "rolled_back": _rolled_back(run)[-_MOST_STARTS:],
         "num_amendments": len(plan.amendments),
         "amendments": [
             {"sample": begins, "step": _step_at(run, begins), "told": str(each)} for each, begins in amendments
         ],
     }
+
+
+def _weights(plan: Plan, at: int) -> dict[str, float]:
+    """Share of each source in the samples that follow, as asked for: before rounding to whole samples."""
+    stop = at + _WEIGHED if plan.end is None else min(plan.end, at + _WEIGHED)
+    before, after = plan.ledger(max(0, min(at, stop - 1))), plan.ledger(stop)
+    grown = {one.source: one.target - other.target for one, other in zip(after, before, strict=True)}
+    return {name: value / max(1e-9, sum(grown.values())) for name, value in grown.items()}
 
 
 def _describe_start(start: Start, legs: list[Leg]) -> Json:
@@ -154,10 +199,14 @@ def show_ledger(subject: Subject, query: Query) -> Json:
 
 
 def trace_step(subject: Subject, query: Query) -> Json:
-    """Rows [first, first + 50) of a step, of one rank or of all: sample, index, place on disk, documents, and text."""
+    """Rows [first, first + 50) of a step, of one rank or of all: sample, index, place on disk, documents, and text.
+
+    `sample` asks for the row of that sample alone; `start` for a step as that start ran it, before it was rolled back.
+    """
     run = subject[Run]
-    step = query.whole("step", _step_at(run, run.reached))
-    leg = run.leg_of(step)
+    sample, number = query.whole("sample", -1), query.whole("start", -1, most=len(run.starts) - 1)
+    step = query.whole("step", _step_at(run, run.reached)) if sample < 0 else run.place(sample).step
+    leg = run.leg_of(step) if number < 0 else _alone(run.starts[number])
     start = leg.start
     if start.rule.by_tokens and step > start.marks[-1][0] + _MOST_WALKED:
         raise ArgumentError(
@@ -174,11 +223,19 @@ def trace_step(subject: Subject, query: Query) -> Json:
     chosen = None if rank < 0 else rank
     first = query.whole("first", 0)
     count = query.whole("count", _MOST_ROWS, least=1, most=_MOST_ROWS)
-    rows = run.trace(step, rank=chosen, part=slice(first, first + count))
+    if number < 0:
+        samples = run.samples(step, rank=chosen)
+        if sample >= 0:
+            first, count = samples.index(sample), 1
+        rows = run.trace(step, rank=chosen, part=slice(first, first + count))
+    else:
+        samples = leg.samples(step, chosen).tolist()
+        origins = Origins(start.plan, start.stores, None, {})
+        rows = trace_rows(origins, leg, samples[first : first + count])
     return {
         "step": step,
         "world_size": start.world_size,
-        "num_rows": len(run.samples(step, rank=chosen)),
+        "num_rows": len(samples),
         "first": first,
         "planned": all(row.planned for row in rows),
         "rows": [_describe_row(subject, row) for row in rows],
@@ -208,37 +265,63 @@ def _read_snippet(subject: Subject, row: RowTrace) -> str:
     return read_text(store, int(first_items[0]), min(_SNIPPET, int(offsets[1])), subject.find(Tokenizer))
 
 
-def find_document(subject: Subject, query: Query) -> Json:
-    """Every row of the first `epochs` epochs that holds a part of a document: by default all so far, and the next."""
-    run, document, source = subject[Run], query.whole("document", 0), query.text("source")
-    plan = run.starts[-1].plan if run.starts else None
-    if plan is None:
+def find_sightings(subject: Subject, query: Query) -> Json:
+    """Every row of the first `epochs` epochs, by default all so far and the next, that holds a part of a document.
+
+    With `index`, every row that is this sample of the view of its source instead.
+    """
+    run, source = subject[Run], query.text("source")
+    if not run.starts:
         raise ArgumentError("nothing was started in this run")
-    entry = plan.ledger(run.reached)[plan.source_number(source) if source else 0]
-    usual = min(_MOST_EPOCHS, max(1, ceil(entry.epochs) + 1))
+    plan = run.starts[-1].plan
+    number = plan.source_number(source) if source else 0
+    usual = min(_MOST_EPOCHS, max(1, ceil(plan.ledger(run.reached)[number].epochs) + 1))
     epochs = range(query.whole("epochs", usual, least=1, most=_MOST_EPOCHS))
     ahead = len(epochs) * sum(each.num_samples for each in plan.sources) - run.reached
     if run.starts[-1].rule.by_tokens and ahead > _MOST_AHEAD:
         raise ArgumentError(
             f"steps of this run have token budgets, and {ahead:,} samples lie before the end of "
-            f"{quantity(len(epochs), 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed trace "
-            f"RUN --document {document}`"
+            f"{quantity(len(epochs), 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed find "
+            "RUN --document NUMBER`"
         )
-    try:
-        store = subject.store_of(source)
-    except MissingError:
-        store = None
-    for table in list(store.spans.values())[:1] if store is not None else ():
-        items = len(epochs) * int(table.locate(np.array([document]))[1][0])
-        if items > _MOST_ITEMS:
-            raise ArgumentError(
-                f"document {document:,} has {items:,} items in {quantity(len(epochs), 'epoch')}; the page looks for up "
-                f"to {_MOST_ITEMS:,}. Use `tokenfeed trace RUN --document {document}`"
-            )
-    seen = run.find(document, source=source or plan.sources[0].name or None, epochs=epochs)
-    shown = [asdict(each) for each in seen[:_MOST_SEEN]]
-    counts = {"total": len(seen), "num_planned": seen.num_planned, "why": without_paths(seen.why, subject.homes)}
-    return {"document": document, "source": source or "", "epochs": len(epochs), **counts, "seen": shown}
+    name, index, document = plan.sources[number].name, query.whole("index", -1), query.whole("document", 0)
+    if index >= 0:
+        shown = _find_sample(run, index, query.whole("length", 0) or None, name, epochs)
+        told = {"index": index, "num_planned": sum(one["planned"] for one in shown), "total": len(shown), "why": ""}
+    else:
+        _check_size(subject, document, source, len(epochs))
+        seen = run.find(document, source=name or None, epochs=epochs)
+        shown = [asdict(each) for each in seen[:_MOST_SEEN]]
+        told = {"document": document, "num_planned": seen.num_planned, "total": len(seen), "why": seen.why}
+    told["why"] = without_paths(told["why"], subject.homes)
+    return {"source": source or "", "epochs": len(epochs), **told, "seen": shown[:_MOST_SEEN]}
+
+
+def _check_size(subject: Subject, document: int, source: str | None, num_epochs: int) -> None:
+    """Refuse a document that is in more rows than the page looks for. Data that has moved has no sizes."""
+    with suppress(MissingError):
+        for table in list(subject.store_of(source).spans.values())[:1]:
+            items = num_epochs * int(table.locate(np.array([document]))[1][0])
+            if items > _MOST_ITEMS:
+                raise ArgumentError(
+                    f"document {document:,} has {items:,} items in {quantity(num_epochs, 'epoch')}; the page looks for "
+                    f"up to {_MOST_ITEMS:,}. Use `tokenfeed find RUN --document {document}`"
+                )
+
+
+def _find_sample(run: Run, index: int, length: int | None, source: str, epochs: range) -> list[Json]:
+    """Rows that are sample `index` of a view; of `length`, where the run changed it on the way."""
+    found = []
+    for leg in run.legs:
+        plan = leg.start.plan
+        for epoch in epochs:
+            of = length if len(plan.eras) > 1 else None
+            samples = plan.find_all([index], epoch, source=source or None, length=of)
+            samples = samples[leg.holds(samples)]
+            for sample, *place in zip(samples.tolist(), *(each.tolist() for each in leg.place(samples)), strict=True):
+                planned = sample >= leg.reached
+                found.append({**StepRow(*place)._asdict(), "sample": sample, "epoch": epoch, "planned": planned})
+    return sorted(found, key=lambda one: one["sample"])
 
 
 def compare_runs(subject: Subject, query: Query) -> Json:

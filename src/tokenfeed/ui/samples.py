@@ -23,10 +23,12 @@ import numpy as np
 from tokenfeed.errors import MissingError, SampleIndexError, quantity
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
+from tokenfeed.runs.run import Run
 from tokenfeed.storage.files import Part
 from tokenfeed.storage.local import open_binary, reading
 from tokenfeed.store.shards import Shard
 from tokenfeed.store.store import Store
+from tokenfeed.store.view import View
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Array, Ints
 from tokenfeed.ui.messages import Json, Query, plain, without_paths
@@ -47,6 +49,8 @@ _WORD = 8
 _MOST_PIXELS = 1 << 18
 """Pixels of all pictures of one sample that are shown."""
 _MOST_PICTURES = 32
+_MOST_WEIGHED = 1 << 16
+"""Items of a sample whose weights in the loss are shown."""
 _VIEWS = ("windows", "documents", "packed")
 
 
@@ -91,36 +95,33 @@ class Excerpt:
         return np.concatenate([np.empty(0, np.int64), *runs])
 
 
-def choose_sample(store: Store, query: Query) -> Excerpt:
-    """The sample that a request names by `view`, `index`, `length` and `table`, shown from `offset` on."""
-    view = query.choice("view", _VIEWS)
+def choose_view(store: Store, query: Query) -> View:
+    """The view that a request names by `view`, `length` and `table`."""
+    kind, length = query.choice("view", _VIEWS), query.whole("length", 256, least=1, most=_LONGEST)
+    if kind == "windows":
+        return store.windows(length)
+    table = query.choice("table", list(store.spans))
+    return store.documents(table) if kind == "documents" else store.packed(length, table=table)
+
+
+def choose_sample(view: View, query: Query) -> Excerpt:
+    """The sample that a request names by `index`, shown from `offset` on."""
     index = query.whole("index", 0)
-    length = query.whole("length", 256, least=1, most=_LONGEST)
-    offset = query.whole("offset", 0)
-    if view == "windows":
-        num_samples = len(store.windows(length))
-        _check(index, num_samples, f"windows of {length:,} + 1 items")
-        return Excerpt.cut(index, num_samples, np.array([index * length]), np.array([length + 1]), offset)
-    table = store.spans[query.choice("table", list(store.spans))]
-    if view == "documents":
-        _check(index, len(table), f"spans in table {table.name!r}")
-        return Excerpt.cut(index, len(table), *table.locate(np.array([index])), offset)
-    packed = store.packed(length, table=table.name)
-    _check(index, len(packed), f"packed rows of {length:,} + 1 items")
-    first_items, offsets = packed.rows(np.array([index])).extents
+    if index >= len(view):
+        raise SampleIndexError(
+            f"there is no sample {index:,}: the store has {len(view):,} {view.spec}, numbered from 0"
+        )
+    first_items, offsets = view.rows(np.array([index])).extents
     filled, counts = first_items >= 0, np.diff(offsets)
-    return Excerpt.cut(index, len(packed), first_items[filled], counts[filled], offset, int(counts[~filled].sum()))
-
-
-def _check(index: int, count: int, what: str) -> None:
-    if index >= count:
-        raise SampleIndexError(f"there is no sample {index:,}: the store has {count:,} {what}, numbered from 0")
+    padding = int(counts[~filled].sum())
+    return Excerpt.cut(index, len(view), first_items[filled], counts[filled], query.whole("offset", 0), padding)
 
 
 def show_sample(subject: Subject, query: Query) -> Json:
     """The items of a sample, decoded if there is a tokenizer, the spans they belong to, and its pictures."""
     store = subject.store_of(query.text("source"))
-    excerpt = choose_sample(store, query)
+    view = choose_view(store, query)
+    excerpt = choose_sample(view, query)
     batch = store.windows(1, extra=0).read(excerpt.items)
     scalars = [name for name, column in store.columns.items() if not column.shape][:_MOST_COLUMNS]
     primary = "tokens" if "tokens" in store.columns else next(iter(scalars), None)
@@ -140,9 +141,34 @@ def show_sample(subject: Subject, query: Query) -> Json:
         "columns": {name: _values(array) for name, array in values.items() if name != primary},
         "others": {name: str(column) for name, column in store.columns.items() if column.shape},
         "pictures": _pictures(store, excerpt.items),
+        "loss": _loss(view, excerpt),
+        "skipped": _skipped(subject, query.text("source")),
         "spans": {name: _spans(store, name, excerpt) for name in store.spans},
         "places": _places(store, excerpt, primary),
     }
+
+
+def _loss(view: View, excerpt: Excerpt) -> list[float] | None:
+    """Weight of each item shown as a target of training; None where all but the first count as 1, or are too many."""
+    if excerpt.num_items > _MOST_WEIGHED:
+        return None
+    weights = view.unread([excerpt.index]).loss_weights
+    if weights is None or (weights == 1).all():
+        return None
+    whole = np.concatenate(([0.0], weights[0]))[excerpt.offset :]
+    return [round(float(each), 4) for each in whole[: excerpt.offsets[-1]]]
+
+
+def _skipped(subject: Subject, source: str | None) -> list[Json]:
+    """Documents that the run delivers without learning from them, each list from a sample of the run on."""
+    run = subject.find(Run)
+    if run is None or not run.starts:
+        return []
+    plan = run.starts[-1].plan
+    number = plan.source_number(source) if source else 0
+    return [
+        {"from": at, "documents": list(documents)[:_MOST_SPANS]} for at, each, documents in plan.masks if each == number
+    ]
 
 
 def _pictures(store: Store, items: Ints) -> list[Json]:
@@ -246,7 +272,7 @@ def show_bytes(subject: Subject, query: Query) -> Json:
     in the table). Works for local stores only.
     """
     store = subject.store_of(query.text("source"))
-    items = choose_sample(store, query).items
+    items = choose_sample(choose_view(store, query), query).items
     if items.size == 0:
         return {"shard": None, "files": []}
     place = min(query.whole("item", 0), items.size - 1)

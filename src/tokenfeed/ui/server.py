@@ -47,7 +47,7 @@ _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "run": runs.describe_run,
     "ledger": runs.show_ledger,
     "trace": runs.trace_step,
-    "find": runs.find_document,
+    "find": runs.find_sightings,
     "compare": runs.compare_runs,
     "live": runs.show_live,
 }

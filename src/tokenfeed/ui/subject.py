@@ -70,6 +70,8 @@ class Subject:
     """Folders of this machine that error messages may name, to be cut out before the page gets them."""
     other: Run | None = None
     """A second run, to compare this one with."""
+    kept: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+    """Fields of payloads that were read for a sorted table, by their names."""
     _opened: dict[str, Store] = field(default_factory=dict, repr=False)
     """Stores of the sources of the run, opened so far."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)

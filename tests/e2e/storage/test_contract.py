@@ -15,7 +15,7 @@ from tokenfeed.storage import objects
 from tokenfeed.storage.fetcher import Fetcher, Range, RemoteFile, fetcher
 from tokenfeed.storage.folder import open_folder
 from tokenfeed.storage.objects import open_file
-from tokenfeed.storage.patience import Patience
+from tokenfeed.storage.retries import Patience
 
 KINDS = ["local", "memory", "s3", "gs", "http"]
 REMOTE = KINDS[1:]

@@ -9,7 +9,7 @@ from flaky_server import Endless, FlakyServer
 from tokenfeed.errors import ReadError, TokenfeedError
 from tokenfeed.storage import objects
 from tokenfeed.storage.fetcher import Fetcher, Range
-from tokenfeed.storage.patience import Patience
+from tokenfeed.storage.retries import Patience
 
 MOST = 16 << 20
 """Bytes that one request may cost: buffers of both sockets, of the client and of the server."""

@@ -20,7 +20,7 @@ from tiers import slow
 from tokenfeed.errors import ArgumentError, CorruptionError, NotFoundError, ReadError, TokenfeedError, WriteError
 from tokenfeed.storage import objects
 from tokenfeed.storage.fetcher import Fetcher, Range, fetcher
-from tokenfeed.storage.patience import Patience
+from tokenfeed.storage.retries import Patience
 
 DATA = bytes(range(256)) * 400
 QUICK = Patience(total=10.0, connect=1.0, stall=1.0, first_pause=0.02, longest_pause=0.2)

@@ -15,7 +15,7 @@ from servers import free_port
 from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, DownloadError, NotFoundError, TokenfeedError, WriteError
 from tokenfeed.storage import hub as module
-from tokenfeed.store.pushing import push
+from tokenfeed.store.sealing import push
 
 # huggingface_hub 2.4 with httpx 0.28
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

@@ -15,7 +15,7 @@ from flaky_server import Break, FlakyServer, Status
 from golden import golden_tokenizer
 from oracle import Leg, run
 from servers import s3_server
-from tokenfeed.errors import CorruptionError
+from tokenfeed.errors import ArgumentError, CorruptionError, NotAStoreError
 
 GROUPS, ROWS = 6, 40
 
@@ -34,6 +34,13 @@ def parquet(number):
     return written.getvalue()
 
 
+def arrow(number):
+    written, table = io.BytesIO(), pa.table({"id": range(GROUPS * ROWS), "text": texts_of(number)})
+    with pa.ipc.new_stream(written, table.schema) as writer:
+        writer.write_table(table, max_chunksize=ROWS)
+    return written.getvalue()
+
+
 def lines(number):
     return "".join(json.dumps({"text": text}) + "\n" for text in texts_of(number)).encode()
 
@@ -46,7 +53,8 @@ def make(source, **options):
 @pytest.fixture(scope="module")
 def files():
     zipped = gzip.compress(lines(3))
-    return {"0.parquet": parquet(0), "1.parquet": parquet(1), "2.jsonl": lines(2), "3.jsonl.gz": zipped}
+    texts = {"0.parquet": parquet(0), "1.parquet": parquet(1), "2.jsonl": lines(2), "3.jsonl.gz": zipped}
+    return {"4.arrow": arrow(4), **texts}
 
 
 @pytest.fixture
@@ -94,14 +102,43 @@ def test_a_file_that_is_replaced_is_noticed(files):
             make(server.url("/0.parquet"), rank=0, world_size=1).load_state_dict(state)
 
 
+def test_token_files_of_others_that_lie_elsewhere(monkeypatch, tmp_path):
+    """They are read in place, on a disk: refused with what to do. Ids in Arrow files can be prepared from there."""
+    with FlakyServer() as web, s3_server() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        for name in ("mds/index.json", "mds/shard.00000.mds", "lit/index.json", "lit/chunk-0-0.bin", "hub/state.json"):
+            obstore.put(server.bucket(), name, b"{}")
+        table, written = pa.table({"input_ids": [[1, 2], [3]]}), io.BytesIO()
+        with pa.ipc.new_stream(written, table.schema) as writer:
+            writer.write_table(table)
+        obstore.put(server.bucket(), "hub/data-00000.arrow", written.getvalue())
+        web.put("/data/index.json", b"{}")
+        for address, told in (
+            ("s3://bucket/mds", r"holds data of MosaicML Streaming \(\.mds\): .* Download it and open the copy"),
+            ("s3://bucket/mds/shard.00000.mds", r"is data of MosaicML Streaming \(\.mds\): .* Download it"),
+            ("s3://bucket/lit", r"holds token files \(\.bin\): .* Download it and open the copy"),
+            ("s3://bucket/hub", r"`tokenfeed prepare s3://bucket/hub -o STORE .*`--tokens-column input_ids` for"),
+            ("s3://bucket/hub/data-00000.arrow", "`tokenfeed prepare s3://bucket/hub/data-00000.arrow -o STORE"),
+            (web.url("/data"), r"holds an index\.json, as data of MosaicML Streaming and litdata does: .* Download it"),
+            ("s3://bucket/none", r"is not a store: it has no manifest\.json"),
+        ):
+            with pytest.raises((ArgumentError, NotAStoreError), match=told):
+                tokenfeed.open(address)
+        tokenfeed.prepare("s3://bucket/hub", tmp_path / "store", tokens_column="input_ids", val=None, workers=0)
+        assert tokenfeed.open(tmp_path / "store").documents()[0].tokens.tolist() == [1, 2]
+
+
 def test_a_pattern_in_a_bucket(files, local, monkeypatch):
     with s3_server() as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         for name, data in files.items():
             obstore.put(server.bucket(), f"text/{name}", data)
-        expected = run(HISTORY, lambda **how: make(local[:2], **how), per_rank=True)
+        expected = run(HISTORY, lambda **how: make(local[1:3], **how), per_rank=True)
         assert run(HISTORY, lambda **how: make("s3://bucket/text/*.parquet", **how), per_rank=True) == expected
+        expected = run(HISTORY, lambda **how: make(local[:1], **how), per_rank=True)
+        assert run(HISTORY, lambda **how: make("s3://bucket/text/*.arrow", **how), per_rank=True) == expected
         mixture = {"a": ("s3://bucket/text/*.parquet", 2), "b": ("s3://bucket/text/*.jsonl*", 1)}
         batch = next(make(mixture, rank=0, world_size=1, batch_size=6))
         assert np.bincount(batch.sources).tolist() == [4, 2]

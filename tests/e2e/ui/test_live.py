@@ -93,6 +93,11 @@ def test_a_loader_is_seen_to_run_and_to_wait(training, start_server, visit):
     assert "warm" in section.locator(".tile", has_text="waits for data").locator("strong").get_attribute("class")
     assert page.page.locator("#health").inner_text() == "attention"
     assert page.page.title().startswith("⚠ ")
+    # Over steps, each chart begins and ends with a step; a run that runs is trained on now.
+    section.get_by_role("button", name="step", exact=True).click()
+    assert re.search(r"step [\d,]+step [\d,]+step [\d,]+", section.get_by_role("img", name="Memory").text_content())
+    assert "axis=step" in page.page.url
+    assert section.get_by_role("heading", name="Being trained on now").count() == 1
     # A click on the loss leads to the rows of that step.
     section.get_by_role("img", name="loss").click()
     page.page.wait_for_selector("section[aria-label='Trace']:not([hidden]) h2:has-text('Step')")
@@ -120,6 +125,7 @@ def test_a_killed_rank_of_four_is_told_and_stays(training, start_server, visit):
     first = section.locator(".strips li").first
     assert first.locator(".who").inner_text().split() == ["rank", "2", "dead"]
     assert delivered(page) >= before
+    assert section.get_by_role("heading", name="Last rows trained on").count() == 1
     first.get_by_role("button", name="Dismiss").click()
     section.get_by_text("3 of 4 ranks run; the dead are dismissed.").first.wait_for()
     assert section.locator(".state", has_text="dead").count() == 0

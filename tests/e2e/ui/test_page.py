@@ -26,13 +26,15 @@ VIEWS = {
 }
 SELECTIONS = {
     "store": [
-        "#/data?q=example.org%2F12&sort=longest&page=20&table=halves&document=7",
+        "#/data?q=example.org%2F12&sort=-tokens&page=20&table=halves&document=7",
+        "#/data?sort=-title&filter=url+%7E+%2F3",
         "#/sample?view=documents&index=7&as=tokens&by=halves",
         "#/sample?view=windows&length=64&index=3&as=bytes&token=5",
         "#/plan?length=300&n=5000&seed=9&ranks=5&batch=2",
     ],
     "run": [
-        "#/now?time=all",
+        "#/now?time=all&axis=step",
+        "#/trace?row=60",
         "#/trace?step=33&rank=1&document=11",
         "#/trace?step=9000",
         "#/data?q=example.org%2F39&where=payload",
@@ -353,6 +355,78 @@ def test_a_document_is_looked_for(visit, run_server, made):
     section.locator("mark").first.wait_for()
     section.get_by_label("search for").fill("nothing of the kind")
     section.get_by_text("Not found in 400 documents.").wait_for()
+
+
+@pytest.mark.slow
+def test_documents_are_sorted_and_filtered_by_their_payloads(visit, store_server, made):
+    """By a click on a column, and by a filter; both are in the address."""
+    page = visit(store_server)
+    section = page.open("Data")
+    rows = section.locator("article", has=page.page.get_by_role("heading", name="Documents", exact=True)).locator(
+        "tbody tr"
+    )
+    section.get_by_role("button", name="title").click()
+    page.settle()
+    section.get_by_role("button", name="title").click()
+    page.settle()
+    titles = {number: each.payload["title"] for number, each in enumerate(documents_of(made.web))}
+    last = sorted(titles, key=lambda number: titles[number].casefold())[-1]
+    assert titles[int(rows.first.get_by_role("link").inner_text())] == titles[last]
+    assert section.locator("th[aria-sort=descending]").inner_text().startswith("title")
+    section.get_by_label("filter").fill("url ~ /39")
+    section.get_by_text("11 of 400 documents.").wait_for()
+    assert rows.count() == 11
+    page.reload()
+    assert rows.count() == 11
+    assert section.locator("th[aria-sort=descending]").count() == 1
+    section.get_by_label("filter").fill("nowhere = 1")
+    assert "no payload has a field 'nowhere'" in section.get_by_role("alert").inner_text()
+    assert page.problems.pop().endswith("(Bad Request)")
+
+
+def documents_of(path):
+    view = tokenfeed.open(path).documents()
+    return [view[number].spans["documents"][0] for number in range(len(view))]
+
+
+@pytest.mark.slow
+def test_what_was_rolled_back_and_what_is_not_learned(visit, start_server, tmp_path):
+    """Checkpoints and rolled-back steps are on the timeline; a step is shown as it was run each time; a row tells when
+    it is seen, and which of its items are learned."""
+    store, run = tmp_path / "store", tmp_path / "run.jsonl"
+    columns = {"tokens": "uint16", "loss_mask": "uint8"}
+    with tokenfeed.Writer(store, columns=columns, spans={"documents": "json"}, sync=False) as writer:
+        for number in range(50):
+            writer.append({"tokens": np.full(40, number), "loss_mask": np.arange(40) >= 30}, documents={"n": number})
+    view, options = tokenfeed.open(store).windows(32), {"rank": 0, "world_size": 1, "run": run, "prefetch": 0}
+    with tokenfeed.Loader(view, 2, **options) as loader:
+        states = [loader.state_dict() for _ in range(8) if next(loader) is not None]
+    with tokenfeed.Loader(view, 4, **options) as loader:
+        loader.load_state_dict(states[3])
+        next(loader)
+    page = visit(start_server(run))
+    section = page.go("#/trace?step=4")
+    assert section.locator(".timeline rect.back").count() == 1
+    assert section.locator(".timeline line.saved").count() == 8
+    rows = section.locator("article:has(.cardhead) tbody tr")
+    assert rows.count() == 4
+    section.get_by_role("link", name="as start 1 ran it").click()
+    page.settle()
+    assert (rows.count(), section.locator(".tag").inner_text()) == (2, "rolled back")
+    rows.first.get_by_role("link").first.click()
+    page.settle()
+    assert "Sample 8" in page.page.locator("#panel").inner_text()
+    page.page.get_by_role("link", name="Token by token").click()
+    page.settle()
+    index = tokenfeed.Run(run).trace(4)[0].index
+    mask = view.read([index]).loss_mask[0]
+    assert page.page.locator(".token.unlearned").count() == 1 + int((~mask).sum())
+    card = page.page.locator("article", has_text="When is this seen?")
+    assert re.search("Seen 1 time, planned [0-9]+ more", card.inner_text())
+    assert card.get_by_role("link").first.inner_text() == "step 4"
+    page.page.get_by_label("loss mask").select_option("hidden")
+    page.settle()
+    assert page.page.locator(".token.unlearned").count() == 0
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ QUESTIONS = {
         "bytes",
         "scatter",
         "packing",
-        "documents?sort=longest",
+        "documents?sort=-tokens",
+        "documents?sort=title&filter=url+~+3",
         "fields",
         "search?text=a&where=text",
     ],
@@ -36,7 +37,9 @@ QUESTIONS = {
         "subject",
         "run",
         "trace?step=31",
+        "trace?sample=31",
         "find?document=3",
+        "find?index=3",
         "sample",
         "documents",
         "steps",
@@ -61,7 +64,11 @@ WRONG = [
     "sample?view=../../etc",
     "shards?first=-1",
     "find?document=99999999",
+    "find?index=99999999",
     "trace?step=1&rank=/etc/passwd",
+    "trace?sample=99999999999",
+    "trace?step=1&start=2",
+    "documents?filter=/etc/passwd",
     "flow?length=4",
     "text?file=99",
     "ledger?samples=-1",
@@ -294,7 +301,7 @@ VAST = [
     *("subject", "store", "shards", "lengths", "sample", "sample?view=documents&index=3", "sample?length=16777215"),
     *("sample?view=documents&index=3&offset=1999999000", "bytes?view=documents&index=3&item=4000", "search?text=a"),
     *("find?document=0", "packing?length=16384", "packing?length=1048576&count=4"),
-    *("documents?sort=longest", "fields", "search?text=a&where=text"),
+    *("documents?sort=-tokens", "fields", "search?text=a&where=text"),
 ]
 
 
@@ -315,7 +322,7 @@ def test_work_is_bounded_however_large_the_data(start_client, tmp_path):
         assert len(body) < 1 << 20
     assert "does not pack" in store.ask("packing", length=64, status=400)["message"]
     assert "tokenfeed trace" in run.ask("trace", step=0, status=400)["message"]
-    assert "tokenfeed trace" in run.ask("find", document=3, status=400)["message"]
+    assert "tokenfeed find" in run.ask("find", document=3, status=400)["message"]
 
 
 def test_text_that_is_no_text_and_numbers_that_are_none(start_client, tmp_path):

@@ -88,7 +88,7 @@ def test_files_that_contradict_each_other(folder):
     shard.write_bytes(data[:-1])
     refused(CorruptionError, "size is")
     shard.write_bytes(b"\xff" + data[1:])
-    refused(CorruptionError, "samples is")
+    refused(CorruptionError, "count is")
     shard.write_bytes(data[:8] + b"\0\0\0\0" + data[12:])
     refused(CorruptionError, "offset")
     shard.write_bytes(data)

@@ -73,6 +73,22 @@ def test_it_ends_with_its_loader_and_keeps_it_not_alive(store_path, tmp_path):
     assert watched.state == "ended"
 
 
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_the_last_snapshot_of_a_collected_loader_has_its_last_counters(store_path, tmp_path, cyclic):
+    path = tmp_path / "stats.jsonl"
+    loader = make_loader(store_path)
+    observe.publish(loader, path, every=3600)
+    for _ in range(7):
+        next(loader)
+    if cyclic:
+        loader.itself = loader  # collected by the garbage collector, which calls weak references first
+    del loader
+    gc.collect()
+    last = observe.read_snapshots(path)[-1]
+    assert (last.ended, last.stats.batches, last.stats.delivered) == (True, 7, 28)
+    wait_for(lambda: not threads_named("tokenfeed-publish"))
+
+
 def test_size_is_bounded(store_path, tmp_path):
     path = tmp_path / "stats.jsonl"
     loader = make_loader(store_path)

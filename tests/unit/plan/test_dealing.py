@@ -78,8 +78,8 @@ def test_a_sample_that_is_too_long_is_named_or_alone():
     ("balance", "message"),
     [
         ("yes", "balance is 'yes'; it must be True"),
-        (lambda lengths: lengths * np.nan, r"gives nan for a sample of 1 tokens; costs must be finite"),
-        (lambda lengths: -lengths, r"gives -1.0 for a sample of 1 tokens"),
+        (lambda lengths: lengths * np.nan, r"gives nan for a sample of 1 token; costs must be finite"),
+        (lambda lengths: -lengths, r"gives -1.0 for a sample of 1 token"),
         (lambda lengths: lengths[:2], r"gives costs of shape \(2,\) for lengths of shape \(5,\)"),
         (lambda lengths: 3.0, r"gives costs of shape \(\)"),
         (lambda lengths: ["a"] * lengths.size, "gives no numbers"),

@@ -356,6 +356,29 @@ def test_comparing(store, tmp_path):
         compare(one, tokenfeed.Run(tmp_path / "empty.jsonl"))
 
 
+@pytest.mark.parametrize("by", ["samples", "tokens"])
+def test_comparisons_tell_weights_as_they_were_given(store, tmp_path, by):
+    """They told how many samples of each source had come."""
+    view = store.windows(64)
+    even, uneven = tokenfeed.Stage({"web": 1, "code": 1}), tokenfeed.Stage({"web": 2, "code": 1}, 600)
+    bases = [tokenfeed.mix({"web": (view, share), "code": (view, 1 - share)}, by=by) for share in (0.75, 0.5)]
+    bases += [
+        tokenfeed.mix({"web": view, "code": view}, stages=[first, even], by=by)
+        for first in (uneven, tokenfeed.Stage(uneven.weights, 300))
+    ]
+    runs = []
+    for number, base in enumerate([*bases, view]):
+        deliver(base, tmp_path / f"{number}.jsonl", 1)
+        runs.append(tokenfeed.Run(tmp_path / f"{number}.jsonl"))
+    told = " (by tokens)" if by == "tokens" else ""
+    for first, second, expected in (
+        (0, 1, f"with weights web 0.75, code 0.25{told} in the first run and web 0.5, code 0.5{told} in the second"),
+        (2, 3, f"with weights web 2, code 1{told} in the first run and web 1, code 1{told} in the second"),
+        (4, 1, f"with weights one view in the first run and web 0.5, code 0.5{told} in the second"),
+    ):
+        assert expected in str(compare(runs[first], runs[second]))
+
+
 def test_comparisons_read_as_sentences(store, tmp_path):
     view = store.windows(64)
     state = tokenfeed.Plan.of(view, shuffle=False).state(len(view))
@@ -377,6 +400,57 @@ def test_comparisons_read_as_sentences(store, tmp_path):
     )
     assert str(compare(one, shuffled)).endswith("with seed none in the first run and 0 in the second.")
     assert compare(one, shuffled).epochs is None
+
+
+def test_what_was_rolled_back_was_seen(store, path):
+    """What was delivered is what the run file says was seen, by whichever plan it was delivered."""
+    view = store.windows(64)
+    delivered = {}
+
+    def log(first, batches):
+        for step, batch in enumerate(batches, first):
+            delivered.setdefault(step, []).append(batch.indices.tolist())
+
+    first = deliver(view, path, 6)
+    log(0, first)
+    log(3, deliver(view, path, 2, state=first[2].state, seed=0))
+    skip = tokenfeed.Skip(samples=(8, 16))
+    amended = tokenfeed.Plan.of(view).amend(8, skip=skip)
+    log(2, deliver(amended, path, 2, state=first[1].state))
+    run = tokenfeed.Run(path)
+    for step, times in delivered.items():
+        last, before = run.trace(step), run.trace(step, rolled_back=True)
+        if step > 3:  # the run may come there again
+            assert all(row.planned for row in last)
+        else:
+            assert [row.index for row in last] == times[-1]
+        shown = times if step > 3 else times[:-1]
+        assert [row.index for row in before] == [index for indices in shown for index in indices]
+        assert all(row.rolled_back and not row.planned and row.documents for row in before)
+        assert not any(row.rolled_back for row in last)
+    assert run.trace(7, rolled_back=True) == run.trace(3, rank=1, rolled_back=True) == []
+    document = run.trace(5, rolled_back=True)[0].documents[0].number
+    seen = [(each.step, each.index) for each in run.find(document) if each.rolled_back]
+    touching = set(view.samples_touching([document]).tolist())
+    kept = [(step, times if step > 3 else times[:-1]) for step, times in sorted(delivered.items())]
+    expected = [(step, index) for step, times in kept for rows in times for index in rows if index in touching]
+    assert sorted(seen) == sorted(expected)
+    assert run.reached == 16
+
+
+def test_masked_documents_are_marked(store, path):
+    view = store.windows(64)
+    first = deliver(view, path, 2, shuffle=False)
+    numbers = [span.number for span in tokenfeed.Run(path).trace(2)[0].documents]
+    plan = tokenfeed.Plan.of(view, shuffle=False).amend(8, skip=tokenfeed.Skip(documents=numbers[:1], mask=True))
+    (batch,) = deliver(plan, path, 1, state=first[1].state)
+    assert not batch.loss_mask.all()
+    run = tokenfeed.Run(path)
+    rows = [row for step in range(3) for row in run.trace(step)]
+    assert {number for row in rows for number in row.masked} == {numbers[0]}
+    assert next(row.sample for row in rows if row.masked) == 8
+    found = run.find(numbers[0], epochs=range(2))
+    assert [each.masked for each in found] == [each.sample >= 8 for each in found]
 
 
 def test_plans_that_are_written_differently_and_do_the_same(tmp_path):

@@ -324,3 +324,9 @@ def test_everything_public_says_what_it_is(store_path, tmp_path):
     assert "0 shards committed, 2 items in the shard being written; tokens: uint16;" in repr(writer)
     writer.abort()
     assert "closed" in repr(writer)
+
+
+@pytest.mark.parametrize("option", ["columns", "spans"])
+def test_one_name_is_not_taken_for_a_list_of_letters(store_path, option):
+    with pytest.raises(ArgumentError, match=rf"{option} is 'tokens'; expected a list of names: {option}=\['tokens'\]"):
+        tokenfeed.open(store_path).windows(4, **{option: "tokens"})

@@ -401,3 +401,13 @@ def test_aligned_dtypes_are_the_same_to_a_second_writer(tmp_path):
             writer.append({"tokens": [(value, 5)]})
     assert tokenfeed.open(tmp_path).windows(2, extra=0)[0].tokens["a"].tolist() == [1, 2]
     assert verify(tmp_path).ok
+
+
+@pytest.mark.parametrize("payload", [{"url": "a"}, "a", b"a", 7, [{"url": "a"}, {"url": "b"}]])
+def test_one_payload_is_not_taken_for_a_list_of_them(tmp_path, payload):
+    """The keys of a dict, or the letters of a text, would be the payloads of the documents."""
+    with tokenfeed.Writer(tmp_path, columns={"tokens": "u2"}, spans={"documents": "json"}) as writer:
+        with pytest.raises(ArgumentError, match=r"expected a list of 1 payload, one for each of lengths"):
+            writer.append({"tokens": [1, 2]}, lengths=[2], documents=payload)
+        writer.append({"tokens": [1, 2]}, lengths=[2], documents=[{"url": "a"}])
+    assert tokenfeed.open(tmp_path).spans["documents"][0].payload == {"url": "a"}

@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -359,7 +361,36 @@ def test_memory_of_words_is_bounded_and_changes_nothing(monkeypatch):
         np.testing.assert_array_equal(
             encode_texts(engine, texts[::-1][: 1000 * again] + texts, 1)[0][-len(expected) :], expected
         )
-    assert sum(room.nbytes for _, room in engine._caches) <= 16 << 20
+    assert sum(room.nbytes for _, room, _ in engine._idle) <= 16 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_sixteen_threads_take_less_than_64_mb_however_long_the_texts():
+    """In a process of its own, whose private memory is measured beyond that of the vocabulary."""
+    code = """
+import re, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:]
+from golden import golden_vocabulary
+from tokenfeed.text.tokenizer.engines import make_engine
+
+def private():
+    lines = Path("/proc/self/smaps_rollup").read_text()
+    return int(re.search(r"Private_Dirty: +(\\d+) kB", lines)[1]) * 1024 / 1e6  # clean pages are those of libraries
+
+engine = make_engine(golden_vocabulary(), "tokenfeed")
+engine.encode(["first use"] * 64, 16)
+words = [f"w{number:x} Ünï{number % 700}cödé 漢字{number}\\n" for number in range(10_000)]
+long, short = ["".join(words) * 4] * 16, ["".join(words[i : i + 100]) for i in range(0, 10_000, 100)] * 16
+before = private()
+for _ in range(2):
+    engine.encode(long, 16)
+    engine.encode(short, 16)
+print(private() - before)
+"""
+    paths = [path for path in sys.path if path]
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True)
+    assert float(done.stdout) <= 64
 
 
 def test_deepseek_is_its_three_splits():

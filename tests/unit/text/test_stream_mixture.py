@@ -116,7 +116,7 @@ def test_stages_and_sources_may_be_added_on_resume(folders):
     later.load_state_dict(state)
     drawn = Counter(name for _ in range(5) for batch in [next(later)] for name in named(batch))
     assert drawn == {"web": 8, "math": 12}
-    with pytest.raises(PlanMismatchError, match="mixture"):
+    with pytest.raises(PlanMismatchError, match=r"first 20 rows with other weights.*stages=\[Stage.*at least 20"):
         make(shares(folders, web=0.6, code=0.4)).load_state_dict(state)
     with pytest.raises(PlanMismatchError, match="the sources web, code, and these are code, web"):
         make(shares(folders, code=0.5, web=0.5)).load_state_dict(state)
@@ -124,6 +124,12 @@ def test_stages_and_sources_may_be_added_on_resume(folders):
         make(folders["web"]).load_state_dict(state)
     with pytest.raises(StateError, match="damaged"):
         make(shares(folders, web=0.5, code=0.5)).load_state_dict({**state, "rounds": [[0, 0]]})
+
+
+def test_a_stream_says_how_its_weights_change(folders):
+    """It was an AttributeError."""
+    with pytest.raises(ArgumentError, match=r"cannot be amended while it runs.*stages="):
+        make(shares(folders, web=0.5, code=0.5)).amend(weights={"web": 1, "code": 0})
 
 
 def named(batch):

@@ -17,9 +17,9 @@ from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.documents import list_documents, search_documents, show_fields
 from tokenfeed.ui.messages import Query
-from tokenfeed.ui.overview import _edges, _sample_spans, count_lengths, describe_store, list_shards
+from tokenfeed.ui.overview import _edges, count_lengths, describe_store, list_shards, sample_spans
 from tokenfeed.ui.packing import pack_some, show_rows
-from tokenfeed.ui.runs import describe_run, find_document, show_ledger, trace_step
+from tokenfeed.ui.runs import describe_run, find_sightings, show_ledger, trace_step
 from tokenfeed.ui.samples import show_bytes, show_sample, show_tokens
 from tokenfeed.ui.subject import open_subject
 
@@ -191,7 +191,7 @@ def test_edges_hold_every_length(longest):
 @given(st.lists(st.integers(0, 2000), max_size=300))
 def test_a_sample_of_spans_is_bounded(counts):
     starts = np.concatenate(([0], np.cumsum(np.array(counts, np.int64)))).astype(np.int64)
-    numbers = _sample_spans(starts)
+    numbers = sample_spans(starts, 256)
     assert np.array_equal(numbers, np.unique(numbers))
     assert numbers.size <= 64 * 256
     assert (numbers.size > 0) == (sum(counts) > 0)
@@ -302,11 +302,79 @@ def test_documents_as_a_table(texts):
     assert written[7].startswith(told["documents"][1]["text"][:10])
     assert told["documents"][1]["text"]
     assert told["documents"][1]["payload"] == {"number": 7, "half": 3.5, "kind": "odd"}
-    longest = list_documents(subject, query(sort="longest", count=50))["documents"]
+    longest = list_documents(subject, query(sort="-tokens", count=50))["documents"]
     lengths = [one["items"] for one in longest]
     assert lengths == sorted(lengths, reverse=True)
-    assert list_documents(subject, query(sort="shortest"))["documents"][0]["items"] == 0
+    assert list_documents(subject, query(sort="tokens"))["documents"][0]["items"] == 0
     assert list_documents(subject, query(first=10**6))["documents"] == []
+
+
+def read_all(subject, **asked):
+    """Ask until the fields are known, as the page does."""
+    while True:
+        told = list_documents(subject, query(count=50, **asked))
+        if told["known"] == told["most"]:
+            return [one["document"] for one in told["documents"]], told["matching"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "holds"),
+    [
+        ({"sort": "-half"}, lambda n: -n, lambda n: True),
+        ({"sort": "kind"}, lambda n: (n % 2, n), lambda n: True),
+        ({"sort": "-document"}, lambda n: -n, lambda n: True),
+        ({"filter": "half >= 140.5"}, lambda n: n, lambda n: n / 2 >= 140.5),
+        ({"filter": "kind = ODD", "sort": "-number"}, lambda n: -n, lambda n: n % 2),
+        ({"filter": "kind ~ ve"}, lambda n: n, lambda n: n % 2 == 0),
+        ({"filter": "number != 3"}, lambda n: n, lambda n: n != 3),
+        ({"filter": "tokens = 0"}, lambda n: n, lambda n: n % 4 == 0),
+    ],
+)
+def test_documents_by_fields_of_their_payloads(texts, asked, key, holds, monkeypatch):
+    monkeypatch.setattr("tokenfeed.ui.documents._SLICE", 100)
+    subject = texts[0]
+    subject.kept.clear()
+    monkeypatch.setattr("tokenfeed.ui.documents._FIELD_SECONDS", 1e-4)
+    expected = sorted(filter(holds, range(300)), key=key)
+    assert read_all(subject, **asked) == (expected[:50], len(expected))
+
+
+def test_documents_without_a_field_come_last(tmp_path):
+    payloads = [{"score": 2}, None, {"score": 0.5}, {"other": 1}, {"score": "high"}, {"score": float("nan")}]
+    with tokenfeed.Writer(tmp_path, columns={"tokens": "uint16"}, spans={"documents": "json"}, sync=False) as writer:
+        for payload in payloads:
+            writer.append({"tokens": [1, 2]}, documents=payload)
+    subject = open_subject(str(tmp_path))
+    assert read_all(subject, sort="score")[0] == [2, 0, 4, 1, 3, 5]
+    assert read_all(subject, sort="-score")[0] == [4, 0, 2, 1, 3, 5]
+    assert read_all(subject, filter="score < 1") == ([2], 1)
+    with pytest.raises(ArgumentError, match="no payload has a field 'length'"):
+        read_all(subject, sort="length")
+    with pytest.raises(ArgumentError, match="expected a field, one of"):
+        read_all(subject, filter="score")
+
+
+@pytest.mark.parametrize("column", ["loss_mask", "none"])
+def test_the_loss_of_every_item_is_that_of_batches(tmp_path, column):
+    """Item p is target p − 1 of its row; the first of a row, and of a document in a packed row, is none."""
+    counts = [5, 9, 4, 30]
+    with tokenfeed.Writer(
+        tmp_path / "s", columns={"tokens": "uint16", column: "uint8"}, spans={"documents": "json"}, sync=False
+    ) as writer:
+        for count in counts:
+            writer.append({"tokens": np.arange(count), column: np.arange(count) % 3 > 0}, documents={})
+    tokenfeed.open(tmp_path / "s").pack(16)
+    subject, store = open_subject(str(tmp_path / "s")), tokenfeed.open(tmp_path / "s")
+    views = {"windows": store.windows(16), "documents": store.documents(), "packed": store.packed(16)}
+    for name, view in views.items():
+        for index in range(len(view)):
+            told = show_sample(subject, query(view=name, index=index, length=16, table="documents"))
+            mask = view.read([index]).loss_mask
+            if mask is None or mask.all():
+                assert told["loss"] is None
+            else:
+                assert told["loss"] == [0.0, *mask[0].astype(float)][: len(told["tokens"])]
+    assert (show_sample(subject, query(length=16))["loss"] is None) == (column == "none")
 
 
 def test_fields_of_payloads(texts):
@@ -389,9 +457,45 @@ def test_a_step_comes_in_pages_and_tells_what_is_planned(mixture):
 
 
 def test_past_and_planned_sightings_are_told_apart(mixture):
-    told = find_document(mixture, query(document=3, source="code"))
+    told = find_sightings(mixture, query(document=3, source="code"))
     seen = tokenfeed.Run(mixture[Run].path).find(3, source="code", epochs=range(told["epochs"]))
     assert told["total"] == len(seen) > told["num_planned"] == sum(each.planned for each in seen) > 0
+
+
+def test_when_a_window_is_seen(mixture):
+    """As often as `trace` has it, in the same rows."""
+    run = tokenfeed.Run(mixture[Run].path)
+    told = find_sightings(mixture, query(index=3, source="code"))
+    rows = [row for step in range(40) for row in run.trace(step)]
+    last = max(row.sample for row in rows)
+    expected = [row for row in rows if (row.source, row.index) == ("code", 3) and row.epoch < told["epochs"]]
+    seen = [one for one in told["seen"] if one["sample"] <= last]
+    assert [(one["sample"], one["step"], one["rank"], one["row"]) for one in seen] == [
+        (row.sample, row.step, row.rank, row.row) for row in expected
+    ]
+    assert told["total"] - told["num_planned"] == sum(not row.planned for row in expected) > 0
+    (alone,) = trace_step(mixture, query(sample=expected[0].sample))["rows"]
+    assert (alone["sample"], alone["rank"], alone["source"]) == (expected[0].sample, expected[0].rank, "code")
+
+
+def test_checkpoints_and_what_was_rolled_back(store_path, tmp_path):
+    """Steps 4 to 6 are trained, the run goes back to step 4, and goes on with another batch size."""
+    path, view = tmp_path / "run.jsonl", tokenfeed.open(store_path).windows(16)
+    options = {"rank": 0, "world_size": 2, "run": path, "prefetch": 0}
+    with tokenfeed.Loader(view, 3, **options) as loader:
+        state, *_ = [loader.state_dict() for step in range(7) if next(loader) is not None and step in (3, 5)]
+    with tokenfeed.Loader(view, 6, **options) as loader:
+        loader.load_state_dict(state)
+        next(loader)
+    subject = open_subject(str(path))
+    told = describe_run(subject, query())
+    assert [(one["step"], one["sample"]) for one in told["checkpoints"]] == [(4, 24), (6, 36)]
+    ((start, first, stop),) = [(one["start"], one["first_step"], one["stop_step"]) for one in told["rolled_back"]]
+    assert (start, first, stop) == (0, 4, 7)
+    before, after = (trace_step(subject, query(step=4, **asked)) for asked in ({"start": 0}, {}))
+    assert [row["sample"] for row in before["rows"]] == list(range(24, 30))
+    assert [row["sample"] for row in after["rows"]] == list(range(24, 36))
+    assert not before["planned"]
 
 
 def make_odd(kind, path):

@@ -1,13 +1,13 @@
 """Arrow files with a column of lists of integers: IPC streams, as Hugging Face `datasets` writes them, and IPC files.
 
-A file is a row of messages: 0xFFFFFFFF, i32 size of the metadata, metadata (a flatbuffer), body. The metadata of a
-record batch says where in its body each buffer lies; those of the column are read where they are, in one piece a batch.
-Opening reads the metadata of every batch (a thousand rows each, as `datasets` writes them), and both ends of its lists.
+A file is a row of messages: 0xFFFFFFFF, i32 size of the metadata, metadata (a flatbuffer), body. pyarrow maps the file
+and says where the values of a column lie; they are read there, in one piece for each record batch. Opening reads the
+metadata of every batch (a thousand rows each, as `datasets` writes them), and both ends of its lists.
 """
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,17 +16,18 @@ import numpy as np
 
 from tokenfeed.errors import CorruptionError, DependencyError, FormatError, NotFoundError
 from tokenfeed.format.foreign import file
-from tokenfeed.format.foreign.file import Boundaries, ForeignFile, agree, is_file, read_at, read_slices, whole
+from tokenfeed.format.foreign.file import Boundaries, ForeignFile, agree, is_file, read_slices, whole
 from tokenfeed.storage.files import Extents
 from tokenfeed.types import Ints
 
-__all__ = ["find_batches", "find_files", "open_arrow"]
+__all__ = ["find_batches", "find_files", "first_byte", "open_arrow", "read_schema"]
 
 _MAGIC = b"ARROW1"
 _CONTINUED = b"\xff\xff\xff\xff"
 _BATCH = 3  # type of the header of a message
 _NAMES = ("input_ids", "tokens")
 _LARGEST_STATE = 1 << 24
+_HEAD_BYTES = 1 << 12
 _ADVICE = "Prepare it with tokens_column=…, which reads lists of any kind"
 
 
@@ -66,22 +67,22 @@ def open_arrow(path: Path, *, dtype: np.dtype[Any] | None) -> ForeignFile:
         import pyarrow as pa
     except ImportError as error:
         raise DependencyError(f"{path}: Arrow files need pyarrow: pip install 'tokenfeed[text]' ({error})") from error
-    part = whole(path)
-    is_file_format = file.peek(path, len(_MAGIC)) == _MAGIC
+    part, first, every = whole(path), first_byte(file.peek(path, len(_MAGIC))), list[_Lists]()
+    kind = None
     try:
-        with pa.OSFile(str(path)) as source:
-            schema = (pa.ipc.open_file if is_file_format else pa.ipc.open_stream)(source).schema
-        name, kind = _choose(path, schema)
-        node, buffer = _place_of(path, schema, name)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} is no Arrow file that can be read: {error}") from error
-    stated = np.dtype(kind.value_type.to_pandas_dtype()).newbyteorder("<")
-    chosen = agree(path, stated, dtype)
-    batches = [
-        _lists_of(path, body, header, node, buffer, kind, chosen.itemsize, part.file_bytes)
-        for body, header in find_batches(path, 8 if is_file_format else 0, part.file_bytes)
-    ]
-    batches = [batch for batch in batches if batch.num_lists]
+        with pa.memory_map(str(path)) as source:
+            name, kind = _choose(path, read_schema(path, source, first, part.file_bytes))
+            chosen = agree(path, np.dtype(kind.value_type.to_pandas_dtype()).newbyteorder("<"), dtype)
+            source.seek(0)
+            mapped = source.read_buffer()
+            for batch in pa.ipc.open_stream(pa.BufferReader(mapped.slice(first))):
+                every.append(_lists_of(path, batch.column(name), mapped))
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError) as error:
+        if kind is None:
+            raise FormatError(f"{path} is no Arrow file that can be read: {error}") from error
+        told = f"record batch {len(every)} is damaged, or the file ends before it does"
+        raise CorruptionError(f"{path}: {told} ({' '.join(str(error).split())})") from error
+    batches = [batch for batch in every if batch.num_lists]
     sizes = [(batch.stop - batch.first) * chosen.itemsize for batch in batches]
     firsts = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))])
     places = np.array([batch.values_byte + batch.first * chosen.itemsize for batch in batches], np.int64)
@@ -111,96 +112,25 @@ def _choose(path: Path, schema: Any) -> tuple[str, Any]:
     return name, able[name]
 
 
-def _place_of(path: Path, schema: Any, name: str) -> tuple[int, int]:
-    """Numbers of the first field node and the first buffer of a column, in every record batch."""
-    nodes = buffers = 0
-    for each in schema:
-        if each.name == name:
-            return nodes, buffers
-        more = _count(path, each.type)
-        nodes, buffers = nodes + more[0], buffers + more[1]
-    raise AssertionError(name)
-
-
-def _count(path: Path, kind: Any) -> tuple[int, int]:
-    """(field nodes, buffers) of a type, those of its parts included."""
+def _lists_of(path: Path, column: Any, mapped: Any) -> _Lists:
+    """The lists of a batch, whose buffers lie in the file as it is mapped."""
     import pyarrow as pa
 
-    is_a = pa.types
-    if is_a.is_null(kind):
-        return 1, 0
-    if any(test(kind) for test in (is_a.is_string, is_a.is_binary, is_a.is_large_string, is_a.is_large_binary)):
-        return 1, 3
-    if is_a.is_dictionary(kind) or is_a.is_primitive(kind) or is_a.is_decimal(kind) or is_a.is_fixed_size_binary(kind):
-        return 1, 2
-    if any(test(kind) for test in (is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list)):
-        inner, own = [kind.value_type], 1 if is_a.is_fixed_size_list(kind) else 2
-    elif is_a.is_struct(kind):
-        inner, own = [kind.field(number).type for number in range(kind.num_fields)], 1
-    elif is_a.is_map(kind):
-        inner, own = [pa.struct([("key", kind.key_type), ("value", kind.item_type)])], 2
-    else:
-        raise FormatError(f"{path}: a column is {kind}, after which nothing can be read in place. {_ADVICE}")
-    parts = [_count(path, each) for each in inner]
-    return 1 + sum(part[0] for part in parts), own + sum(part[1] for part in parts)
-
-
-def find_batches(path: Path, at: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """(first byte of the body, metadata) of every record batch."""
-    while at + 8 <= size:
-        lead = read_at(path, at, 8)
-        length = int.from_bytes(lead[4:], "little", signed=True)
-        if lead[:4] != _CONTINUED or length < 0 or at + 8 + length > size:
-            raise CorruptionError(f"{path}: no message of Arrow at byte {at:,}, or one that is longer than the file")
-        if length == 0:
-            return
-        metadata = read_at(path, at + 8, length)
-        body = at + 8 + length
-        try:
-            message = _Table.root(metadata)
-            kind, body_bytes = message.number(1, "<B"), message.number(3, "<q")
-        except (struct.error, IndexError) as error:
-            raise CorruptionError(f"{path}: the message at byte {at:,} is damaged ({error})") from error
-        if body_bytes < 0 or body + body_bytes > size:
-            raise CorruptionError(f"{path}: the message at byte {at:,} has {body_bytes:,} bytes; the file ends before")
-        if kind == _BATCH:
-            yield body, metadata
-        at = body + body_bytes
-
-
-def _lists_of(
-    path: Path, body: int, metadata: bytes, node: int, buffer: int, kind: Any, item_bytes: int, size: int
-) -> _Lists:
-    import pyarrow as pa
-
-    try:
-        batch = _Table.root(metadata).table(2)
-        if batch.has(3):
-            raise FormatError(f"{path}: its record batches are compressed, and cannot be read in place. {_ADVICE}")
-        count, nulls = batch.structs(1, node)
-        inner_count, inner_nulls = batch.structs(1, node + 1)
-        is_fixed = pa.types.is_fixed_size_list(kind)
-        if is_fixed and kind.list_size < 1:
-            raise FormatError(f"{path}: lists of {kind.list_size} items hold no tokens")
-        offsets = 0 if is_fixed else body + batch.structs(2, buffer + 1)[0]
-        values, value_bytes = batch.structs(2, buffer + (2 if is_fixed else 3))
-    except (struct.error, IndexError) as error:
-        raise CorruptionError(f"{path}: a record batch before byte {body:,} is damaged ({error})") from error
-    if nulls or inner_nulls:
+    column.validate()  # that buffers are as long as they must be, and both ends of the offsets
+    buffers, is_fixed = column.buffers(), pa.types.is_fixed_size_list(column.type)
+    offsets, values = None if is_fixed else buffers[1], buffers[-1]
+    if column.null_count or column.values.null_count:
         raise FormatError(f"{path}: a list or a token is null, and cannot be read in place. {_ADVICE}")
-    width = 8 if pa.types.is_large_list(kind) else 4
     if is_fixed:
-        first, stop = 0, count * kind.list_size
-    elif count > 0 and offsets + (count + 1) * width <= size:
-        ends = (read_at(path, offsets, width), read_at(path, offsets + count * width, width))
-        first, stop = (int.from_bytes(end, "little", signed=True) for end in ends)
+        first, stop = 0, len(column) * column.type.list_size
     else:
-        first = stop = 0
-    place = body + values
-    is_inside = 0 <= first <= stop <= inner_count and stop * item_bytes <= value_bytes and values >= 0 <= count
-    if not is_inside or place + stop * item_bytes > size:
-        raise CorruptionError(f"{path}: the lists of a record batch before byte {body:,} lie outside it")
-    return _Lists(count, offsets, first, stop, place)
+        first, stop = (column.offsets[end].as_py() for end in (0, -1)) if len(column) else (0, 0)
+    places = [0 if each is None or not stop else each.address - mapped.address for each in (offsets, values)]
+    if not all(0 <= place <= mapped.size for place in places):
+        raise FormatError(f"{path}: its record batches are compressed, and cannot be read in place. {_ADVICE}")
+    if not 0 <= first <= stop or places[1] + stop * (column.type.value_type.bit_width // 8) > mapped.size:
+        raise CorruptionError(f"{path}: the lists of a record batch lie outside it")
+    return _Lists(len(column), places[0], first, stop, places[1])
 
 
 def _find_documents(path: Path, batches: list[_Lists], firsts: Ints, dtype: str) -> Ints:
@@ -218,43 +148,55 @@ def _find_documents(path: Path, batches: list[_Lists], firsts: Ints, dtype: str)
     return np.concatenate(found)
 
 
-class _Table(NamedTuple):
-    """A table of a flatbuffer."""
+def first_byte(head: bytes) -> int:
+    """Where the messages begin of a file with this head: an IPC file is a stream between two magics, with a footer."""
+    return 8 if head.startswith(_MAGIC) else 0
 
-    data: bytes
-    position: int
 
-    @classmethod
-    def root(cls, data: bytes) -> "_Table":
-        return cls(data, *struct.unpack_from("<I", data, 0))
+def read_schema(path: object, source: Any, at: int, size: int) -> Any:
+    """The schema of the stream that begins at a byte of a file of pyarrow."""
+    import pyarrow as pa
 
-    def _field(self, number: int) -> int:
-        """Where a field lies; 0 where it has its default."""
-        table = self.position - struct.unpack_from("<i", self.data, self.position)[0]
-        if table < 0 or self.position < 0:
-            raise IndexError("a table outside the message")
-        (size,) = struct.unpack_from("<H", self.data, table)
-        if 4 + 2 * number + 2 > size:
-            return 0
-        (offset,) = struct.unpack_from("<H", self.data, table + 4 + 2 * number)
-        return self.position + offset if offset else 0
+    source.seek(at)
+    lead = source.read(8)
+    if lead[:4] != _CONTINUED or not 0 < int.from_bytes(lead[4:], "little", signed=True) <= size - at - 8:
+        raise FormatError(f"{path} is no Arrow file that can be read: there is no schema at byte {at}")
+    source.seek(at)
+    return pa.ipc.open_stream(source).schema
 
-    def has(self, number: int) -> bool:
-        return self._field(number) != 0
 
-    def number(self, number: int, code: str) -> int:
-        at = self._field(number)
-        return int(struct.unpack_from(code, self.data, at)[0]) if at else 0
+def find_batches(path: object, read: Callable[[int, int], bytes], at: int, size: int) -> Iterator[tuple[int, int]]:
+    """Bytes [start, stop) of every record batch from a byte on, by its metadata alone.
 
-    def table(self, number: int) -> "_Table":
-        at = self._field(number)
-        return _Table(self.data, at + struct.unpack_from("<I", self.data, at)[0])
+    One call of `read(byte_start, num_bytes)` for each, if its metadata is short.
+    """
+    while at + 8 <= size:
+        lead = read(at, min(_HEAD_BYTES, size - at))
+        length = int.from_bytes(lead[4:8], "little", signed=True)
+        if lead[:4] != _CONTINUED or length < 0 or at + 8 + length > size:
+            raise CorruptionError(f"{path}: no message of Arrow at byte {at:,}, or one that is longer than the file")
+        if length == 0:
+            return
+        metadata = lead[8 : 8 + length] if 8 + length <= len(lead) else read(at + 8, length)
+        try:
+            kind, body_bytes = _field(metadata, 1, "<B"), _field(metadata, 3, "<q")
+        except (struct.error, IndexError) as error:
+            raise CorruptionError(f"{path}: the message at byte {at:,} is damaged ({error})") from error
+        start, at = at, at + 8 + length + body_bytes
+        if body_bytes < 0 or at > size:
+            raise CorruptionError(
+                f"{path}: the message at byte {start:,} has {body_bytes:,} bytes; the file ends before"
+            )
+        if kind == _BATCH:
+            yield start, at
 
-    def structs(self, number: int, index: int) -> tuple[int, int]:
-        """An element of a vector of structs of two int64."""
-        at = self._field(number)
-        at += struct.unpack_from("<I", self.data, at)[0]
-        if index >= struct.unpack_from("<I", self.data, at)[0]:
-            raise IndexError(f"no element {index}")
-        first, second = struct.unpack_from("<qq", self.data, at + 4 + 16 * index)
-        return first, second
+
+def _field(data: bytes, number: int, code: str) -> int:
+    """A number of the root table of a flatbuffer; 0 where it has its default."""
+    (root,) = struct.unpack_from("<I", data)
+    table = root - struct.unpack_from("<i", data, root)[0]
+    if table < 0:
+        raise IndexError("a table outside the message")
+    (size,) = struct.unpack_from("<H", data, table)
+    (offset,) = struct.unpack_from("<H", data, table + 4 + 2 * number) if 6 + 2 * number <= size else (0,)
+    return int(struct.unpack_from(code, data, root + offset)[0]) if offset else 0

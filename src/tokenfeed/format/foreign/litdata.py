@@ -6,7 +6,6 @@ In chunks written for `TokensLoader` the items lie side by side. In others, wher
 u32 size comes before it, and is passed over as items are read. Items of several parts are refused.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -15,17 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, FormatError, NotFoundError
+from tokenfeed.errors import FormatError
 from tokenfeed.format.foreign import file
-from tokenfeed.format.foreign.file import Boundaries, ForeignFile, is_file, read_at, wrong
+from tokenfeed.format.foreign.file import INDEX, Boundaries, ForeignFile, read_at, wrong
 from tokenfeed.format.records import reader, refuse
 from tokenfeed.storage.files import Extents, Part
 from tokenfeed.types import Ints
 
-__all__ = ["INDEX", "find_index", "open_litdata"]
+__all__ = ["find_index", "open_litdata"]
 
-INDEX = "index.json"
-_LARGEST_INDEX = 1 << 28
 _TORCH = {11: "u1", 12: "i1", 13: "i2", 14: "i2", 15: "i4", 16: "i4", 17: "i8", 18: "i8", 20: "u2"}
 _NUMPY = dict(enumerate(("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")))
 _ADVICE = (
@@ -57,16 +54,10 @@ class _Index:
 
 def find_index(folder: Path) -> _Index | None:
     """The index of litdata in a folder, if it has one: other systems have an `index.json` too."""
-    path = folder / INDEX
-    if not is_file(path) or file.whole(path).file_bytes > _LARGEST_INDEX:
+    value = file.read_index(folder)
+    if not value.keys() >= {"chunks", "config"}:
         return None
-    try:
-        value = json.loads(file.peek(path, _LARGEST_INDEX))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or not value.keys() >= {"chunks", "config"}:
-        return None
-    index: _Index = reader(_Index)(value, f"{path}:")
+    index: _Index = reader(_Index)(value, f"{folder / INDEX}:")
     return index
 
 
@@ -92,14 +83,9 @@ def open_litdata(
 
 
 def _open_chunk(folder: Path, chunk: _Chunk, dtype: np.dtype[Any]) -> ForeignFile:
-    path = folder / chunk.filename
-    if path.name != chunk.filename:
-        raise CorruptionError(f"{folder / INDEX}: {chunk.filename!r} is not the name of a file")
-    if not is_file(path):
-        raise NotFoundError(f"{folder / INDEX} lists {chunk.filename}, but {path} does not exist")
+    path, start = file.listed(folder, chunk.filename), 4 * (chunk.chunk_size + 2)
     if chunk.dim is None:
         return _open_items(path, chunk.chunk_size, dtype)
-    start = 4 * (chunk.chunk_size + 2)
     size = start + chunk.dim * dtype.itemsize
     file.check_size(path, size, f" for {chunk.chunk_size:,} items of {chunk.dim:,} tokens ({dtype})")
     header = read_at(path, 0, 8)
@@ -109,28 +95,16 @@ def _open_chunk(folder: Path, chunk: _Chunk, dtype: np.dtype[Any]) -> ForeignFil
     ):
         if found != expected:
             raise wrong(path, field, expected=expected, found=int(found))
-    find = partial(_find_documents, path, chunk.chunk_size, dtype.itemsize)
+    find = partial(_find_documents, path, chunk.chunk_size, size, dtype.itemsize)
     return ForeignFile({"tokens": (dtype, Part(str(path), size, start, header))}, Boundaries(find))
 
 
 def _open_items(path: Path, count: int, dtype: np.dtype[Any]) -> ForeignFile:
     """A chunk whose items have their sizes before them. Reads the offsets; the first and the last size are compared."""
-    size, start = file.whole(path).file_bytes, 4 * (count + 2)
-    if start > size:
-        raise wrong(path, "count", expected=f"so many that their offsets fit into {size:,} bytes", found=count)
-    header = read_at(path, 0, 8)
-    offsets = np.empty(count + 1, np.int64)
-    for first, values in file.read_slices(path, "<u4", count + 1, byte_start=4):
-        offsets[first : first + values.size] = values
-    file.check_sorted(path, "offset", offsets)
-    stated = int.from_bytes(header[:4], "little")
-    for field, found, expected in (
-        ("count", stated, count),
-        ("offset[0]", int(offsets[0]), start),
-        ("last offset", int(offsets[-1]), size),
-    ):
-        if found != expected:
-            raise wrong(path, field, expected=expected, found=found)
+    size = file.whole(path).file_bytes
+    offsets = file.read_offsets(path, count, size)
+    if offsets[0] != 4 * (count + 2):
+        raise wrong(path, "offset[0]", expected=4 * (count + 2), found=int(offsets[0]))
     sizes = np.diff(offsets) - 4
     uneven = (sizes < 0) | (sizes % dtype.itemsize != 0)
     file.check_each(path, "size of an item", uneven, sizes, lambda _: f"whole items of {dtype.itemsize} bytes", 0)
@@ -139,17 +113,14 @@ def _open_items(path: Path, count: int, dtype: np.dtype[Any]) -> ForeignFile:
         if found != sizes[number]:
             raise wrong(path, f"size of item {number}", expected=int(sizes[number]), found=found)
     firsts = np.concatenate([[0], np.cumsum(sizes)])
-    part = Part(str(path), size, header=header, extents=Extents(firsts, offsets[:-1] + 4))
+    part = Part(str(path), size, header=read_at(path, 0, 8), extents=Extents(firsts, offsets[:-1] + 4))
     documents = firsts[:-1] // dtype.itemsize
     return ForeignFile({"tokens": (dtype, part)}, Boundaries(lambda: documents))
 
 
-def _find_documents(path: Path, count: int, item_bytes: int) -> Ints:
+def _find_documents(path: Path, count: int, size: int, item_bytes: int) -> Ints:
     """One pass over the offsets, in slices; 8 bytes of memory per document."""
-    offsets = np.empty(count + 1, np.int64)
-    for first, values in file.read_slices(path, "<u4", count + 1, byte_start=4):
-        offsets[first : first + values.size] = values
-    file.check_sorted(path, "offset", offsets)
+    offsets = file.read_offsets(path, count, size)
     starts: Ints = offsets[:-1] - offsets[0]
     uneven = starts % item_bytes != 0
     file.check_each(path, "offset", uneven, offsets, lambda _: f"whole items of {item_bytes} bytes", 0)

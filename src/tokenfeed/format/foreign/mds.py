@@ -7,7 +7,6 @@ A column of tokens is an `ndarray` of integers with one dimension, or `bytes`, w
 documents. What lies between their tokens is passed over as they are read. Opening reads the offsets.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotFoundError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError
 from tokenfeed.format.foreign import file
-from tokenfeed.format.foreign.file import Boundaries, ForeignFile, is_file, read_at, read_slices, wrong
+from tokenfeed.format.foreign.file import INDEX, Boundaries, ForeignFile, is_file, read_at, wrong
 from tokenfeed.format.records import reader
 from tokenfeed.storage.files import Extents, Part
 from tokenfeed.types import Ints
 
 __all__ = ["find_index", "open_mds"]
 
-INDEX = "index.json"
-_LARGEST_INDEX = 1 << 28
 _NAMES = ("tokens", "input_ids")
 _CODES = {8: "u1", 9: "i1", 16: "u2", 17: "i2", 32: "u4", 33: "i4", 64: "u8", 65: "i8"}
 _SHAPE_BYTES = (1, 2, 4, 8)
@@ -56,16 +53,10 @@ class _Index:
 
 def find_index(folder: Path) -> _Index | None:
     """The index of MDS in a folder, if it has one: other systems have an `index.json` too."""
-    path = folder / INDEX
-    if not is_file(path) or file.whole(path).file_bytes > _LARGEST_INDEX:
+    value = file.read_index(folder)
+    if not isinstance(value.get("shards"), list) or not value["shards"]:
         return None
-    try:
-        value = json.loads(file.peek(path, _LARGEST_INDEX))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or not isinstance(value.get("shards"), list) or not value["shards"]:
-        return None
-    index: _Index = reader(_Index)(value, f"{path}:")
+    index: _Index = reader(_Index)(value, f"{folder / INDEX}:")
     return index
 
 
@@ -75,23 +66,20 @@ def open_mds(folder: Path, index: _Index, *, name: str | None = None, dtype: np.
 
 
 def _open_shard(folder: Path, shard: _Shard, given: np.dtype[Any] | None) -> ForeignFile:
-    index, path = folder / INDEX, folder / shard.raw_data.basename
+    index, name = folder / INDEX, shard.raw_data.basename
     if shard.format != "mds" or shard.version != 2:
         raise FormatError(f"{index}: a shard is of format {shard.format!r}, version {shard.version}; expected mds, 2")
-    if path.name != shard.raw_data.basename:
-        raise CorruptionError(f"{index}: {shard.raw_data.basename!r} is not the name of a file")
-    if not is_file(path):
-        if shard.compression:
-            raise FormatError(
-                f"{index}: shards are compressed ({shard.compression}), and cannot be read in place. Let Streaming "
-                "unpack them (StreamingDataset leaves raw shards in its `local` folder), or write them again without "
-                "compression"
-            )
-        raise NotFoundError(f"{index} lists {path.name}, but {path} does not exist")
+    if shard.compression and Path(name).name == name and not is_file(folder / name):
+        raise FormatError(
+            f"{index}: shards are compressed ({shard.compression}), and cannot be read in place. Let Streaming "
+            "unpack them (StreamingDataset leaves raw shards in its `local` folder), or write them again without "
+            "compression"
+        )
+    path = file.listed(folder, name)
     if not len(shard.column_names) == len(shard.column_encodings) == len(shard.column_sizes):
         raise CorruptionError(f"{index}: names, encodings and sizes of columns are not equally many")
     file.check_size(path, shard.raw_data.bytes, " as the index says")
-    offsets = _read_offsets(path, shard.samples, shard.raw_data.bytes)
+    offsets = file.read_offsets(path, shard.samples, shard.raw_data.bytes)
     column = _choose(index, shard)
     starts, sizes = _find_column(path, shard, column, offsets)
     dtype, starts, sizes = _strip(path, shard.column_encodings[column], starts, sizes, given)
@@ -103,21 +91,6 @@ def _open_shard(folder: Path, shard: _Shard, given: np.dtype[Any] | None) -> For
     part = Part(str(path), shard.raw_data.bytes, extents=Extents(firsts, starts))
     documents = firsts[:-1] // dtype.itemsize
     return ForeignFile({"tokens": (dtype, part)}, Boundaries(lambda: documents))
-
-
-def _read_offsets(path: Path, count: int, size: int) -> Ints:
-    if 4 * (count + 2) > size:
-        raise wrong(path, "samples", expected=f"so many that their offsets fit into {size:,} bytes", found=count)
-    stated = int.from_bytes(read_at(path, 0, 4), "little")
-    if stated != count:
-        raise wrong(path, "samples", expected=f"{count:,}, as the index says", found=stated)
-    offsets = np.empty(count + 1, np.int64)
-    for first, values in read_slices(path, "<u4", count + 1, byte_start=4):
-        offsets[first : first + values.size] = values
-    file.check_sorted(path, "offset", offsets)
-    if offsets[-1] != size or offsets[0] < 4 * (count + 2):
-        raise wrong(path, "last offset", expected=size, found=int(offsets[-1]))
-    return offsets
 
 
 def _choose(index: Path, shard: _Shard) -> int:

@@ -1,10 +1,11 @@
 """Names what lies at a path that cannot be opened, and what to do with it."""
 
 import os
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["describe"]
+__all__ = ["describe", "describe_remote"]
 
 _MOST_NAMES = 1000
 
@@ -13,6 +14,10 @@ _PREPARE = (
     "token ids; text can also be trained on at once, with tokenfeed.stream"
 )
 _LOOP = "copy its samples to a tokenfeed.Writer in a loop, as docs/guides/migrating.md shows"
+_DOWNLOAD = (
+    "token files of others are read where they lie, on disk. Download it and open the copy; or copy it once to a store "
+    "(docs/guides/migrating.md), which can be read from a server"
+)
 _OPEN_FILES = 'open the files themselves: tokenfeed.open("{path}/{name}"), or a list of them'
 _ARROW = "data of Hugging Face datasets (save_to_disk)", _PREPARE
 _TEXT = "plain text", _PREPARE
@@ -29,11 +34,8 @@ _KINDS: dict[str, tuple[str, str]] = {
     ".jsonl": _JSON,
     ".json": _JSON,
     ".txt": _TEXT,
-    ".lance": (
-        "a Lance dataset",
-        "write it to Parquet first (lance.dataset(…).to_batches()), then prepare that",
-    ),
-    ".tar": ("WebDataset archives", _LOOP),
+    ".lance": ("a Lance dataset", _PREPARE),
+    ".tar": ("WebDataset archives", _PREPARE),
 }
 """What files of a suffix are, and the advice; the first that is found in a folder counts."""
 
@@ -58,18 +60,34 @@ def describe(path: str | os.PathLike[str]) -> str | None:
     return f"{path} is {what} ({suffix}): {advice.format(path=path)}"
 
 
+def describe_remote(address: str, names: Iterable[str] = ()) -> str | None:
+    """As `describe`, of an address: of the file that its name says, or of a folder that holds these names."""
+    suffix = _suffix(address.rpartition("/")[2])
+    if not names and suffix in _KINDS:
+        what, advice = _KINDS[suffix]
+        return f"{address} is {what} ({suffix}): {advice.format(path=address) if advice is _PREPARE else _DOWNLOAD}"
+    if list(names) == ["index.json"]:  # of a server that cannot list
+        return f"{address} holds an index.json, as data of MosaicML Streaming and litdata does: {_DOWNLOAD}"
+    return _describe_names(address, sorted(names), _DOWNLOAD)
+
+
 def _describe_folder(path: Path) -> str | None:
-    names = sorted(entry.name for entry in islice(os.scandir(path), _MOST_NAMES))
+    return _describe_names(str(path), sorted(entry.name for entry in islice(os.scandir(path), _MOST_NAMES)))
+
+
+def _describe_names(path: str, names: Sequence[str], otherwise: str | None = None) -> str | None:
+    """What a folder with these names holds. `otherwise` is the advice for what cannot be prepared."""
     if "dataset_dict.json" in names:
         return (
-            f"{path} holds the splits of a Hugging Face dataset (save_to_disk): {_PREPARE.format(path=path / 'train')}"
+            f"{path} holds the splits of a Hugging Face dataset (save_to_disk): {_PREPARE.format(path=path + '/train')}"
         )
-    if "_versions" in names or path.suffix == ".lance":
+    if "_versions" in names or path.endswith(".lance"):
         what, advice = _KINDS[".lance"]
-        return f"{path} is {what}: {advice}"
+        return f"{path} is {what}: {advice.format(path=path)}"
     found = {_suffix(name): name for name in reversed(names)}
     for suffix, (what, advice) in _KINDS.items():
         if suffix in found and (suffix != ".json" or len(found) == 1):
+            advice = advice if advice is _PREPARE else otherwise or advice
             return f"{path} holds {what} ({suffix}): {advice.format(path=path, name=found[suffix])}"
     return None
 

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from tokenfeed.errors import ArgumentError, DownloadError, quantity
 from tokenfeed.storage import hub
 from tokenfeed.storage.address import clean, is_remote, parse
-from tokenfeed.storage.failures import Failed
+from tokenfeed.storage.retries import Failed
 from tokenfeed.text.sources.finding import Found, read_listing
 from tokenfeed.text.sources.splitting import named_split
 

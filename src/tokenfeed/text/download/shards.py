@@ -14,7 +14,7 @@ from typing import Literal
 
 from tokenfeed.errors import ArgumentError, DownloadError
 from tokenfeed.storage.local import writing
-from tokenfeed.storage.patience import Patience
+from tokenfeed.storage.retries import Patience
 from tokenfeed.storage.runtime import LoopThread
 from tokenfeed.text.download.datasets import Dataset, RemoteFile, default_folder, find_dataset
 from tokenfeed.text.download.transfer import fetch

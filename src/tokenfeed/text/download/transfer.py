@@ -23,11 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenfeed.errors import CorruptionError, DownloadError
-from tokenfeed.storage.failures import Failed, Failure, Kind, classify
 from tokenfeed.storage.fetcher import get, is_etag
 from tokenfeed.storage.local import reading, sync_folder, writing
-from tokenfeed.storage.patience import Patience
-from tokenfeed.storage.retries import Counters, Tries, persist
+from tokenfeed.storage.retries import Counters, Failed, Failure, Kind, Patience, Tries, classify, persist
 from tokenfeed.storage.runtime import runtime
 from tokenfeed.text.download.datasets import RemoteFile, look_up
 

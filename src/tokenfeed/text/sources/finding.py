@@ -19,6 +19,7 @@ from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.storage import hub
 from tokenfeed.storage.address import is_remote, join, local_path, parse
 from tokenfeed.storage.local import read_bytes, replace_bytes
+from tokenfeed.text.sources.lance import LanceTable, is_lance
 from tokenfeed.text.sources.memory import MemoryDocuments
 from tokenfeed.text.sources.stored import StoredFile, list_folder, shown
 
@@ -38,9 +39,10 @@ PathLike = str | os.PathLike[str]
 
 _TXT = (".txt", ".txt.gz", ".txt.zst")
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
-ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow")
-"""Endings of the files that are read. Plain text is one document a file."""
-CHAT_ENDINGS = (".parquet", *_JSONL)
+_TAR = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow", *_TAR)
+"""Endings of the files that are read. Plain text is one document a file; archives are of WebDataset."""
+CHAT_ENDINGS = (".parquet", *_JSONL, ".arrow")
 """Endings of the files that hold records with several fields."""
 _LISTING = "files.json"
 _TOKENS = "holds tokens already: open it with tokenfeed.open, and train from it with a Loader"
@@ -52,7 +54,6 @@ _FOREIGN = {
     ".npy": _TOKENS,
     ".mds": "is of MosaicML Streaming: open it with tokenfeed.open if it holds tokens; if it holds text, give a "
     "function that iterates its StreamingDataset",
-    ".tar": "is an archive, of which none is read: give a function that iterates its WebDataset",
     ".json": "is not read, since JSON must be one object a line: write it as JSONL",
     ".csv": "is not read: write it as Parquet or JSONL",
 }
@@ -86,10 +87,11 @@ class Listing:
 def find_files(source: Any, endings: tuple[str, ...] = ENDINGS) -> list[Found]:
     """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
-    Documents of this process (see `memory`) are one file. Files of one entry are sorted by name; a list keeps its
-    order. A folder with a `files.json` consists of what that says, in its order. A folder that holds plain text beside
-    other kinds is refused; a pattern or a list may name both. The files are all local or all remote (`s3://`, `gs://`,
-    `https://`, …). Remote patterns are for the last part of the path; HTTP has neither patterns nor folders.
+    Documents of this process (see `memory`) are one file, and so is a Lance dataset. Files of one entry are sorted by
+    name; a list keeps its order. A folder with a `files.json` consists of what that says, in its order. A folder that
+    holds plain text beside other kinds is refused; a pattern or a list may name both. The files are all local or all
+    remote (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of the path; HTTP has neither
+    patterns nor folders.
     """
     listed = _paths_of(source)
     if listed is None:
@@ -138,10 +140,9 @@ def _paths_of(source: Any) -> list[PathLike] | None:
 
 
 def kind_of(path: str) -> str:
-    """`"parquet"`, `"jsonl"`, `"txt"` or `"arrow"`."""
-    name = shown(path)
-    whole = next((kind for kind in ("parquet", "arrow") if name.endswith(f".{kind}")), None)
-    return whole or ("txt" if name.endswith(_TXT) else "jsonl")
+    """`"parquet"`, `"jsonl"`, `"txt"`, `"arrow"` or `"tar"`."""
+    kinds = {"parquet": (".parquet",), "arrow": (".arrow",), "tar": _TAR, "txt": _TXT}
+    return next((kind for kind, endings in kinds.items() if shown(path).endswith(endings)), "jsonl")
 
 
 def read_listing(folder: Path) -> Listing | None:
@@ -181,6 +182,8 @@ def _expand(given: str, endings: tuple[str, ...], *, is_remote: bool) -> list[Fo
     path = Path(text)
     if path.is_file():
         return [_known(text, endings)]
+    if path.is_dir() and is_lance(path):
+        return [Found(text, memory=MemoryDocuments(LanceTable(text), text))]
     if path.is_dir():
         listing = read_listing(path)
         if listing is not None:
@@ -203,6 +206,11 @@ def _expand_remote(source: str, endings: tuple[str, ...]) -> list[Found]:
     if source.startswith("hf://"):
         return _expand_hub(source, endings)
     address = shown(source)
+    if address.rstrip("/").endswith(".lance"):
+        raise ArgumentError(
+            f"{address}: Lance datasets are read from a disk. Download it; or give a function that iterates it, "
+            "such as lambda: (row for batch in lance.dataset(…).to_batches() for row in batch.to_pylist())"
+        )
     folder, _, pattern = address.rpartition("/")
     if parse(address).is_http or (address.endswith(endings) and not glob.has_magic(pattern)):
         _known(address, endings)

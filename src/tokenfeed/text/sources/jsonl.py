@@ -7,7 +7,6 @@ byte-order mark at the start is skipped. `stream` reads groups of 1,024 document
 import contextlib
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,76 +14,31 @@ from typing import IO, Any, cast
 
 from tokenfeed.errors import FormatError, MissingError, quantity
 from tokenfeed.storage.local import writing
+from tokenfeed.text.sources.groups import LARGEST_GROUP, GroupedText
 from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line, parse_object
-from tokenfeed.text.sources.portions import MemoryGroup, Portion, Records, Tally, TextRules
+from tokenfeed.text.sources.portions import GROUP_ROWS, Portion, Records, Tally, TextRules
 from tokenfeed.text.sources.stored import ByteStream, StoredFile
 
-__all__ = ["GROUP_LINES", "JsonlText"]
-
-GROUP_LINES = 1024
-"""Documents in a group; the last group of a file may have fewer."""
+__all__ = ["JsonlText"]
 
 _BOM = b"\xef\xbb\xbf"
-_LARGEST_GROUP = 1 << 30
 _HEAD_BYTES = 1 << 20
 _SKIP_BYTES = 1 << 20
-_MAX_IDLE = 4
 
 _Line = tuple[int, bytes]
-_NOTHING: tuple[int, list[_Line]] = -1, []
 Parse = Callable[[str, Sequence[str]], tuple[Any, dict[str, Any]]]
 
 
-class JsonlText:
-    """The documents of one JSONL file. Any number of threads may read at once.
-
-    Plain files are read from where a group begins, once that is known: a group never reached before costs reading every
-    line between the last known one and it (3 GB/s). Compressed files can only be read forward (gzip 170 MB/s, zstd
-    570 MB/s), so up to 4 streams stay where they stopped and the nearest one goes on; going back means from the start.
-    """
+class JsonlText(GroupedText[_Line]):
+    """The documents of one JSONL file. Any number of threads may read at once. Lines are found at 3 GB/s."""
 
     def __init__(self, file: StoredFile, column: str, records: Records | None = None) -> None:
         """With `records`, documents are what these make of whole lines, instead of the texts of a column."""
-        self._file = file
-        self._column = column
+        super().__init__(file, column)
         self._records = records
-        self._lock = threading.Lock()
-        self._idle: list[_Lines] = []  # least recently used first
-        self._starts = [(0, 0)]  # (byte, line) where each group begins, of those reached so far
-        self._num_groups: int | None = None
-        self._peeked = _NOTHING
 
-    def num_groups(self) -> int:
-        """How many groups of 1,024 documents there are. Reads the file to its end the first time."""
-        if self._num_groups is None:
-            self._reach(sys.maxsize)
-        assert self._num_groups is not None
-        return self._num_groups
-
-    def has_group(self, group: int) -> bool:
-        """Whether there is such a group. Its lines are kept for the `read` that is likely to come next."""
-        if self._num_groups is not None:
-            return group < self._num_groups
-        lines = self._reach(group)
-        self._peeked = group, lines
-        return bool(lines)
-
-    def read(self, group: int, start: int = 0) -> MemoryGroup[_Line] | None:
-        """A group from row `start` on; None when there is no such group. Reads its lines, parses nothing yet."""
-        (peeked, lines), self._peeked = self._peeked, _NOTHING
-        if peeked != group:
-            lines = [] if self._num_groups is not None and group >= self._num_groups else self._reach(group)
-        return MemoryGroup(lines, self._parse, start) if lines else None
-
-    def digest(self) -> str:
-        return self._file.digest()
-
-    def close(self) -> None:
-        """Close what nobody uses now. What was learnt is kept."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for lines in idle:
-            lines.close()
+    def _open(self) -> "_Lines":
+        return _Lines(self._file)
 
     def cut(self, slice_bytes: int) -> list[int]:
         """Where slices begin, and the end: equal ranges of bytes; compressed files are one slice."""
@@ -128,42 +82,6 @@ class JsonlText:
                 f"of the first are {', '.join(list(objects[0])[:20]) or 'none'}. Name one that is there: {option}"
             )
 
-    def _reach(self, group: int) -> list[_Line]:
-        """(line number, line) of a group's documents; none where the file ends before it."""
-        lines, found = self._take(group), [(0, b"")]
-        try:
-            while found and lines.group <= group:
-                found = lines.take_group(keep=lines.group == group)
-                with self._lock:
-                    if not found:
-                        self._num_groups = lines.group
-                    elif lines.group == len(self._starts):
-                        self._starts.append((lines.byte, lines.line))
-        except BaseException:
-            lines.close()
-            raise
-        with self._lock:
-            self._idle.append(lines)
-            dropped = self._idle.pop(0) if len(self._idle) > _MAX_IDLE else None
-        if dropped is not None:
-            dropped.close()
-        return found
-
-    def _take(self, group: int) -> "_Lines":
-        """The stream that has the least way to go to a group."""
-        can_seek = self._file.codec is None
-        with self._lock:
-            known = min(group, len(self._starts) - 1)
-            start = self._starts[known]
-            usable = [lines for lines in self._idle if can_seek or lines.group <= group]
-            best = max(usable, key=lambda lines: (lines.group <= group, lines.group), default=None)
-            if best is not None:
-                self._idle.remove(best)
-        lines = best or _Lines(self._file)
-        if can_seek and not known <= lines.group <= group:
-            lines.seek(*start, group=known)
-        return lines
-
 
 class _Lines:
     """The lines of a file, and how far they have been read. One thread at a time may use it."""
@@ -173,9 +91,13 @@ class _Lines:
         self._stream = file.stream()
         self.byte = self.line = self.group = 0  # of the next line, in the decompressed file, blank lines included
 
-    def seek(self, byte: int, line: int, *, group: int = 0) -> None:
-        self._stream.seek(byte)
-        self.byte, self.line, self.group = byte, line, group
+    @property
+    def mark(self) -> tuple[int, ...]:
+        return self.byte, self.line
+
+    def seek(self, mark: tuple[int, ...], group: int) -> None:
+        self._stream.seek(mark[0])
+        (self.byte, self.line), self.group = mark, group
 
     def take(self, limit: int) -> bytes:
         """The next line, its first `limit` bytes where it is longer, or its next ones; nothing at the end."""
@@ -187,19 +109,16 @@ class _Lines:
         return line
 
     def take_group(self, *, keep: bool) -> list[_Line]:
-        """Go past the next group: its lines with their numbers, counted from 1; fewer at the end of the file, or none.
-
-        With keep=False only one of them is returned, to say that there was one.
-        """
+        """As `Cursor.take_group`: lines with their numbers, counted from 1."""
         found: list[_Line] = []
         count = size = 0
-        while count < GROUP_LINES and (line := self.take(_LARGEST_GROUP - size)):
+        while count < GROUP_ROWS and (line := self.take(LARGEST_GROUP - size)):
             number = self.line + (not line.endswith(b"\n"))
             size += len(line) if keep else 0
-            if max(size, len(line)) >= _LARGEST_GROUP:
+            if max(size, len(line)) >= LARGEST_GROUP:
                 raise FormatError(
-                    f"{self._file.name}: the {GROUP_LINES:,} lines up to line {number:,} have more than "
-                    f"{_LARGEST_GROUP:,} bytes, which a stream would have to hold in memory; `tokenfeed prepare` reads "
+                    f"{self._file.name}: the {GROUP_ROWS:,} lines up to line {number:,} have more than "
+                    f"{LARGEST_GROUP:,} bytes, which a stream would have to hold in memory; `tokenfeed prepare` reads "
                     "lines of any length"
                 )
             if line.isspace():
@@ -213,7 +132,7 @@ class _Lines:
     def skip_to(self, start: int, stop: int) -> None:
         """Go to the first line that begins in [start, stop), or beyond. Lines are counted from there."""
         if start > 0:
-            self.seek(start - 1, 0)
+            self.seek((start - 1, 0), 0)
             while self.byte < stop and (part := self.take(_SKIP_BYTES)) and not part.endswith(b"\n"):
                 pass
             self.line = 0

@@ -13,8 +13,20 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from tokenfeed.errors import ArgumentError, FormatError
 
-__all__ = ["Group", "MemoryGroup", "Portion", "Records", "Tally", "TextFile", "TextRules", "tokens_advice"]
+__all__ = [
+    "GROUP_ROWS",
+    "Group",
+    "MemoryGroup",
+    "Portion",
+    "Records",
+    "Tally",
+    "TextFile",
+    "TextRules",
+    "tokens_advice",
+]
 
+GROUP_ROWS = 1024
+"""Documents in a group, where a format has none of its own; the last group of a file may have fewer."""
 _LISTED_PROBLEMS = 10
 
 Row = TypeVar("Row")
@@ -92,7 +104,10 @@ class Records(Protocol):
 
 
 class Group(Protocol):
-    """A row group of Parquet, 1,024 lines of JSONL, or a file of plain text. One thread at a time may use it."""
+    """A row group of Parquet, a record batch of Arrow, 1,024 lines or samples, or a file of plain text.
+
+    One thread at a time may use it.
+    """
 
     @property
     def num_rows(self) -> int:

@@ -284,38 +284,47 @@ class FileDocuments(Documents):
 
 
 def encode_ahead(
-    chunks: Iterator[TextChunk], encode: Callable[[list[Any]], Encoded], pool: Executor | None, depth: int
+    chunks: Iterator[TextChunk],
+    encode: Callable[[list[Any]], Encoded],
+    reader: Executor | None,
+    pool: Executor | None,
+    depth: int,
 ) -> Iterator[TokenChunk]:
     """The same chunks as tokens, in the same order; `depth` calls of `encode` are under way or done ahead of time.
 
-    One call encodes several chunks: threads inside it end at different times, and then wait for each other. An error
-    is raised in its turn, after the chunks before it.
+    The one thread of `reader` reads, so that the caller's only packs, and those of `pool` encode. One call encodes
+    several chunks: threads inside it end at different times, and then wait for each other. An error is raised in its
+    turn, after the chunks before it.
     """
-    if pool is None:
+    if reader is None or pool is None:
         for chunk in chunks:
             yield Chunk(encode(chunk.content), chunk.references, chunk.after)
         return
-    waiting: deque[Future[list[TokenChunk]]] = deque()
-    failure: Exception | None = None
-    has_more = True
+
+    def take() -> tuple[Future[list[TokenChunk]], Exception | None]:
+        taken: list[TextChunk] = []
+        failure = None
+        try:
+            taken.extend(islice(chunks, _CHUNKS_PER_CALL))  # keeps the chunks read before an error
+        except Exception as error:  # noqa: BLE001 — whatever it is, the consumer must get it
+            failure = error
+        return pool.submit(_encode_together, encode, taken), failure
+
+    waiting = deque(reader.submit(take) for _ in range(depth))
     while True:
-        while has_more and len(waiting) < depth:
-            taken: list[TextChunk] = []
-            try:
-                taken.extend(islice(chunks, _CHUNKS_PER_CALL))  # keeps the chunks read before an error
-            except Exception as error:  # noqa: BLE001 — whatever it is, the consumer must get it
-                failure = error
-            has_more = len(taken) == _CHUNKS_PER_CALL
-            if taken:
-                waiting.append(pool.submit(_encode_together, encode, taken))
-        if not waiting:
-            break
-        yield from waiting.popleft().result()
-    if failure is not None:
-        raise failure
+        encoding, failure = waiting.popleft().result()
+        waiting.append(reader.submit(take))
+        encoded = encoding.result()
+        yield from encoded
+        if failure is not None:
+            raise failure
+        if len(encoded) < _CHUNKS_PER_CALL:
+            return
 
 
 def _encode_together(encode: Callable[[list[Any]], Encoded], chunks: list[TextChunk]) -> list[TokenChunk]:
+    if not chunks:
+        return []
     tokens, offsets = encode([text for chunk in chunks for text in chunk.content])
     encoded, first = [], 0
     for chunk in chunks:

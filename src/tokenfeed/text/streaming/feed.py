@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from tokenfeed.errors import ArgumentError, StateError, quantity
 from tokenfeed.loader.delivery import Delivery
@@ -262,6 +262,14 @@ class TextFeed(Delivery):
             )
         self._sources.check(options.num_lanes)
         return self._own(self._sources.deal(position, options.num_lanes))
+
+    def amend(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused, with the way out: what a `Loader` can change, a stream cannot."""
+        raise ArgumentError(
+            "a stream cannot be amended while it runs. To change its weights, make it again with the ones it has as "
+            "the first of stages=[Stage({…}, samples=…), Stage({…})], and load its state; skips, growth and lengths "
+            "can be changed in a run over a store: `tokenfeed prepare`, and Loader.amend"
+        )
 
     def counts(self) -> PackingCounts:
         """Tokens by their fate, since this began to work or loaded a state."""

@@ -97,6 +97,7 @@ class BatchMaker:
         self._position = position
         self._buffers = buffers
         self._pool = ThreadPoolExecutor(threads, "tokenfeed") if threads else None
+        self._reader = ThreadPoolExecutor(1, "tokenfeed-read") if threads else None
         self._end = options.end
         self._lock = threading.Lock()
         self.num_bytes = 0
@@ -105,7 +106,7 @@ class BatchMaker:
 
         def read(source: Documents, lane: int, cursor: LaneCursor) -> Iterator[TokenChunk]:
             chunks = source.read(lane, position.num_lanes, cursor, options.epochs)
-            return encode_ahead(chunks, partial(self._encode, source), self._pool, depth)
+            return encode_ahead(chunks, partial(self._encode, source), self._reader, self._pool, depth)
 
         self._lanes: dict[int, _Lane] = {}
         for number, state in position.lanes.items():
@@ -198,8 +199,9 @@ class BatchMaker:
         return PackingCounts(*map(sum, zip(*(lane.packer.counts() for lane in self._lanes.values()), strict=True)))
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._reader, self._pool):
+            if executor is not None:
+                executor.shutdown(wait=False, cancel_futures=True)
 
 
 class _Lane:

@@ -137,7 +137,12 @@ class StreamSources:
                 f"the checkpoint was made from the sources {', '.join(theirs)}, and these are {', '.join(self.names)}. "
                 "Name the same ones in the same order; new ones go last"
             )
-        check_parts({"mixture": self.schedule.digest(position.round_end)}, {"mixture": parts.get("mixture")})
+        if self.schedule.digest(position.round_end) != parts.get("mixture"):
+            raise PlanMismatchError(
+                f"the checkpoint drew its first {position.num_rows:,} rows with other weights. To change them, name "
+                "those it was made with first: stages=[Stage({…}, samples=N), Stage({…})], where N is at "
+                f"least {position.round_end:,} and a whole number of periods (10, 20, … for weights 0.7 and 0.3)"
+            )
         for name, documents in zip(theirs, self.documents, strict=False):
             mine = {file[len(name) + 1 :]: digest for file, digest in saved.contents.items() if _is_of(file, name)}
             try:

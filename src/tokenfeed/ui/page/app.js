@@ -4,7 +4,7 @@ import { showCompare } from "./compare.js";
 import { showData } from "./data.js";
 import { showNow } from "./now.js";
 import { showPanel } from "./panel.js";
-import { go, href, read } from "./place.js";
+import { asCode, copyButton, go, href, read } from "./place.js";
 import { showPlan } from "./plan.js";
 import { beat, setTitle, start } from "./pulse.js";
 import { showSample } from "./sample.js";
@@ -44,7 +44,8 @@ function startTheme() {
 }
 
 // Parameters that the panel shows; a view is not drawn again for them.
-const withoutPanel = (given) => [...given].filter(([name]) => name !== "document" && name !== "of").join("&");
+const PANEL = ["document", "of", "row"];
+const withoutPanel = (given) => [...given].filter(([name]) => !PANEL.includes(name)).join("&");
 
 function startViews(subject) {
   const views = VIEWS.filter((view) => view.if(subject));
@@ -60,7 +61,8 @@ function startViews(subject) {
       ),
     );
     setTitle(`${current.title} · ${subject.name} · tokenfeed`);
-    const marks = current.id === "trace" ? given.get("document") : ""; // they are on its timeline
+    // Sightings are on the timeline of Trace, and a row alone says which step.
+    const marks = current.id === "trace" ? [given.get("document"), given.has("step") ? "" : given.get("row")] : "";
     const state = `${current.id} ${withoutPanel(given)} ${marks}`;
     if (state !== shown) current.show(document.getElementById(current.id), subject, given);
     shown = state;
@@ -69,6 +71,13 @@ function startViews(subject) {
 
   addEventListener("hashchange", follow);
   follow();
+  const copies = document.getElementById("copies");
+  copies.hidden = false;
+  copies.append(
+    copyButton(h, "Copy link", () => location.href),
+    copyButton(h, "Python", () => asCode(subject)[0]),
+    copyButton(h, "Command", () => asCode(subject)[1]),
+  );
 }
 
 function startSearch(subject) {
@@ -76,14 +85,15 @@ function startSearch(subject) {
   form.hidden = !subject.has_run && !subject.has_store;
   const options = () => {
     const text = input.value.trim();
-    const digits = /^(step|doc|document)?\s*#?([\d,]+)$/i.exec(text);
+    const digits = /^(step|sample|doc|document)?\s*#?([\d,]+)$/i.exec(text);
     const number = digits ? Number(digits[2].replaceAll(",", "")) : null;
     const word = digits?.[1]?.toLowerCase();
     return [
-      number !== null && subject.has_run && word !== "doc" && word !== "document"
+      number !== null && subject.has_run && (!word || word === "step")
         ? [`Step ${count(number)}`, href("trace", { step: number, row: null, rank: null, first: null })]
         : null,
-      number !== null && word !== "step"
+      number !== null && subject.has_run && word === "sample" ? [`Sample ${count(number)}`, href("trace", { row: number })] : null,
+      number !== null && (!word || word.startsWith("doc"))
         ? [`Document ${count(number)}`, href(read().view || "data", { document: number })]
         : null,
       text && subject.has_store && !word ? [`Text “${text}”`, href("data", { q: text })] : null,

@@ -1,12 +1,13 @@
 // One chart, drawn without a library at the size it has on the screen, with its numbers in words and a cursor for mouse
 // or arrow keys. Letters never shrink: the drawing is made again when its width changes.
-import { duration, h, s } from "./dom.js";
+import { h, s } from "./dom.js";
 
 const [HEIGHT, LEFT, BOTTOM, TOP] = [150, 52, 22, 8];
 const sizes = new ResizeObserver((entries) => entries.forEach((entry) => entry.target.chart.redraw()));
 
 // What `draw` is given: from, to (of the horizontal axis), lines of {name, points: [[x, value]], kind, colour}, whether
-// they are stacked, how to write a value, the ends of the scale, markers of {x, text}, and the present in words.
+// they are stacked, how to write a value and a place on the axis, the ends of the scale, markers of {kind, x, text}, and
+// the present in words.
 export class Chart {
   #svg = s("svg", { role: "img", class: "plot", tabindex: "0" });
   #now = h("strong", {});
@@ -15,10 +16,8 @@ export class Chart {
   #given = null;
   #cursor = null;
 
-  constructor(title, { onmove = () => {}, onpick = null, axis = (x, to) => to - x < 1 ? "now" : `−${duration(to - x)}` } = {}) {
+  constructor(title, { onmove, onpick }) {
     this.title = title;
-    this.axis = axis;
-    this.onmove = onmove;
     this.element = h(
       "figure",
       { class: "figure" },
@@ -67,8 +66,8 @@ export class Chart {
   redraw() {
     const width = Math.max(200, Math.round(this.element.clientWidth));
     if (!this.#given || !this.element.clientWidth) return;
-    const { from, to, lines, write, top, bottom = 0, stacked, markers = [], now, note, axis = this.axis } = this.#given;
-    const x = (value) => LEFT + ((value - from) / (to - from || 1)) * (width - LEFT);
+    const { from, to, lines, write, top, bottom = 0, stacked, markers, now, note, axis } = this.#given;
+    const x = (value) => LEFT + Math.max(0, Math.min(1, (value - from) / (to - from || 1))) * (width - LEFT);
     const y = (value) => HEIGHT - ((Math.max(bottom, Math.min(top, value)) - bottom) / (top - bottom || 1)) * (HEIGHT - TOP);
     this.#svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT + BOTTOM}`);
     this.#svg.setAttribute("height", HEIGHT + BOTTOM);
@@ -81,14 +80,16 @@ export class Chart {
       s(
         "text",
         { x: LEFT + share * (width - LEFT), y: HEIGHT + 17, "text-anchor": ["start", "middle", "end"][share * 2] },
-        axis(from + share * (to - from), to),
+        axis(from + share * (to - from)),
       )
     );
     const below = new Map();
     const paths = lines.flatMap((line) => drawLine(line, x, y, stacked ? below : null));
-    const marks = markers.filter((one) => one.x >= from && one.x <= to).map((one) =>
-      s("g", { class: "marker" }, s("line", { x1: x(one.x), x2: x(one.x), y1: TOP, y2: HEIGHT }), s("title", {}, one.text))
-    );
+    const marks = markers.map((one) => {
+      const title = s("title", {}, one.text);
+      if (one.kind === "start") return s("line", { class: "marker", x1: x(one.x), x2: x(one.x), y1: TOP, y2: HEIGHT }, title);
+      return s("path", { class: `marker ${one.kind}`, d: `M${x(one.x)},${TOP + 2}l-4,-7h8z` }, title);
+    });
     this.line = s("line", { class: "cursor", y1: TOP, y2: HEIGHT, visibility: "hidden" });
     this.#svg.replaceChildren(...grid, ...labels, ...marks, ...paths, this.line);
     this.#now.textContent = now;
@@ -111,7 +112,7 @@ export class Chart {
   }
 
   #tell() {
-    const { lines, write, axis = this.axis } = this.#given;
+    const { lines, write, axis } = this.#given;
     const at = this.#cursor;
     this.line.setAttribute("visibility", at === null ? "hidden" : "visible");
     if (at === null) {
@@ -125,7 +126,7 @@ export class Chart {
       const near = nearest(line.points, at);
       return `${line.name ? `${line.name} ` : ""}${!near || near[1] === null ? "–" : write(near[1])}`;
     });
-    this.#told.textContent = `${axis(at, this.#to)}: ${values.join(", ")}`;
+    this.#told.textContent = `${axis(at)}: ${values.join(", ")}`;
     this.#svg.setAttribute("aria-label", `${this.title}, ${this.#told.textContent}`);
   }
 }

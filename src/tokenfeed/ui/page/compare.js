@@ -1,5 +1,5 @@
 // Two runs side by side, and from which step on they differ.
-import { ask, card, count, h, show } from "./dom.js";
+import { ask, card, count, h, share, show } from "./dom.js";
 import { href } from "./place.js";
 import { timeline } from "./timeline.js";
 
@@ -28,16 +28,19 @@ export function showCompare(section) {
   });
 }
 
+const weights = (given) => Object.entries(given).map(([name, value]) => `${name} ${share(value)}`).join(", ");
+
 function facts(run, other) {
   const pairs = (one) => [
     ["seed", count(one.plan.seed)],
     ["sources", one.sources.map((source) => `${source.name || "data"}: ${count(source.samples)} samples of ${source.told}`).join("; ")],
+    ...(one.weights ? [["weights at first", weights(one.weights[0])], ["weights now", weights(one.weights[1])]] : []),
     ["starts", count(one.num_starts)],
     ["ranks × batch size", one.legs.map((leg) => `${leg.world_size} × ${leg.batch_size}`).join(", ")],
     ["amendments", one.amendments.map((each) => `${each.told} at step ${count(each.step)}`).join("; ") || "none"],
     ["delivered", `${count(one.reached)} samples`],
     ["end", one.end === null ? "none" : `${count(one.end)} samples`],
   ];
-  const others = pairs(other);
-  return pairs(run).map(([name, value], place) => [name, value, value !== others[place][1]]);
+  const others = new Map(pairs(other));
+  return pairs(run).map(([name, value]) => [name, value, value !== others.get(name)]);
 }

@@ -1,7 +1,7 @@
 // Contents of a store, or of a source of the run: its documents as a table, their fields and lengths, and a search.
-import { ask, bytes, card, count, decimal, facts, field, h, json, number, numberInput, percent, s, select, short, show, table, tile } from "./dom.js";
+import { ask, bytes, card, count, decimal, facts, field, h, json, later, number, numberInput, pager, percent, s, select, short, show, table, tile } from "./dom.js";
 import { documentLink } from "./panel.js";
-import { go, keep } from "./place.js";
+import { go, href, keep } from "./place.js";
 
 const PAGE = 20;
 
@@ -14,14 +14,15 @@ export function showData(section, subject, given) {
     const wanted = given.get("table") ?? (tables.includes("documents") ? "documents" : tables[0]);
     const looking = tables.length ? search(source, wanted, subject, given) : null;
     const ready = looking?.answered; // results of a search come first
+    const summary = Promise.resolve(ready).then(() => tables.length ? ask("fields", { source, table: wanted }) : null);
     return [
       names.length > 1
         ? h("div", { class: "controls" }, field("source", select(names, source || names[0], (value) => go("data", { source: value, table: null, page: null, q: null }))))
         : null,
       tiles(store),
       looking?.element,
-      tables.length ? documents(source, wanted, tables, given, ready) : null,
-      h("div", { class: "grid" }, tables.length ? lengths(source, wanted, run, given, ready) : null, tables.length ? fields(source, wanted, ready) : null),
+      tables.length ? documents(source, wanted, tables, given, summary) : null,
+      h("div", { class: "grid" }, tables.length ? lengths(source, wanted, run, given, ready) : null, tables.length ? fields(summary) : null),
       columns(store),
       shards(source, store, ready),
       origin(subject, store),
@@ -112,44 +113,73 @@ function marked(text, wanted) {
   return [from ? "…" : "", text.slice(from, at), h("mark", {}, text.slice(at, at + wanted.length)), text.slice(at + wanted.length, at + 240)];
 }
 
-function documents(source, name, tables, given, ready) {
+// A table of documents, sorted by any column and filtered by any field of the payloads.
+function documents(source, name, tables, given, summary) {
   const place = h("div");
-  const state = { first: Number(given.get("page") ?? 0), sort: given.get("sort") ?? "number" };
-  const draw = (change = {}) => {
-    Object.assign(state, change);
-    keep({ page: state.first || null, sort: state.sort === "number" ? null : state.sort });
-    return show(place, async () => documentTable(await ask("documents", { source, table: name, count: PAGE, ...state }), source, draw));
+  const told = h("p", { class: "hint", role: "status" });
+  const bar = h("progress", { max: 1, value: 0, hidden: true, "aria-label": "Read" });
+  const state = { first: Number(given.get("page") ?? 0), sort: given.get("sort") ?? "document", filter: given.get("filter") ?? "" };
+  let turn = 0;
+  const load = () => {
+    const mine = ++turn;
+    return show(place, async () => {
+      const fields = (await summary).fields;
+      const content = (found) => documentTable(found, fields, source, state, draw);
+      while (true) {
+        const found = await ask("documents", { source, table: name, count: PAGE, ...state });
+        if (mine !== turn) return null;
+        bar.hidden = found.known >= found.most;
+        bar.value = found.known / Math.max(1, found.most);
+        told.textContent = tellKnown(found, state);
+        if (bar.hidden) return content(found);
+        if (found.documents.length) place.replaceChildren(...content(found)); // those that are known so far
+      }
+    });
   };
-  show(place, async () => {
-    await ready;
-    return documentTable(await ask("documents", { source, table: name, count: PAGE, ...state }), source, draw);
-  });
+  const draw = (change) => {
+    Object.assign(state, change);
+    keep({ page: state.first || null, sort: state.sort === "document" ? null : state.sort, filter: state.filter });
+    return load();
+  };
+  const filter = h("input", { type: "search", value: state.filter, placeholder: "score >= 0.5", "aria-describedby": "filter-hint", size: 26 });
+  filter.addEventListener("input", later(() => draw({ filter: filter.value.trim(), first: 0 }), 400));
+  load();
   return card(
     "Documents",
     h(
       "div",
       { class: "controls" },
-      tables.length > 1 ? field("table", select(tables, name, (value) => go("data", { table: value, page: null }))) : null,
-      field("order", select(["number", "shortest", "longest"], state.sort, (sort) => draw({ sort, first: 0 }))),
-      field("from", numberInput(state.first, { onchange: (value) => draw({ first: Number(value) }) })),
+      tables.length > 1 ? field("table", select(tables, name, (value) => go("data", { table: value, page: null, sort: null, filter: null }))) : null,
+      field("filter", filter),
+      h("small", { id: "filter-hint" }, "a field or tokens; one of = != < <= > >= ~ (contains); a value"),
     ),
+    bar,
+    told,
     place,
   );
 }
 
-function documentTable(found, source, draw) {
-  const names = [];
-  for (const one of found.documents) {
-    for (const key of one.payload && typeof one.payload === "object" && !Array.isArray(one.payload) ? Object.keys(one.payload) : []) {
-      if (!names.includes(key) && names.length < 6) names.push(key);
-    }
-  }
+function tellKnown({ known, most, total, matching }, { filter, sort }) {
+  const isOwn = filter || !["document", "-document"].includes(sort);
+  if (known < most) return `Reading the field: ${count(known)} of ${count(most)} documents.`;
+  const of = isOwn && most < total ? `the first ${count(most)} of ${count(total)}` : count(total);
+  return filter ? `${count(matching)} of ${of} documents.` : isOwn && most < total ? `Sorted: ${of} documents.` : "";
+}
+
+function documentTable(found, fields, source, state, draw) {
+  const names = fields.map((one) => one.name).filter((one) => one !== "payload").slice(0, 6);
   const cell = (value) => h("span", { class: "snippet", dir: "auto" }, value === undefined || value === null ? "–" : typeof value === "number" ? number(value) : json(value).slice(0, 120));
-  const stop = found.first + found.documents.length;
-  const button = (label, to, is) => h("button", { type: "button", disabled: !is, onclick: () => draw({ first: to }) }, label);
+  // A click sorts by the column, a second the other way round.
+  const head = (label, key, detail) => {
+    const [isUp, isDown] = [state.sort === key, state.sort === `-${key}`];
+    const made = h("span", { class: "head" }, h("button", { type: "button", class: "sorter", onclick: () => draw({ sort: isUp ? `-${key}` : key, first: 0 }) }, label, isUp ? " ↑" : isDown ? " ↓" : ""), detail);
+    made.sort = isUp ? "ascending" : isDown ? "descending" : null;
+    return made;
+  };
+  const fieldHead = (one) => head(one.name, ["document", "tokens"].includes(one.name) ? `payload.${one.name}` : one.name, one.bins ? smallHistogram(one) : null);
   return [
     table(
-      ["document", "tokens", "begins with", ...(names.length ? names : ["payload"])],
+      [head("document", "document"), head("tokens", "tokens"), "begins with", ...(names.length ? fields.filter((one) => names.includes(one.name)).map(fieldHead) : [fields.length ? head("payload", "payload") : "payload"])],
       found.documents.map((one) => [
         documentLink(one.document, source),
         count(one.items),
@@ -158,26 +188,17 @@ function documentTable(found, source, draw) {
       ]),
       { numbers: [0, 1], caption: "Documents" },
     ),
-    found.total > PAGE
-      ? h(
-        "div",
-        { class: "pager", role: "group", "aria-label": "Pages of documents" },
-        button("First", 0, found.first > 0),
-        button("Previous", Math.max(0, found.first - PAGE), found.first > 0),
-        h("span", {}, `${count(found.first + 1)} to ${count(stop)} of ${count(found.total)}`),
-        button("Next", stop, stop < found.total),
-        button("Last", Math.floor((found.total - 1) / PAGE) * PAGE, stop < found.total),
-      )
-      : null,
+    pager("Pages of documents", { first: found.first, shown: found.documents.length, total: found.matching, size: PAGE }, (first) => draw({ first })),
   ];
 }
 
-function fields(source, name, ready) {
+function fields(summary) {
   const place = h("div", { class: "chart" });
   show(place, async () => {
-    await ready;
-    const found = await ask("fields", { source, table: name });
+    const found = await summary;
     if (!found.fields.length) return h("p", { class: "hint" }, "No payloads.");
+    const value = (one, text) =>
+      h("span", { class: "snippet", dir: "auto" }, text && text.length <= 64 ? h("a", { href: href("data", { filter: `${one.name} = ${text}`, page: null }) }, text) : text || "(empty)");
     return [
       h(
         "ul",
@@ -190,7 +211,7 @@ function fields(source, name, ready) {
             one.bins
               ? [smallHistogram(one), h("small", {}, `${number(one.least)} to ${number(one.most)}`)]
               : [
-                h("ul", { class: "plain" }, one.values.map(([text, times]) => h("li", {}, h("span", { class: "snippet", dir: "auto" }, text || "(empty)"), h("small", {}, ` ${count(times)}`)))),
+                h("ul", { class: "plain" }, one.values.map(([text, times]) => h("li", {}, value(one, text), h("small", {}, ` ${count(times)}`)))),
                 h("small", {}, `${count(one.different)} different`),
               ],
           )
@@ -215,10 +236,14 @@ function lengths(source, name, run, given, ready) {
   const place = h("div", { class: "chart" });
   const usual = run?.sources.find((one) => !source || one.name === source)?.view.length ?? 2048;
   const limit = Number(given.get("limit") ?? usual);
+  let [found, drawn] = [null, 0];
+  const picture = () => histogram(found, drawn = place.clientWidth);
+  new ResizeObserver(() => found && place.clientWidth !== drawn && place.replaceChildren(...[picture()].flat())).observe(place);
   const draw = (length) =>
     show(place, async () => {
       await ready;
-      return histogram(await ask("lengths", { source, table: name, length }), place.clientWidth);
+      found = await ask("lengths", { source, table: name, length });
+      return picture();
     });
   draw(limit);
   return card(
@@ -295,17 +320,13 @@ function shards(source, store, ready) {
     show(place, async () => {
       await ready;
       const page = await ask("shards", { source, first, count: PAGE });
-      const stop = page.first + page.shards.length;
-      const button = (label, to, is) => h("button", { type: "button", disabled: !is, onclick: () => draw(to) }, label);
       return [
         table(
           ["", "shard", "split", "first item", "items", ...tables, "size"],
           page.shards.map((shard) => [count(shard.number), h("code", {}, shard.name), shard.split ?? "–", count(shard.first_item), count(shard.items), ...tables.map((name) => count(shard.spans[name])), bytes(shard.bytes)]),
           { numbers: [0, 3, 4, ...tables.map((_, place) => 5 + place), 5 + tables.length], caption: "Shards" },
         ),
-        page.total > PAGE
-          ? h("div", { class: "pager", role: "group", "aria-label": "Pages of shards" }, button("First", 0, page.first > 0), button("Previous", Math.max(0, page.first - PAGE), page.first > 0), h("span", {}, `${count(page.first + 1)} to ${count(stop)} of ${count(page.total)}`), button("Next", stop, stop < page.total), button("Last", Math.floor((page.total - 1) / PAGE) * PAGE, stop < page.total))
-          : null,
+        pager("Pages of shards", { first: page.first, shown: page.shards.length, total: page.total, size: PAGE }, draw),
       ];
     });
   draw(0);

@@ -103,6 +103,14 @@ export function later(action, milliseconds = 150) {
   };
 }
 
+export const sum = (list, name) => list.reduce((total, one) => total + one[name], 0);
+export const mean = (list) => list.reduce((total, value) => total + value, 0) / Math.max(1, list.length);
+
+// Buttons of which one is chosen.
+export const segments = (label, names, chosen, onpick) =>
+  h("div", { class: "segments", role: "group", "aria-label": label }, names.map((name) =>
+    h("button", { type: "button", "aria-pressed": String(name === chosen), onclick: () => onpick(name) }, name)));
+
 let fields = 0;
 export function field(label, input, hint) {
   input.id ||= `field-${++fields}`;
@@ -145,9 +153,24 @@ export function table(heads, rows, { caption, numbers = [] } = {}) {
       "table",
       {},
       caption ? h("caption", {}, caption) : null,
-      h("thead", {}, h("tr", {}, heads.map((head, place) => h("th", { scope: "col", class: kind(place) }, head)))),
+      h("thead", {}, h("tr", {}, heads.map((head, place) => h("th", { scope: "col", class: kind(place), "aria-sort": head.sort }, head)))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h("td", { class: kind(place) }, cell))))),
     ),
+  );
+}
+
+// Buttons that lead through pages of `size`; nothing where one page holds all.
+export function pager(label, { first, shown, total, size }, go) {
+  const stop = first + shown;
+  const button = (name, to, is) => h("button", { type: "button", disabled: !is, onclick: () => go(to) }, name);
+  return total <= size ? null : h(
+    "div",
+    { class: "pager", role: "group", "aria-label": label },
+    button("First", 0, first > 0),
+    button("Previous", Math.max(0, first - size), first > 0),
+    h("span", {}, `${count(first + 1)} to ${count(stop)} of ${count(total)}`),
+    button("Next", stop, stop < total),
+    button("Last", Math.floor((total - 1) / size) * size, stop < total),
   );
 }
 

@@ -1,5 +1,5 @@
-// The side panel: the selected document, its payload as fields, its text, and every time it was or will be seen.
-import { ask, count, facts, h, payload, show, texts } from "./dom.js";
+// The side panel: the selected row and document, as text, with its payload as fields and every time it is seen.
+import { ask, colour, count, facts, h, payload, show, texts } from "./dom.js";
 import { copyButton, go, href, read } from "./place.js";
 
 const place = () => document.getElementById("panel");
@@ -8,47 +8,75 @@ let shown = null;
 // Show what the address selects; nothing if it selects nothing.
 export function showPanel(subject) {
   const { given } = read();
-  const wanted = given.has("document") ? `${given.get("of") ?? ""} ${given.get("document")}` : null;
+  const row = subject.has_run ? given.get("row") : null;
+  const wanted = given.has("document") || row !== null ? `${given.get("of")} ${given.get("document")} ${row}` : null;
   place().hidden = wanted === null;
-  if (wanted === shown || wanted === null) {
-    shown = wanted;
-    return;
+  for (const link of document.querySelectorAll("[data-row]")) link.setAttribute("aria-current", String(link.dataset.row === row));
+  if (wanted !== shown && wanted !== null) {
+    place().replaceChildren();
+    show(place(), async () => [
+      ...(given.has("document") ? await describe(subject, Number(given.get("document")), given.get("of") ?? "") : []),
+      ...(row === null ? [] : await describeRow(row).catch((error) => [h("p", { class: "problem" }, error.message)])),
+    ]);
   }
   shown = wanted;
-  place().replaceChildren();
-  show(place(), () => describe(subject, Number(given.get("document")), given.get("of") ?? ""));
 }
 
-// A link that selects a document, wherever it stands.
-export const documentLink = (number, source, text) =>
+// A link to something else that is selected: the address may have changed since it was drawn.
+const link = (change, text, more) =>
   h("a", {
-    href: href(read().view || "data", { document: number, of: source }),
+    ...more,
+    href: href(read().view || "data", change),
     onclick: (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey) return;
-      event.preventDefault(); // the address may have changed since this was drawn
-      go(read().view || "data", { document: number, of: source });
+      event.preventDefault();
+      go(read().view || "data", change);
     },
-  }, text ?? count(number));
+  }, text);
+export const documentLink = (number, source, text) => link({ document: number, of: source }, text ?? count(number));
+export const rowLink = (sample) =>
+  link({ row: sample }, count(sample), { "data-row": sample, "aria-current": String(read().given.get("row") === String(sample)) });
+
+const panelHead = (title, detail, change) =>
+  h(
+    "div",
+    { class: "panelhead" },
+    h("h2", {}, title, h("small", {}, detail)),
+    h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => go(read().view, change) }, "×"),
+  );
+
+// What of a view the address of a sample needs.
+function sampleAddress(view, index, source) {
+  const wanted = { view: view.kind, index, source: source || null, offset: null, table: view.kind === "windows" ? null : view.table ?? null };
+  return view.kind === "documents" ? { ...wanted, length: null } : { ...wanted, length: view.length };
+}
+
+// A row of the run: where it is, its text, and its documents.
+async function describeRow(wanted) {
+  const { step, rows: [row] } = await ask("trace", { sample: wanted });
+  const address = sampleAddress(row.view, row.index, row.source);
+  const sample = await ask("sample", address);
+  const spans = (sample.spans[row.view.table ?? "documents"] ?? Object.values(sample.spans)[0])?.spans ?? [];
+  return [
+    panelHead(`Sample ${count(row.sample)}`, row.source ? ` of ${row.source}` : "", { row: null }),
+    facts([["step", h("a", { href: href("trace", { step }) }, count(step))], ["rank", count(row.rank)], ["row", count(row.row)], ["epoch", count(row.epoch)]]),
+    h("p", { class: "excerpt", dir: "auto", tabindex: "0" }, texts(sample.tokens).join("").slice(0, 4000)),
+    h("ul", { class: "sources" }, spans.slice(0, 40).map((span) =>
+      h("li", {}, h("i", { class: `dot ${colour(span.number)}` }), " ", documentLink(span.number, row.source, `document ${count(span.number)}`), h("small", {}, ` ${count(span.stop - span.start)} tokens here`))
+    )),
+    h("p", {}, h("a", { href: href("sample", address) }, "Token by token")),
+  ];
+}
 
 async function describe(subject, number, source) {
   const asked = subject.has_run ? ask("find", { document: number, source }).catch((error) => ({ error })) : null;
   const sample = await ask("sample", { view: "documents", index: number, source }).catch((error) => ({ error }));
   const found = await asked;
   return [
-    h(
-      "div",
-      { class: "panelhead" },
-      h("h2", {}, `Document ${count(number)}`, source ? h("small", {}, ` of ${source}`) : null),
-      h("button", {
-        type: "button",
-        class: "quiet",
-        "aria-label": "Close",
-        onclick: () => go(read().view, { document: null, of: null }),
-      }, "×"),
-    ),
+    panelHead(`Document ${count(number)}`, source ? ` of ${source}` : "", { document: null, of: null }),
     ...(sample.error ? [h("p", { class: "problem" }, sample.error.message)] : content(subject, sample, number, source)),
     ...(found ? sightings(found) : []),
-    subject.has_run ? skip(subject, found, number, source) : null,
+    subject.has_run ? skip(subject, number, source) : null,
   ];
 }
 
@@ -70,14 +98,15 @@ function content(subject, sample, number, source) {
   ];
 }
 
-function sightings(found) {
+// When something was seen, and is planned to be.
+export function sightings(found) {
   if (found.error) return [h("p", { class: "hint" }, found.error.message)];
   if (!found.total) return [h("h3", {}, "Never seen"), h("p", { class: "hint" }, found.why)];
   const past = found.total - found.num_planned;
   const within = `in ${count(found.epochs)} epoch${found.epochs === 1 ? "" : "s"}`;
   return [
     h("h3", {}, `Seen ${count(past)} time${past === 1 ? "" : "s"}, planned ${count(found.num_planned)} more`),
-    h("p", { class: "hint" }, `${within}; a row that holds a part of it counts.`),
+    h("p", { class: "hint" }, `${within}${found.index === undefined ? "; a row that holds a part of it counts" : ""}.`),
     h(
       "ul",
       { class: "seen" },
@@ -98,16 +127,15 @@ function sightings(found) {
   ];
 }
 
-function skip(subject, found, number, source) {
+function skip(subject, number, source) {
   const named = source ? `, source="${source}"` : "";
-  const command = `tokenfeed trace ${subject.name} --document ${number}${source ? ` --source ${source}` : ""}`;
+  const command = `tokenfeed find ${subject.name} --document ${number}${source ? ` --source ${source}` : ""}`;
   const python = `tokenfeed.Run("${subject.name}").find(${number}${named})`;
   const amendment = `plan = tokenfeed.Run("${subject.name}").plan().amend(\n` +
     `    state["samples"], skip=tokenfeed.Skip(documents=[${number}]${named})\n)  # Loader(plan, …), load_state_dict(state)`;
   return h(
     "div",
     { class: "copies", role: "group", "aria-label": "Copy" },
-    copyButton(h, "Copy link", () => location.href),
     copyButton(h, "Copy Python", python),
     copyButton(h, "Copy command", command),
     copyButton(h, "Skip this: copy the amendment", amendment),

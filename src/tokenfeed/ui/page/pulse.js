@@ -8,7 +8,7 @@ const ICONS = { bad: "icon-bad.svg", warn: "icon-warn.svg" };
 const listeners = new Set();
 
 // What is known: the last answer, and the points of all answers.
-export const known = { told: null, tracks: new Map(), gpus: new Map(), scalars: new Map(), isPaused: false };
+export const known = { told: null, tracks: new Map(), gpus: new Map(), scalars: new Map(), clock: [], isPaused: false };
 // Dead ranks that the user has dismissed, by loader; kept for the tab.
 const dismissed = new Set(JSON.parse(sessionStorage.getItem("dismissed") ?? "[]"));
 export const isDismissed = (one) => dismissed.has(`${one.host} ${one.pid} ${one.id}`);
@@ -47,7 +47,7 @@ export function start() {
 }
 
 function take(told) {
-  if (known.told && told.number < known.told.number) known.scalars.clear();
+  if (known.told && told.number < known.told.number) [known.clock, known.scalars] = [[], new Map()];
   const add = (tracks, key, points) => {
     const track = tracks.get(key) ?? new Track();
     track.add(points);
@@ -58,13 +58,35 @@ function take(told) {
   known.tracks = new Map(told.loaders.map((one) => add(known.tracks, one.id, one.points)));
   known.gpus = new Map(told.gpus.map((one) => add(known.gpus, `${one.host} ${one.index}`, one.points)));
   for (const [name, points] of Object.entries(told.scalars)) {
-    const kept = known.scalars.get(name) ?? [];
-    for (const point of points) {
-      while (kept.length && kept.at(-1)[0] >= point[0]) kept.pop(); // the run went back to a checkpoint
-      kept.push(point);
-    }
-    known.scalars.set(name, kept.length > 8000 ? kept.filter((_, place) => place % 2 || place > 4000) : kept);
+    known.scalars.set(name, follow(known.scalars.get(name) ?? [], points, 0));
   }
+  // When each step was: by the run, or else by what the training loop logs.
+  const logged = [...known.scalars.values()].reduce((most, one) => one.length > most.length ? one : most, []);
+  known.clock = told.clock ? follow(known.clock, told.clock, 1) : logged.map(([step, , time]) => [time, step]);
+}
+
+// Points with those that came, by their steps, which are in one place of each: a run that goes back to a checkpoint
+// takes later ones with it.
+function follow(kept, points, place) {
+  for (const point of points) {
+    while (kept.length && kept.at(-1)[place] >= point[place]) kept.pop();
+    kept.push(point);
+  }
+  return kept.length > 8000 ? kept.filter((_, number) => number % 2 || number > 4000) : kept;
+}
+
+// The step at a time, or the time of a step (`from` 1, `to` 0), between the moments that are known; null outside.
+export function translate(value, from = 0, to = 1) {
+  const { clock } = known;
+  if (clock.length < 2 || value < clock[0][from] || value > clock.at(-1)[from]) return null;
+  let [low, high] = [0, clock.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (clock[middle][from] <= value) low = middle;
+    else high = middle;
+  }
+  const [one, other] = [clock[low], clock[high]];
+  return one[to] + (other[to] - one[to]) * (other[from] > one[from] ? (value - one[from]) / (other[from] - one[from]) : 0);
 }
 
 // The verdict, without the dead that were dismissed.

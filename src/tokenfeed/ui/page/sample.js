@@ -1,7 +1,7 @@
 // One sample: as text, token by token, or as bytes; coloured by document, by any span table, or by a column of numbers.
 import { fileCells } from "./bytes.js";
-import { ask, card, colour, count, facts, field, h, number, numberInput, payload, s, select, show, table, texts } from "./dom.js";
-import { documentLink } from "./panel.js";
+import { ask, card, colour, count, facts, field, h, number, numberInput, payload, s, segments, select, show, table, texts } from "./dom.js";
+import { documentLink, sightings } from "./panel.js";
 import { go, keep } from "./place.js";
 
 const SHOWN = ["text", "tokens", "bytes"];
@@ -21,13 +21,14 @@ export function showSample(section, subject, given) {
       offset: Number(given.get("offset") ?? 0),
       as: SHOWN.includes(given.get("as")) ? given.get("as") : subject.tokenizer ? "text" : "tokens",
       by: given.get("by") ?? "",
+      loss: given.get("loss") ?? "shown",
       token: Number(given.get("token") ?? 0),
     };
-    return browser(subject, state, tables, run);
+    return browser(subject, state, tables, run, own);
   });
 }
 
-function browser(subject, state, tables, run) {
+function browser(subject, state, tables, run, own) {
   const place = h("div", { class: "sample" });
   const total = h("span", { class: "hint", id: "sample-total" });
   const index = numberInput(state.index, { width: "14ch", onchange: (value) => change({ index: Number(value), offset: 0, token: 0 }) });
@@ -49,6 +50,7 @@ function browser(subject, state, tables, run) {
       offset: state.offset || null,
       as: state.as,
       by: state.by,
+      loss: state.loss === "shown" ? null : state.loss,
       token: state.token || null,
     });
     draw();
@@ -64,7 +66,7 @@ function browser(subject, state, tables, run) {
       samples = sample.samples;
       index.max = samples - 1;
       total.textContent = `of ${count(samples)}`;
-      return body(subject, state, sample, change);
+      return [...body(subject, state, sample, change), seen(state, own)];
     }).then(() => hadFocus && place.querySelector(".tokens")?.focus());
   }
 
@@ -108,12 +110,7 @@ function body(subject, state, sample, change) {
   const usual = state.view === "windows" ? (names.includes("documents") ? "documents" : names[0]) : state.table;
   const choices = [...names, ...numeric.map((name) => `${name} (heat)`), "none"];
   const by = choices.includes(state.by) ? state.by : usual ?? "none";
-  const segments = h(
-    "div",
-    { class: "segments", role: "group", "aria-label": "Shown as" },
-    SHOWN.map((one) => h("button", { type: "button", "aria-pressed": String(state.as === one), onclick: () => change({ as: one }) }, one)),
-  );
-  const bars = names.map((name) => spanBar(name, sample, (span) => light(span, name)));
+  const bars = [...names.map((name) => spanBar(name, sample, (span) => light(span, name))), sample.loss ? lossBar(sample) : null];
   const detail = h("div", { class: "card detail", "aria-live": "polite", role: "region", "aria-label": "The token" });
   const tokens = tokenList(subject, sample, state, by, usual);
   const boxes = tokens.boxes;
@@ -121,7 +118,7 @@ function body(subject, state, sample, change) {
 
   function light(span, name) {
     boxes.forEach((box, place) => box.classList.toggle("lit", Boolean(span) && place >= span.start && place < span.stop));
-    if (span) detail.replaceChildren(...spanDetail(span, name, state));
+    if (span) detail.replaceChildren(...spanDetail(span, name, state, sample).flat().filter(Boolean));
   }
 
   function activate(place, { quiet = false } = {}) {
@@ -160,11 +157,18 @@ function body(subject, state, sample, change) {
   if (state.as === "bytes") show(bytesPlace, async () => fileCells(await ask("bytes", { ...asked(state), item: Math.max(0, active) })));
   const main = card(
     null,
-    h("div", { class: "controls" }, segments, names.length || numeric.length ? field("colour by", select(choices, by, (value) => change({ by: value }))) : null),
+    h(
+      "div",
+      { class: "controls" },
+      segments("Shown as", SHOWN, state.as, (as) => change({ as })),
+      names.length || numeric.length ? field("colour by", select(choices, by, (value) => change({ by: value }))) : null,
+      sample.loss ? field("loss mask", select(["shown", "hidden"], state.loss, (loss) => change({ loss }))) : null,
+    ),
     bars,
     sample.pictures.map(pictures),
     sample.primary ? tokens.element : h("p", { class: "hint" }, "The store has no column of single numbers."),
     pager(state, sample, change),
+    h("p", { class: "legend" }, legend(sample, state, usual)),
     state.as === "bytes" ? [h("p", { class: "hint" }, "Bytes from the chosen token on. Cells that belong together are highlighted together."), bytesPlace] : null,
   );
   return [
@@ -182,6 +186,22 @@ function body(subject, state, sample, change) {
       ),
     ),
   ];
+}
+
+const legend = (sample, state, usual) => [
+  usual ? h("span", {}, h("i", { class: "mark begins" }), ` ${usual} begin${state.view === "packed" ? ": positions start at 0 again" : ""}`) : null,
+  sample.loss
+    ? h("span", {}, h("s", {}, "struck out"), `: not learned, ${count(sample.loss.filter((one) => !one).length)} of ${count(sample.loss.length)}`)
+    : h("span", {}, "every item after the first is learned"),
+];
+
+// When this very sample is seen: known where it is one of the run's own.
+function seen(state, own) {
+  const isOwn = own?.kind === state.view && (state.view === "documents" || own.length === state.length) && (state.view === "windows" || (own.table ?? "documents") === state.table);
+  if (!isOwn) return null;
+  const place = h("div");
+  show(place, async () => sightings(await ask("find", { source: state.source, index: state.index, length: own.length })));
+  return card("When is this seen?", place);
 }
 
 function pager(state, sample, change) {
@@ -208,7 +228,7 @@ function tokenList(subject, sample, state, by, usual) {
   const boxes = sample.tokens.map(([id, text, kind], place) => {
     const written = isText ? flowing[place] : text;
     const box = h("span", {
-      class: ["token", owner[place] === null ? "" : colour(owner[place]), ["", "special", isText ? "" : "partial"][kind], begins.has(place) && place ? "begins" : ""].join(" "),
+      class: ["token", owner[place] === null ? "" : colour(owner[place]), ["", "special", isText ? "" : "partial"][kind], begins.has(place) && place ? "begins" : "", state.loss === "shown" && sample.loss?.[place] === 0 ? "unlearned" : ""].join(" "),
       id: `token-${place}`,
       role: "option",
       "data-place": place,
@@ -285,6 +305,22 @@ function spanBar(name, sample, onpick) {
   );
 }
 
+// The weight of each item in the loss: a bar where it is learned, as high as its weight.
+function lossBar({ loss, padding }) {
+  const most = Math.max(...loss, 1e-9);
+  const runs = [];
+  loss.forEach((weight, place) => weight === runs.at(-1)?.weight ? runs.at(-1).stop++ : runs.push({ weight, start: place, stop: place + 1 }));
+  return h(
+    "div",
+    { class: "spanbar" },
+    h("span", {}, "loss"),
+    s("svg", { viewBox: `0 0 ${Math.max(1, loss.length + padding)} 10`, preserveAspectRatio: "none", role: "img", "aria-label": `${count(loss.filter(Boolean).length)} items are learned` },
+      s("rect", { width: loss.length + padding, height: 10, class: "empty" }),
+      runs.filter((one) => one.weight).map((one) => s("rect", { x: one.start, width: one.stop - one.start, y: 10 - (10 * one.weight) / most, height: (10 * one.weight) / most, class: "bar" }))),
+    h("small", {}, count(loss.filter(Boolean).length)),
+  );
+}
+
 function tokenDetail(sample, place, subject, state) {
   const [id, text] = sample.tokens[place];
   const piece = sample.pieces.find((one) => place >= one.start && place < one.stop);
@@ -293,6 +329,7 @@ function tokenDetail(sample, place, subject, state) {
     [sample.primary ?? "value", number(id)],
     ["in the row", count(sample.offset + place)],
     ["in its document here", document ? count(place - document.start) : "–"],
+    ...(sample.loss ? [["weight in the loss", number(sample.loss[place])]] : []),
     ["item of the store", piece ? count(piece.first_item + place - piece.start) : "–"],
     ...Object.entries(sample.columns).map(([name, values]) => [name, number(values[place])]),
   ];
@@ -301,13 +338,16 @@ function tokenDetail(sample, place, subject, state) {
     facts(pairs),
   ];
   for (const [name, { spans }] of Object.entries(sample.spans)) {
-    for (const span of spans.filter((one) => place >= one.start && place < one.stop)) parts.push(...spanDetail(span, name, state));
+    for (const span of spans.filter((one) => place >= one.start && place < one.stop)) parts.push(...spanDetail(span, name, state, sample).flat().filter(Boolean));
   }
   return parts;
 }
 
-const spanDetail = (span, name, state) => [
+const spanDetail = (span, name, state, sample) => [
   h("h3", {}, h("i", { class: `dot ${colour(span.number)}` }), ` ${name} ${count(span.number)}`),
   h("p", { class: "hint" }, `${count(span.stop - span.start)} items here`, name === "documents" ? [" · ", documentLink(span.number, state.source, "when is this seen?")] : null),
+  name === "documents"
+    ? sample.skipped.filter((one) => one.documents.includes(span.number)).map((one) => h("p", { class: "hint" }, `Masked by a skip: not learned from sample ${count(one.from)} of the run on.`))
+    : null,
   payload(span.payload),
 ];

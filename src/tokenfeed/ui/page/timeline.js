@@ -1,7 +1,8 @@
-// The run as a line of steps: what was run, what is planned (hatched), resumes, amendments, the present and a cursor.
+// The run as a line of steps: what was run, what is planned (hatched), what was rolled back, resumes, checkpoints,
+// amendments, the present and a cursor.
 import { colour, count, h, s } from "./dom.js";
 
-const [HEIGHT, BAR, TOP] = [74, 22, 22];
+const [HEIGHT, BAR, TOP, LANE] = [82, 22, 22, 9];
 const sizes = new ResizeObserver((entries) => entries.forEach((entry) => entry.target.redraw()));
 
 // `onpick` is called with a step. `marks` are sightings of a document: {step, planned}.
@@ -44,6 +45,17 @@ export function timeline(run, { step, marks = [], onpick }) {
         wide > 90 ? s("text", { x: x(leg.first_step) + 6, y: TOP + 15, class: "inside" }, `${leg.world_size} × ${leg.batch_size}`) : null,
       ];
     });
+    // Steps that were run, and run again after a return to a checkpoint, lie below those that count.
+    const back = run.rolled_back.filter((one) => one.first_step < end).map((one) =>
+      s(
+        "rect",
+        { x: x(one.first_step), y: TOP + BAR + 2, width: Math.max(2, x(one.stop_step) - x(one.first_step)), height: LANE, rx: 2, class: "back" },
+        s("title", {}, `steps ${count(one.first_step)} to ${count(one.stop_step)} were run, then rolled back: the run went back to step ${count(one.first_step)}`),
+      )
+    );
+    const saved = run.checkpoints.filter((one) => one.step <= end).map((one) =>
+      s("line", { x1: x(one.step), x2: x(one.step), y1: TOP - 4, y2: TOP, class: "saved" }, s("title", {}, `checkpoint before step ${count(one.step)}`))
+    );
     const amended = run.amendments.filter((one) => one.step <= end).map((one) =>
       s(
         "g",
@@ -60,11 +72,13 @@ export function timeline(run, { step, marks = [], onpick }) {
       s("defs", {}, s("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
         s("rect", { width: 6, height: 6, class: "hatchback" }), s("line", { x1: 0, x2: 0, y1: 0, y2: 6, class: "hatchline" }))),
       ...legs.flat().filter(Boolean),
+      ...back,
+      ...saved,
       ...amended,
       ...dots,
       s("line", { x1: x(present), x2: x(present), y1: TOP - 8, y2: TOP + BAR + 8, class: "playhead" }, s("title", {}, `now: step ${count(present)}`)),
       s("text", { x: Math.max(28, Math.min(width - 28, x(present))), y: 11, "text-anchor": "middle" }, `now ${count(present)}`),
-      step === null ? "" : s("path", { d: `M${x(step)},${TOP + BAR + 2}l-6,10h12z`, class: "chosen" }, s("title", {}, `step ${count(step)}`)),
+      step === null ? "" : s("path", { d: `M${x(step)},${TOP + BAR + 2 + (back.length ? LANE : 0)}l-6,10h12z`, class: "chosen" }, s("title", {}, `step ${count(step)}`)),
       s("text", { x: 0, y: HEIGHT - 3 }, count(first)),
       s("text", { x: width, y: HEIGHT - 3, "text-anchor": "end" }, run.end_step ? `end ${count(run.end_step)}` : "goes on"),
     );

@@ -1,7 +1,7 @@
 // From a step to its rows, from a row to its documents, and from a document to every step that sees it.
-import { ask, card, colour, count, field, h, json, numberInput, select, show, table, texts } from "./dom.js";
-import { documentLink } from "./panel.js";
-import { copyButton, go, href } from "./place.js";
+import { ask, card, colour, count, field, h, json, numberInput, pager, select, show, table } from "./dom.js";
+import { documentLink, rowLink } from "./panel.js";
+import { go, href } from "./place.js";
 import { known } from "./pulse.js";
 import { timeline } from "./timeline.js";
 
@@ -13,16 +13,18 @@ export function showTrace(section, subject, given) {
     const { progress } = known.told ?? {}; // newer than the run file
     if (progress) [run.step, run.end_step] = [Math.max(run.step, progress.step), progress.end_step ?? run.end_step];
     if (!run.plan) return card("Run", h("p", {}, "This run has not started yet."));
-    const step = given.has("step") ? Number(given.get("step")) : Math.max(run.legs[0].first_step, run.step - 1);
+    const row = given.has("row") && !given.has("step") ? await ask("trace", { sample: given.get("row") }) : null;
+    const step = row?.step ?? (given.has("step") ? Number(given.get("step")) : Math.max(run.legs[0].first_step, run.step - 1));
+    const start = given.get("start");
     const rank = given.has("rank") ? Number(given.get("rank")) : null;
     const first = Number(given.get("first") ?? 0);
     const [found, seen] = await Promise.all([
-      ask("trace", { step, rank: rank ?? -1, first, count: PAGE }).catch((error) => ({ error })),
+      ask("trace", { step, rank: rank ?? -1, first, count: PAGE, start }).catch((error) => ({ error })),
       given.has("document")
         ? ask("find", { document: given.get("document"), source: given.get("of") ?? "" }).catch(() => null)
         : null,
     ]);
-    const pick = (wanted) => go("trace", { step: wanted, row: null, first: null });
+    const pick = (wanted) => go("trace", { step: wanted, row: null, first: null, start: null });
     return [
       card(
         "The run",
@@ -33,8 +35,7 @@ export function showTrace(section, subject, given) {
       ),
       found.error
         ? card(`Step ${count(step)}`, stepControls(run, step, rank, 1, pick), h("p", { class: "problem", role: "alert" }, found.error.message))
-        : stepCard(subject, run, found, { step, rank, first, row: given.get("row"), pick }),
-      found.error ? null : rowCard(subject, run, found, given.get("row")),
+        : stepCard(run, found, { step, rank, first, start, pick }),
     ];
   });
 }
@@ -42,7 +43,9 @@ export function showTrace(section, subject, given) {
 const legend = (run, seen) => [
   h("span", {}, h("i", { class: "dot d0" }), " run"),
   h("span", {}, h("i", { class: "dot hatch" }), " planned"),
-  run.amendments.length ? h("span", {}, h("i", { class: "dot amend" }), " amendment") : null,
+  run.rolled_back.length ? h("span", {}, h("i", { class: "dot back" }), " rolled back") : null,
+  run.checkpoints.length ? h("span", {}, h("i", { class: "mark saved" }), " checkpoint") : null,
+  run.amendments.length ? h("span", {}, h("i", { class: "mark amendment" }), " amendment") : null,
   seen?.seen.length ? h("span", {}, h("i", { class: "dot sight" }), ` document ${count(seen.document)}`) : null,
 ];
 
@@ -101,29 +104,22 @@ function stepControls(run, step, rank, size, pick) {
   );
 }
 
-function stepCard(subject, run, found, { step, rank, first, row: chosen, pick }) {
+function stepCard(run, found, { step, rank, first, start, pick }) {
   const isMixture = run.sources.length > 1;
-  const command = `tokenfeed trace ${subject.name} --step ${step}${rank === null ? "" : ` --rank ${rank}`}`;
   const stop = first + found.rows.length;
-  const page = (label, to, is) => h("button", { type: "button", disabled: !is, onclick: () => go("trace", { first: to || null }) }, label);
+  const tag = start ? "rolled back" : found.planned ? "planned: not run yet" : "was run";
   return card(
     null,
-    h("div", { class: "cardhead" }, h("h2", {}, `Step ${count(step)}`), h("span", { class: `tag ${found.planned ? "planned" : "done"}` }, found.planned ? "planned: not run yet" : "was run")),
+    h("div", { class: "cardhead" }, h("h2", {}, `Step ${count(step)}`), h("span", { class: `tag ${start || found.planned ? "planned" : "done"}` }, tag)),
     stepControls(run, step, rank, found.world_size, pick),
-    h(
-      "div",
-      { class: "copies", role: "group", "aria-label": "Copy" },
-      copyButton(h, "Copy link", () => location.href),
-      copyButton(h, "Copy Python", `tokenfeed.Run("${subject.name}").trace(${step}${rank === null ? "" : `, rank=${rank}`})`),
-      copyButton(h, "Copy command", command),
-    ),
+    branches(run, step, start),
     h("p", { class: "hint" }, `Rows ${count(first + 1)} to ${count(stop)} of ${count(found.num_rows)}${rank === null ? ` on ${count(found.world_size)} rank${found.world_size === 1 ? "" : "s"}` : ` of rank ${rank}`}.`),
     table(
       ["rank", "row", "sample", "epoch", ...(isMixture ? ["source"] : []), "begins with", "documents"],
       found.rows.map((row) => [
         count(row.rank),
         count(row.row),
-        h("a", { href: href("trace", { row: row.sample }), "aria-current": String(row.sample) === chosen ? "true" : null }, count(row.sample)),
+        rowLink(row.sample),
         count(row.epoch),
         ...(isMixture ? [row.source] : []),
         h("span", { class: "snippet", dir: "auto" }, row.text || `sample ${count(row.index)} of the view`),
@@ -131,18 +127,17 @@ function stepCard(subject, run, found, { step, rank, first, row: chosen, pick })
       ]),
       { numbers: [0, 1, 2, 3], caption: `Step ${count(step)}${found.planned ? ", planned" : ""}` },
     ),
-    found.num_rows > PAGE
-      ? h(
-        "div",
-        { class: "pager", role: "group", "aria-label": "Pages of rows" },
-        page("First", 0, first > 0),
-        page("Previous", Math.max(0, first - PAGE), first > 0),
-        h("span", {}, `${count(first + 1)} to ${count(stop)} of ${count(found.num_rows)}`),
-        page("Next", stop, stop < found.num_rows),
-        page("Last", Math.floor((found.num_rows - 1) / PAGE) * PAGE, stop < found.num_rows),
-      )
-      : null,
+    pager("Pages of rows", { first, shown: found.rows.length, total: found.num_rows, size: PAGE }, (to) => go("trace", { first: to || null })),
   );
+}
+
+// A step that was run several times: as it counts, and as it was run before the run went back.
+function branches(run, step, start) {
+  const found = run.rolled_back.filter((one) => one.first_step <= step && step < one.stop_step);
+  if (!found.length) return null;
+  const link = (wanted, text) => h("a", { href: href("trace", { start: wanted, first: null }), "aria-current": String(start ?? "") === String(wanted ?? "") ? "true" : null }, text);
+  return h("p", { class: "branches" }, "This step was run more than once: ", link(null, "as it counts"),
+    found.map((one) => [" · ", link(one.start, `as start ${count(one.start + 1)} ran it, on ${count(one.world_size)} rank${one.world_size === 1 ? "" : "s"}, before it was rolled back`)]));
 }
 
 const documentList = (row) =>
@@ -161,32 +156,3 @@ const documentList = (row) =>
     ),
     row.num_documents > row.documents.length ? h("li", {}, `and ${count(row.num_documents - row.documents.length)} more`) : null,
   );
-
-// What of a view the address of a sample needs.
-export function sampleAddress(view, index, source) {
-  const wanted = { view: view.kind, index, source: source || null, offset: null, table: view.kind === "windows" ? null : view.table ?? null };
-  return view.kind === "documents" ? { ...wanted, length: null } : { ...wanted, length: view.length };
-}
-
-// The chosen row, as text, with its documents.
-function rowCard(subject, run, found, wanted) {
-  const row = found.rows.find((one) => String(one.sample) === wanted);
-  if (!row) return null;
-  const place = h("div");
-  const address = sampleAddress(row.view, row.index, row.source);
-  show(place, async () => {
-    const sample = await ask("sample", address);
-    const table = sample.spans[row.view.table ?? "documents"] ?? Object.values(sample.spans)[0];
-    return [
-      h("p", { class: "excerpt", dir: "auto", tabindex: "0" }, texts(sample.tokens).join("").slice(0, 4000)),
-      h("ul", { class: "sources" }, (table?.spans ?? []).slice(0, 40).map((span) =>
-        h("li", {}, h("i", { class: `dot ${colour(span.number)}` }), " ", documentLink(span.number, row.source, `document ${count(span.number)}`), h("small", {}, ` ${count(span.stop - span.start)} tokens here`))
-      )),
-    ];
-  });
-  return card(
-    `Row ${count(row.row)} of rank ${row.rank}: sample ${count(row.sample)}`,
-    h("p", {}, h("a", { href: href("sample", address) }, "Token by token")),
-    place,
-  );
-}

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenfeed.errors import FormatError
+from tokenfeed.errors import DependencyError, FormatError
 from tokenfeed.text.sources import jsonl
-from tokenfeed.text.sources.jsonl import GROUP_LINES, JsonlText
+from tokenfeed.text.sources.jsonl import GROUP_ROWS, JsonlText
 from tokenfeed.text.sources.stored import StoredFile
 
 TEXT = st.one_of(st.none(), st.just(""), st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
@@ -66,7 +67,7 @@ def test_every_form_gives_the_same_documents(documents, end, ascii_only, with_bo
     texts = [text for text, _ in documents]
     groups = [texts[first : first + 4] for first in range(0, len(texts), 4)]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonl, "GROUP_LINES", 4)
+        patch.setattr(jsonl, "GROUP_ROWS", 4)
         for ending in COMPRESSED:
             text = jsonl_text(write(Path(folder), content, ending), "text")
             for number in data.draw(st.lists(st.integers(0, len(groups) + 1), max_size=8)):
@@ -91,7 +92,7 @@ def test_every_form_gives_the_same_documents(documents, end, ascii_only, with_bo
 def test_groups_have_1024_documents(tmp_path, ending, count):
     texts = [f"text {number}" for number in range(count)]
     text = jsonl_text(write(tmp_path, lines_of(texts), ending), "text")
-    assert text.num_groups() == -(-count // GROUP_LINES)
+    assert text.num_groups() == -(-count // GROUP_ROWS)
     for number in reversed(range(text.num_groups())):
         assert texts_of(text.read(number)) == texts[number * 1024 : (number + 1) * 1024]
 
@@ -121,7 +122,7 @@ def test_streams_stay_where_they_stopped(tmp_path, monkeypatch):
     take = jsonl._Lines.take_group
     noting = lambda self, *, keep: taken.append(self.group) or take(self, keep=keep)  # noqa: E731
     monkeypatch.setattr(jsonl._Lines, "take_group", noting)
-    monkeypatch.setattr(jsonl, "GROUP_LINES", 10)
+    monkeypatch.setattr(jsonl, "GROUP_ROWS", 10)
     text = jsonl_text(write(tmp_path, lines_of(["x"] * 400), ".gz"), "text")
     text.read(20)
     text.read(0)
@@ -134,7 +135,7 @@ def test_streams_stay_where_they_stopped(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 def test_threads_read_at_once(tmp_path, ending, monkeypatch):
-    monkeypatch.setattr(jsonl, "GROUP_LINES", 50)
+    monkeypatch.setattr(jsonl, "GROUP_ROWS", 50)
     texts = [f"text {number}" for number in range(2010)]
     text = jsonl_text(write(tmp_path, lines_of(texts), ending), "text")
     failures = []
@@ -210,3 +211,10 @@ def test_digest_tells_contents_apart_and_not_places(tmp_path):
     assert digests.pop("same") == digest
     assert digest not in digests.values()
     assert len(set(digests.values())) == 4
+
+
+def test_compressed_files_without_pyarrow(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}'))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DependencyError, match=r"a\.jsonl\.gz: compressed files need pip install 'tokenfeed\[text\]'"):
+        JsonlText(StoredFile(str(tmp_path / "a.jsonl.gz")), "text").read(0)

@@ -16,7 +16,7 @@ from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.portions import TextRules
 
-NAMES = ["a.jsonl", "b.jsonl.gz", "c.txt", "d.parquet"]
+NAMES = ["a.jsonl", "b.jsonl.gz", "c.txt", "d.parquet", "f.arrow", "g.arrow"]
 
 
 def write_files(folder: Path) -> None:
@@ -28,6 +28,12 @@ def write_files(folder: Path) -> None:
     (folder / "c.txt").write_text("".join(texts))
     pq.write_table(pa.table({"id": range(400), "text": texts}), folder / "d.parquet", row_group_size=90)
     (folder / "e.csv").write_bytes(b"no text")
+    table = pa.table({"id": range(400), "text": texts})
+    zipped = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(folder / "f.arrow", table.schema) as stream:
+        stream.write_table(table, max_chunksize=90)
+    with pa.ipc.new_file(folder / "g.arrow", table.schema, options=zipped) as file:
+        file.write_table(table, max_chunksize=90)
 
 
 def documents(files):

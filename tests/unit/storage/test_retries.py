@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.storage.patience import Patience
+from tokenfeed.storage.retries import Patience
 
 
 def test_the_environment_changes_the_limits(monkeypatch):

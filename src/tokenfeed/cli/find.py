@@ -1,0 +1,73 @@
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from tokenfeed.cli.console import console, make_table, print_json, tell
+from tokenfeed.cli.options import Json, RunPath, Stores, parse_field, parse_stores
+from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.runs.run import Run
+from tokenfeed.runs.tracing import Seen
+
+_MOST_ROWS = 1000
+
+
+def command(
+    path: RunPath,
+    document: Annotated[int | None, typer.Option(help="Number of the document in its store.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=VALUE", help="A field of its payload; repeatable.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Source of the document; required in a mixture.")] = None,
+    epochs: Annotated[str, typer.Option(metavar="START:STOP", help="Epochs in which to look for it.")] = "0:1",
+    store: Stores = None,
+    as_json: Json = False,
+) -> None:
+    """Show in which steps of a run a document was seen, or is planned to be."""
+    if (document is None) == (where is None):
+        raise ArgumentError("which document? Give its number by --document, or fields of its payload by --where")
+    run = Run(path)
+    fields = None
+    if where is not None:
+        given = (parse_field(field, "--where", "FIELD=VALUE, such as url=https://…") for field in where)
+        fields = _Fields({name: values for name, *values in given})
+    stores = parse_stores(store, run)
+    seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
+    if as_json:
+        print_json({"run": path, "epochs": epochs, "rows": [asdict(each) for each in seen]})
+    elif seen:
+        _show(seen)
+    else:
+        tell(f"No row of epochs {epochs} has it: {seen.why}.")
+
+
+class _Fields(dict[str, list[Any]]):
+    """Fields that a payload must have; a value is compared as text, and as the JSON that it may be."""
+
+    def __call__(self, payload: Any) -> bool:
+        return isinstance(payload, dict) and all(name in payload and payload[name] in self[name] for name in self)
+
+
+def _parse_range(text: str) -> range:
+    start, colon, stop = text.partition(":")
+    try:
+        epochs = range(int(start), int(stop) if colon else int(start) + 1)
+    except ValueError:
+        epochs = range(0)
+    if not epochs or epochs[0] < 0:
+        raise ArgumentError(f"--epochs is {text!r}; expected START:STOP with 0 <= START < STOP, or one epoch")
+    return epochs
+
+
+def _show(seen: Sequence[Seen]) -> None:
+    told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
+    rows = [[_tell_state(each), *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]]
+    console.print(make_table(["", *told], rows))
+    if len(seen) > _MOST_ROWS:
+        tell(f"and {quantity(len(seen) - _MOST_ROWS, 'row')} more; --json shows all", style="dim")
+
+
+def _tell_state(each: Seen) -> str:
+    state = "planned" if each.planned else "rolled back" if each.rolled_back else "seen"
+    return f"{state}, masked" if each.masked else state
