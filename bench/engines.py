@@ -14,6 +14,7 @@ import argparse
 import base64
 import gzip
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from measure import Report, interleave
 from text import find_text, find_tokenizer
@@ -102,12 +102,11 @@ def rates(
             report.compare(f"{pattern}, threads {threads}: {name}", result["tokenfeed"], series, bar=BARS[name])
 
 
-def variations(texts: list[str], gigabytes: float) -> Iterator[list[str]]:
+def variations(encoded: list[bytes], gigabytes: float) -> Iterator[list[str]]:
     """So much text in batches, of which no two passes have the same words: other letters, digits and characters.
 
     UTF-8 stays valid if the lowest three bits of continuation bytes change.
     """
-    encoded = [text.encode() for text in texts]
     rng, left = np.random.default_rng(0), gigabytes * 1e9
     while True:
         table = np.arange(256, dtype=np.uint8)
@@ -124,21 +123,26 @@ def variations(texts: list[str], gigabytes: float) -> Iterator[list[str]]:
             yield [text.translate(table.tobytes()).decode() for text in batch]
 
 
-def private_memory(texts: list[str], vocabulary: Vocabulary, gigabytes: float, threads: int) -> list[float]:
+def private_now() -> float:
+    """MB that this process has written to and shares with none. Pages of libraries come and go with other processes."""
+    lines = Path("/proc/self/smaps_rollup").read_text()
+    return int(re.search(r"Private_Dirty: +(\d+) kB", lines)[1]) * 1024 / 1e6
+
+
+def private_memory(encoded: list[bytes], vocabulary: Vocabulary, gigabytes: float, threads: int) -> list[float]:
     """Private MB beyond those before the first text, at ten intervals of so much text that is different throughout."""
     tokenizer = Tokenizer(vocabulary)
     tokenizer.encode("first use")
-    for _ in variations(texts, 0.1):  # what changing texts takes is there before
+    for _ in variations(encoded, min(1.0, gigabytes)):  # what changing texts takes is there before
         pass
-    private = lambda: psutil.Process().memory_full_info().uss / 1e6  # noqa: E731
-    before, seen, done = private(), [], 0
-    for batch in variations(texts, gigabytes):
+    before, seen, done = private_now(), [], 0
+    for batch in variations(encoded, gigabytes):
         tokenizer.encode_batch(batch, threads=threads)
         done += sum(map(len, batch))
         if len(seen) < 10 and done >= (len(seen) + 1) * gigabytes * 8e7:  # characters are fewer than bytes
-            seen.append(private() - before)
+            seen.append(private_now() - before)
             print(f"{done / 1e9:.2f} G characters: {seen[-1]:.1f} MB", file=sys.stderr, flush=True)
-    return [*seen, private() - before]
+    return [*seen, private_now() - before]
 
 
 def flat(report: Report, seen: list[float], threads: int) -> None:
@@ -181,6 +185,7 @@ def main() -> None:
     folder = find_text(arguments.text, 4 if arguments.quick else 50)
     groups = TextFiles.find(folder, split="all").iter_row_groups()
     texts = [text for group in groups for text in group if text is not None]
+    encoded = [text.encode() for text in texts]
     known = find_tokenizer(folder).vocabulary.ranks
     counts = list(map(int, arguments.threads.split(",")))
     vocabularies = {name: Vocabulary(known, PATTERNS[name], {}) for name in arguments.patterns.split(",")}
@@ -188,7 +193,8 @@ def main() -> None:
         vocabularies["gpt4"] = Vocabulary(read_ranks(arguments.ranks), PATTERNS["gpt4"], {})
     first = next(iter(vocabularies.values()))
     if arguments.flat:
-        seen = private_memory(texts, first, arguments.flat, counts[0])
+        texts.clear()
+        seen = private_memory(encoded, first, arguments.flat, counts[0])
         if arguments.bare:
             print(json.dumps(seen))
             return

@@ -17,7 +17,7 @@ def kill_once(ready, world_size, script, *arguments, output, seconds=200):
         while not ready():
             assert launched.poll() is None, launched.output()[-5000:]
             assert time.monotonic() < deadline, launched.output()[-5000:]
-            time.sleep(0.01)
+            time.sleep(0.003)
 
 
 def read_trace(folder, world_size):

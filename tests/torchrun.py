@@ -22,21 +22,25 @@ PRELOADED = ["torch.distributed.checkpoint", "torch.distributed.run", "torch._dy
 
 
 class Torchrun:
-    """Ranks under way. As a context they are killed at its end, unless they have ended before."""
+    """Ranks under way. As a context they are killed at its end, unless they have ended before.
+
+    In arguments, {rank} and {port} stand for the rank and for a free port: frameworks may look there alone.
+    """
 
     def __init__(self, world_size, script, *arguments, output):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        words = [str(script), *(str(argument) for argument in arguments)]
         self._output = Path(output)
         self._output.write_bytes(b"")
         self._ranks = []
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # ranks share two cores
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        port = str(free_port())
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "GROUP_RANK": "0"}
         environment |= {"TORCHELASTIC_RUN_ID": "test"}  # by which frameworks know who has started them
         for rank in range(world_size):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            words = [str(word).replace("{rank}", str(rank)).replace("{port}", port) for word in (script, *arguments)]
             self._ranks.append(context.Process(target=_work, args=(words, str(output), environment | place)))
             self._ranks[-1].start()
 

@@ -40,8 +40,7 @@ def main() -> None:
     batches = make_batches(accelerator, windows, options.batch_size)  # tokenfeed
 
     step = 0
-    saved = (path.parent for path in options.checkpoint.glob("step-*/random_states_0.pkl"))  # written last
-    if newest := max(saved, default=None):
+    if newest := max(options.checkpoint.glob("step-*[0-9]"), default=None):
         accelerator.load_state(newest)
         step = int(newest.name.removeprefix("step-"))
 
@@ -60,7 +59,11 @@ def main() -> None:
         if accelerator.sync_gradients:  # the weights were updated: a checkpoint has no gradients in it
             step += 1
             if step % options.every == 0 or step == options.steps:
-                accelerator.save_state(options.checkpoint / f"step-{step:09}")
+                folder = options.checkpoint / f"step-{step:09}"
+                accelerator.save_state(folder.with_suffix(".part"))
+                accelerator.wait_for_everyone()
+                if accelerator.is_main_process:  # a folder that was killed in the middle keeps the name .part
+                    folder.with_suffix(".part").rename(folder)
                 accelerator.print(f"step {step}: loss {loss.item():.4f}")
         if step >= options.steps:
             break

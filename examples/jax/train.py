@@ -75,6 +75,7 @@ def parse_options():
     parser.add_argument("--length", type=int, default=256, help="tokens per window")
     parser.add_argument("--vocabulary", type=int, default=50_304)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--trace", type=Path, metavar="DIR", help="note there which samples each process trains on")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0; without it there is one process")
     parser.add_argument("--processes", type=int)
     parser.add_argument("--process", type=int, metavar="NUMBER", help="which of them this is")
@@ -105,6 +106,10 @@ def main():
 
     for batch in tokenfeed.jax.to_arrays(loader, rows):  # tokenfeed
         weights, loss = train(weights, batch.inputs, batch.targets)
+        if options.trace:
+            options.trace.mkdir(parents=True, exist_ok=True)
+            with (options.trace / f"rank-{place['rank']}.jsonl").open("a") as file:
+                file.write(json.dumps({"step": step, "samples": batch.host.samples.tolist()}) + "\n")
         step += 1
         print(f"step {step}: loss {loss:.6f}, samples {batch.host.samples.tolist()}", flush=True)
         if step % options.every == 0 or step == options.steps:

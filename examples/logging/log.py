@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
 import tokenfeed
 import tokenfeed.torch
-from tokenfeed.integrations.logging import log
+from tokenfeed.integrations.logging import log, tensorboard
 
 
 def main() -> None:
@@ -29,7 +28,7 @@ def main() -> None:
     web, code = (tokenfeed.open(options.out / name).windows(64) for name in ("web", "code"))
     loader = tokenfeed.Loader(tokenfeed.mix({"web": (web, 0.7), "code": (code, 0.3)}), 10)
     model = torch.nn.Sequential(torch.nn.Embedding(100, 16), torch.nn.Linear(16, 100))
-    losses, writer = tokenfeed.torch.LossBySource(), SummaryWriter(options.out / "events")
+    losses, writer = tokenfeed.torch.LossBySource(), tensorboard(options.out / "events")
     batches = tokenfeed.torch.to_device(loader, "cpu")
     for step in range(1, options.steps + 1):
         batch = next(batches)

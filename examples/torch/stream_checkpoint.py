@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="to write to, and resume from")
     parser.add_argument("--steps", type=int, default=10, help="in all, with those before a resume")
+    parser.add_argument("--every", type=int, default=5, help="steps per checkpoint")
     parser.add_argument("--batch-size", type=int, default=4, help="rows per step, over all ranks")
     parser.add_argument("--length", type=int, default=64, help="tokens per row")
     parser.add_argument("--lanes", type=int, default=4)
@@ -44,12 +45,19 @@ def main() -> None:
         dcp.load(state, checkpoint_id=newest.parent)
         step = int(newest.parent.name.removeprefix("step-"))
 
+    saving, group = None, dist.new_group()  # its own: the checkpoint is written while training uses the other one
     while step < options.steps:
         batch = next(feed)
         step += 1
         for row, tokens in zip(batch.samples, batch.tokens, strict=True):
             print(f"row {row}: checksum {zlib.crc32(tokens.tobytes()):08x}", flush=True)
-    dcp.save(state, checkpoint_id=options.checkpoint / f"step-{step:09}")
+        if step % options.every == 0 or step == options.steps:
+            if saving:
+                saving.result()  # one at a time
+            folder = options.checkpoint / f"step-{step:09}"
+            saving = dcp.async_save(state, checkpoint_id=folder, process_group=group)  # the state is taken here
+    if saving:
+        saving.result()
     dist.destroy_process_group()
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 import tokenfeed
-from tokenfeed.integrations.transformers import Trainer  # import
+from tokenfeed.integrations.transformers import Trainer, find_checkpoint  # import
 
 
 class Tracing(Trainer):
@@ -58,8 +57,7 @@ def main() -> None:
     windows = tokenfeed.open(options.store, split="train").windows(options.length)  # tokenfeed
     trainer = Tracing(model=LlamaForCausalLM(config), args=arguments, train_dataset=windows)  # tokenfeed
     trainer.trace = options.trace
-    newest = get_last_checkpoint(options.checkpoint) if options.checkpoint.exists() else None
-    trainer.train(resume_from_checkpoint=newest)
+    trainer.train(resume_from_checkpoint=find_checkpoint(options.checkpoint))
 
 
 if __name__ == "__main__":

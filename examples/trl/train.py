@@ -6,14 +6,28 @@ Rows are tokenised, packed and masked before: `tokenfeed prepare`, then `tokenfe
 """
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 import trl
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.trainer_utils import get_last_checkpoint
 
 import tokenfeed
-from tokenfeed.integrations.trl import SFTTrainer  # import
+from tokenfeed.integrations.trl import SFTTrainer, find_checkpoint  # import
+
+
+class Tracing(SFTTrainer):
+    """Notes which rows it trains on."""
+
+    trace: Path | None = None
+
+    def training_step(self, model: Any, inputs: dict[str, Any], *arguments: Any) -> Any:
+        if self.trace:
+            with (self.trace / f"rank-{self.args.process_index}.jsonl").open("a") as file:
+                rows = inputs["input_ids"].tolist()
+                file.write(json.dumps({"step": self.state.global_step, "samples": rows}) + "\n")
+        return super().training_step(model, inputs, *arguments)
 
 
 def main() -> None:
@@ -25,7 +39,10 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=100, help="steps per checkpoint")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--length", type=int, default=2047, help="inputs per row; a row has one token more")
+    parser.add_argument("--trace", type=Path, metavar="DIR", help="note there which rows each process trains on")
     options = parser.parse_args()
+    if options.trace:
+        options.trace.mkdir(parents=True, exist_ok=True)
 
     arguments = trl.SFTConfig(
         str(options.checkpoint),
@@ -36,15 +53,15 @@ def main() -> None:
         lr_scheduler_type="constant",  # does not depend on how many steps there will be
         bf16=False,
     )
-    trainer = SFTTrainer(
+    trainer = Tracing(
         model=AutoModelForCausalLM.from_pretrained(options.model),
         args=arguments,
         processing_class=AutoTokenizer.from_pretrained(options.model),
         train_dataset=tokenfeed.open(options.store).packed(options.length),  # tokenfeed
         separate_documents=True,  # tokenfeed
     )
-    newest = get_last_checkpoint(options.checkpoint) if options.checkpoint.exists() else None
-    trainer.train(resume_from_checkpoint=newest)
+    trainer.trace = options.trace
+    trainer.train(resume_from_checkpoint=find_checkpoint(options.checkpoint))
     print(f"loss {trainer.state.log_history[-1]['train_loss']:.4f}", flush=True)
 
 

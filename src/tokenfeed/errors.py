@@ -25,6 +25,7 @@ TokenfeedError
 """
 
 import errno
+import operator
 import os
 import re
 import sys
@@ -156,6 +157,21 @@ def describe_errno(number: int) -> str:
 def quantity(number: int, noun: str, plural: str = "") -> str:
     """`"1 shard"` or `"2,000 shards"`; `plural` for nouns that do not just add an s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def whole(name: str, value: Any, least: int = 0, bits: int = 63, kind: type[TokenfeedError] = ArgumentError) -> int:
+    """The value as an int, if it is a whole number from `least` to 2**bits."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not least <= number < 1 << bits:
+        most = f" and below 2**{bits}" if number > 0 or bits < 63 else ""
+        raise kind(
+            f"{name} is {str(value)[:80] if kind is StateError else repr(value)}; it must be a whole number of "
+            f"at least {least}{most}"
+        )
+    return number
 
 
 def printable(text: str) -> str:

@@ -140,7 +140,8 @@ def test_tables_of_sources_that_are_owed_are_those_of_the_rule(data, rates):
 
 @given(st.lists(st.floats(0, 1e6) | st.integers(0, 9), min_size=1, max_size=30).filter(any), st.integers(30, 2**20))
 def test_counts_are_the_weights_rounded(weights, longest):
-    counts, period = rationalise(normalise(weights, weights), longest)
+    (counts,) = rationalise(normalise(weights, weights)[None], longest)
+    period = counts.sum()
     assert counts.sum() == period <= longest
     exact = [Fraction(weight) * period / sum(map(Fraction, weights)) for weight in weights]
     assert all((count > 0) == (weight > 0) for count, weight in zip(counts.tolist(), weights, strict=True))

@@ -4,21 +4,22 @@
     …
     log(batches, wandb.run, step, losses=losses.take())
 
-`run` is a run of W&B, the module mlflow (or its client, with run_id), a SummaryWriter of TensorBoard, or any function
-of a dictionary and a step.
+`run` is a run of W&B, the module mlflow (or its client, with run_id), a SummaryWriter of TensorBoard, such as
+`tensorboard(folder)`, or any function of a dictionary and a step.
 """
 
 import re
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, DependencyError
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.loader.loader import Loader
 from tokenfeed.observe.snapshots import find_loader
 
-__all__ = ["log", "measure"]
+__all__ = ["log", "measure", "tensorboard"]
 
 _last: "weakref.WeakKeyDictionary[Any, Stats]" = weakref.WeakKeyDictionary()
 """Counters of every loader when it was last measured."""
@@ -74,6 +75,15 @@ def log(
     values = measure(loader, losses=losses, prefix=prefix)
     _find_writer(run, run_id)(values, step)
     return values
+
+
+def tensorboard(folder: str | Path) -> Any:
+    """A SummaryWriter for a folder of events: `tensorboard --logdir FOLDER` shows them."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise DependencyError(f"events for TensorBoard need pip install tensorboard torch ({error})") from error
+    return SummaryWriter(folder)
 
 
 def _find_writer(run: Any, run_id: str | None) -> Callable[[dict[str, float], int], Any]:

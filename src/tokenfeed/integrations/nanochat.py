@@ -4,11 +4,13 @@
         tokenizing_distributed_data_loader_bos_bestfit, tokenizing_distributed_data_loader_with_state_bos_bestfit)
 
 The batches are nanochat's, token for token, tokenised and packed in background threads; and a resumed run is the run.
-nanochat saves what rank 0's loader gave it, so that holds the states of all ranks: they are gathered with every batch,
-by a gloo group of their own (about 16 KB a rank). In `scripts/chat_sft.py`, take `sft_data_generator_bos_bestfit`.
+nanochat saves what rank 0's loader gave it, so that holds the states of all ranks (about 16 KB each). They are gathered
+by a gloo group of their own, in a thread, while the batch before is trained on. In `scripts/chat_sft.py`, take
+`sft_data_generator_bos_bestfit`.
 """
 
 from collections.abc import Iterator, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -94,12 +96,17 @@ def tokenizing_distributed_data_loader_with_state_bos_bestfit(
     batches = to_device(feed, device, dtypes={"inputs": torch.long})
     if resume_state_dict is not None:
         batches.load_state_dict(resume_state_dict.get("tokenfeed", resume_state_dict))
-    while True:
-        states = gather(batches.state_dict(), feed.world_size, group)
-        batch = next(batches)
-        pq_idx, rg_idx = _documents_of(batch)[-1, :2].tolist()
-        place = {"pq_idx": pq_idx, "rg_idx": rg_idx, "epoch": batch.epoch + 1}  # which base_train prints
-        yield batch.inputs, batch.targets, {"tokenfeed": states, **place}
+    with ThreadPoolExecutor(1, "tokenfeed-states") as pool:
+        states = pool.submit(gather, batches.state_dict(), feed.world_size, group)
+        for batch in batches:
+            pq_idx, rg_idx = _documents_of(batch)[-1, :2].tolist()
+            place = {"pq_idx": pq_idx, "rg_idx": rg_idx, "epoch": batch.epoch + 1}  # which base_train prints
+            before, states = states, pool.submit(_gather_after, batch, feed.world_size, group)
+            yield batch.inputs, batch.targets, {"tokenfeed": before.result(), **place}
+
+
+def _gather_after(batch: DeviceBatch, world_size: int, group: Any) -> list[Any]:
+    return gather(batch.state, world_size, group)
 
 
 def tokenizing_distributed_data_loader_bos_bestfit(

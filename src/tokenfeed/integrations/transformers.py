@@ -6,11 +6,13 @@
     trainer.train(resume_from_checkpoint=…)
 
 Models of transformers shift labels themselves, so a row holds its inputs and its last target: windows(2047) gives rows
-of 2,048 tokens, and no target is lost. The state lies in every checkpoint, in `tokenfeed-*.json`.
+of 2,048 tokens, and no target is lost. The state lies in every checkpoint, in `tokenfeed.json`.
 """
 
 import json
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,26 +21,45 @@ import numpy as np
 import torch
 import transformers
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from tokenfeed.errors import ArgumentError, StateError
+from tokenfeed.integrations.checkpoint import AllRanks
+from tokenfeed.integrations.logging import measure
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.mixing import Mixture
 from tokenfeed.store.batch import Batch
 from tokenfeed.store.view import View
 from tokenfeed.torch.device import to_device
+from tokenfeed.torch.steering import LossBySource
 
-__all__ = ["Samples", "Trainer", "as_inputs"]
+__all__ = ["Samples", "Trainer", "as_inputs", "find_checkpoint"]
 
 IGNORED = -100
 """Label that losses of transformers leave out."""
+
+_STATE = "tokenfeed.json"
+"""File of a checkpoint that holds the place in the data."""
+
+
+def find_checkpoint(folder: str | Path) -> str | None:
+    """The newest whole checkpoint in a Trainer's folder; None if there is none.
+
+    `get_last_checkpoint` of transformers also gives one that was killed while it was written.
+    """
+    steps = {}
+    for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*/{TRAINER_STATE_NAME}"):  # the file that is written last
+        with suppress(ValueError):  # half a file
+            steps[int(json.loads(path.read_text())["global_step"])] = str(path.parent)
+    return steps[max(steps)] if steps else None
 
 
 def as_inputs(batch: Batch, *, separate_documents: bool = False) -> dict[str, Any]:
     """What models of transformers take: `input_ids`, and `labels` beside them, −100 where a target does not count.
 
-    `separate_documents` gives `position_ids` that begin anew with every document: attention then stays within it. Where
+    `separate_documents` gives `position_ids` that begin again with every document: attention stays within it. Where
     a row is one document, it does so anyway. These models take no weights, so a batch that has them is refused.
     """
     if batch.rows.layout.is_weighted:
@@ -96,14 +117,16 @@ class _Batches(IterableDataset[dict[str, Any]]):
     """The batches of a loader, an epoch of the Trainer at a time. The next epoch goes on where the last one ended."""
 
     def __init__(
-        self, loader: Delivery, device: torch.device, *, longest: int | None, separate_documents: bool
+        self, loader: Delivery, device: torch.device, *, longest: int | None, separate_documents: bool, keep: bool
     ) -> None:
         self.loader = loader
         self._longest = longest
         self._placed = to_device(loader, device)
         self._separate = separate_documents
         self.skipped = 0
-        """Batches that the Trainer is going to throw away, for it takes a dataset to begin anew on resume."""
+        """Batches that the Trainer is going to throw away, for it takes a dataset to begin again on resume."""
+        self.waiting: deque[Batch] = deque(maxlen=None if keep else 0)
+        """Batches that were fetched, and not trained on yet, if they are to be kept: one for each to accumulate."""
 
     def __len__(self) -> int:
         """Batches in an epoch, where there is one: a stream has none, and sources of a mixture have their own."""
@@ -117,7 +140,9 @@ class _Batches(IterableDataset[dict[str, Any]]):
             yield {} if step < skipped else self._next()
 
     def _next(self) -> dict[str, Any]:
-        given = as_inputs(next(self._placed), separate_documents=self._separate)
+        batch = next(self._placed)
+        self.waiting.append(batch)
+        given = as_inputs(batch, separate_documents=self._separate)
         length = given["input_ids"].shape[1]
         if self._longest is not None and length > self._longest:
             raise ArgumentError(
@@ -140,9 +165,14 @@ class Trainer(transformers.Trainer):
         train_dataset: Any = None,
         eval_dataset: Any = None,
         separate_documents: bool = False,
+        loss_by_source: bool = False,
         **more: Any,
     ) -> None:
-        """`separate_documents` keeps attention within documents (`position_ids` begin anew with each)."""
+        """`separate_documents` keeps attention within documents (`position_ids` begin again with each).
+
+        `loss_by_source` logs the mean loss of every source of a mixture: a second cross entropy over the same logits.
+        """
+        self._losses = LossBySource() if loss_by_source else None
         self._data = train_dataset if isinstance(train_dataset, View | Mixture | Delivery) else None
         self._separate = separate_documents
         self._checkpoint: str | None = None
@@ -205,15 +235,47 @@ class Trainer(transformers.Trainer):
             return super().get_train_dataloader()
         loader = self._make_loader(self._data)
         if self._checkpoint is not None:
-            _load_state(loader, Path(self._checkpoint))
+            path = Path(self._checkpoint, _STATE)
+            if not path.exists():
+                raise StateError(
+                    f"{path.parent} holds no {_STATE}: the run began without tokenfeed. To begin its data again, give "
+                    "resume_from_checkpoint=None and load the weights into the model"
+                )
+            AllRanks(loader).load_state_dict(json.loads(path.read_text()))
         longest = getattr(self.model.config, "max_position_embeddings", None)  # not every model has a limit
-        self._batches = _Batches(loader, self.args.device, longest=longest, separate_documents=self._separate)
+        options = {"separate_documents": self._separate, "keep": self._losses is not None}
+        self._batches = _Batches(loader, self.args.device, longest=longest, **options)
         return DataLoader(self._batches, batch_size=None)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **more: Any) -> Any:
+        if self._losses is None or self._batches is None or not model.training:
+            return super().compute_loss(model, inputs, return_outputs, **more)
+        labels = inputs["labels"][:, 1:]
+        loss, outputs = super().compute_loss(model, inputs, True, **more)
+        if outputs.logits is None:
+            raise ArgumentError("loss_by_source=True, and the model gives no logits: leave it out, or liger kernels")
+        logits = outputs.logits[:, :-1].detach().float().transpose(1, 2)
+        nats = torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
+        self._losses.add(nats, self._batches.waiting.popleft())
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *arguments: Any, **more: Any) -> None:
+        """With every training loss, what `tokenfeed.integrations.logging.measure` gives."""
+        if self._batches is not None and "loss" in logs:
+            losses = None if self._losses is None else self._losses.take()
+            logs = logs | measure(self._batches.loader, losses=losses)
+        super().log(logs, *arguments, **more)
 
     def num_examples(self, dataloader: Any) -> int:
         if dataloader.dataset is self._batches:
             return len(dataloader) * int(self._train_batch_size * self.args.world_size)
         return int(super().num_examples(dataloader))
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **more: Any) -> Any:
+        """transformers' `train`; with `resume_from_checkpoint=True`, from the newest whole checkpoint."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = find_checkpoint(self.args.output_dir) or True
+        return super().train(resume_from_checkpoint, *arguments, **more)
 
     def _inner_training_loop(self, *arguments: Any, resume_from_checkpoint: str | None = None, **more: Any) -> Any:
         self._checkpoint = resume_from_checkpoint
@@ -230,7 +292,10 @@ class Trainer(transformers.Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self._batches is not None:
             folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            _save_state(self._batches.loader, folder)
+            state = AllRanks(self._batches.loader).state_dict()
+            if self.args.should_save:  # before the Trainer writes its own state, which makes the checkpoint whole
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / _STATE).write_text(json.dumps(state))
         super()._save_checkpoint(model, trial)
 
 
@@ -244,21 +309,3 @@ class _Sized(Dataset[Any]):
         if isinstance(self._data, View):
             return len(self._data)
         raise TypeError("give TrainingArguments(max_steps=…), for this data has no length")
-
-
-def _save_state(loader: Delivery, folder: Path) -> None:
-    """Each process leaves a file: a stream has one state for each, a loader the same everywhere."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fields = {"world_size": loader.world_size, "state": loader.state_dict()}
-    (folder / f"tokenfeed-{loader.rank}.json").write_text(json.dumps(fields))
-
-
-def _load_state(loader: Delivery, folder: Path) -> None:
-    found = [json.loads(path.read_text()) for path in folder.glob("tokenfeed-*.json")]
-    if not found:
-        raise StateError(
-            f"{folder} holds no tokenfeed-*.json: the run began without tokenfeed. To begin its data anew, give "
-            "resume_from_checkpoint=None and load the weights into the model"
-        )
-    states = [each["state"] for each in found]
-    loader.load_state_dict(states[0] if isinstance(loader, Loader) else states)

@@ -9,11 +9,12 @@ import datasets
 import trl
 
 from tokenfeed.integrations import transformers
+from tokenfeed.integrations.transformers import find_checkpoint
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.plan.mixing import Mixture
 from tokenfeed.store.view import View
 
-__all__ = ["SFTTrainer"]
+__all__ = ["SFTTrainer", "find_checkpoint"]
 
 
 class SFTTrainer(transformers.Trainer, trl.SFTTrainer):

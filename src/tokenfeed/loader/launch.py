@@ -1,14 +1,13 @@
 """Rank and world size of this process, as launchers set them; and where torch has put it, if it is a worker."""
 
-import operator
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, whole
 
-__all__ = ["check_whole", "find_rank", "find_worker"]
+__all__ = ["find_rank", "find_worker"]
 
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),  # torchrun, and most others
@@ -42,8 +41,8 @@ def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str
         if not all(text.isdecimal() for text in given):
             raise ArgumentError(f"the launcher set {' and '.join(names)} to {' and '.join(map(repr, given))}")
         rank, world_size = map(int, given)
-    check_whole("world_size", world_size, least=1)
-    check_whole("rank", rank)
+    whole("world_size", world_size, 1)
+    whole("rank", rank)
     if rank >= world_size:
         raise ArgumentError(f"rank is {rank} and world_size is {world_size}; ranks are 0 to {world_size - 1}")
     return rank, world_size
@@ -61,12 +60,3 @@ def find_worker() -> Any:
     """What torch knows of this process if it is a worker of a DataLoader: its id and num_workers. Else None."""
     data = sys.modules.get("torch.utils.data")
     return None if data is None else data.get_worker_info()
-
-
-def check_whole(name: str, number: Any, *, least: int = 0) -> None:
-    try:
-        if operator.index(number) >= least and not isinstance(number, bool):
-            return
-    except TypeError:
-        pass
-    raise ArgumentError(f"{name} is {number!r}; it must be a whole number of at least {least}")

@@ -7,11 +7,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from tokenfeed.errors import ArgumentError
+from tokenfeed.errors import ArgumentError, whole
 from tokenfeed.loader.collate import SIDES
 from tokenfeed.loader.delivery import AS_DATASET, Delivery
 from tokenfeed.loader.feed import Feed
-from tokenfeed.loader.launch import check_whole, find_rank
+from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.loader.reading import Era, StepReader, Steps, announced, check_changes, deal_steps, find_eras, make_steps
 from tokenfeed.plan.amending import Changes
@@ -93,11 +93,10 @@ class Loader(Delivery):
         self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
         _check_view(view)
-        check_whole("prefetch", 0 if prefetch is None else prefetch)
-        check_whole("threads", threads, least=1)
-        if epochs is not None:
-            check_whole("epochs", epochs, least=1)
-        check_whole("accumulate", accumulate, least=1)
+        whole("prefetch", 0 if prefetch is None else prefetch)
+        whole("threads", threads, 1)
+        whole("epochs", 1 if epochs is None else epochs, 1)
+        whole("accumulate", accumulate, 1)
         self.rule = StepRule.of(batch_size, tokens, accumulate, balance, too_long)
         if accumulate > 1 and len(self.rule.sizes.stages) > 1 and not self.rule.is_dealt:
             raise ArgumentError("batch_size is a ramp, and accumulate is more than 1: only one of them may be")

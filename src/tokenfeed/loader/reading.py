@@ -150,19 +150,24 @@ class _Mask(NamedTuple):
     documents: Ints
     """Documents, numbered through all sources."""
 
-
-Masks = Callable[[Rows, Ints, int, int], Bools]
-"""(rows, their samples, start, stop) → (rows, length): False where the target is in a masked document."""
-
-
-def find_masks(plan: Plan, views: Sequence[View]) -> Masks | None:
-    """The skips of a plan that mask; None where there is none. `views` are those of its sources."""
-    masks = [_find(views, *each) for each in plan.masks]
-    return partial(_mask, masks, views[0].spec.table) if masks else None
+    @classmethod
+    def find(cls, views: Sequence[View], at: int, number: int, documents: Sequence[int]) -> "_Mask":
+        """The mask of documents of one source; `views` are those of all."""
+        view, earlier = views[number], views[:number]
+        if view.length is None:
+            raise ArgumentError(f"samples of {view} are whole documents; skip {some(documents)} without mask=True")
+        touched = view.samples_touching(documents)
+        if touched.size == 0:
+            raise ArgumentError(f"documents {some(documents)} cannot be masked: no sample touches these documents")
+        first_document = sum(len(each.data.spans[each.spec.table]) for each in earlier)
+        return cls(at, sum(map(len, earlier)) + touched, first_document + np.array(documents))
 
 
 def _mask(masks: list[_Mask], table: str, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
-    """Spans of `table` are looked up only where a sample touches a masked document."""
+    """(rows, length): False where the target is in a masked document.
+
+    Spans of `table` are looked up only where a sample touches one.
+    """
     length = rows.input_length(start, stop)
     mask = np.ones((stop - start, length), np.bool_)
     for at, indices, documents in masks:
@@ -175,18 +180,6 @@ def _mask(masks: list[_Mask], table: str, rows: Rows, samples: Ints, start: int,
     return mask
 
 
-def _find(views: Sequence[View], at: int, number: int, documents: Sequence[int]) -> _Mask:
-    view, earlier = views[number], views[:number]
-    if view.length is None:
-        raise ArgumentError(f"samples of {view} are whole documents; skip {some(documents)} without mask=True")
-    touched = view.samples_touching(documents)
-    if touched.size == 0:
-        raise ArgumentError(f"documents {some(documents)} cannot be masked: no sample touches these documents")
-    first_index = sum(len(each) for each in earlier)
-    first_document = sum(len(each.data.spans[each.spec.table]) for each in earlier)
-    return _Mask(at, first_index + touched, first_document + np.array(documents))
-
-
 class Era(NamedTuple):
     """Samples of one length."""
 
@@ -197,7 +190,8 @@ class Era(NamedTuple):
     views: Sequence[View]
     first_samples: Ints
     """Number in that view of the first sample of each source."""
-    masks: Masks | None
+    masks: Callable[[Rows, Ints, int, int], Bools] | None
+    """Tells which targets of rows count, from (rows, their samples, start, stop); None where all do."""
 
 
 def find_eras(plan: Plan) -> list[Era]:
@@ -205,8 +199,10 @@ def find_eras(plan: Plan) -> list[Era]:
     eras = []
     for start, views in plan.open_eras():
         firsts = np.cumsum([0, *(len(view) for view in views)])[:-1]
+        masks = [_Mask.find(views, *each) for each in plan.masks]
+        masking = partial(_mask, masks, views[0].spec.table) if masks else None
         joined = views[0].join(views[1:]) if len(views) > 1 else views[0]
-        eras.append(Era(start, joined, views, firsts, find_masks(plan, views)))
+        eras.append(Era(start, joined, views, firsts, masking))
     return eras
 
 
@@ -240,18 +236,18 @@ class StepReader:
     def announce(self, steps: Steps) -> None:
         """Begin to fetch what steps will read."""
         with contextlib.suppress(Exception):  # an error is raised when the steps have their turn
-            sources, _, indices = self._plan.locate(steps.samples)
-            era = self._era(steps)
-            era.view.announce(self._joined(era, sources, indices), block_bytes=self._block_bytes)
+            view, numbers, _ = self._draw(steps.start, steps.samples)
+            view.announce(numbers, block_bytes=self._block_bytes)
 
-    def _era(self, steps: Steps) -> Era:
-        if len(self._eras) == 1:
-            return self._eras[0]
-        return next(era for era in reversed(self._eras) if era.start <= steps.start)
-
-    def _joined(self, era: Era, sources: Ints, indices: Ints) -> Ints:
-        """Numbers of samples in the view that joins all sources."""
-        return indices + era.first_samples[sources] if self._is_joined else indices
+    def _draw(self, start: int, samples: Ints) -> tuple[View, Ints, Draw]:
+        """The view that samples of a step are of, which joins all sources, their numbers in it, and what they are."""
+        sources, epochs, indices = self._plan.locate(samples)
+        era = self._eras[0]
+        if len(self._eras) > 1:
+            era = next(era for era in reversed(self._eras) if era.start <= start)
+        numbers = indices + era.first_samples[sources] if self._is_joined else indices
+        told = self._source_names, self._plan.state, era.masks, self.count_targets
+        return era.view, numbers, Draw(samples, epochs, sources, indices, *told)
 
     def count_targets(self, start: int, stop: int) -> int:
         """How many targets of samples [start, stop) of the run count. Those of the last step are remembered."""
@@ -263,26 +259,18 @@ class StepReader:
         return number
 
     def _count(self, start: int, stop: int) -> int:
-        samples = np.arange(start, stop)
-        sources, epochs, indices = self._plan.locate(samples)
-        era = next(era for era in reversed(self._eras) if era.start <= start)
-        rows = era.view.rows(self._joined(era, sources, indices))
-        draw = Draw(samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks)
+        view, numbers, draw = self._draw(start, np.arange(start, stop))
+        rows = view.rows(numbers)
         return HostBatch(rows, 0, len(rows), draw).num_targets
 
     def __call__(self, steps: Steps) -> list[HostBatch]:
         """The batches of steps, read by one call."""
         began = time.perf_counter()
-        samples = steps.samples
-        sources, epochs, indices = self._plan.locate(samples)
-        era = self._era(steps)
-        rows = era.view.load(self._joined(era, sources, indices), self._buffers.take)
-        draw = Draw(
-            samples, epochs, sources, indices, self._source_names, self._plan.state, era.masks, self.count_targets
-        )
+        view, numbers, draw = self._draw(steps.start, steps.samples)
+        rows = view.load(numbers, self._buffers.take)
         batches, first = [], 0
         for size, end, taken in steps.batches:
-            last = min(first + size, samples.size)
+            last = min(first + size, numbers.size)
             batch = HostBatch(rows, first, last, draw, end)
             batch.step = taken
             batches.append(batch)

@@ -4,12 +4,12 @@ Its point is a *turn*: a number of the run as it is without skipped ranges. So a
 that point, does not change what an amendment does.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenfeed.errors import ArgumentError, StateError, quantity
-from tokenfeed.plan.schedule import END, Stage
+from tokenfeed.errors import StateError, quantity, whole
+from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Range, Skip
 from tokenfeed.store.spec import PackedSpec, ViewSpec
 
@@ -121,35 +121,45 @@ class Amendment:
     @classmethod
     def from_json(cls, value: Any) -> "Amendment":
         try:
-            given = dict(value)
-            counts = given.pop("counts", None)
-            known = None if counts is None else tuple(map(_whole, counts))
-            if given.keys() == {"at", "stages"}:  # nearly all of many
-                return cls(_whole(given["at"]), tuple(Stage(*each) for each in given["stages"]), counts=known)
-            found = cls(
-                _whole(given.pop("at")),
-                tuple(Stage(*each) for each in given.pop("stages", ())),
-                tuple(PlanSource.from_json(each) for each in given.pop("sources", ())),
-                given.pop("name", None),
-                tuple(PlanSource.from_json(each) for each in given.pop("grown", ())),
-                given.pop("length", None),
-                tuple(Skip.from_json(each) for each in given.pop("skips", ())),
-                tuple((_whole(start), _whole(stop)) for start, stop in given.pop("ranges", ())),
-                {name: None if each is None else _whole(each) for name, each in given.pop("max_epochs", {}).items()},
-                known,
-            )
-            if given:
-                raise ValueError(f"it has {', '.join(given)}, which this tokenfeed does not know")
-            if found.length is not None:
-                _whole(found.length)
-            if not isinstance(found.name, str | None) or any(start >= stop for start, stop in found.ranges):
-                raise ValueError("its name or its ranges cannot be")
+            unknown = value.keys() - _READERS.keys()
+            if unknown:
+                raise ValueError(f"it has {', '.join(sorted(unknown))}, which this tokenfeed does not know")
+            found = {name: _READERS[name](each) for name, each in value.items() if each is not None}
+            if any(start >= stop for start, stop in found.get("ranges", ())):
+                raise ValueError("one of its ranges is empty")
+            return cls(**found)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise StateError(f"{str(value)[:200]} describes no amendment ({error})") from error
-        return found
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < END >> 1:
-        raise ArgumentError(f"{str(value)[:80]} is no whole number from 0 to 2**62")
+def _number(value: Any) -> int:
+    return whole("a number in it", value, bits=62)
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    return tuple(map(_number, value))
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"its name is {value!r}")
     return value
+
+
+def _sources(value: Any) -> tuple[PlanSource, ...]:
+    return tuple(map(PlanSource.from_json, value))
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "at": _number,
+    "stages": lambda value: tuple(Stage(*each) for each in value),
+    "sources": _sources,
+    "name": _name,
+    "grown": _sources,
+    "length": _number,
+    "skips": lambda value: tuple(map(Skip.from_json, value)),
+    "ranges": lambda value: tuple((_number(start), _number(stop)) for start, stop in value),
+    "max_epochs": lambda value: {name: None if each is None else _number(each) for name, each in value.items()},
+    "counts": _numbers,
+}
+"""What each field of an amendment is made of in JSON."""

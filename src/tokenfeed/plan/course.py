@@ -16,6 +16,7 @@ What is computed here must never change: a checkpoint holds a number of samples,
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -91,22 +92,27 @@ class Deck:
             own = epochs * sizes[which] + places - firsts[which]
             permute_streams(self.shuffle, which, own, sizes, seeds, epochs, groups)
             return epochs, groups + firsts[which]
-        if self.shuffle is True:
-            permute_run(turns, stream.size, stream.seed, epochs, groups)
-        elif isinstance(self.shuffle, Locality):
-            block, tile = self.shuffle.block, self.shuffle.tile
-            permute_local_run(turns, stream.size, block, tile, stream.seed, epochs, groups)
-        else:
-            np.divmod(turns, stream.size, out=(epochs, groups))
+        permute_streams(self.shuffle, None, turns, [stream.size], [stream.seed], epochs, groups)
         groups += stream.first
         return epochs, groups
 
 
 def permute_streams(
-    shuffle: Shuffle, streams: Ints, turns: Ints, sizes: Ints, seeds: Ints, epochs: Ints, indices: Ints
+    shuffle: Shuffle, streams: Ints | None, turns: Ints, sizes: Any, seeds: Any, epochs: Ints, indices: Ints
 ) -> None:
-    """Row j is turn turns[j] of the endless run over streams[j] alone: its epoch, and its place in the stream."""
-    if shuffle is True:
+    """Row j is turn turns[j] of the endless run over streams[j] alone: its epoch, and its place in the stream.
+
+    Without `streams`, over the first, which is faster.
+    """
+    if streams is None:
+        size, seed = int(sizes[0]), int(seeds[0])
+        if shuffle is True:
+            permute_run(turns, size, seed, epochs, indices)
+        elif isinstance(shuffle, Locality):
+            permute_local_run(turns, size, shuffle.block, shuffle.tile, seed, epochs, indices)
+        else:
+            np.divmod(turns, size, out=(epochs, indices))
+    elif shuffle is True:
         permute_sources(streams, turns, sizes, seeds, epochs, indices)
     elif isinstance(shuffle, Locality):
         permute_local_sources(streams, turns, sizes, shuffle.block, shuffle.tile, seeds, epochs, indices)

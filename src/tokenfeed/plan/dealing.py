@@ -7,13 +7,13 @@ the lengths of the samples of the step and nothing else, so all ranks find the s
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, StateError, quantity
+from tokenfeed.errors import ArgumentError, StateError, quantity, whole
 from tokenfeed.kernels.balance import deal
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.steps import BatchSizes
@@ -56,24 +56,35 @@ class Cost:
         return [float(self.a), float(self.b)]
 
 
+@dataclass(frozen=True)
 class OwnCost:
     """The user's function of an array of lengths; its results are checked."""
 
-    def __init__(self, function: Callable[[Ints], Any]) -> None:
-        self._function = function
+    function: Callable[[Ints], Any] | None
+    """None where a run file names it, and only the caller has it."""
+    name: str
+    probe: list[Any] = field(default_factory=list)
+    """Costs of some lengths: a run file tells one function from another by them."""
+
+    @classmethod
+    def of(cls, function: Callable[[Ints], Any]) -> "OwnCost":
         is_plain = isinstance(function, FunctionType)
-        self.name = f"{function.__module__}.{function.__qualname__}" if is_plain else repr(function)[:100]
-        first, again = (self(np.array(_PROBE)).tolist() for _ in range(2))
+        name = f"{function.__module__}.{function.__qualname__}" if is_plain else repr(function)[:100]
+        first, again = (cls(function, name)(np.array(_PROBE)).tolist() for _ in range(2))
         if first != again:
             raise ArgumentError(
-                f"balance: {self.name} gives {again} where it gave {first} before, for lengths {list(_PROBE)}. Ranks "
-                "must agree: the costs may depend on nothing but lengths"
+                f"balance: {name} gives {again} where it gave {first} before, for lengths {list(_PROBE)}. Ranks must "
+                "agree: the costs may depend on nothing but lengths"
             )
-        self.probe = first
-        """Costs of some lengths: a run file tells one function from another by them."""
+        return cls(function, name, first)
 
     def __call__(self, lengths: Ints) -> Floats:
-        given = self._function(lengths.copy())
+        if self.function is None:
+            raise ArgumentError(
+                f"the run was balanced by {self.name}, which a run file cannot hold: give it, Run(path, balance=…), to "
+                "learn which rank took which sample"
+            )
+        given = self.function(lengths.copy())
         try:
             costs = np.asarray(given, np.float64)
         except (TypeError, ValueError) as error:
@@ -93,22 +104,6 @@ class OwnCost:
 
     def to_json(self) -> Any:
         return {"function": self.name, "probe": self.probe}
-
-
-@dataclass(frozen=True)
-class LostCost:
-    """A cost function that a run file names, and that only the caller has."""
-
-    told: Mapping[str, Any]
-
-    def __call__(self, lengths: Ints) -> Floats:
-        raise ArgumentError(
-            f"the run was balanced by {self.told['function']}, which a run file cannot hold: give it, "
-            "Run(path, balance=…), to learn which rank took which sample"
-        )
-
-    def to_json(self) -> Any:
-        return dict(self.told)
 
 
 Balance: TypeAlias = bool | Cost | Callable[[Ints], Any] | None
@@ -173,7 +168,7 @@ class StepRule:
     by_tokens: bool = False
     accumulate: int = 1
     """Batches of one rank that are a training step."""
-    cost: Cost | OwnCost | LostCost | None = None
+    cost: Cost | OwnCost | None = None
     """Cost of a sample that is the same for all ranks and micro-batches; None where samples are dealt in turn."""
     too_long: str = "error"
     """What to do with a sample of more tokens than one rank may have: "error", or "own" for a batch of its own."""
@@ -292,28 +287,27 @@ class StepRule:
     def from_json(cls, fields: Mapping[str, Any]) -> "StepRule":
         by_tokens = "tokens" in fields
         sizes = BatchSizes.from_json(fields["tokens" if by_tokens else "batch_sizes"])
-        accumulate = fields.get("accumulate", 1)
-        if type(accumulate) is not int or not 1 <= accumulate < 1 << 31:
-            raise StateError(f"accumulate is {str(accumulate)[:80]}; expected a whole number of at least 1")
-        cost: Cost | LostCost | None = None
+        accumulate = whole("accumulate", fields.get("accumulate", 1), 1, 31, StateError)
+        cost: Cost | OwnCost | None = None
         match fields.get("balance"):
             case None:
                 pass
             case [a, b]:
                 cost = Cost(a, b)
-            case {"function": str(), "probe": list()} as told:
-                cost = LostCost(told)
+            case {"function": str(name), "probe": list(probe)}:
+                cost = OwnCost(None, name, probe)
             case wrong:
                 raise StateError(f"balance is {str(wrong)[:80]}; expected [a, b], or a function and its probe")
         return cls(sizes, by_tokens, accumulate, cost, str(fields.get("too_long", "error")))
 
     def with_cost(self, given: Balance) -> "StepRule":
         """The rule with the cost function that its run file could only name."""
-        if not isinstance(self.cost, LostCost) or given is None:
+        lost = self.cost
+        if not isinstance(lost, OwnCost) or lost.function is not None or given is None:
             return self
         cost = as_cost(given)
-        if not isinstance(cost, OwnCost) or cost.probe != self.cost.told["probe"]:
-            told = f"{self.cost.told['function']}, which gives {self.cost.told['probe']} for lengths {list(_PROBE)}"
+        if not isinstance(cost, OwnCost) or cost.probe != lost.probe:
+            told = f"{lost.name}, which gives {lost.probe} for lengths {list(_PROBE)}"
             raise ArgumentError(f"balance is {given!r}; the run was balanced by {told}")
         return replace(self, cost=cost)
 
@@ -334,7 +328,7 @@ def as_cost(balance: Balance) -> Cost | OwnCost | None:
             f"balance is {balance!r}; it must be True, tokenfeed.Cost(a, b) for a·L + b·L², or a function that gives a "
             "cost for each of an array of lengths"
         )
-    return OwnCost(balance)
+    return OwnCost.of(balance)
 
 
 def _as_integers(costs: Floats) -> Ints:

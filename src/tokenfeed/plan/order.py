@@ -13,10 +13,9 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.kernels.growth import COLUMNS, place_numbers
-from tokenfeed.kernels.locality import permute_local_run
 from tokenfeed.kernels.permutation import permute_run
 from tokenfeed.plan.course import Course, Deck, Stream, permute_streams
-from tokenfeed.plan.permutation import Locality, Permutation, Shuffle
+from tokenfeed.plan.permutation import Permutation, Shuffle
 from tokenfeed.types import Ints
 
 __all__ = ["INT64", "Orders", "Row"]
@@ -44,11 +43,10 @@ class Orders:
                 raise ArgumentError(f"{size} samples are no whole number of groups of {group}")
             Permutation(size, seed=seed)  # checks both
         self._shuffle = shuffle
-        self._sizes = np.array(sizes, np.int64)
         self._groups = np.array(groups, np.int64)
         self._seeds = np.array(seeds, np.int64)
-        self._num_groups = self._sizes // self._groups
-        self._first = sizes[0], groups[0], seeds[0], sizes[0] // groups[0]
+        self._num_groups = np.array(sizes, np.int64) // self._groups
+        self._first = sizes[0], seeds[0]
         self._are_grouped = max(groups) > 1
         self._rows = list(rows)
         self._courses: dict[int, Course] = {}
@@ -85,20 +83,16 @@ class Orders:
         """
         epochs, indices = np.empty(numbers.size, INT64), np.empty(numbers.size, INT64)
         if self._is_plain and sources is None:  # nearly every run: nothing else costs time
-            permute_run(numbers, self._first[3], self._first[2], epochs, indices)
+            permute_run(numbers, *self._first, epochs, indices)
             return epochs, indices
         if self._courses:
             return self._locate_courses(sources, numbers, epochs, indices)
-        if not self._shuffle:
-            np.divmod(numbers, self._first[0] if sources is None else self._sizes[sources], out=(epochs, indices))
-        elif self._are_grouped:
-            groups = self._first[1] if sources is None else self._groups[sources]
+        turns, places, groups = numbers, None, None
+        if self._are_grouped:
+            groups = self._groups[0] if sources is None else self._groups[sources]
             turns, places = np.divmod(numbers, groups)
-            self._permute(sources, turns, epochs, indices)
-            indices = indices * groups + places
-        else:
-            self._permute(sources, numbers, epochs, indices)
-        return epochs, indices
+        permute_streams(self._shuffle, sources, turns, self._num_groups, self._seeds, epochs, indices)
+        return epochs, indices if groups is None else indices * groups + places
 
     def _locate_courses(self, sources: Ints | None, numbers: Ints, epochs: Ints, indices: Ints) -> tuple[Ints, Ints]:
         known, tables = self._streams, self._streams.tables
@@ -117,16 +111,7 @@ class Orders:
 
     @cached_property
     def _streams(self) -> "_Streams":
-        return _Streams([self.course(number) for number in range(self._sizes.size)])
-
-    def _permute(self, sources: Ints | None, groups: Ints, epochs: Ints, indices: Ints) -> None:
-        _, _, seed, count = self._first
-        if sources is not None:
-            permute_streams(self._shuffle, sources, groups, self._num_groups, self._seeds, epochs, indices)
-        elif isinstance(self._shuffle, Locality):
-            permute_local_run(groups, count, self._shuffle.block, self._shuffle.tile, seed, epochs, indices)
-        else:
-            permute_run(groups, count, seed, epochs, indices)
+        return _Streams([self.course(number) for number in range(len(self._rows))])
 
     def find(self, source: int, indices: Ints, epoch: int, *, group: int | None = None) -> Ints:
         """The numbers of samples in an epoch, −1 where it does not deliver them; `group` as for `Course.find`."""

@@ -1,14 +1,14 @@
 """`Permutation`: a random order that takes no memory and no time to make; `LocalPermutation`: one that mixes less."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, SampleIndexError, StateError
+from tokenfeed.errors import ArgumentError, SampleIndexError, StateError, whole
 from tokenfeed.kernels import locality as local_kernels
 from tokenfeed.kernels import permutation as kernels
 from tokenfeed.types import Ints
@@ -16,23 +16,6 @@ from tokenfeed.types import Ints
 __all__ = ["LocalPermutation", "Locality", "Permutation", "Shuffle", "shuffle_from_json", "shuffle_to_json"]
 
 Numbers = Sequence[Any] | npt.NDArray[np.integer[Any]]
-
-
-def _check_whole(owner: Any, name: str, what: str, least: int, bits: int) -> None:
-    number = _whole(f"{name} of {what}", getattr(owner, name))
-    if not least <= number < 1 << bits:
-        raise ArgumentError(f"{name} of {what} is {number}; it must be in [{least}, 2**{bits})")
-    object.__setattr__(owner, name, number)
-
-
-def _whole(name: str, number: Any) -> int:
-    """The number as an int, if it is a whole one."""
-    if not isinstance(number, (bool, np.bool_)):
-        try:
-            return operator.index(number)
-        except TypeError:
-            pass
-    raise ArgumentError(f"{name} must be a whole number, not {number!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +38,14 @@ class Permutation:
 
     def __post_init__(self) -> None:
         for name, least in (("n", 1), ("seed", 0), ("epoch", 0)):
-            _check_whole(self, name, "a permutation", least, 63)
+            object.__setattr__(self, name, whole(f"{name} of a permutation", getattr(self, name), least))
 
     def __len__(self) -> int:
         return self.n
 
     def __getitem__(self, position: int) -> int:
         """What stands at one position."""
-        return self._one(self._permute, "position", _whole("position of a permutation", position))
+        return self._one("position", operator.index(position), False)
 
     @overload
     def __call__(self, positions: int) -> int: ...
@@ -70,7 +53,7 @@ class Permutation:
     def __call__(self, positions: Numbers) -> Ints: ...
     def __call__(self, positions: int | Numbers) -> int | Ints:
         """What stands at the positions, in an array of their shape; for an int, an int."""
-        return self._apply(self._permute, "position", positions)
+        return self._apply("position", positions, False)
 
     @overload
     def inverse(self, values: int) -> int: ...
@@ -78,34 +61,31 @@ class Permutation:
     def inverse(self, values: Numbers) -> Ints: ...
     def inverse(self, values: int | Numbers) -> int | Ints:
         """The positions at which the values stand, in an array of their shape; for an int, an int."""
-        return self._apply(self._invert, "value", values)
+        return self._apply("value", values, True)
 
-    def _permute(self, numbers: Ints) -> int:
+    def _permute(self, numbers: Ints, inverse: bool) -> int:
         """In place; −1, or the first row outside [0, n)."""
-        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, False, numbers))
+        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, inverse, numbers))
 
-    def _invert(self, numbers: Ints) -> int:
-        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, True, numbers))
-
-    def _apply(self, kernel: Callable[[Ints], int], what: str, numbers: int | Numbers) -> int | Ints:
+    def _apply(self, what: str, numbers: int | Numbers, inverse: bool) -> int | Ints:
         if isinstance(numbers, (int, np.integer)) and not isinstance(numbers, bool):
-            return self._one(kernel, what, int(numbers))
+            return self._one(what, int(numbers), inverse)
         given = np.asarray(numbers)
         empty = given.size == 0 and not isinstance(numbers, np.ndarray)  # NumPy makes floats of []
         if given.dtype.kind not in "iu" and not empty:
             raise ArgumentError(f"{what}s must be whole numbers, not {given.dtype}")
         out = np.array(given, np.int64, order="C")  # a uint64 beyond int64 becomes negative, and is refused as such
         flat = out.reshape(-1)
-        bad = kernel(flat)
+        bad = self._permute(flat, inverse)
         if bad >= 0:
             raise self._outside(what, given.reshape(-1)[bad])
         return out
 
-    def _one(self, kernel: Callable[[Ints], int], what: str, number: int) -> int:
+    def _one(self, what: str, number: int, inverse: bool) -> int:
         if not 0 <= number < self.n:
             raise self._outside(what, number)
         out = np.array([number], np.int64)
-        kernel(out)
+        self._permute(out, inverse)
         return int(out[0])
 
     def _outside(self, what: str, number: Any) -> SampleIndexError:
@@ -129,7 +109,7 @@ class Locality:
 
     def __post_init__(self) -> None:
         for name in ("block", "tile"):
-            _check_whole(self, name, "a locality", 1, 31)
+            object.__setattr__(self, name, whole(f"{name} of a locality", getattr(self, name), 1, 31))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +124,9 @@ class LocalPermutation(Permutation):
 
     locality: Locality = Locality(block=1024)
 
-    def _permute(self, numbers: Ints) -> int:
+    def _permute(self, numbers: Ints, inverse: bool) -> int:
         block, tile = self.locality.block, self.locality.tile
-        return int(local_kernels.permute_local(numbers, self.n, block, tile, self.seed, self.epoch, False, numbers))
-
-    def _invert(self, numbers: Ints) -> int:
-        block, tile = self.locality.block, self.locality.tile
-        return int(local_kernels.permute_local(numbers, self.n, block, tile, self.seed, self.epoch, True, numbers))
+        return int(local_kernels.permute_local(numbers, self.n, block, tile, self.seed, self.epoch, inverse, numbers))
 
 
 Shuffle = bool | Locality

@@ -7,15 +7,13 @@ from copy import copy
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
-
-from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError, quantity
+from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError, quantity, whole
 from tokenfeed.plan.amending import Changes, Drafter, check_changes, with_spec
 from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Mixture, Sources
 from tokenfeed.plan.permutation import Shuffle, shuffle_from_json, shuffle_to_json
 from tokenfeed.plan.run_order import RunOrder, digest
-from tokenfeed.plan.schedule import END, Schedule
+from tokenfeed.plan.schedule import Schedule
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.state import VERSION, check_kind, explain
 from tokenfeed.storage.local import read_bytes, replace_bytes
@@ -69,9 +67,7 @@ class Plan(RunOrder):
             raise ArgumentError(
                 "from which sample on? Give at=…, such as the samples of a checkpoint: state['samples']"
             )
-        if at is not None and (isinstance(at, bool) or not isinstance(at, int | np.integer) or not 0 <= at < END):
-            raise ArgumentError(f"at is {at!r}; expected the number of a sample")
-        drafter = Drafter(self, 0 if at is None else int(at))
+        drafter = Drafter(self, 0 if at is None else whole("at", at))
         drafter.draft(changes)
         plan = self.amended(drafter.amendment, drafter.sources)
         if limits is not None and at is not None and plan.end is not None and plan.end < at:
@@ -84,20 +80,9 @@ class Plan(RunOrder):
     def follows(self, other: "Plan") -> tuple[Amendment, ...] | None:
         """The amendments that this plan has after those of another; None if it is not that one, amended."""
         count = len(other.amendments)
-        same = (self._base, self.seed, self.shuffle, self.amendments[:count]) == (
-            other._base,
-            other.seed,
-            other.shuffle,
-            other.amendments,
-        )
+        ours = self._base, self.seed, self.shuffle, self.by, self.amendments[:count]
+        same = ours == (other._base, other.seed, other.shuffle, other.by, other.amendments)
         return self.amendments[count:] if same else None
-
-    def follows_json(self, other: Any) -> tuple[Amendment, ...] | None:
-        """The same of a plan that was saved."""
-        ours = self.to_json()
-        before = other.get("amendments", ())
-        same = {**ours, "amendments": before} == other and ours["amendments"][: len(before)] == before
-        return self.amendments[len(before) :] if same else None
 
     def first(self, count: int) -> "Plan":
         """The same plan with its first `count` amendments alone."""

@@ -21,9 +21,7 @@ __all__ = [
     "due",
     "normalise",
     "rationalise",
-    "rationalise_all",
     "scale",
-    "scale_all",
     "some",
 ]
 
@@ -46,16 +44,10 @@ def normalise(weights: Sequence[Any], names: Sequence[Any]) -> Floats:
 
 
 def scale(weights: Floats) -> Floats:
-    """Weights of which one is positive, as shares that add up to 1."""
-    given = np.where(weights > 0, np.maximum(weights / weights.max(), 1e-300), 0.0)
-    return np.asarray(given / math.fsum(given), np.float64)
-
-
-def scale_all(weights: Floats) -> Floats:
-    """`scale` of every row."""
-    given = np.where(weights > 0, np.maximum(weights / weights.max(axis=1, initial=0)[:, None], 1e-300), 0.0)
-    sums = np.array([math.fsum(row) for row in given.tolist()])
-    return np.asarray(given / sums[:, None], np.float64)
+    """Weights, or rows of them, of which one is positive, as shares that add up to 1."""
+    given = np.where(weights > 0, np.maximum(weights / weights.max(axis=-1, keepdims=True), 1e-300), 0.0)
+    sums = [math.fsum(row) for row in given.reshape(-1, given.shape[-1]).tolist()]
+    return np.asarray(given / np.array(sums).reshape(*given.shape[:-1], 1), np.float64)
 
 
 def _number(weight: Any) -> float:
@@ -65,54 +57,41 @@ def _number(weight: Any) -> float:
         return math.nan
 
 
-def rationalise(shares: Floats, longest: int = LONGEST_PERIOD) -> tuple[Ints, int]:
-    """(counts, period): normalised weights as whole counts of a period.
+def rationalise(given: Floats, longest: int = LONGEST_PERIOD) -> Ints:
+    """Normalised weights, a row for each mixture, as whole counts of a period.
 
     The smallest period that holds every weight to 1e-12 of itself. If none up to `longest` does, that one, where every
     source that is drawn gets a place and the rest is divided by largest remainder (of equal ones, the first).
 
-        0.7, 0.3, 0:  (7, 3, 0), 10        3.14159, 1, 1 up to 100:  (61, 20, 19), 100
+        0.7, 0.3, 0:  7, 3, 0 of 10        3.14159, 1, 1 up to 100:  61, 20, 19 of 100
     """
-    period = 1
-    for share in np.sort(shares[shares > 0])[:-1].tolist():  # the largest is what these leave of 1: at most as hard
-        denominator = _denominator(share)
-        period = math.lcm(period, denominator) if denominator else longest + 1
-        if period > longest:
-            break
-    else:
-        return np.rint(shares * period).astype(np.int64), period
-    drawn = shares > 0
-    if np.count_nonzero(drawn) > longest:
-        raise ArgumentError(f"{np.count_nonzero(drawn):,} sources are too many: a period has {longest:,} places")
-    lifted = np.where(drawn, np.maximum(shares, 1 / longest), 0.0)
-    wanted = lifted * (longest / math.fsum(lifted))
-    counts = np.maximum(np.floor(wanted), drawn).astype(np.int64)
-    missing = longest - int(counts.sum())
-    if missing >= 0:
-        counts[np.argsort(counts - wanted, kind="stable")[:missing]] += 1
-    else:
-        counts[np.argsort(-counts, kind="stable")[:-missing]] -= 1
-    return counts, longest
-
-
-def rationalise_all(given: Floats) -> Ints:
-    """The counts of `rationalise`, a row for each: most weights that were measured fit no period, and go together."""
-    found = np.zeros(given.shape, np.int64)
-    least = np.where(given > 0, given, 2.0).min(axis=1).tolist()
-    is_long = np.array([share < 1 and _denominator(share) == 0 for share in least]) & ((given > 0).sum(axis=1) > 1)
-    for row in np.flatnonzero(~is_long):
-        found[row] = rationalise(given[row])[0]
-    rows = np.flatnonzero(is_long)
+    periods = np.array([_period(row, longest) for row in np.sort(given, axis=1).tolist()], np.int64)
+    found = np.rint(given * periods[:, None]).astype(np.int64)
+    rows = np.flatnonzero(periods == 0)  # most weights that were measured fit no period
     drawn = given[rows] > 0
-    lifted = np.where(drawn, np.maximum(given[rows], 1 / LONGEST_PERIOD), 0.0)
-    wanted = lifted * (LONGEST_PERIOD / np.array([math.fsum(each) for each in lifted.tolist()]))[:, None]
+    if (drawn.sum(axis=1) > longest).any():
+        raise ArgumentError(f"{drawn.sum(axis=1).max():,} sources are too many: a period has {longest:,} places")
+    lifted = np.where(drawn, np.maximum(given[rows], 1 / longest), 0.0)
+    wanted = lifted * (longest / np.array([math.fsum(each) for each in lifted.tolist()]).reshape(-1, 1))
     counts = np.maximum(np.floor(wanted), drawn).astype(np.int64)
-    missing = LONGEST_PERIOD - counts.sum(axis=1)
+    missing = longest - counts.sum(axis=1)
     order = np.argsort(np.argsort(counts - wanted, axis=1, kind="stable"), axis=1, kind="stable")
     found[rows] = counts + (order < missing[:, None])
-    for row in rows[missing < 0]:
-        found[row] = rationalise(given[row])[0]
+    for row in np.flatnonzero(missing < 0).tolist():
+        found[rows[row], np.argsort(-counts[row], kind="stable")[: -missing[row]]] -= 1
     return found
+
+
+def _period(shares: list[float], longest: int) -> int:
+    """The smallest period for shares in ascending order; 0 if none is up to `longest`."""
+    period = 1
+    for share in shares[:-1]:  # the largest is what these leave of 1: at most as hard
+        if share > 0:
+            denominator = _denominator(share)
+            period = math.lcm(period, denominator)
+            if not 0 < period <= longest:
+                return 0
+    return period
 
 
 @lru_cache(1 << 14)

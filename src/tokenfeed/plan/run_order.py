@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, SampleIndexError
+from tokenfeed.errors import ArgumentError, SampleIndexError, whole
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.amending import with_length
 from tokenfeed.plan.amendment import Amendment, PlanSource
@@ -74,9 +74,7 @@ class RunOrder:
             )
         if not isinstance(shuffle, bool | Locality):
             raise ArgumentError(f"shuffle is {shuffle!r}; it must be True, False or a Locality")
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 63:
-            raise ArgumentError(f"seed is {seed!r}; it must be a whole number from 0 to 2**63 - 1")
-        self.seed = int(seed)
+        self.seed = whole("seed", seed)
         self.shuffle = shuffle
         self.given = given
         """The views that the plan is over, and the rules of their mixture; None where it was read from a file."""

@@ -31,20 +31,17 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError, quantity
 from tokenfeed.kernels import mixture as kernels
-from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, rationalise_all, scale, scale_all, some
-from tokenfeed.plan.segments import MOST_PLACES, MOST_SOURCES, Many, Segment
+from tokenfeed.plan.rounding import ONE, apportion, due, normalise, rationalise, scale, some
+from tokenfeed.plan.segments import MOST_PLACES, MOST_SOURCES, Many, Segment, pad, stack
 from tokenfeed.types import Bools, Floats, Ints
 
 __all__ = ["Change", "Schedule", "Stage", "fingerprint"]
-
-Number = TypeVar("Number", bound=np.generic)
 
 RAMP_STEPS = 256
 Before = tuple[Ints, Ints]
@@ -154,11 +151,11 @@ class Schedule:
         last = self._segments.pop()
         changes = list(by_start.values())
         weights = [change.stages[0].weights for change in changes]
-        asked = scale_all(
+        asked = scale(
             np.array([[each.get(name, 0.0) for name in self.names] for each in weights]).reshape(-1, len(self.names))
         )
         starts = np.array([last.start, *by_start], np.int64)
-        rates = np.concatenate([last.rates[None], rationalise_all(asked)])
+        rates = np.concatenate([last.rates[None], rationalise(asked)])
         bases, carry = np.empty_like(rates), np.empty_like(rates)
         bases[0], carry[0] = last.bases, last.carry
         known = next((place for place, each in enumerate(changes) if each.counts is None), len(changes))
@@ -186,12 +183,13 @@ class Schedule:
                 self._segments.append(last := replace(last, stop=start))
                 self._end = last.count(start), last.owed(start)
         del self._pasts[len(self._segments) :]
-        before = _pad(self._segments[-1].shares, len(self.names)) if self._segments else None
-        state = _pad(self._end[0], len(self.names)), _pad(self._end[1], len(self.names))
+        before = pad(self._segments[-1].shares, len(self.names)) if self._segments else None
+        state = pad(self._end[0], len(self.names)), pad(self._end[1], len(self.names))
         for stage in chapter.stages:
             asked = scale(np.array([stage.weights.get(name, 0.0) for name in self.names]))
             for length, shares in _steps(stage, before, asked):
-                rates, period = rationalise(shares)
+                (rates,) = rationalise(shares[None])
+                period = int(rates.sum())
                 stop = min(END if length is None else start + length, END)
                 whole = END if length is None else start + length // period * period
                 while start < stop:
@@ -214,8 +212,7 @@ class Schedule:
 
     @cached_property
     def _bases(self) -> Ints:
-        bases = [*(segment.bases for segment in self._segments), self._end[0]]
-        return np.stack([_pad(each, len(self.names)) for each in bases])
+        return stack([*(segment.bases for segment in self._segments), self._end[0]], len(self.names))
 
     @cached_property
     def _are_many(self) -> bool:
@@ -268,18 +265,18 @@ class Schedule:
         """How many of the first `num_samples` samples come from each source. O(sources)."""
         place = bisect_left(self._starts, num_samples)
         if place < len(self._segments) and self._starts[place] == num_samples:
-            return _pad(self._segments[place].bases, len(self.names))
-        return _pad(self._segments[self._before(num_samples)].count(num_samples), len(self.names))
+            return pad(self._segments[place].bases, len(self.names))
+        return pad(self._segments[self._before(num_samples)].count(num_samples), len(self.names))
 
     def targets(self, num_samples: int) -> Floats:
         """Samples due from each source after `num_samples`, through all stages; `counts` is within one of them."""
         segment = self._segments[self._before(num_samples)]
-        return _pad(segment.count(num_samples) + segment.owed(num_samples) / ONE, len(self.names))
+        return pad(segment.count(num_samples) + segment.owed(num_samples) / ONE, len(self.names))
 
     def drawn_from(self, sample: int) -> list[str]:
         """Names of the sources that are drawn just before a sample, or later."""
         first = max(bisect_left(self._starts, sample) - 1, 0)
-        rates = np.stack([_pad(each.rates, len(self.names)) for each in self._segments[first:]])
+        rates = stack((each.rates for each in self._segments[first:]), len(self.names))
         return [self.names[i] for i in np.flatnonzero(rates.any(axis=0)).tolist()]
 
     def stages(self) -> list[tuple[int, Stage]]:
@@ -346,11 +343,11 @@ class Schedule:
             told = f'["{digest}", {segment.start}, {names}]'  # JSON, for a tenth of the time
             digest = fingerprint(b"".join([told.encode(), *(each.tobytes() for each in tables)]))
             if drawn is not active:
-                drawn = _pad(drawn, active.size) | active
+                drawn = pad(drawn, active.size) | active
                 drawn = active if (drawn == active).all() else drawn
             self._pasts.append((digest, drawn))
         digest, drawn = self._pasts[last]
-        return digest, _pad(drawn, len(self.names)), self._segments[last].stop
+        return digest, pad(drawn, len(self.names)), self._segments[last].stop
 
     def _segments_of(self, limits: Ints, numbers: Ints) -> list[int]:
         """The segments that the numbers lie in, where segment j begins with limits[j]."""
@@ -402,13 +399,6 @@ class Schedule:
         changes = quantity(len(self.chapters) - 1, "change")
         stages = quantity(sum(len(chapter.stages) for chapter in self.chapters), "stage")
         return f"Schedule({quantity(len(self.names), 'source')}, {stages}, {length}, {changes})"
-
-
-def _pad(numbers: npt.NDArray[Number], size: int) -> npt.NDArray[Number]:
-    """Zeros for the sources that came later."""
-    if numbers.size == size:
-        return numbers
-    return np.concatenate([numbers, np.zeros(size - numbers.size, numbers.dtype)])
 
 
 def _steps(stage: Stage, before: Floats | None, asked: Floats) -> Iterator[tuple[int | None, Floats]]:

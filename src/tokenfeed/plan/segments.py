@@ -1,18 +1,21 @@
 """Segments of a schedule: a table of sources that is repeated; and the tables of many segments together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenfeed.kernels import mixture as kernels
 from tokenfeed.plan.rounding import ONE, due
 from tokenfeed.types import Floats, Ints
 
-__all__ = ["MOST_PLACES", "MOST_SOURCES", "Many", "Segment"]
+__all__ = ["MOST_PLACES", "MOST_SOURCES", "Many", "Segment", "pad", "stack"]
+
+Number = TypeVar("Number", bound=np.generic)
 
 MOST_PLACES = 6 << 20
 """Places of all tables that are kept at a time: 72 MiB at most."""
@@ -140,9 +143,9 @@ class Many:
     def __init__(self, segments: Sequence[Segment], num_sources: int) -> None:
         """The segments have at most `MOST_PLACES` places in all, and there are fewer than `MOST_SOURCES`."""
         starts = np.array([each.start for each in segments], np.int64)
-        columns = [[each.counts for each in segments], [each.rates for each in segments], [e.phases for e in segments]]
-        counts, rates, phases = (_stack(each, num_sources) for each in columns)
-        self._known = np.stack([_stack([each.bases for each in segments], num_sources), counts], axis=2)
+        rows = zip(*((each.counts, each.rates, each.phases, each.bases) for each in segments), strict=True)
+        counts, rates, phases, bases = (stack(each, num_sources) for each in rows)
+        self._known = np.stack([bases, counts], axis=2)
         self._offsets = np.cumsum([0, *(each.places for each in segments)])
         self.stop = segments[-1].stop
         self._tables = np.empty(int(self._offsets[-1]), np.uint32)
@@ -165,11 +168,13 @@ class Many:
         return int(found) == samples.size
 
 
-def _stack(rows: Sequence[Ints], size: int) -> Ints:
+def pad(numbers: npt.NDArray[Number], size: int) -> npt.NDArray[Number]:
+    """Zeros for the sources that came later."""
+    if numbers.size == size:
+        return numbers
+    return np.concatenate([numbers, np.zeros(size - numbers.size, numbers.dtype)])
+
+
+def stack(rows: Iterable[Ints], size: int) -> Ints:
     """Rows one below the other, with zeros for sources that came later."""
-    if all(row.size == size for row in rows):
-        return np.stack(rows)
-    stacked = np.zeros((len(rows), size), np.int64)
-    for row, numbers in zip(stacked, rows, strict=True):
-        row[: numbers.size] = numbers
-    return stacked
+    return np.stack([pad(row, size) for row in rows])

@@ -68,11 +68,13 @@ class BatchSizes:
         return found
 
     def after(self, num_delivered: int, num_steps: int, world_size: int) -> int:
-        """Samples delivered after that many further steps. O(stages)."""
-        for step, samples, size in reversed(self.stretches(num_delivered, world_size)):
-            if step <= num_steps:
-                return samples + (num_steps - step) * size * world_size
-        raise ArgumentError(f"a number of steps cannot be negative: {num_steps}")
+        """Samples delivered after that many further steps. O(stages).
+
+        Steps before (of a negative number) have as many rows as the next one has.
+        """
+        found = self.stretches(num_delivered, world_size)
+        step, samples, size = next((each for each in reversed(found) if each.step <= num_steps), found[0])
+        return samples + (num_steps - step) * size * world_size
 
     def steps_between(self, start: int, stop: int, world_size: int) -> int:
         """How many steps lead from `start` samples to `stop` or beyond it. O(stages)."""

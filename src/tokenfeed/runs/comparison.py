@@ -107,12 +107,17 @@ class _Progress(NamedTuple):
 
     def count(self, stop_step: int | None) -> int:
         """Number of samples in the steps up to that one."""
-        return self.left if stop_step is None else min(self.left, _begin(self.leg, stop_step) - self.samples)
+        return self.left if stop_step is None else min(self.left, self.leg.begin(stop_step) - self.samples)
 
-    def step_of(self, offset: int) -> int:
-        """The step that delivers a sample that comes after these."""
-        by_tokens = self.leg.start.rule.by_tokens
-        return self.leg.step_of(self.samples + offset) if by_tokens else self.step + offset // int(self.pace)
+    def describe(self) -> dict[str, Any]:
+        """What decides which rank takes which sample."""
+        start, rule = self.leg.start, self.leg.start.rule
+        return {
+            "world size": start.world_size,
+            "tokens" if rule.by_tokens else "batch size": rule.rows.at(self.samples),
+            "micro-batches": rule.parts,
+            "balance": None if rule.cost is None else rule.cost.to_json(),
+        }
 
 
 def compare(first: Run, second: Run) -> Comparison:
@@ -122,6 +127,7 @@ def compare(first: Run, second: Run) -> Comparison:
     than short ones. Both are compared beyond what was run, as planned.
     """
     division: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     notes: list[str] = []
     for step, stop_step, ones, others in _walk(first, second):
         counts = [each.count(stop_step if ones.pace == others.pace else step + 1) for each in (ones, others)]
@@ -130,25 +136,22 @@ def compare(first: Run, second: Run) -> Comparison:
         if ends:
             offset = min(counts)
         differing_step = None if offset is None else _step_of(ones, others, offset, ends)
-        divided = any(True for _ in _division(ones, others)) and min(counts) > 0
+        divided = ones.describe() != others.describe() and min(counts) > 0
         if divided and not division and differing_step != step:
-            division = {"division_step": step, "division": tuple(_layout(ones, others))}
-            division["division_planned"] = _are_planned(ones, others, (ones.samples, others.samples))
+            planned = _are_planned(ones, others, (ones.samples, others.samples))
+            division = {"division_step": step, "division": tuple(_layout(ones, others)), "division_planned": planned}
         if offset is not None:
             samples = ones.samples + offset, others.samples + offset
             epochs = None if ends else _epochs(ones, others, samples)
             why = tuple(_reasons(ones, others, samples))
             planned = _are_planned(ones, others, samples)
-            return Comparison(differing_step, samples, epochs, why, note=_join(notes), planned=planned, **division)
-    return Comparison(note=_join(notes), **division)
+            found = {"step": differing_step, "samples": samples, "epochs": epochs, "why": why, "planned": planned}
+            break
+    return Comparison(note="; ".join(dict.fromkeys(notes)) or None, **division, **found)
 
 
 def _are_planned(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> bool:
     return all(sample >= each.leg.reached for sample, each in zip(samples, (ones, others), strict=True))
-
-
-def _join(notes: list[str]) -> str | None:
-    return "; ".join(dict.fromkeys(notes)) or None
 
 
 def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Progress, _Progress]]:
@@ -171,20 +174,15 @@ def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Progress,
 
 def _progress(run: Run, step: int) -> _Progress:
     leg = run.leg_of(max(step, run.legs[0].first_step))
-    return _Progress(leg, step, _begin(leg, step))
-
-
-def _begin(leg: Leg, step: int) -> int:
-    """Samples before a step. One before the run file begins has as many rows as the first that it tells of."""
-    missing = max(0, leg.first_step - step)
-    return leg.begin(step + missing) - (missing and missing * leg.stretches[0].batch_size * leg.start.world_size)
+    return _Progress(leg, step, leg.begin(step))
 
 
 def _step_of(ones: _Progress, others: _Progress, offset: int, ends: bool) -> int:
     """The step of the first sample that differs, or that only one of them has."""
     if ones.pace != others.pace:
         return ones.step
-    return (others if ends and ones.left <= offset else ones).step_of(offset)
+    longer = others if ends and ones.left <= offset else ones
+    return longer.leg.step_of(longer.samples + offset)
 
 
 def _first_difference(ones: _Progress, others: _Progress, count: int, notes: list[str]) -> int | None:
@@ -254,25 +252,10 @@ def _reasons(ones: _Progress, others: _Progress, samples: tuple[int, int]) -> It
 def _layout(ones: _Progress, others: _Progress) -> Iterator[Difference]:
     if ones.samples != others.samples:
         yield Difference("first sample", ones.samples, others.samples)
-    yield from _division(ones, others)
-
-
-def _division(ones: _Progress, others: _Progress) -> Iterator[Difference]:
-    """What decides which rank takes which sample."""
-    for name, first, second in zip(
-        ("world size", "tokens", "batch size", "micro-batches", "balance"),
-        _parts_of(ones),
-        _parts_of(others),
-        strict=True,
-    ):
-        if first != second:
-            yield Difference(name, first, second)
-
-
-def _parts_of(each: _Progress) -> tuple[Any, ...]:
-    rule, size = each.leg.start.rule, each.leg.start.rule.rows.at(each.samples)
-    sizes = (size, None) if rule.by_tokens else (None, size)
-    return each.leg.start.world_size, *sizes, rule.parts, None if rule.cost is None else rule.cost.to_json()
+    first, second = ones.describe(), others.describe()
+    for name in dict.fromkeys([*first, *second]):
+        if first.get(name) != second.get(name):
+            yield Difference(name, first.get(name), second.get(name))
 
 
 def _amended(plan: Plan, other: Plan, num_delivered: int) -> list[str]:

@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokenfeed.errors import ArgumentError, NotFoundError, StateError, TokenfeedError
+from tokenfeed.errors import NotFoundError, StateError, TokenfeedError, whole
 from tokenfeed.plan.dealing import Step, StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.state import VERSION, check_kind
@@ -100,10 +100,8 @@ class RunFile:
         self._began = self._due = 0.0
         self._starts: list[StreamStart] = []
         """Starts that the file tells of."""
-        self._header: Any = None
-        """What it said last of what the run is over, when it was read."""
-        self._plan: Plan | None = None
-        """The plan that we noted last."""
+        self._told: tuple[Plan | None, Any] = None, None
+        """Its plan, and what it said last of what the run is over."""
 
     def begin(
         self,
@@ -123,9 +121,13 @@ class RunFile:
         with reading(str(self._path)):
             is_there = self._path.exists()
         if not is_there or self._process != os.getpid() or not self._is_last():
-            lines = _read(self._path, "stream" if plan is None else "run") if is_there else []
-            self._starts = [start for start, *_ in lines]
-            self._header, self._plan = lines[-1][1] if lines else None, None
+            lines = _read(self._path, "stream" if plan is None else "run")[0] if is_there else []
+            self._starts, self._told = [start for start, *_ in lines], (None, None)
+            if lines:
+                header = lines[-1][1]
+                before = None if plan is None else _read_plan(self._path, header)
+                ours = {"kind", "version", "line", *(() if plan is None else ["plan"])}
+                self._told = before, {name: each for name, each in header.items() if name not in ours}
         start = {
             "step": find_step(self._starts, num_delivered, plan) if step is None else step,
             "samples": num_delivered,
@@ -134,9 +136,10 @@ class RunFile:
             "stop": stop,
             "time": round(time.time(), 3),
         }
-        self._append([*self._tell(what, plan, num_delivered), start])
+        told = json.loads(json.dumps(what))
+        self._append([*self._tell(told, plan, num_delivered), start])
         self._starts.append(_read_start(start))
-        self._plan = plan
+        self._told = plan, told
         self._process = os.getpid()
         self._delivered = self._reached = self._saved = num_delivered
         self._step = self._starts[-1].step
@@ -145,21 +148,15 @@ class RunFile:
 
     def _tell(self, what: Mapping[str, Any], plan: Plan | None, num_delivered: int) -> list[dict[str, Any]]:
         """The lines that must precede a start: none, amendments, or what the run is over."""
-        header = {"kind": "run", "version": VERSION, "plan": None if plan is None else plan.to_json(), **what}
+        before, said = self._told
         if plan is None:
-            header = {"kind": "stream", "version": VERSION, **what}
-            return [] if self._header == json.loads(json.dumps(header)) else [header]
-        before = self._header if self._plan is None else None
-        if self._plan is not None:
-            new = plan.follows(self._plan)
-        else:
-            new = None if before is None else plan.follows_json(before["plan"])
-        same_stores = before is None or before["stores"] == what["stores"]
-        if new == () and same_stores:
+            return [] if said == what else [{"kind": "stream", "version": VERSION, **what}]
+        new = None if before is None else plan.follows(before)
+        if new == () and said == what:
             return []
         if new and all(plan.begins(each) >= num_delivered for each in new):
             return [{"amend": [each.to_json() for each in new], **what}]
-        return [header]
+        return [{"kind": "run", "version": VERSION, "plan": plan.to_json(), **what}]
 
     def deliver(self, num_delivered: int) -> None:
         """So many samples were delivered: a look at the clock, and a note of 40 µs where one is due."""
@@ -212,23 +209,27 @@ def read_starts(path: Path) -> list[Start]:
         is_there = path.is_file()
     if not is_there:
         raise NotFoundError(f"there is no run file {path}")
-    plans: dict[int, Plan] = {}
-    starts = []
-    for start, header, known in _read(path, "run", check=True):
-        if id(header) not in plans:
-            try:
-                plans[id(header)] = Plan.from_json(header["plan"])
-            except (ArgumentError, KeyError, OverflowError, RecursionError) as error:
-                raise StateError(f"{path}: {error}") from error
-        starts.append(Start(**vars(start), plan=plans[id(header)], stores=header["stores"], known=known))
-    return starts
+    lines, headers = _read(path, "run")
+    plans = {id(header): _read_plan(path, header) for header in headers}
+    return [
+        Start(**vars(start), plan=plans[id(header)], stores=header["stores"], known=known)
+        for start, header, known in lines
+    ]
 
 
-def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamStart, Any, Any]]:
+def _read_plan(path: Path, header: Mapping[str, Any]) -> Plan:
+    try:
+        return Plan.from_json(header["plan"])
+    except (TokenfeedError, KeyError, OverflowError, RecursionError) as error:
+        raise StateError(f"{path}, line {header['line']}: {error}") from error
+
+
+def _read(path: Path, kind: str) -> tuple[list[tuple[StreamStart, Any, Any]], list[Any]]:
     """Every start, and what the run is over: for a run, with all amendments that follow without a break, and as known
-    when it began.
+    when it began. Then all that the file says of what the run is over.
     """
     starts: list[tuple[StreamStart, Any, Any]] = []
+    headers: list[Any] = []
     header: Any = None
     for number, fields in _read_lines(path):
         try:
@@ -237,9 +238,8 @@ def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamSta
                 header["plan"]["amendments"] += fields["amend"]
                 header["stores"] = fields["stores"]
             elif "plan" in fields or "kind" in fields:
-                header = _check_header(fields, kind)
-                if check and kind == "run":
-                    Plan.from_json(header["plan"])
+                header = {**_check_header(fields, kind), "line": number}
+                headers.append(header)
             elif header is None:
                 raise StateError("the file does not begin with a plan; it is no run file")
             elif "reached" in fields:
@@ -255,7 +255,7 @@ def _read(path: Path, kind: str, *, check: bool = False) -> list[tuple[StreamSta
                 starts.append((_read_start(fields), header, known))
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
             raise StateError(f"{path}, line {number}: {error}") from error
-    return starts
+    return starts, headers
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -313,10 +313,7 @@ def _next_mark(fields: Mapping[str, Any], last: tuple[int, int]) -> tuple[int, i
 
 def _count(fields: Mapping[str, Any], name: str, *, least: int = 0) -> int:
     """A whole number that kernels can count with."""
-    value = fields[name]
-    if type(value) is not int or not least <= value < 1 << 62:
-        raise StateError(f"{name} is {str(value)[:80]}; expected a whole number from {least} to 2**62")
-    return value
+    return whole(name, fields[name], least, 62, StateError)
 
 
 class Trail:

@@ -129,7 +129,7 @@ class Leg:
             steps, begins = np.array([self._trail.find(each) for each in samples.tolist()], np.int64).reshape(-1, 2).T
             return steps, begins
         first_steps, firsts, sizes = np.array(self.stretches, np.int64).T
-        which = np.searchsorted(firsts, samples, side="right") - 1
+        which = np.maximum(np.searchsorted(firsts, samples, side="right") - 1, 0)
         steps, within = np.divmod(samples - firsts[which], sizes[which] * self.start.world_size)
         return first_steps[which] + steps, samples - within
 

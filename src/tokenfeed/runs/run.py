@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +42,20 @@ class Run(Delivered):
         """Read the file again, which may have grown; what was opened stays open."""
         starts, cost = read_starts(self.path), self._balance
         self.starts = [replace(start, rule=start.rule.with_cost(cost)) for start in starts] if cost else starts
-        self.__dict__.pop("_known_legs", None)
+        self._legs: list[Leg] | None = None
 
     @property
     def legs(self) -> list[Leg]:
         """The starts that no later one overrides at once, each with the steps that it has in the end."""
-        return [leg for leg in self._known_legs if not leg.rolled_back]
-
-    @cached_property
-    def _known_legs(self) -> list[Leg]:
-        return self._find_legs(None)
+        return [leg for leg in self._find_legs(None) if not leg.rolled_back]
 
     def _find_legs(self, stores: Stores | None) -> list[Leg]:
-        return find_legs(self.starts, lambda start: TokenCounts(self._open(start, stores)))
-
-    def _legs_with(self, stores: Stores | None) -> list[Leg]:
-        return self._known_legs if stores is None else self._find_legs(stores)
+        """All legs, those that were rolled back too; over other stores, found anew."""
+        if stores is None and self._legs is not None:
+            return self._legs
+        legs = find_legs(self.starts, lambda start: TokenCounts(self._open(start, stores)))
+        self._legs = legs if stores is None else self._legs
+        return legs
 
     def plan(self, *, stores: Stores | None = None) -> Plan:
         """The plan of the run with all its amendments, over its data: `Loader(run.plan(), 32)` delivers it again, on
@@ -85,7 +82,7 @@ class Run(Delivered):
 
     def leg_of(self, step: int, *, stores: Stores | None = None) -> Leg:
         """The leg that a step belongs to."""
-        for leg in reversed(self._legs_with(stores)):
+        for leg in reversed(self._find_legs(stores)):
             if leg.first_step <= step and not leg.rolled_back:
                 return leg
         raise ArgumentError(f"{self.path} has no step {step}")
@@ -147,7 +144,7 @@ class Run(Delivered):
         if not rolled_back:
             leg = self.leg_of(step, stores=stores)
             return trace_rows(self._origins(leg.start, stores), leg, self._samples(leg, step, rank)[part])
-        legs = [leg for leg in self._legs_with(stores) if leg.rolled_back and leg.first_step <= step]
+        legs = [leg for leg in self._find_legs(stores) if leg.rolled_back and leg.first_step <= step]
         return [
             row
             for leg in legs
@@ -205,7 +202,7 @@ class Run(Delivered):
             check_where(where)
         check_epochs(epochs)
         by_plan: dict[int, list[Leg]] = {}
-        for leg in self._legs_with(stores):
+        for leg in self._find_legs(stores):
             by_plan.setdefault(id(leg.start.plan), []).append(leg)
         parts = [(self._origins(legs[0].start, stores), legs) for legs in by_plan.values()]
         return find_rows(parts, document, where, source, tuple(epochs))

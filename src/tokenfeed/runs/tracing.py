@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -164,6 +164,19 @@ class Sightings(Sequence[Seen]):
         return f"[{', '.join(map(repr, self[:4]))}{', …' if len(self) > 4 else ''}] ({len(self):,} rows)"
 
 
+class _Touching(NamedTuple):
+    """Samples that touch documents, one row for each pair."""
+
+    documents: Ints
+    samples: Ints
+
+    @classmethod
+    def of(cls, view: View, documents: Sequence[int]) -> "_Touching":
+        found = [view.samples_touching([each]) for each in documents]
+        pairs = np.repeat(np.array(documents, np.int64), [each.size for each in found])
+        return cls(pairs, np.concatenate([np.empty(0, np.int64), *found]))
+
+
 def find_rows(
     parts: Sequence[tuple[Origins, Sequence[Leg]]],
     document: int | None,
@@ -174,37 +187,39 @@ def find_rows(
     """Every row in which legs deliver a document, or those that `where` chooses; `parts` are legs by their plan."""
     if any(source in origins.names for origins, _ in parts):  # it may have been added on the way
         parts = [part for part in parts if source in part[0].names]
-    touching: dict[Any, list[tuple[int, Ints]]] = {}
+    chosen: dict[Any, tuple[list[int], _Touching]] = {}
     names: list[str] = []
     views: list[View] = []
-    asked: list[tuple[Sequence[Leg], str, list[tuple[int, Ints]], int | None]] = []
+    reasons: list[str] = []
     found = [np.empty((11, 0), np.int64)]
+    first_step = min((leg.first_step for _, legs in parts for leg in legs), default=0)
     for origins, legs in parts:
         for name in origins.choose(source, one=document is not None):
             for spec in dict.fromkeys(spec for _, spec in origins.plan.eras):
                 view = origins.view(name, spec if len(origins.plan.eras) > 1 else None)
                 identity = view.identity, view.spec.sample
-                if identity not in touching:
+                if identity not in chosen:
                     documents = _known(document, view) if where is None else find_documents(view, where)
-                    touching[identity] = [(each, view.samples_touching([each])) for each in documents]
-                found += _rows_of(legs, name, touching[identity], epochs, len(names), view.length)
-                if kept := [leg for leg in legs if not leg.rolled_back]:
-                    asked.append((kept, name, touching[identity], view.length))
+                    chosen[identity] = documents, _Touching.of(view, documents)
+                documents, touching = chosen[identity]
+                length = view.length if len(origins.plan.eras) > 1 else None
+                for epoch in epochs if documents else ():
+                    samples = origins.plan.find_all(touching.samples, epoch, source=name, length=length)
+                    found += (_rows_of(leg, name, touching, samples, epoch, len(names)) for leg in legs)
+                    if not any(each.size for each in found):
+                        what = "it" if len(documents) == 1 else "them"
+                        reasons += _explain(legs, name, touching.samples, samples, what, first_step)
                 names.append(name)
                 views.append(view)
-    if document is not None and not any(touching.values()):
+    count = sum(len(documents) for documents, _ in chosen.values())
+    if document is not None and not count:
         views[-1].samples_touching([document])  # says how many there are
     rows = np.concatenate(found, axis=1)
-    why = ""
-    if not rows.size:
-        first = min((leg.first_step for legs, *_ in asked for leg in legs), default=0)
-        reasons = [each for what in asked for each in _explain(*what, epochs, first)]
-        count = sum(map(len, touching.values()))
-        why = "; ".join(dict.fromkeys(reasons))
-        if not why:
-            why = f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"
-        if where is not None and not count:
-            why = "; ".join(dict.fromkeys(explain_missing(view, where) for view in views))
+    if not count and where is not None:
+        reasons = [explain_missing(view, where) for view in views]
+    elif not reasons:
+        reasons = [f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"]
+    why = "" if rows.size else "; ".join(dict.fromkeys(reasons))
     return Sightings(rows[:, np.lexsort((rows[9], rows[0], rows[4]))], names, why)
 
 
@@ -215,23 +230,18 @@ def _known(document: int | None, view: View) -> list[int]:
 
 
 def _explain(
-    legs: Sequence[Leg],
-    source: str,
-    touching: Sequence[tuple[int, Ints]],
-    length: int | None,
-    epochs: Sequence[int],
-    first_step: int,
+    legs: Sequence[Leg], source: str, indices: Ints, samples: Ints, what: str, first_step: int
 ) -> Iterator[str]:
-    """Why legs with one plan deliver none of the samples of documents; `first_step` is that of the run file."""
-    if not touching or not epochs:
+    """Why legs with one plan may deliver none of the `samples`, which are `indices` of a source.
+
+    `what` says what they touch; `first_step` is that of the run file.
+    """
+    legs = [leg for leg in legs if not leg.rolled_back]
+    if not legs:
         return
-    what = "it" if len(touching) == 1 else "them"
     start, plan, stop = legs[0].start, legs[0].start.plan, legs[-1].stop
-    indices = np.concatenate([samples for _, samples in touching])
     if not indices.size:
         yield f"no sample of the view holds {what}"
-        return
-    samples = np.concatenate([_find(plan, indices, epoch, source, length) for epoch in epochs])
     if (samples < 0).any():
         skips = [each for each in plan.skips if each.source in (None, source) and not each.mask]
         named = [each for each in skips if not set(indices.tolist()).isdisjoint(each.indices)]
@@ -246,29 +256,10 @@ def _explain(
         yield f"the run ends after {stop:,} samples, before {what}"
 
 
-def _find(plan: Plan, indices: Ints, epoch: int, source: str, length: int | None) -> Ints:
-    return plan.find_all(indices, epoch, source=source, length=length if len(plan.eras) > 1 else None)
-
-
-def _rows_of(
-    legs: Sequence[Leg],
-    source: str,
-    touching: Sequence[tuple[int, Ints]],
-    epochs: Sequence[int],
-    number: int,
-    length: int | None,
-) -> Iterator[Ints]:
-    """Where legs with one plan deliver the samples of documents: the columns of `Sightings`."""
-    if not touching:
-        return
-    indices = np.concatenate([samples for _, samples in touching])
-    documents = np.repeat([document for document, _ in touching], [samples.size for _, samples in touching])
-    plan = legs[0].start.plan
-    for epoch in epochs:
-        samples = _find(plan, indices, epoch, source, length)
-        for leg in legs:
-            held = leg.holds(samples)
-            given, of = samples[held], documents[held]
-            told = given >= leg.reached, leg.rolled_back, of, _are_masked(plan, source, given, of)
-            columns = given, epoch, indices[held], number, *leg.place(given), *told
-            yield np.stack([np.broadcast_to(each, given.shape).astype(np.int64) for each in columns])
+def _rows_of(leg: Leg, source: str, touching: _Touching, samples: Ints, epoch: int, number: int) -> Ints:
+    """Where a leg delivers samples of an epoch that touch documents: the columns of `Sightings`."""
+    held = leg.holds(samples)
+    given, documents = samples[held], touching.documents[held]
+    told = given >= leg.reached, leg.rolled_back, documents, _are_masked(leg.start.plan, source, given, documents)
+    columns = given, epoch, touching.samples[held], number, *leg.place(given), *told
+    return np.stack([np.broadcast_to(each, given.shape).astype(np.int64) for each in columns])

@@ -141,36 +141,24 @@ class FileTable:
             else:
                 self._open_part(row, part)
 
-    def _open_extents(self, number: int, part: Part, pieces: Extents) -> None:
-        """A file that is read in pieces."""
+    def _about(self, kind: Any, read: Any, number: int, **fields: int) -> Any:
+        """The record by which a kernel reads a file through another table, of the files as they lie."""
         if len(self._plain) == 0:
             self._plain = np.zeros(2 * len(self.rows), posix.FILE)
+        table = {"files": self._plain.ctypes.data, "num_files": len(self._plain)}
+        return posix.record(kind, read=address_of(read), data=number, **table, **fields)
+
+    def _open_extents(self, number: int, part: Part, pieces: Extents) -> None:
+        """A file that is read in pieces."""
+        places = {name: self._keep(np.ascontiguousarray(each, np.int64)) for name, each in pieces._asdict().items()}
+        about = self._about(extents.EXTENTS, extents.read_extents, number, count=pieces.places.size, **places)
         self._open_part(self._plain[number], part)
-        about = posix.record(
-            extents.EXTENTS,
-            read=address_of(extents.read_extents),
-            files=self._plain.ctypes.data,
-            num_files=len(self._plain),
-            data=number,
-            count=pieces.places.size,
-            firsts=self._keep(np.ascontiguousarray(pieces.firsts, np.int64)),
-            places=self._keep(np.ascontiguousarray(pieces.places, np.int64)),
-        )
         _publish(self.rows[number], reader=self._keep(about), size=part.num_bytes)
 
     def _open_checked(self, number: int, part: Part, sums: Part) -> None:
         """A file that is kept in memory is checked now, any other whenever it is read."""
-        if len(self._plain) == 0:
-            self._plain = np.zeros(2 * len(self.rows), posix.FILE)
-        check = posix.record(
-            checked.CHECK,
-            read=address_of(checked.read_checked),
-            files=self._plain.ctypes.data,
-            num_files=len(self._plain),
-            data=number,
-            sums=self._open_sums(sums),
-            first_sum=part.first_sum,
-        )
+        check = self._about(checked.CHECK, checked.read_checked, number, first_sum=part.first_sum)
+        check["sums"] = self._open_sums(sums)
         self._checks[number] = check
         row, plain = self.rows[number], self._plain[number]
         if not self._open_part(plain, part):

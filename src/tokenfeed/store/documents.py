@@ -51,8 +51,8 @@ class Documents(View, opens=DocumentsSpec):
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         if table not in (None, self.spec.table):
-            first_items, lengths = self._locate_spans(documents, table)
-            return np.unique(self._table.find(first_items, offsets_of(lengths)).numbers)
+            starts, stops = self._locate_spans(documents, table)
+            return np.unique(self._table.find(starts, offsets_of(stops - starts)).numbers)
         numbers = as_indices(documents)
         self._table.locate(numbers)  # raises where there is no such document
         return np.unique(numbers)

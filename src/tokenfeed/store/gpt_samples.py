@@ -191,9 +191,7 @@ class GptSamples(View, opens=GptSpec):
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """As for every view. One pass over the index."""
-        first_items, counts = self._locate_spans(documents, table)
-        order = np.argsort(first_items)
-        starts, stops = first_items[order], (first_items + counts)[order]
+        starts, stops = self._locate_spans(documents, table)
         found = [np.empty(0, np.int64)]
         for numbers in slices(len(self)) if starts.size else ():
             begins, offsets = self.rows(numbers).extents

@@ -274,17 +274,17 @@ class CheckedFile:
         """Add the bytes of a contiguous array, in slices that stay in the cache for both checksums."""
         data = array.reshape(-1).view(np.uint8)
         self._given += data.size
-        while data.size:
+        while self._filled + data.size >= _BUFFER_BYTES:
             room = _BUFFER_BYTES - self._filled
-            if data.size >= room == _BUFFER_BYTES and not self._bits:
+            if room == _BUFFER_BYTES and not self._bits:
                 self._put(data[:room])
             else:
-                taken = data[:room]
-                self._buffer[self._filled : self._filled + taken.size] = taken
-                self._filled += taken.size
-                if self._filled == _BUFFER_BYTES:
-                    self._flush()
+                self._buffer[self._filled :] = data[:room]
+                self._filled = _BUFFER_BYTES
+                self._flush()
             data = data[room:]
+        self._buffer[self._filled : self._filled + data.size] = data
+        self._filled += data.size
 
     def _flush(self) -> None:
         data = self._buffer[: self._filled]

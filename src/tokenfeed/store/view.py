@@ -223,9 +223,9 @@ class View(ABC):
         return self.data.spans.get(self.spec.table)
 
     def _locate_spans(self, numbers: Sequence[int] | Ints, table: str | None) -> tuple[Ints, Ints]:
-        """First item and number of items of spans of a table, without the empty ones."""
-        first_items, lengths = self.data.spans[table or self.spec.table].locate(as_indices(numbers))
-        return first_items[lengths > 0], lengths[lengths > 0]
+        """First item and end of spans of a table, in the order of the store, without the empty ones."""
+        first_items, lengths = self.data.spans[table or self.spec.table].locate(np.unique(as_indices(numbers)))
+        return first_items[lengths > 0], (first_items + lengths)[lengths > 0]
 
     def __reduce__(self) -> Any:
         if self.data.opening is None:

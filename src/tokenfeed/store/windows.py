@@ -121,9 +121,8 @@ class Windows(View, opens=WindowsSpec):
         return Windows(data, self.spec, part_items=items)
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
-        first_items, counts = self._locate_spans(documents, table)
         found = [np.empty(0, np.int64)]
-        for first, stop in zip(first_items, first_items + counts, strict=True):
+        for first, stop in zip(*self._locate_spans(documents, table), strict=True):
             # A document lies in one part. Its sample i holds items [i·length, (i + 1)·length + extra) of the part.
             part = int(np.searchsorted(self._part_items, first, side="right")) - 1
             begin, end = first - self._part_items[part], stop - self._part_items[part]

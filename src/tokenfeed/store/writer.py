@@ -199,7 +199,10 @@ class Writer:
             raise ArgumentError(f"lengths add up to {sum(counts):,}, but columns have {quantity(num_items, 'item')}")
         begun = {}
         for table in self._codecs:
-            given = [spans[table]] if lengths is None and table in spans else spans.get(table, [None] * len(counts))
+            if lengths is None:
+                begun[table] = counts, [self._encode(table, spans.get(table))]
+                continue
+            given = spans.get(table, [None] * len(counts))
             is_one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Sized)
             if is_one or len(given) != len(counts):  # the letters of a text, or the keys of a dict, would be payloads
                 payloads = f"{given!r:.80}" if is_one else quantity(len(given), "payload")

@@ -13,11 +13,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.store.batch import Batch
+from tokenfeed.store.forms import cut_flat
 
 __all__ = ["LossBySource", "OnlineMixing"]
 
@@ -32,9 +34,18 @@ class LossBySource:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def add(self, loss: Any, batch: Batch) -> None:
-        """Add a batch: `loss` is (rows, length), of which the targets count that `batch.loss_mask` has; or (rows,)."""
-        if loss.ndim not in (1, 2) or loss.shape[0] != len(batch):
-            raise ArgumentError(f"the loss has shape {tuple(loss.shape)}; expected one for each of {len(batch)} rows")
+        """Add a batch: `loss` is (rows, length), of which the targets count that `batch.loss_mask` has; or (rows,); or
+        that of the targets of `batch.flat`.
+        """
+        mask, rows = batch.loss_mask if loss.ndim == 2 else None, np.arange(len(batch))
+        if loss.ndim == 1 and loss.shape[0] != len(batch):
+            mask, cut = batch.flat.loss_mask, cut_flat(batch.host)
+            rows = np.repeat(np.searchsorted(batch.host.offsets, cut.first_items, side="right") - 1, cut.counts)
+        if loss.ndim not in (1, 2) or loss.shape[0] != rows.size:
+            raise ArgumentError(
+                f"the loss has shape {tuple(loss.shape)}; expected one for each of {len(batch)} rows, or for each "
+                "target of batch.flat"
+            )
         self._names = batch.source_names
         if self._sums is None or self._sums.shape[1] != len(self._names):
             sums = torch.zeros((2, len(self._names)), dtype=torch.float32, device=loss.device)
@@ -42,11 +53,11 @@ class LossBySource:
                 sums[:, : self._sums.shape[1]] = self._sums
             self._sums = sums
         counts = torch.ones_like(loss, dtype=torch.float32)
-        if loss.ndim == 2 and batch.loss_mask is not None:
-            counts = torch.as_tensor(batch.loss_mask).to(loss.device, torch.float32, non_blocking=True)
+        if mask is not None:
+            counts = torch.as_tensor(mask).to(loss.device, torch.float32, non_blocking=True)
         both = torch.stack([loss.float() * counts, counts])
         both = both.sum(2) if loss.ndim == 2 else both
-        sources = torch.as_tensor(batch.sources).to(loss.device, non_blocking=True)
+        sources = torch.as_tensor(batch.host.sources[rows]).to(loss.device, non_blocking=True)
         self._sums.index_add_(1, sources, both)
 
     def take(self) -> dict[str, float]:

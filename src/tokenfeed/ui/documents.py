@@ -23,6 +23,7 @@ from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.types import Ints
 from tokenfeed.ui.messages import Json, Query, plain
+from tokenfeed.ui.overview import reader_of, sample_spans
 from tokenfeed.ui.samples import read_text
 from tokenfeed.ui.subject import Subject
 
@@ -42,7 +43,6 @@ _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 _reading = threading.Lock()
 _MOST_FIELDS = 12
-_FIELD_DOCUMENTS = 1024
 _FIELD_RUN = 16
 _FIELD_BINS = 16
 _MOST_VALUES = 5
@@ -51,6 +51,7 @@ _SLICE = 4096
 _FIRST_ITEMS = 1 << 14
 _SLICE_ITEMS = 1 << 18
 """Items of documents that are searched before the clock is looked at: few at first, so that results appear soon."""
+_MOST_ITEMS = 1 << 20
 _SOON_SECONDS = 0.05
 _MOST_FOUND = 20
 _AROUND = 60
@@ -188,8 +189,8 @@ def _payloads(table: SpanTable, numbers: Ints) -> Iterator[Any]:
 
 def show_fields(subject: Subject, query: Query) -> Json:
     """What the fields of payloads hold, from a sample of documents: a histogram of numbers, or the usual texts."""
-    table = _table_of(subject, query)[1]
-    numbers = _choose_some(len(table))
+    store, table = _table_of(subject, query)
+    numbers = sample_spans(reader_of(store).span_starts(table.name), _FIELD_RUN)
     values: dict[str, list[Any]] = {}
     for payload in _payloads(table, numbers) if numbers.size else ():
         for name, value in (payload if isinstance(payload, dict) else {"payload": payload}).items():
@@ -200,14 +201,6 @@ def show_fields(subject: Subject, query: Query) -> Json:
         "sampled": int(numbers.size),
         "fields": [{"name": name, "count": len(held), **_summarise(held)} for name, held in values.items()],
     }
-
-
-def _choose_some(total: int) -> Ints:
-    """All numbers of few documents; of many, runs of neighbours, which are read together."""
-    if total <= _FIELD_DOCUMENTS:
-        return np.arange(total)
-    firsts = np.linspace(0, total - _FIELD_RUN, _FIELD_DOCUMENTS // _FIELD_RUN).astype(np.int64)
-    return np.unique(firsts[:, None] + np.arange(_FIELD_RUN))
 
 
 def _summarise(values: list[Any]) -> Json:
@@ -241,16 +234,15 @@ def search_documents(subject: Subject, query: Query) -> Json:
         if time.monotonic() - began > (_SOON_SECONDS if found else _SEARCH_SECONDS):
             break
         numbers = np.arange(number, min(number + _SLICE, total))
-        first_items, lengths = table.locate(numbers)
         if words is not None:  # as many documents as have so many items, but at least one
-            fits = max(1, int(np.searchsorted(np.cumsum(lengths), num_items, side="right")))
-            numbers, first_items, lengths = numbers[:fits], first_items[:fits], lengths[:fits]
+            fits = int(np.searchsorted(np.cumsum(table.locate(numbers)[1]), num_items, side="right"))
+            numbers = numbers[: max(1, fits)]
             num_items = min(2 * num_items, _SLICE_ITEMS)
         hits: dict[int, Json] = {}
         if where != "text":
             hits = dict(_find_in_payloads(table, numbers, wanted))
         if words is not None:
-            for each, around in _find_in_text(store, numbers, first_items, lengths, wanted, words):
+            for each, around in _find_in_text(store, table, numbers, wanted, words):
                 hits[each] = {**hits.get(each, {}), "around": around}
         kept = sorted(hits)[: _MOST_FOUND - len(found)]
         told = (
@@ -287,52 +279,26 @@ def _find_in_payloads(table: SpanTable, numbers: Ints, wanted: str) -> Iterator[
 
 
 def _find_in_text(
-    store: Store, numbers: Ints, first_items: Ints, lengths: Ints, wanted: str, words: list[bytes]
+    store: Store, table: SpanTable, numbers: Ints, wanted: str, words: list[bytes]
 ) -> Iterator[tuple[int, str]]:
-    """(document, the text around the place) of the first place in each document, among its first million items."""
-    core = _core(wanted)
-    for start, stop in _runs(first_items, lengths):
-        first, count = int(first_items[start]), int(lengths[start:stop].sum())
-        tokens = read_tokens(store, first, min(count, 4 * _SLICE_ITEMS))
-        pieces = [words[token] if 0 <= token < len(words) else b"" for token in tokens]
-        data = b"".join(pieces)
-        lowered = data.lower()
-        if core not in lowered:
+    """(document, the text around the place) of the first place in each document; in one alone, its first million."""
+    core, offsets = _core(wanted), np.concatenate(([0], np.cumsum(table.locate(numbers)[1])))
+    if offsets[-1] > _MOST_ITEMS:  # the caller gives one document that is so long
+        first = int(table.locate(numbers)[0][0])
+        tokens = store.windows(1, extra=0).read(np.arange(first, first + _MOST_ITEMS)).column("tokens")[:, 0]
+    else:
+        tokens = store.documents(table.name).read(numbers).column("tokens")
+    pieces = [words[token] if 0 <= token < len(words) else b"" for token in tokens.tolist()]
+    data = b"".join(pieces)
+    lowered = data.lower()
+    if core not in lowered:
+        return
+    ends = np.concatenate(([0], np.cumsum([len(piece) for piece in pieces])))[np.minimum(offsets, len(pieces))]
+    for number, (begin, end) in zip(numbers.tolist(), pairwise(ends.tolist()), strict=True):
+        if lowered.find(core, begin, end) < 0:
             continue
-        ends = np.cumsum([len(piece) for piece in pieces])
-        bounds = np.concatenate(([0], ends))[
-            np.minimum(np.concatenate(([0], np.cumsum(lengths[start:stop]))), len(pieces))
-        ]
-        for number, begin, end in zip(
-            numbers[start:stop].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
-        ):
-            if lowered.find(core, begin, end) < 0:
-                continue
-            text = data[begin:end].decode("utf8", "replace")
-            place = text.casefold().find(wanted)
-            if place >= 0:
-                cut = max(0, place - _AROUND)
-                yield number, ("…" if cut else "") + text[cut : place + len(wanted) + _AROUND]
-
-
-def read_tokens(store: Store, first: int, count: int) -> list[int]:
-    """Tokens [first, first + count), read as few long windows."""
-    if not count:
-        return []
-    width = min(count, 1 << 14)
-    windows = store.windows(width, extra=0)
-    lo, hi = first // width, min(len(windows), -(-(first + count) // width))
-    whole = windows.read(np.arange(lo, hi)).column("tokens").reshape(-1) if hi > lo else np.empty(0, np.int64)
-    head = whole[first - lo * width :][:count]
-    rest = count - head.size
-    if rest > 0:  # the end of the store, which fills no window
-        tail = store.windows(1, extra=0).read(np.arange(first + head.size, first + count)).column("tokens")[:, 0]
-        head = np.concatenate((head, tail))
-    return list(head.tolist())
-
-
-def _runs(first_items: Ints, lengths: Ints) -> Iterator[tuple[int, int]]:
-    """Documents [start, stop) whose items follow one another."""
-    breaks = np.flatnonzero(first_items[1:] != (first_items + lengths)[:-1]) + 1
-    bounds = [0, *breaks.tolist(), len(first_items)]
-    yield from pairwise(bounds)
+        text = data[begin:end].decode("utf8", "replace")
+        place = text.casefold().find(wanted)
+        if place >= 0:
+            cut = max(0, place - _AROUND)
+            yield number, ("…" if cut else "") + text[cut : place + len(wanted) + _AROUND]

@@ -11,13 +11,12 @@ from tokenfeed.types import Ints
 from tokenfeed.ui.messages import Json, Query, plain, without_paths
 from tokenfeed.ui.subject import Subject
 
-__all__ = ["count_lengths", "describe_store", "list_shards", "reader_of"]
+__all__ = ["count_lengths", "describe_store", "list_shards", "reader_of", "sample_spans"]
 
 _MOST_SHARDS = 100
 _SAMPLED_SHARDS = 64
 _SAMPLED_SPANS = 256
 """Consecutive spans read from each sampled shard."""
-_FEW_SPANS = 4096
 _NUM_BINS = 28
 
 
@@ -94,7 +93,7 @@ def count_lengths(subject: Subject, query: Query) -> Json:
     """Histogram of span lengths in a table, from a sample of at most 16,384 spans of 64 shards."""
     store = subject.store_of(query.text("source"))
     table = query.choice("table", list(store.spans))
-    numbers = _sample_spans(reader_of(store).span_starts(table))
+    numbers = sample_spans(reader_of(store).span_starts(table), _SAMPLED_SPANS)
     lengths = store.spans[table].locate(numbers)[1] if numbers.size else numbers
     limit = query.whole("length", 2048, least=1)
     told: Json = {"table": table, "sampled": int(lengths.size), "total": len(store.spans[table]), "bins": []}
@@ -124,12 +123,12 @@ def _edges(longest: int) -> Ints:
     return np.concatenate(([0], grown[:-1], [longest + 1]))
 
 
-def _sample_spans(span_starts: Ints) -> Ints:
-    """Span numbers to sample: all of a few, else 64 runs of them, each within a shard, so that few files are opened."""
+def sample_spans(span_starts: Ints, run: int) -> Ints:
+    """Spans to sample: all, or 64 runs of so many, each within a shard, so that few files are opened."""
     total = int(span_starts[-1])
-    if total <= _FEW_SPANS:
+    if total <= _SAMPLED_SHARDS * run:
         return np.arange(total)
     firsts = np.linspace(0, total - 1, _SAMPLED_SHARDS).astype(np.int64)
     ends = span_starts[np.searchsorted(span_starts, firsts, side="right")]
-    runs = zip(firsts, np.minimum(firsts + _SAMPLED_SPANS, ends), strict=True)
-    return np.unique(np.concatenate([np.arange(*run) for run in runs]))
+    runs = zip(firsts, np.minimum(firsts + run, ends), strict=True)
+    return np.unique(np.concatenate([np.arange(*each) for each in runs]))

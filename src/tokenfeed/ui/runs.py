@@ -315,9 +315,8 @@ def _find_sample(run: Run, index: int, length: int | None, source: str, epochs: 
     for leg in run.legs:
         plan = leg.start.plan
         for epoch in epochs:
-            samples = plan.find_all(
-                [index], epoch, source=source or None, length=length if len(plan.eras) > 1 else None
-            )
+            of = length if len(plan.eras) > 1 else None
+            samples = plan.find_all([index], epoch, source=source or None, length=of)
             samples = samples[leg.holds(samples)]
             for sample, *place in zip(samples.tolist(), *(each.tolist() for each in leg.place(samples)), strict=True):
                 planned = sample >= leg.reached

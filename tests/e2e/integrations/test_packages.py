@@ -7,17 +7,14 @@ import importlib
 import importlib.util
 import json
 import os
-import runpy
 import subprocess
 import sys
-import types
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import killing
 import tokenfeed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
@@ -190,34 +187,6 @@ def test_litgpt(store, tmp_path, monkeypatch):
     assert killed == expected[:5]
     resumed = run("killed", "--resume")
     assert resumed == expected[:5] + expected[4:], "the checkpoint after 4 steps goes on with the fifth"
-
-
-def test_mosaicml(tmp_path):
-    """Data that the real package wrote; killed −9 and resumed, in one process."""
-    sys.modules.setdefault("streaming.vision", types.ModuleType("streaming.vision"))  # which wants torchvision
-    streaming = need("streaming")
-    rng = np.random.default_rng(0)
-    with streaming.MDSWriter(out=str(tmp_path / "mds"), columns={"tokens": "bytes"}) as writer:
-        for _ in range(100):
-            writer.write({"tokens": rng.integers(0, VOCABULARY, 40).astype(np.uint16).tobytes()})
-    script = EXAMPLES / "mosaicml/train.py"
-    sizes = ("--length", LENGTH, "--vocabulary", VOCABULARY, "--batch-size", 2, "--every", 3)
-
-    def options(name, steps):
-        folders = ("--checkpoint", tmp_path / name, "--trace", tmp_path / f"{name}-trace")
-        return (tmp_path / "mds", "--store", tmp_path / "store", *folders, "--steps", steps, *sizes)
-
-    runpy.run_path(str(script))["copy"](tmp_path / "mds", tmp_path / "store")
-    killing.run(1, script, *options("whole", 8), output=tmp_path / "output")
-    assert tokenfeed.open(tmp_path / "store").num_items == 4_000
-    expected = killing.read_trace(tmp_path / "whole-trace", 1)
-    ready = lambda: any((tmp_path / "killed").glob("step-*.pt"))  # noqa: E731
-    killing.kill_once(ready, 1, script, *options("killed", 100_000), output=tmp_path / "output")
-    killing.run(1, script, *options("killed", 8), output=tmp_path / "output")
-    resumed = killing.read_trace(tmp_path / "killed-trace", 1)
-    assert {step: notes[0][-1] for step, notes in resumed.items() if step < 8} == {
-        step: notes[0][0] for step, notes in expected.items()
-    }
 
 
 LITGPT = """

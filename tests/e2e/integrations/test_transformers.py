@@ -20,7 +20,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainingArguments  # noqa: E402
 
-from tokenfeed.integrations.transformers import Samples, Trainer, as_inputs  # noqa: E402
+from tokenfeed.integrations.transformers import Samples, Trainer, as_inputs, find_checkpoint  # noqa: E402
 
 LENGTH, VOCABULARY = 15, 100
 
@@ -118,6 +118,36 @@ def test_masks_become_labels(store):
     assert (counted.numpy() == batch.loss_mask).all()
     assert (given["labels"][:, 1:][counted].numpy() == batch.targets[batch.loss_mask]).all()
     assert (given["labels"][:, 0] == -100).all()
+
+
+def test_what_is_logged(store, tmp_path):
+    """With every loss of the Trainer: what the data does, and the loss by source, which together are the loss."""
+    view = store.windows(LENGTH)
+    data = tokenfeed.mix({"web": (view, 0.75), "code": (view, 0.25)})
+    options = {"train_dataset": data, "loss_by_source": True, "eval_dataset": view}
+    trainer = train(tmp_path, options, max_steps=4, logging_steps=2, per_device_train_batch_size=4)
+    logged = [each for each in trainer.state.log_history if "loss" in each]
+    assert [each["step"] for each in logged] == [2, 4]
+    for each in logged:
+        assert {"data/wait_share", "data/tokens_per_second", "data/epochs/web"} <= each.keys()
+        both = 0.75 * each["data/loss/web"] + 0.25 * each["data/loss/code"]
+        assert both == pytest.approx(each["loss"], abs=1e-3)
+    assert logged[-1]["data/samples"] == 4 * 2 * 4
+    assert "data/samples" not in trainer.evaluate()
+
+
+def test_a_checkpoint_that_was_not_finished(store, tmp_path):
+    """Killed while it saves, the Trainer leaves a folder without its own state: resume=True takes the one before."""
+    view = {"train_dataset": store.windows(LENGTH)}
+    whole = train(tmp_path, view, max_steps=15)
+    assert find_checkpoint(tmp_path) == str(tmp_path / "checkpoint-15")
+    state = tmp_path / "checkpoint-15" / "trainer_state.json"
+    state.write_text(state.read_text()[:-10])
+    (tmp_path / "checkpoint-10" / "trainer_state.json").unlink()
+    assert find_checkpoint(tmp_path) == str(tmp_path / "checkpoint-5")
+    resumed = train(tmp_path, view, resume=True, max_steps=15)
+    assert resumed.seen == whole.seen[10:]
+    assert find_checkpoint(tmp_path / "none") is None
 
 
 def test_documents_apart(store):

@@ -1,11 +1,13 @@
 """What is logged of a loader: rates since the last call, shares and epochs of the run, losses by source."""
 
+import sys
+
 import numpy as np
 import pytest
 
 import tokenfeed
-from tokenfeed.errors import ArgumentError
-from tokenfeed.integrations.logging import log, measure
+from tokenfeed.errors import ArgumentError, DependencyError
+from tokenfeed.integrations.logging import log, measure, tensorboard
 
 
 @pytest.fixture
@@ -49,3 +51,11 @@ def test_any_function_is_a_writer(loader):
         log(loader, 5, 1)
     with pytest.raises(ArgumentError, match="expected a Loader, a stream"):
         log("loader", print, 1)
+
+
+def test_what_tensorboard_needs(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    with pytest.raises(DependencyError, match="pip install tensorboard"):
+        tensorboard(tmp_path)

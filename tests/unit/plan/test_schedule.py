@@ -100,7 +100,8 @@ def test_tables_of_other_counts_are_refused(counts, rates, phases):
     ],
 )
 def test_weights_become_counts(weights, length, counts):
-    found, period = rationalise(normalise(weights, weights), length or 1 << 20)
+    (found,) = rationalise(normalise(weights, weights)[None], length or 1 << 20)
+    period = found.sum()
     assert found.tolist() == counts
     assert period == sum(counts)
 
@@ -108,7 +109,8 @@ def test_weights_become_counts(weights, length, counts):
 def test_a_thousand_weights_become_counts():
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.full(1000, 0.1)).tolist()
-    counts, period = rationalise(normalise(weights, weights))
+    (counts,) = rationalise(normalise(weights, weights)[None])
+    period = counts.sum()
     assert period == 1 << 20 == counts.sum()
     assert counts.min() == 1
     large = np.array(weights) > 1e-3

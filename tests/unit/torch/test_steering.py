@@ -38,6 +38,24 @@ def test_means_by_source(mixture, by_row):
         losses.add(torch.zeros(4), batch)
 
 
+@pytest.mark.parametrize("flat", [True, False])
+def test_flat_batches(tmp_path, flat):
+    """Documents of different lengths, among them one without a pair; masked targets do not count."""
+    sources = {}
+    for number, name in enumerate(("web", "code")):
+        columns = {"tokens": "uint16", "learn": "bool"}
+        with tokenfeed.Writer(tmp_path / name, columns=columns, spans={"documents": None}, sync=False) as writer:
+            for length in (5, 1, 3, 9, 2):
+                writer.append({"tokens": np.arange(length) + 1000 * number, "learn": np.arange(length) % 3 > 0})
+        sources[name] = (tokenfeed.open(tmp_path / name).documents(loss_mask="learn"), 1)
+    found, expected = LossBySource(), LossBySource()
+    with tokenfeed.Loader(tokenfeed.mix(sources), 7, rank=0, world_size=1) as loader:
+        for _, batch in zip(range(3), to_device(loader, "cpu", flat=flat), strict=False):
+            found.add(batch.flat.targets.double(), batch)
+            expected.add(torch.from_numpy(batch.host.targets.astype(np.float64)), batch.host)
+    assert found.take() == pytest.approx(expected.take(), rel=1e-5)
+
+
 def test_the_policy_is_that_of_the_paper():
     policy = OnlineMixing(["a", "b"], smoothing=0.5)
     assert policy.weights == {"a": 0.5, "b": 0.5}

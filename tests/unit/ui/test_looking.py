@@ -17,7 +17,7 @@ from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.documents import list_documents, search_documents, show_fields
 from tokenfeed.ui.messages import Query
-from tokenfeed.ui.overview import _edges, _sample_spans, count_lengths, describe_store, list_shards
+from tokenfeed.ui.overview import _edges, count_lengths, describe_store, list_shards, sample_spans
 from tokenfeed.ui.packing import pack_some, show_rows
 from tokenfeed.ui.runs import describe_run, find_sightings, show_ledger, trace_step
 from tokenfeed.ui.samples import show_bytes, show_sample, show_tokens
@@ -191,7 +191,7 @@ def test_edges_hold_every_length(longest):
 @given(st.lists(st.integers(0, 2000), max_size=300))
 def test_a_sample_of_spans_is_bounded(counts):
     starts = np.concatenate(([0], np.cumsum(np.array(counts, np.int64)))).astype(np.int64)
-    numbers = _sample_spans(starts)
+    numbers = sample_spans(starts, 256)
     assert np.array_equal(numbers, np.unique(numbers))
     assert numbers.size <= 64 * 256
     assert (numbers.size > 0) == (sum(counts) > 0)

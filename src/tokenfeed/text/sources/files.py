@@ -37,13 +37,13 @@ def open_text(file: StoredFile | MemoryDocuments, column: str, records: Records 
             raise ArgumentError("conversations are read from files; those of your program go to stream_chat as a list")
         return MemoryText(file, column)
     kind = kind_of(file.path)
-    if kind in ("parquet", "jsonl"):
-        return ParquetText(file, column, records) if kind == "parquet" else JsonlText(file, column, records)
+    if kind == "jsonl":
+        return JsonlText(file, column, records)
+    if kind in ("parquet", "arrow"):
+        return (ParquetText if kind == "parquet" else ArrowText)(file, column, records)
     if records is not None:
-        raise ArgumentError(f"{file.name} cannot be read as conversations; expected JSONL or Parquet")
-    if kind == "txt":
-        return PlainText(file)
-    return ArrowText(file, column) if kind == "arrow" else WebDatasetText(file, column)
+        raise ArgumentError(f"{file.name} cannot be read as conversations; expected JSONL, Parquet or Arrow")
+    return PlainText(file) if kind == "txt" else WebDatasetText(file, column)
 
 
 class _AsTheyAre:

@@ -42,7 +42,7 @@ _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow", *_TAR)
 """Endings of the files that are read. Plain text is one document a file; archives are of WebDataset."""
-CHAT_ENDINGS = (".parquet", *_JSONL)
+CHAT_ENDINGS = (".parquet", *_JSONL, ".arrow")
 """Endings of the files that hold records with several fields."""
 _LISTING = "files.json"
 _TOKENS = "holds tokens already: open it with tokenfeed.open, and train from it with a Loader"

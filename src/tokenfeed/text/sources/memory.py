@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-from tokenfeed.errors import ArgumentError, MissingError
-from tokenfeed.text.sources.portions import GROUP_ROWS, tokens_advice
-from tokenfeed.text.sources.rows import RowText
+from tokenfeed.errors import ArgumentError, FormatError, MissingError
+from tokenfeed.text.sources.portions import GROUP_ROWS, MemoryGroup, Portion, Tally, TextRules, tokens_advice
 
 __all__ = ["MemoryDocuments", "MemoryText"]
 
 _KEPT_GROUPS = 4
+_SLICE_GROUPS = 64
 _NO_END = 1 << 40
 _SAMPLED = 64
 
@@ -89,11 +89,11 @@ class MemoryDocuments:
         return iter(documents)
 
 
-class MemoryText(RowText):
-    """Documents of this process, in groups of 1,024."""
+class MemoryText:
+    """Documents of this process, in groups of 1,024. Any number of threads may use it at once."""
 
     def __init__(self, file: MemoryDocuments, column: str) -> None:
-        super().__init__(file.name, column)
+        self.name, self.column = file.name, column
         self._file = file
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, list[Any]] = OrderedDict()
@@ -107,9 +107,6 @@ class MemoryText(RowText):
             _ = file.digest  # found now: some sources cannot be iterated twice at a time
             self._passing = self._pass()
 
-    def size(self) -> int:
-        return self._file.stamp()[0]
-
     def digest(self) -> str:
         return self._file.digest
 
@@ -122,10 +119,57 @@ class MemoryText(RowText):
     def has_group(self, group: int) -> bool:
         return group < self._num_groups if self._num_groups is not None else self.rows(group, ()) is not None
 
+    def close(self) -> None:
+        """Nothing stays open."""
+
     def cut(self, slice_bytes: int) -> list[int]:
-        return super().cut(slice_bytes) if self._file.is_indexed else [0, _NO_END]
+        """Runs of 64 groups, whatever `slice_bytes` is; one slice where their number is not known."""
+        if not self._file.is_indexed:
+            return [0, _NO_END]
+        count = self.num_groups()
+        return [*range(0, count, _SLICE_GROUPS), count] if count else [0]
+
+    def read(self, group: int, start: int = 0) -> "MemoryGroup[tuple[int, Any]] | None":
+        found = self.rows(group, (self.column,))
+        if found is None:
+            return None
+
+        def parse(numbered: tuple[int, Any]) -> str | None:
+            try:
+                return self._text_of(numbered[1])
+            except (FormatError, MissingError) as error:
+                raise type(error)(f"{self.name}, group {group}, row {numbered[0]}: {error.args[0]}") from None
+
+        return MemoryGroup(list(enumerate(found)), parse, start)
+
+    def read_slice(self, start: int, stop: int, rules: TextRules) -> Iterator[Portion]:
+        """The documents of groups [start, stop), as far as there are so many."""
+        tally, size, count = Tally(rules), self._file.stamp()[0], 0
+        for group in range(start, stop):
+            rows = self.rows(group, (self.column, *rules.keep))
+            if rows is None:
+                break
+            for number, row in enumerate(rows):
+                where = f"{self.name}, group {group}, row {number}"
+                try:
+                    text = self._text_of(row)
+                    kept = {name: self._value_of(row, name) for name in rules.keep}
+                except FormatError as error:
+                    tally.malformed(where, error)
+                    continue
+                if text is None:
+                    tally.null(where)
+                else:
+                    tally.add(text, kept)
+                if tally.is_full:
+                    yield tally.portion(count)
+        if size:
+            groups = self.num_groups()
+            count = size * stop // groups - size * start // groups
+        yield tally.portion(count)
 
     def rows(self, group: int, columns: Sequence[str]) -> Sequence[Any] | None:
+        """The rows of a group: texts, bytes, None, or mappings that have these columns. None if there is no group."""
         if self._num_groups is not None and group >= self._num_groups:
             return None
         if self._file.is_indexed:
@@ -173,6 +217,27 @@ class MemoryText(RowText):
             self._tables[wanted] = source.select_columns(list(wanted))
         found: Mapping[str, Sequence[Any]] = self._tables[wanted][start:stop]
         return [dict(zip(wanted, row, strict=True)) for row in zip(*(found[name] for name in wanted), strict=True)]
+
+    def _text_of(self, row: Any) -> str | None:
+        text = self._value_of(row, self.column) if isinstance(row, Mapping) else row
+        if isinstance(text, bytes):
+            try:
+                return text.decode()
+            except UnicodeDecodeError as error:
+                raise FormatError(f"the text is not UTF-8 ({error.reason} at byte {error.start:,})") from None
+        if text is not None and not isinstance(text, str):
+            raise FormatError(f"the text is {type(text).__name__}, not a string")
+        return text
+
+    def _value_of(self, row: Any, name: str) -> Any:
+        if not isinstance(row, Mapping):
+            raise MissingError(f"the row is a text alone, and has no {name!r}. Leave it out of those to keep")
+        if name not in row:
+            tokens = [str(key) for key, value in row.items() if isinstance(value, list) and value]
+            raise MissingError(
+                f"there is no {name!r}; there are {', '.join(map(str, row)) or 'none'}. {tokens_advice(tokens)}"
+            )
+        return row[name]
 
 
 def _is_iterable(source: Any) -> bool:

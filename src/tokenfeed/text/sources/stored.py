@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from tokenfeed.errors import CorruptionError, ReadError
+from tokenfeed.errors import CorruptionError, DependencyError, ReadError
 from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.hub import address_of
 from tokenfeed.storage.local import open_binary, open_regular, reading
@@ -103,8 +103,11 @@ class ByteStream(io.RawIOBase):
         self._stream: Any = self._raw
         self._position = 0
         if file.codec is not None:
-            import pyarrow as pa
-
+            try:
+                import pyarrow as pa
+            except ImportError as error:
+                self._raw.close()
+                raise DependencyError(f"{file.name}: compressed files need pip install 'tokenfeed[text]'") from error
             if self._raw.seek(0, io.SEEK_END) == 0:
                 self._raw.close()
                 raise CorruptionError(

@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 _GROUP = 1 << 17  # characters that are encoded in one call: their bytes and tokens stay in the processor's cache
 _TEXT_BYTES = 8 * _GROUP  # of a thread's room for UTF-8; pages of it that no text needs are no memory
-_SLICE = 1 << 14  # characters that are converted to UTF-8 at once: on the way, they are in a thread's heap
+_SLICE = 1 << 12  # characters that are converted to UTF-8 at once: on the way, they are in a thread's heap
 _FEW_TOKENS = 1 << 13  # room for fewer is cheaper to have from a heap
 
 

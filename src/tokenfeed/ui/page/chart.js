@@ -67,7 +67,7 @@ export class Chart {
     const width = Math.max(200, Math.round(this.element.clientWidth));
     if (!this.#given || !this.element.clientWidth) return;
     const { from, to, lines, write, top, bottom = 0, stacked, markers, now, note, axis } = this.#given;
-    const x = (value) => LEFT + ((value - from) / (to - from || 1)) * (width - LEFT);
+    const x = (value) => LEFT + Math.max(0, Math.min(1, (value - from) / (to - from || 1))) * (width - LEFT);
     const y = (value) => HEIGHT - ((Math.max(bottom, Math.min(top, value)) - bottom) / (top - bottom || 1)) * (HEIGHT - TOP);
     this.#svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT + BOTTOM}`);
     this.#svg.setAttribute("height", HEIGHT + BOTTOM);

@@ -236,10 +236,14 @@ function lengths(source, name, run, given, ready) {
   const place = h("div", { class: "chart" });
   const usual = run?.sources.find((one) => !source || one.name === source)?.view.length ?? 2048;
   const limit = Number(given.get("limit") ?? usual);
+  let [found, drawn] = [null, 0];
+  const picture = () => histogram(found, drawn = place.clientWidth);
+  new ResizeObserver(() => found && place.clientWidth !== drawn && place.replaceChildren(...[picture()].flat())).observe(place);
   const draw = (length) =>
     show(place, async () => {
       await ready;
-      return histogram(await ask("lengths", { source, table: name, length }), place.clientWidth);
+      found = await ask("lengths", { source, table: name, length });
+      return picture();
     });
   draw(limit);
   return card(

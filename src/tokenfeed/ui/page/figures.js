@@ -43,46 +43,51 @@ export function makeFigures(subject) {
     const times = edges(state.window, told);
     byStep = state.axis === "step" && known.clock.length > 1;
     const x = (time) => !byStep ? time : translate(Math.max(known.clock[0][0], Math.min(known.clock.at(-1)[0], time)));
-    const [from, to] = [x(times[0]), Math.max(x(times.at(-1)), x(times[0]) + (byStep ? 1 : 0))];
+    const inside = new Map([...known.scalars].map(([name, points]) => [name, points.filter(([, , time]) => time >= times[0] && time <= times.at(-1) + 2)]));
+    const steps = byStep ? [...inside.values()].flatMap((points) => points.length ? [points[0][0], points.at(-1)[0]] : []) : [];
+    const from = Math.min(x(times[0]), ...steps);
+    const to = Math.max(x(times.at(-1)), from + (byStep ? 1 : 0), ...steps);
     const axis = byStep ? (at) => `step ${count(Math.round(at))}` : (at) => to - at < 1 ? "now" : `−${duration(to - at)}`;
     const found = told.loaders.map((one) => ({ ...one, bins: known.tracks.get(one.id).bins(times) }));
+    // Two loaders of one process share its processor time and memory: in each bin, count them once.
+    const isFirst = (one, place, list) => place === list.findIndex((other) => one.host === other.host && one.pid === other.pid);
     const running = told.loaders.filter((one) => !one.is_past && one.state === "runs");
     const middles = times.slice(1).map((stop, bin) => x((stop + times[bin]) / 2));
-    const combine = (list, value, how) =>
+    const combine = (how, isCounted = () => true) =>
       middles.map((at, bin) => {
-        const there = list.map((one) => one.bins[bin]).filter((one) => one !== null).map(value);
+        const there = found.filter((one) => one.bins[bin] !== null).filter(isCounted).map((one) => one.bins[bin]);
         return [at, there.length ? how(there) : null];
       });
-    const total = (values) => values.reduce((all, value) => all + value, 0);
+    // Growth of a counter over the part of the bin that any of them covers.
+    const rate = (name) => (list) => sum(list, name) / (Math.max(...list.map((one) => one.to)) - Math.min(...list.map((one) => one.from)));
     const markers = marks(state.run, byStep).filter((one) => one.x >= from && one.x <= to);
     const draw = (name, given) => {
       const highest = Math.max(0, ...given.lines.flatMap((line) => line.points.map(([, value]) => value ?? 0)));
       chart(name).draw({ from, to, axis, markers, top: roundUp(highest), ...given });
     };
     // What the training loop logs comes first: a click leads to the rows of the step.
-    for (const [name, points] of known.scalars) {
-      const inside = points.filter(([, , time]) => time >= times[0] && time <= times.at(-1) + 2);
-      const values = inside.map(([, value]) => value).filter((value) => value !== null);
+    for (const [name, points] of inside) {
+      const values = points.map(([, value]) => value).filter((value) => value !== null);
       const [least, most] = [Math.min(...values), Math.max(...values)];
       const pad = (most - least) * 0.08 || Math.abs(most) * 0.05 || 1;
       draw(name, {
-        lines: [{ name: "", points: byStep ? inside.map(([step, value]) => [step, value]) : spread(inside), kind: "thin", colour: "s0" }],
+        lines: [{ name: "", points: byStep ? points.map(([step, value]) => [step, value]) : spread(points), kind: "thin", colour: "s0" }],
         write: number3,
         bottom: values.length ? least - pad : 0,
         top: values.length ? most + pad : 1,
         now: values.length ? number3(values.at(-1)) : "–",
-        note: inside.length ? `steps ${count(inside[0][0])} to ${count(inside.at(-1)[0])}; click for the rows of a step` : "",
+        note: points.length ? `steps ${count(points[0][0])} to ${count(points.at(-1)[0])}; click for the rows of a step` : "",
       });
     }
     draw("Tokens a second", {
-      lines: [{ name: "", points: combine(found, (one) => one.items, total), kind: "area", colour: "s0" }],
+      lines: [{ name: "", points: combine(rate("items")), kind: "area", colour: "s0" }],
       write: short,
       now: running.length ? short(sum(running, "items_per_second")) : "–",
     });
     draw("Waiting, by cause", {
       lines: told.causes.map((cause, place) => ({
         name: cause,
-        points: combine(found, (one) => one.causes[place], mean),
+        points: combine((list) => mean(list.map((one) => one.causes[place]))),
         kind: "area",
         colour: `s${[0, 5, 4, 1, 6][place]}`,
       })),
@@ -92,14 +97,14 @@ export function makeFigures(subject) {
       now: running.length ? share(mean(running.map((one) => one.wait_fraction))) : "–",
     });
     draw("Cores busy", {
-      lines: [{ name: "", points: combine(processes(found), (one) => one.cpu, total), kind: "area", colour: "s2" }],
+      lines: [{ name: "", points: combine(rate("cpu"), isFirst), kind: "area", colour: "s2" }],
       write: (value) => value ? fine(value) : "0",
-      now: running.length ? fine(sum(processes(running), "cpu")) : "–",
+      now: running.length ? fine(sum(running.filter(isFirst), "cpu")) : "–",
     });
     draw("Memory", {
-      lines: [{ name: "", points: combine(processes(found), (one) => one.memory, total), kind: "area", colour: "s5" }],
+      lines: [{ name: "", points: combine((list) => sum(list, "memory"), isFirst), kind: "area", colour: "s5" }],
       write: bytes,
-      now: running.length ? bytes(sum(processes(running), "memory_bytes")) : "–",
+      now: running.length ? bytes(sum(running.filter(isFirst), "memory_bytes")) : "–",
     });
     const kinds = Object.keys(MARKS).filter((kind) => markers.some((one) => one.kind === kind));
     legend.replaceChildren(...kinds.map((kind) => h("span", {}, h("i", { class: `mark ${kind}` }), ` ${MARKS[kind]}`)));
@@ -110,7 +115,7 @@ export function makeFigures(subject) {
   return { element: h("div", { class: "chart" }, place, legend, hint), draw };
 }
 
-const number3 = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+const number3 = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
 export const axisShare = (value) => value ? share(value) : "0%";
 
 // Starts, checkpoints and amendments, each at its time or step.
@@ -138,7 +143,3 @@ function spread(points) {
   }
   return found;
 }
-
-// Two loaders of one process share its processor time and memory: count them once.
-const processes = (loaders) =>
-  loaders.filter((one, place) => place === loaders.findIndex((other) => one.host === other.host && one.pid === other.pid));

@@ -2,7 +2,7 @@
 // amendments, the present and a cursor.
 import { colour, count, h, s } from "./dom.js";
 
-const [HEIGHT, BAR, TOP, LANE] = [74, 22, 22, 9];
+const [HEIGHT, BAR, TOP, LANE] = [82, 22, 22, 9];
 const sizes = new ResizeObserver((entries) => entries.forEach((entry) => entry.target.redraw()));
 
 // `onpick` is called with a step. `marks` are sightings of a document: {step, planned}.

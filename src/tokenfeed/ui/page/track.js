@@ -57,7 +57,8 @@ export class Track {
     return found;
   }
 
-  // Rates between neighbouring `times`: for each bin {items, wall, wait, cpu} per second, and queued, memory.
+  // Between neighbouring `times`, the part [from, to) that is known: growth of items and processor time, shares of
+  // waiting, and memory at its end. Null where nothing is known.
   bins(times) {
     const { points } = this;
     if (!points.length) return times.slice(1).map(() => null);
@@ -66,12 +67,12 @@ export class Track {
       const [from, to] = [Math.max(times[place], first), Math.min(stop, last)];
       if (to <= from) return null;
       const [before, after] = [this.at(from), this.at(to)];
-      const seconds = to - from;
       return {
-        items: (after[1] - before[1]) / seconds,
+        from,
+        to,
+        items: after[1] - before[1],
         wait: after[2] > before[2] ? Math.max(0, Math.min(1, (after[3] - before[3]) / (after[2] - before[2]))) : 0,
-        queued: after[4],
-        cpu: Math.max(0, (after[5] - before[5]) / seconds),
+        cpu: Math.max(0, after[5] - before[5]),
         memory: after[6],
         causes: [7, 8, 9, 10, 11].map((place) =>
           after[2] > before[2] ? Math.max(0, Math.min(1, (after[place] - before[place]) / (after[2] - before[2]))) : 0

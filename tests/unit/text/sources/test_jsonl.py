@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenfeed.errors import FormatError
+from tokenfeed.errors import DependencyError, FormatError
 from tokenfeed.text.sources import jsonl
 from tokenfeed.text.sources.jsonl import GROUP_ROWS, JsonlText
 from tokenfeed.text.sources.stored import StoredFile
@@ -210,3 +211,10 @@ def test_digest_tells_contents_apart_and_not_places(tmp_path):
     assert digests.pop("same") == digest
     assert digest not in digests.values()
     assert len(set(digests.values())) == 4
+
+
+def test_compressed_files_without_pyarrow(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}'))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DependencyError, match=r"a\.jsonl\.gz: compressed files need pip install 'tokenfeed\[text\]'"):
+        JsonlText(StoredFile(str(tmp_path / "a.jsonl.gz")), "text").read(0)

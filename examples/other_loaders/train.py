@@ -1,8 +1,8 @@
-"""Train on chunks that litdata's `optimize` wrote for its TokensLoader. Kill it, and start it again.
+"""Train on what litdata's `optimize` or MosaicML's MDSWriter wrote, in place. Kill it, and start it again.
 
-    torchrun --nproc-per-node 2 examples/litdata/train.py CHUNKS --checkpoint DIR
+    torchrun --nproc-per-node 2 examples/other_loaders/train.py DATA --checkpoint DIR
 
-The folder is opened in place. The length of rows is chosen here, and no token of a chunk is left out.
+DATA is the folder with `index.json`. Nothing is copied: the length of rows is chosen here, and no token is left out.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import tokenfeed.torch
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--dtype", help="of token ids, where the files do not say: a column of bytes of an MDS folder")
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="to write to, and resume from")
     parser.add_argument("--steps", type=int, default=1000, help="in all, with those before a resume")
     parser.add_argument("--every", type=int, default=100, help="steps per checkpoint")
@@ -35,7 +36,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(options.vocabulary, 32), torch.nn.Linear(32, options.vocabulary))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    windows = tokenfeed.open(options.data).windows(options.length)  # tokenfeed
+    windows = tokenfeed.open(options.data, dtype=options.dtype).windows(options.length)  # tokenfeed
     batches = tokenfeed.torch.to_device(tokenfeed.Loader(windows, options.batch_size), "cpu")  # tokenfeed
     step = 0
     if newest := max(options.checkpoint.glob("step-*.pt"), default=None):
