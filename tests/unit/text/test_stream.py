@@ -233,7 +233,7 @@ def test_states_that_cannot_be_understood(folder):
     for broken, message in [
         (7, "not int"),
         ([], "empty list"),
-        ({}, "of kind 'None'"),
+        ({}, "does not say its kind"),
         ({**state, "version": 1}, "version 1"),
         ({**state, "samples": -1}, "damaged"),
         ({**state, "lanes": {"0": {}}}, "damaged"),

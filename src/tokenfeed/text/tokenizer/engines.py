@@ -148,7 +148,9 @@ class _Tiktoken(TokenizerEngine):
                 special_tokens=dict(vocabulary.special_tokens) or {"<|none|>": vocabulary.size},
             )
         except ValueError as error:
-            raise _unusable("tiktoken", vocabulary, error) from error
+            raise ArgumentError(
+                f"tiktoken cannot use this vocabulary with pattern {vocabulary.pattern!r}: {error}"
+            ) from error
 
     def _encode_one(self, text: str) -> TokenIds:
         try:
@@ -279,7 +281,3 @@ def join(parts: Sequence[TokenIds]) -> Encoded:
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
     return np.concatenate((np.empty(0, np.uint32), *parts)), offsets
-
-
-def _unusable(engine: str, vocabulary: Vocabulary, error: Exception) -> ArgumentError:
-    return ArgumentError(f"{engine} cannot use this vocabulary with pattern {vocabulary.pattern!r}: {error}")
