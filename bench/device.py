@@ -175,23 +175,21 @@ def measure(
     with ExitStack() as stack:
         made = contenders(folder, text, rows, threads, stack)
         loaders = {name: make() for name, make in made.items() if name in (only or made)}
-        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in loaders}
+        runs: dict[str, list[dict[str, float]]] = {name: [] for name in loaders}
         for batches in loaders.values():
             trainer.run(batches, 10)
         for turn in range(rounds):  # by turns, so that all see the same clocks and neighbours
             names = list(loaders)
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                with SmActivity() as activity:
-                    figures: dict[str, Any] = trainer.run(loaders[name], steps)
-                runs[name].append({**figures, "sm_activity": activity.mean()})
+                runs[name].append(trainer.run(loaders[name], steps))
+        activities = {}
+        for name, batches in loaders.items():  # apart: reading the counters makes the host late now and then
+            with SmActivity() as activity:
+                trainer.run(batches, steps)
+            activities[name] = activity.mean()
         profiles = {name: profile(trainer, batches, rows) for name, batches in loaders.items()}
     middle = {
-        name: {
-            key: float(np.median(known))
-            for key in made[0]
-            if (known := [run[key] for run in made if run[key] is not None])
-        }
-        for name, made in runs.items()
+        name: {key: float(np.median([run[key] for run in made])) for key in made[0]} for name, made in runs.items()
     }
     ceilings = {name: middle[TEXT_CEILING if name in READ_TEXT else CEILING] for name in middle}
     return {
@@ -206,7 +204,8 @@ def measure(
                 "tokens_per_s": rows * LENGTH / each["step_s"],
                 "of_ceiling": ceilings[name]["step_s"] / each["step_s"],
                 "wait_share": max(0.0, each["wait_share"] - ceilings[name]["wait_share"]),
-                **{key: each[key] for key in ("host_next_us", "sm_activity") if key in each},
+                "host_next_us": each["host_next_us"],
+                "sm_activity": activities[name],
                 **profiles[name],
                 "runs": runs[name],
             }
@@ -224,11 +223,11 @@ def show(result: dict[str, Any]) -> None:
         verdict = ""
         if name in OURS:
             held = figures["of_ceiling"] >= CEILING_BAR and figures["wait_share"] <= WAIT_BAR
-            held = held and figures["bus_bytes_per_token"] <= BUS_BAR
+            held = held and figures["bus_bytes_per_token"] <= BUS_BAR + (name in READ_TEXT)  # a byte of the loss mask
             verdict = "ok" if held else "MISSED"
         print(
             f"  {name:28} {figures['tokens_per_s'] / 1e6:6.3f} M tokens/s  {figures['of_ceiling']:.4f} of the ceiling  "
-            f"waits {figures['wait_share']:7.3%}  busy {figures['busy_share']:.3f}  SM {figures.get('sm_activity')}  "
+            f"waits {figures['wait_share']:7.3%}  busy {figures['busy_share']:.3f}  SM {figures['sm_activity']}  "
             f"{figures['bus_bytes_per_token']:5.2f} bytes a token  "
             f"{figures['host_next_us']:,.0f} µs in next  {verdict}",
             flush=True,
