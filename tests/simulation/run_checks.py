@@ -67,7 +67,7 @@ class RunChecks:
         steps = {step for step, _ in self.rows}
         name = NAMES[source] if self.data.is_mixed else None
         seen = run.find(document, source=name, epochs=epochs)
-        found = sorted((each.step, each.rank, each.row) for each in seen if each.step in steps)
+        found = sorted((each.step, each.rank, each.row) for each in seen if each.step in steps and not each.rolled_back)
         expected = sorted(
             (*at, number)
             for at, rows in self.rows.items()

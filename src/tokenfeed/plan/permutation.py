@@ -1,9 +1,8 @@
 """`Permutation`: a random order that takes no memory and no time to make; `LocalPermutation`: one that mixes less."""
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeGuard, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +44,9 @@ class Permutation:
 
     def __getitem__(self, position: int) -> int:
         """What stands at one position."""
-        return self._one("position", operator.index(position), False)
+        if not _is_whole(position):
+            raise ArgumentError(f"position is {position!r}; it must be a whole number")
+        return self._one("position", int(position), False)
 
     @overload
     def __call__(self, positions: int) -> int: ...
@@ -68,7 +69,7 @@ class Permutation:
         return int(kernels.permute(numbers, self.n, self.seed, self.epoch, inverse, numbers))
 
     def _apply(self, what: str, numbers: int | Numbers, inverse: bool) -> int | Ints:
-        if isinstance(numbers, (int, np.integer)) and not isinstance(numbers, bool):
+        if _is_whole(numbers):
             return self._one(what, int(numbers), inverse)
         given = np.asarray(numbers)
         empty = given.size == 0 and not isinstance(numbers, np.ndarray)  # NumPy makes floats of []
@@ -90,6 +91,10 @@ class Permutation:
 
     def _outside(self, what: str, number: Any) -> SampleIndexError:
         return SampleIndexError(f"{what} {number} is outside the permutation, which is of [0, {self.n})")
+
+
+def _is_whole(value: Any) -> TypeGuard[int | np.integer[Any]]:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

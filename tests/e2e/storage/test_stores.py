@@ -212,7 +212,7 @@ def test_what_is_no_store(remote, www):
         with pytest.raises(NotAStoreError, match=r"manifest\.json"):
             tokenfeed.open(path)
         assert "manifest.json" in verify(path).problems[0]
-    with pytest.raises(ArgumentError, match="open the local copy"):
+    with pytest.raises(ArgumentError, match="Download it and open the copy"):
         tokenfeed.open(f"{remote}/tokens.bin")
 
 
