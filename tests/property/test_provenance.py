@@ -157,7 +157,7 @@ def test_every_row_is_traced_and_every_document_found(views, folder, kind, histo
     found = [((row.step, row.rank, row.row), told(row)) for rows in again for row in rows]
     assert sorted(found) == sorted(rolled_back)
 
-    epochs = range(max(row.epoch for row in (*delivered.values(), *dict(rolled_back).values())) + 1)
+    epochs = range(max(row.epoch for row in (*delivered.values(), *(row for _, row in rolled_back))) + 1)
     for source in ("a", "b") if "mixture" in kind else ("a",):
         for number in range(len(LENGTHS)):
             wanted = {"source": source, "number": number}
