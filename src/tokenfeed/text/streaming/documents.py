@@ -292,11 +292,11 @@ def encode_ahead(
 ) -> Iterator[TokenChunk]:
     """The same chunks as tokens, in the same order; `depth` calls of `encode` are under way or done ahead of time.
 
-    The one thread of `reader` reads, so that the caller's only packs, and those of `pool` encode. One call encodes
+    The one thread of `reader` reads, or the caller's where there is none, and those of `pool` encode. One call encodes
     several chunks: threads inside it end at different times, and then wait for each other. An error is raised in its
     turn, after the chunks before it.
     """
-    if reader is None or pool is None:
+    if pool is None:
         for chunk in chunks:
             yield Chunk(encode(chunk.content), chunk.references, chunk.after)
         return
@@ -310,10 +310,16 @@ def encode_ahead(
             failure = error
         return pool.submit(_encode_together, encode, taken), failure
 
-    waiting = deque(reader.submit(take) for _ in range(depth))
+    def begin() -> Callable[[], tuple[Future[list[TokenChunk]], Exception | None]]:
+        if reader is not None:
+            return reader.submit(take).result
+        taken = take()
+        return lambda: taken
+
+    waiting = deque(begin() for _ in range(depth))
     while True:
-        encoding, failure = waiting.popleft().result()
-        waiting.append(reader.submit(take))
+        encoding, failure = waiting.popleft()()
+        waiting.append(begin())
         encoded = encoding.result()
         yield from encoded
         if failure is not None:

@@ -97,7 +97,8 @@ class BatchMaker:
         self._position = position
         self._buffers = buffers
         self._pool = ThreadPoolExecutor(threads, "tokenfeed") if threads else None
-        self._reader = ThreadPoolExecutor(1, "tokenfeed-read") if threads else None
+        # One that only reads lets the one that packs keep up with many; beside two, it costs a tenth on two cores.
+        self._reader = ThreadPoolExecutor(1, "tokenfeed-read") if threads > 2 else None
         self._end = options.end
         self._lock = threading.Lock()
         self.num_bytes = 0
