@@ -42,6 +42,7 @@ RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523,
 """Statuses that are tried again, by everything that asks a server. 409 is how S3 answers when two write at once; those
 from 520 on come from networks that stand before a server."""
 
+_CHANCE = random.SystemRandom()  # the generator of `random` is the training script's: it may have seeded it
 _FEW = 4
 _EXPIRED = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired")
 _REGIONAL = ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException")
@@ -86,7 +87,7 @@ class Patience:
     def pause(self, tries: int, *, at_least: float = 0.0) -> float:
         """Seconds to wait after so many tries. Half of it is random, so that many clients do not come back at once."""
         longest = min(self.longest_pause, self.first_pause * 2.0 ** min(tries - 1, 30))
-        return max(at_least, longest) * random.uniform(0.5, 1.0)
+        return max(at_least, longest) * _CHANCE.uniform(0.5, 1.0)
 
 
 _DEFAULT = Patience()
