@@ -1,5 +1,7 @@
 """Limits and pauses."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,3 +36,9 @@ def test_pauses_grow_and_are_bounded(tries, at_least):
     patience = Patience(first_pause=0.1, longest_pause=10.0)
     longest = max(at_least, min(10.0, 0.1 * 2 ** min(tries - 1, 10)))
     assert longest / 2 <= patience.pause(tries, at_least=at_least) <= longest
+
+
+def test_pauses_leave_the_random_numbers_of_the_training_script_alone():
+    before = random.getstate()
+    Patience().pause(3)
+    assert random.getstate() == before
