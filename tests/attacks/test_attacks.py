@@ -17,18 +17,7 @@ SHORT = {
     "parquet": 22,
 }
 """Cases of the short form, by class."""
-FAST = (
-    "page",
-    "span-lies",
-    "plan-lies",
-    "manifests",
-    "files",
-    "combined",
-    "parquet",
-    "tokenizers",
-    "loader-state",
-    "plan-file",
-)
+FAST = ("page", "span-lies", "plan-lies", "manifests", "files", "parquet", "loader-state")
 """Classes that the fast tier tries: each takes a process."""
 
 
