@@ -206,7 +206,7 @@ def trace_step(subject: Subject, query: Query) -> Json:
     run = subject[Run]
     sample, number = query.whole("sample", -1), query.whole("start", -1, most=len(run.starts) - 1)
     step = query.whole("step", _step_at(run, run.reached)) if sample < 0 else run.place(sample).step
-    leg = run.leg_of(step) if number < 0 else _alone(run.starts[number])
+    leg = run.leg_of(step) if number < 0 else _alone(run.starts[number].as_begun)  # later amendments change its plan
     start = leg.start
     if start.rule.by_tokens and step > start.marks[-1][0] + _MOST_WALKED:
         raise ArgumentError(
