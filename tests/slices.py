@@ -1,14 +1,15 @@
 """Text files read slice by slice, as `prepare` reads them."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
-from tokenfeed.text.sources.portions import Portion, TextRules
+from tokenfeed.text.sources.portions import Group, Portion, TextRules, as_str
 
-__all__ = ["lines_of", "read", "texts", "zstd"]
+__all__ = ["lines_of", "read", "strings", "texts", "zstd"]
 
 
 def zstd(data: bytes) -> bytes:
@@ -28,3 +29,9 @@ def read(path: Path, how: TextRules | None = None, slice_bytes: int = 1 << 26) -
 def texts(portions: list[Portion]) -> list[str]:
     assert all(portion.begins and portion.ends for portion in portions)
     return [text for portion in portions for text in portion.texts]
+
+
+def strings(group: Group, size: int) -> Iterator[tuple[int, list[str | None]]]:
+    """`group.batches(size)`, whatever its texts are kept as."""
+    for first, found in group.batches(size):
+        yield first, [None if text is None else as_str(text) for text in found]

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slices import strings
 from tokenfeed.errors import CorruptionError, FormatError, ReadError, TokenfeedError
 from tokenfeed.text.sources.files import TextFiles
 
@@ -128,10 +129,10 @@ def test_damaged_pages_are_placed(tmp_path):
     path = tmp_path / "a.parquet"
     path.write_bytes(data)
     files = TextFiles.find(path)
-    assert [text for _, texts in files.read(0, 0).batches(100) for text in texts] == TEXTS[:1000]
+    assert [text for _, texts in strings(files.read(0, 0), 100) for text in texts] == TEXTS[:1000]
     with pytest.raises(CorruptionError, match=r"a\.parquet, row group 1 after row 0: the data is damaged"):
-        list(files.read(0, 1).batches(100))
-    assert [text for _, texts in files.read(0, 2).batches(100) for text in texts] == TEXTS[2000:]
+        list(strings(files.read(0, 1), 100))
+    assert [text for _, texts in strings(files.read(0, 2), 100) for text in texts] == TEXTS[2000:]
 
 
 def test_damaged_compression_is_placed(tmp_path):
@@ -167,7 +168,7 @@ def test_a_file_that_changes_between_reads(tmp_path, name, way):
     path.write_bytes(CONTENT[name])
     os.utime(path, ns=(10**18, 10**18))  # clocks of file systems may be coarse
     files = TextFiles.find(path)
-    list(files.read(0, 0).batches(100))
+    list(strings(files.read(0, 0), 100))
     if way == "replaced":
         other = tmp_path / "other"
         other.write_bytes(CONTENT[name][::-1])
@@ -192,7 +193,7 @@ def test_a_file_moved_away_and_back_is_the_same(tmp_path):
     with pytest.raises(ReadError):
         files.read(0, 1)
     (tmp_path / "copy").rename(path)
-    assert [text for _, texts in files.read(0, 1).batches(1000) for text in texts] == TEXTS[1000:2000]
+    assert [text for _, texts in strings(files.read(0, 1), 1000) for text in texts] == TEXTS[1000:2000]
 
 
 @pytest.mark.parametrize("name", ["zstd.parquet", "plain.parquet"])
@@ -204,7 +205,7 @@ def test_a_file_truncated_while_a_group_is_read(tmp_path, name, monkeypatch):
     path = tmp_path / name
     content = parquet_bytes(data_page_size=1000, write_batch_size=10, use_dictionary=False)
     path.write_bytes(content)
-    batches = TextFiles.find(path).read(0, 0).batches(10)
+    batches = strings(TextFiles.find(path).read(0, 0), 10)
     assert next(batches) == (0, TEXTS[:10])
     os.truncate(path, 20_000)
     with pytest.raises((CorruptionError, ReadError), match=rf"{name}, row group 0 after row \d+"):
@@ -223,7 +224,7 @@ def test_a_footer_that_counts_wrong(tmp_path):
             if pq.read_metadata(path).row_group(0).num_rows == 1001:
                 break
     with pytest.raises(CorruptionError, match="row group 0 has 1,000 rows; its footer says 1,001"):
-        list(TextFiles.find(path).read(0, 0).batches(100))
+        list(strings(TextFiles.find(path).read(0, 0), 100))
 
 
 def test_a_file_that_may_not_be_read():

@@ -15,6 +15,7 @@ import pyarrow as pa
 from fuzz.harness import Case
 from fuzz.mutator import mutate_bytes, mutate_json
 from fuzz.store_targets import check
+from slices import strings
 from tokenfeed import Tokenizer
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
@@ -109,7 +110,7 @@ def jsonl(folder: Path) -> Attempt:
             check((found, malformed) == (expected, wrong), found, expected, malformed, wrong)
         text = JsonlText(StoredFile(str(folder / "a.jsonl")), "text")
         try:
-            streamed = [each for _, batch in text.read(0).batches(3) for each in batch if each is not None]
+            streamed = [each for _, batch in strings(text.read(0), 3) for each in batch if each is not None]
         except TokenfeedError:
             check(wrong or too_much(data), "refused without need")
             raise
@@ -136,7 +137,7 @@ def jsonl_compressed(folder: Path) -> Attempt:
             check((found, malformed) == plain_documents(data))
         text = JsonlText(StoredFile(str(path)), "text")
         try:
-            for _ in text.read(0).batches(3):
+            for _ in strings(text.read(0), 3):
                 pass
         finally:
             text.close()
@@ -193,7 +194,7 @@ def webdataset(folder: Path) -> Attempt:
         documents, malformed = read_prepared(case, path)
         text = WebDatasetText(StoredFile(str(path)), "text")
         try:
-            streamed = [each for _, batch in text.read(0).batches(3) for each in batch if each is not None]
+            streamed = [each for _, batch in strings(text.read(0), 3) for each in batch if each is not None]
         except TokenfeedError:
             check(malformed, "refused without need")
             raise

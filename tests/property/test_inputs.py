@@ -19,7 +19,7 @@ from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
 from tokenfeed.text.sources import json_lines
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line
-from tokenfeed.text.sources.portions import TextRules
+from tokenfeed.text.sources.portions import TextRules, as_str
 from tokenfeed.text.streaming.documents import FileDocuments
 from tokenfeed.text.streaming.lanes import LaneCursor
 
@@ -283,7 +283,8 @@ def streamed(path: Path) -> list[str]:
         return []
     documents = FileDocuments(files, golden_tokenizer(), refill_size=3)
     try:
-        return [text for chunk in documents.read(0, 1, LaneCursor(0, 0, 0, 0), epochs=1) for text in chunk.content]
+        chunks = documents.read(0, 1, LaneCursor(0, 0, 0, 0), epochs=1)
+        return [as_str(text) for chunk in chunks for text in chunk.content]
     except FormatError as error:
         if "found no document in a whole epoch" not in str(error):
             raise

@@ -29,6 +29,7 @@ from tokenfeed.kernels.merging import (
     MASKS,
     PADDING,
     SCRATCH_BYTES,
+    begin_scanning,
     find_rank,
     hash_bytes,
     is_same,
@@ -190,7 +191,9 @@ def _cut_words(tables, cache, start, stop):
         if size <= _SHORT:
             place = short + np.int64(_hash_short(start, size) & last_set) * 64
         else:
-            place = long + np.int64(hash_bytes(start, size) & last_long) * 16
+            hashed = hash_bytes(start, size)
+            place = long + np.int64(hashed & last_long) * 16
+            prefetch_line(tables.ranks + np.int64(hashed & _U(tables.last_rank)) * 8)
         prefetch_line(place)
         put_word(word, 0, _U(start))
         put_word(word, 1, _U(size))
@@ -203,12 +206,15 @@ def _cut_words(tables, cache, start, stop):
 @inlined
 def _merge(tables, cache, address, size, hashed, out):
     """The tokens of a new word go to address `out`; their number."""
+    prefetch_line(tables.ranks + np.int64(hashed & _U(tables.last_rank)) * 8)
+    if size <= LONGEST_SCANNED:
+        begin_scanning(tables, cache.scratch, address, size)  # while the line is on its way
     rank = find_rank(tables, address, size, hashed)
     if rank >= 0:
         put_uint32(out, 0, get_int32(tables.tokens, rank))
         return 1
     if size <= LONGEST_SCANNED:
-        return merge_by_scanning(tables, cache.scratch, address, size, out)
+        return merge_by_scanning(tables, cache.scratch, size, out)
     return merge_by_heap(tables, address, size, out)
 
 

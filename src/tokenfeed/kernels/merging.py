@@ -17,6 +17,7 @@ __all__ = [
     "PADDING",
     "SCRATCH_BYTES",
     "TABLES",
+    "begin_scanning",
     "fill_pairs",
     "fill_ranks",
     "find_rank",
@@ -138,12 +139,8 @@ def _find_pair(tables, left, right):
 
 
 @inlined
-def merge_by_scanning(tables, scratch, address, size, out):
-    """Merge a word of at most `LONGEST_SCANNED` bytes; its tokens go to address `out`. Returns their number.
-
-    The key of byte i is rank << 8 | i for the pair that begins there: the least of them is the pair to merge, the
-    leftmost one of equals. The search for it compiles to vector instructions.
-    """
+def begin_scanning(tables, scratch, address, size):
+    """Note the bytes and pairs of a word of at most `LONGEST_SCANNED` bytes, for `merge_by_scanning`."""
     byte_ranks, byte_pairs = tables.byte_ranks, tables.byte_pairs
     ranks, keys, following, preceding = scratch, scratch + _ROW, scratch + 2 * _ROW, scratch + 3 * _ROW
     nothing = np.int32(_NO_RANK)
@@ -162,6 +159,18 @@ def merge_by_scanning(tables, scratch, address, size, out):
     width = (size + 14) // 16 * 16
     for i in range(size - 1, width):
         put_int32(keys, i, nothing)
+
+
+@inlined
+def merge_by_scanning(tables, scratch, size, out):
+    """Merge a word that is noted; its tokens go to address `out`. Returns their number.
+
+    The key of byte i is rank << 8 | i for the pair that begins there: the least of them is the pair to merge, the
+    leftmost one of equals. The search for it compiles to vector instructions.
+    """
+    ranks, keys, following, preceding = scratch, scratch + _ROW, scratch + 2 * _ROW, scratch + 3 * _ROW
+    nothing = np.int32(_NO_RANK)
+    width = (size + 14) // 16 * 16
     while True:
         least = nothing
         for i in range(width):

@@ -7,6 +7,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.text.sources.files import TextFiles
+from tokenfeed.text.sources.portions import as_str
 from tokenfeed.text.streaming.feed import stream
 from tokenfeed.text.streaming.rows import StreamBatch
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -39,7 +40,8 @@ def list_documents(subject: Subject, query: Query) -> Json:
     }
 
 
-def _describe_text(row: int, text: str | None, subject: Subject) -> Json:
+def _describe_text(row: int, found: str | bytes | None, subject: Subject) -> Json:
+    text = None if found is None else as_str(found)
     shown = "" if text is None else text[:_MOST_CHARACTERS]
     told: Json = {"row": row, "text": shown, "characters": len(text or ""), "tokens": None}
     tokenizer = subject.find(Tokenizer)
@@ -99,5 +101,5 @@ def _document(files: TextFiles, place: tuple[int, ...]) -> Json:
     file, group, row = place
     found = files.read(file, group, row)
     text = None if found is None else next(iter(found.batches(1)))[1][0]
-    shown = plain((text or "")[:_MOST_CHARACTERS])
+    shown = plain(as_str(text or "")[:_MOST_CHARACTERS])
     return {"file": without_paths(files.names[file]), "group": group, "row": row, "text": shown}

@@ -59,7 +59,7 @@ class ArrowText(ColumnText):
             if not self.has_group(group):
                 return None
             batch, where = self._read_batch(group, self.read_columns(schema)), self.where(group)
-        rows = list(enumerate(self.documents_of(batch, None, where)))
+        rows = list(enumerate(self.documents_of(batch, where)))
         return MemoryGroup(rows, lambda row: self.check_document(row[1], where, row[0]), start)
 
     @contextlib.contextmanager

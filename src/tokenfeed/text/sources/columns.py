@@ -3,8 +3,9 @@
 import codecs
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -81,7 +82,7 @@ class ColumnText(ABC):
     def _add(self, tally: Tally, batch: Any, row: int, where: str, reached: int, rules: TextRules) -> Iterator[Portion]:
         """Note the documents of a batch, and hand over what there is enough of."""
         kept = _kept(batch, rules.keep)
-        texts = self.documents_of(batch, None if rules.whole else rules.long_bytes, where)
+        texts = self.documents_of(batch, where, partial(texts_of, long_bytes=None if rules.whole else rules.long_bytes))
         for place, text in enumerate(texts):
             values = kept[place] if kept else {}
             if text is None:
@@ -161,11 +162,12 @@ class ColumnText(ABC):
             )
         return found
 
-    def documents_of(self, batch: Any, long_bytes: int | None, where: str) -> list[Any]:
-        """The documents of a batch: as `texts_of`, or what `records` made; a FormatError where there is none."""
+    def documents_of(self, batch: Any, where: str, read: Callable[[Any], list[Any]] | None = None) -> list[Any]:
+        """The documents of a batch: what `read`, by default `utf8_of`, says of its column, or what `records` made; a
+        FormatError where there is none."""
         with self.explaining(where.removeprefix(f"{self.name}, ")):
             if self._records is None:
-                return texts_of(_column(batch, self.column), long_bytes)
+                return (read or utf8_of)(_column(batch, self.column))
             rows = batch.to_pylist()
         documents: list[Any] = []
         for fields in rows:
@@ -187,8 +189,24 @@ class ColumnText(ABC):
         return f"{self.column!r} is not UTF-8 ({error.reason} at byte {error.start:,})"
 
 
-def texts_of(column: Any, long_bytes: int | None) -> list[str | memoryview | UnicodeDecodeError | None]:
-    """The values of a column: strings; Arrow's bytes of those longer than `long_bytes`; what is wrong with others.
+def utf8_of(column: Any) -> list[bytes | str | UnicodeDecodeError | None]:
+    """The values of a column as UTF-8 where Arrow has them so, in half the time of strings; else as `texts_of` does."""
+    import pyarrow as pa
+
+    plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(column.type)
+    if plain is not None:
+        try:
+            column.validate(full=True)  # without the GIL
+            values: list[bytes | str | UnicodeDecodeError | None] = column.cast(plain).to_pylist()
+            return values
+        except pa.ArrowInvalid:
+            pass  # not UTF-8
+    return texts_of(column, None)
+
+
+def texts_of(column: Any, long_bytes: int | None) -> list[Any]:
+    """The values of a column: strings, or None; Arrow's bytes of those longer than `long_bytes`; what is wrong with
+    others.
 
     One call of Arrow makes all strings, as fast as slicing its buffers by hand; only where one of them is long or is
     not UTF-8 are they looked at one by one.

@@ -16,7 +16,7 @@ from tokenfeed.text.sources.jsonl import JsonlText
 from tokenfeed.text.sources.memory import MemoryDocuments, MemoryText
 from tokenfeed.text.sources.parquet import ParquetText
 from tokenfeed.text.sources.plain import PlainText
-from tokenfeed.text.sources.portions import Group, Records, TextFile, TextRules
+from tokenfeed.text.sources.portions import Group, Records, TextFile, TextRules, as_str
 from tokenfeed.text.sources.splitting import Splits, Val, choose_splits, is_val
 from tokenfeed.text.sources.stored import StoredFile, shown
 from tokenfeed.text.sources.webdataset import WebDatasetText
@@ -204,7 +204,7 @@ class TextFiles:
         for file in range(len(self)):
             while (group := self.read(file, start - groups_before)) is not None:
                 batches = group.batches(max(1, group.num_rows))
-                yield [text for _, texts in batches for text in texts if text is not None]
+                yield [as_str(text) for _, texts in batches for text in texts if text is not None]
                 start += step
             groups_before += self.num_groups(file)  # known by now, from having found its end
 
@@ -275,7 +275,7 @@ class _OneSplit:
         self.num_rows = group.num_rows
         self._group, self._split, self._fraction = group, split, fraction
 
-    def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
+    def batches(self, size: int) -> Iterator[tuple[int, list[str | bytes | None]]]:
         fraction, wanted = self._fraction, self._split == "val"
         for first, texts in self._group.batches(size):
             yield first, [text if text is None or is_val(text, fraction) == wanted else None for text in texts]

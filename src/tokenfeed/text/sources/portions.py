@@ -22,6 +22,7 @@ __all__ = [
     "Tally",
     "TextFile",
     "TextRules",
+    "as_str",
     "tokens_advice",
 ]
 
@@ -30,6 +31,11 @@ GROUP_ROWS = 1024
 _LISTED_PROBLEMS = 10
 
 Row = TypeVar("Row")
+
+
+def as_str(text: str | bytes) -> str:
+    """A text of a group as a string."""
+    return text.decode() if isinstance(text, bytes) else text
 
 
 def tokens_advice(columns: Sequence[str]) -> str:
@@ -113,10 +119,12 @@ class Group(Protocol):
     def num_rows(self) -> int:
         """Rows of the whole group, those before the row it is read from included."""
 
-    def batches(self, size: int) -> Iterator[tuple[int, list[str | None]]]:
+    def batches(self, size: int) -> Iterator[tuple[int, list[str | bytes | None]]]:
         """(first row, texts) of the rows [0, size), [size, 2·size), … less those before the row it is read from.
 
-        None is a text that is null. Can be called once. At most about max(size, 1,024) rows are in memory at a time.
+        A text is a string, or its UTF-8, which was checked, where a file has that: no string is made only to be encoded
+        again. None is a text that is null. Can be called once. At most about max(size, 1,024) rows are in memory at a
+        time.
 
             10 rows, read from row 3, size 4:   (3, [t3]), (4, [t4, t5, t6, t7]), (8, [t8, t9])
         """

@@ -42,10 +42,12 @@ class Keyed(Protocol):
         """The text that its split follows from."""
 
 
-def is_val(text: str | Keyed, fraction: float, seed: int = 0) -> bool:
+def is_val(text: str | bytes | Keyed, fraction: float, seed: int = 0) -> bool:
     """Whether a document is in `val`. Depends on its first 4,096 characters alone, wherever it lies. About 3 µs."""
     if fraction == 0:
         return False
+    if isinstance(text, bytes):
+        text = text[: 4 * HASHED_CHARACTERS].decode(errors="ignore")  # the last character may be cut
     data = (text if isinstance(text, str) else text.key)[:HASHED_CHARACTERS].encode("utf8", "surrogatepass")
     key = seed.to_bytes(8, "little", signed=True)
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=key).digest(), "little") < fraction * 2**64

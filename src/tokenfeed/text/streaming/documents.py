@@ -217,8 +217,8 @@ class FileDocuments(Documents):
         self._sharding = sharding
         self._threads = threads if tokenizer.is_parallel else 1
 
-    def encode(self, texts: list[str]) -> Encoded:
-        return self._tokenizer.encode_batch(texts, threads=self._threads, prepend=self.bos)
+    def encode(self, texts: list[str | bytes]) -> Encoded:
+        return self._tokenizer.encode_read(texts, threads=self._threads, prepend=self.bos)
 
     def after_nanochat(self, state: Mapping[str, Any], lane: int, num_lanes: int) -> LaneCursor:
         """Where nanochat goes on: after the row group that its state names. Its buffer is lost, as it is there."""

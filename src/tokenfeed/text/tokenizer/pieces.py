@@ -12,10 +12,10 @@ Lone surrogates, which UTF-8 cannot hold, are replaced by U+FFFD, and pairs of t
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError
 from tokenfeed.text.tokenizer.engines import Encoded, TokenizerEngine
 from tokenfeed.types import Ints
 
@@ -25,23 +25,18 @@ _SPACE = re.compile(r"\s")
 _NOT_SPACE = re.compile(r"\S")
 
 
-def encode_texts(engine: TokenizerEngine, texts: Sequence[str], threads: int) -> Encoded:
-    """The tokens of all texts one after the other, and the offset of each text's first token, plus the end."""
-    long = []
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ArgumentError(f"texts[{number}] is a {type(text).__name__}; expected a str")
-        if len(text) > engine.longest_run and _may_have_long_run(text, engine.longest_run):
-            long.append(number)
+def encode_texts(engine: TokenizerEngine, texts: Sequence[str | bytes], threads: int) -> Encoded:
+    """The tokens of all texts one after the other, and the offset of each text's first token, plus the end.
+
+    A text of bytes is UTF-8 that has been checked.
+    """
+    if not engine.takes_utf8 or _longest(texts) > engine.longest_run:
+        texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
     try:
-        if long:
-            return _encode_cut(engine, texts, set(long), threads)
-        return engine.encode(texts, threads)
+        return _encode_cut(engine, texts, threads)
     except UnicodeEncodeError:
-        joined = [join_surrogates(text) for text in texts]
-        if all(new is old for new, old in zip(joined, texts, strict=True)):
-            raise
-        return encode_texts(engine, joined, threads)
+        joined = [text if isinstance(text, bytes) else join_surrogates(text) for text in texts]
+        return _encode_cut(engine, joined, threads)
 
 
 def cut_runs(text: str, longest: int) -> list[str]:
@@ -110,11 +105,17 @@ def _may_have_long_run(text: str, longest: int) -> bool:
     return False
 
 
-def _encode_cut(engine: TokenizerEngine, texts: Sequence[str], long: set[int], threads: int) -> Encoded:
+def _encode_cut(engine: TokenizerEngine, texts: Sequence[Any], threads: int) -> Encoded:
+    if _longest(texts) <= engine.longest_run:
+        return engine.encode(texts, threads)
     pieces: list[str] = []
     first_piece = [0]
-    for number, text in enumerate(texts):
-        pieces.extend(cut_runs(text, engine.longest_run) if number in long else (text,))
+    for text in texts:
+        pieces.extend(cut_runs(text, engine.longest_run))
         first_piece.append(len(pieces))
     ids, offsets = engine.encode(pieces, threads)
     return ids, offsets[first_piece]
+
+
+def _longest(texts: Sequence[str | bytes]) -> int:
+    return max(map(len, texts), default=0)

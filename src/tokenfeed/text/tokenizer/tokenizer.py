@@ -216,11 +216,24 @@ class Tokenizer:
         first, last = self._resolve(prepend, "prepend"), self._resolve(append, "append")
         if not isinstance(texts, (list, tuple)):
             texts = list(texts)
+        if set(map(type, texts)) - {str}:
+            for number, text in enumerate(texts):
+                if not isinstance(text, str):
+                    raise ArgumentError(f"texts[{number}] is a {type(text).__name__}; expected a str")
+        return self._encode(texts, threads, first, last, out_dtype)
+
+    def encode_read(self, texts: Sequence[str | bytes], *, threads: int, prepend: int) -> tuple[Array, Ints]:
+        """As `encode_batch`, of texts of a `Group`: strings, or UTF-8 that was checked when it was read."""
+        return self._encode(texts, threads, prepend, NONE, self.dtype)
+
+    def _encode(
+        self, texts: Sequence[str | bytes], threads: int, first: int, last: int, dtype: np.dtype[Any]
+    ) -> tuple[Array, Ints]:
         ids, offsets = encode_texts(self._engine, texts, threads)
         if first == last == NONE:
-            return ids.astype(out_dtype), offsets.copy()
+            return ids.astype(dtype), offsets.copy()
         extra = (first != NONE) + (last != NONE)
-        out = np.empty(len(ids) + extra * len(texts), out_dtype)
+        out = np.empty(len(ids) + extra * len(texts), dtype)
         out_offsets = np.empty(len(offsets), np.int64)
         for array in (ids, offsets):
             array.flags.writeable = False  # the kernel is compiled for read-only arrays

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clock import Clock
+from slices import strings
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError, ReadError
 from tokenfeed.text.sources import files as files_module
 from tokenfeed.text.sources import jsonl
@@ -45,7 +46,7 @@ def everything(files: TextFiles, size: int = 100):
     for file in range(len(files)):
         read.append([])
         while (group := files.read(file, len(read[-1]))) is not None:
-            read[-1].append([text for _, texts in group.batches(size) for text in texts])
+            read[-1].append([text for _, texts in strings(group, size) for text in texts])
     return read
 
 
@@ -154,7 +155,7 @@ def test_a_file_that_is_there_twice(folder):
 def test_numbers_out_of_range(folder):
     files = TextFiles.find(folder)
     assert files.read(1, 1) is None
-    assert list(files.read(1, 0, 1).batches(3)) == []
+    assert list(strings(files.read(1, 0, 1), 3)) == []
     for bad in [(3, 0), (-1, 0), (0, -1), (0, 0, -1), (0, 0, 2), (1, 0, 2)]:
         with pytest.raises(ArgumentError):
             files.read(*bad)
@@ -195,7 +196,7 @@ def test_reading_is_slicing(files, step, size, data):
         for file, group in data.draw(st.lists(st.sampled_from(places), max_size=8)) if places else []:
             texts = expected[file][group]
             start = data.draw(st.integers(0, len(texts)))
-            batches = list(found.read(file, group, start).batches(size))
+            batches = list(strings(found.read(file, group, start), size))
             assert [text for _, batch in batches for text in batch] == texts[start:]
             firsts = [first for first, _ in batches]
             aligned = [first for first in range(0, len(texts), size) if first > start]
@@ -235,7 +236,7 @@ def test_at_most_16_files_stay_open(tmp_path):
         write(tmp_path / f"{number:02}.{['parquet', 'jsonl', 'jsonl.gz'][number % 3]}", [[str(number)]])
     files = TextFiles.find(tmp_path)
     assert open_descriptors_of(tmp_path) == 0
-    under_way = files.read(0, 0).batches(1)
+    under_way = strings(files.read(0, 0), 1)
     assert everything(files) == [[[str(number)]] for number in range(40)]
     assert open_descriptors_of(tmp_path) <= 17
     assert list(under_way) == [(0, ["0"])], "what is in use is not closed"
@@ -258,7 +259,7 @@ def test_threads_share_the_files(tmp_path):
     def work(first):
         for turn in range(60):
             file, group = (first * 7 + turn * 3) % 20, (first + turn) % 3
-            texts = [text for _, texts in files.read(file, group).batches(7) for text in texts]
+            texts = [text for _, texts in strings(files.read(file, group), 7) for text in texts]
             if texts != expected[file][group]:
                 failures.append((file, group))
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slices import strings
 from tokenfeed.errors import CorruptionError, FormatError, MissingError
 from tokenfeed.text.sources.parquet import ParquetText
 from tokenfeed.text.sources.stored import StoredFile
@@ -69,7 +70,7 @@ def test_batches_are_slices(groups, size, kind, dictionary, page_bytes, data):
             start = data.draw(st.integers(0, len(texts)))
             group = text.read(number, start)
             assert group.num_rows == len(texts)
-            assert list(group.batches(size)) == slices(texts, size, start)
+            assert list(strings(group, size)) == slices(texts, size, start)
         text.close()
 
 
@@ -78,7 +79,8 @@ def test_batches_are_slices(groups, size, kind, dictionary, page_bytes, data):
 def test_sizes_around_what_arrow_decodes_at_once(tmp_path, size, start):
     texts = [f"text {number}" if number % 7 else None for number in range(5000)]
     write(tmp_path / "a.parquet", [texts])
-    assert list(parquet_text(tmp_path / "a.parquet", "text").read(0, start).batches(size)) == slices(texts, size, start)
+    group = parquet_text(tmp_path / "a.parquet", "text").read(0, start)
+    assert list(strings(group, size)) == slices(texts, size, start)
 
 
 def test_a_file_without_row_groups_and_one_with_an_empty_one(tmp_path):
@@ -90,18 +92,18 @@ def test_a_file_without_row_groups_and_one_with_an_empty_one(tmp_path):
     empty = parquet_text(tmp_path / "empty.parquet", "text")
     assert empty.num_groups() == 1
     assert empty.read(0).num_rows == 0
-    assert list(empty.read(0).batches(4)) == []
+    assert list(strings(empty.read(0), 4)) == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_a_file_replaced_before_a_group_is_iterated_is_noticed(tmp_path):
     write(tmp_path / "a.parquet", [["a", "b"]])
     group = parquet_text(tmp_path / "a.parquet", "text").read(0)
-    assert list(group.batches(2)) == [(0, ["a", "b"])]
+    assert list(strings(group, 2)) == [(0, ["a", "b"])]
     write(tmp_path / "b.parquet", [["c", "d", "e"]])
     (tmp_path / "b.parquet").rename(tmp_path / "a.parquet")
     with pytest.raises(CorruptionError, match=r"a\.parquet has changed since it was first read"):
-        next(group.batches(2))
+        next(strings(group, 2))
 
 
 def test_no_descriptor_stays_open(tmp_path):
@@ -111,14 +113,14 @@ def test_no_descriptor_stays_open(tmp_path):
     def num_open() -> int:
         return sum(Path(link).resolve() == tmp_path / "a.parquet" for link in Path("/proc/self/fd").iterdir())
 
-    assert [list(text.read(group).batches(9)) for group in (0, 1)] == [[(0, ["a", "b"])], [(0, ["c"])]]
+    assert [list(strings(text.read(group), 9)) for group in (0, 1)] == [[(0, ["a", "b"])], [(0, ["c"])]]
     assert num_open() == 0
-    under_way = text.read(0).batches(1)
+    under_way = strings(text.read(0), 1)
     assert next(under_way) == (0, ["a"])
     assert num_open() == 1
     assert next(under_way) == (1, ["b"])
     assert next(under_way, None) is None
-    abandoned = text.read(0).batches(1)
+    abandoned = strings(text.read(0), 1)
     next(abandoned)
     del abandoned
     assert num_open() == 0
@@ -133,7 +135,7 @@ def test_threads_read_at_once(tmp_path):
     def work(first):
         for turn in range(12):
             number = (first + turn) % 6
-            read = [text for _, texts in text.read(number).batches(1 + 50 * first) for text in texts]
+            read = [text for _, texts in strings(text.read(number), 1 + 50 * first) for text in texts]
             if read != groups[number]:
                 failures.append((first, number))
 
@@ -166,8 +168,8 @@ def test_a_column_whose_name_begins_another(tmp_path):
     """Arrow takes a name as the beginning of nested ones; only the column itself is meant."""
     table = pa.table({"text.more": ["x"], "text": ["a"], "meta": [{"text": "y"}]})
     pq.write_table(table, tmp_path / "a.parquet")
-    assert list(parquet_text(tmp_path / "a.parquet", "text").read(0).batches(1)) == [(0, ["a"])]
-    assert list(parquet_text(tmp_path / "a.parquet", "text.more").read(0).batches(1)) == [(0, ["x"])]
+    assert list(strings(parquet_text(tmp_path / "a.parquet", "text").read(0), 1)) == [(0, ["a"])]
+    assert list(strings(parquet_text(tmp_path / "a.parquet", "text.more").read(0), 1)) == [(0, ["x"])]
     with pytest.raises(MissingError):
         parquet_text(tmp_path / "a.parquet", "meta.text").read(0)
 
@@ -181,9 +183,9 @@ def test_text_that_is_not_utf8_is_named(tmp_path, kind):
         values = pa.Array.from_buffers(pa.string(), len(values), values.buffers())
     pq.write_table(pa.table({"text": values}), tmp_path / "a.parquet", row_group_size=200)
     text = parquet_text(tmp_path / "a.parquet", "text")
-    assert list(text.read(0).batches(200)) == [(0, ["good"] * 200)]
+    assert list(strings(text.read(0), 200)) == [(0, ["good"] * 200)]
     with pytest.raises(FormatError, match=r"a\.parquet, row group 1, row 101: 'text' is not UTF-8 .* at byte 4"):
-        list(text.read(1).batches(64))
+        list(strings(text.read(1), 64))
 
 
 def test_digest_tells_contents_apart_and_not_places(tmp_path):
@@ -213,7 +215,7 @@ from tokenfeed.text.sources.parquet import ParquetText
 from tokenfeed.text.sources.stored import StoredFile
 count = 0
 for first, texts in ParquetText(StoredFile({str(tmp_path)!r} + "/{name}.parquet"), "text").read(0).batches(128):
-    assert first == count and texts[0].startswith(str(first))
+    assert first == count and texts[0].startswith(str(first).encode())
     count += len(texts)
 assert count == 40_000
 print(pa.default_memory_pool().max_memory())
@@ -237,4 +239,4 @@ def test_another_writers_layout(tmp_path):
         table, buffer, version="1.0", write_statistics=False, store_schema=False, data_page_size=1, write_batch_size=1
     )
     (tmp_path / "a.parquet").write_bytes(buffer.getvalue())
-    assert list(parquet_text(tmp_path / "a.parquet", "text").read(0, 7).batches(64)) == slices(texts, 64, 7)
+    assert list(strings(parquet_text(tmp_path / "a.parquet", "text").read(0, 7), 64)) == slices(texts, 64, 7)

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tokenfeed
 from golden import golden_tokenizer
@@ -104,6 +106,14 @@ def test_files_named_val_or_test_are_never_train(tmp_path):
     nested = write(tmp_path / "nested", train__a=["a"], validation__a=["b"])
     assert documents(f"{nested}/*/*.jsonl", split="train") == ["a"]
     assert documents(nested / "validation", split="val") == ["b"]
+
+
+@given(st.text(max_size=20), st.sampled_from("aé界😀"))
+def test_a_split_is_that_of_the_text_however_it_is_kept(end, character):
+    """Its first 4,096 characters count, wherever they end in UTF-8."""
+    for text in (end, character * 4095 + end):
+        for fraction in (0.2, 0.7):
+            assert is_val(text.encode(), fraction) == is_val(text, fraction)
 
 
 def test_a_listing_says_what_is_val(tmp_path):
