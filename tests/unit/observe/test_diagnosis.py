@@ -236,7 +236,7 @@ def test_slow_tokenising_is_found(tmp_path, clock, monkeypatch):
     lines = "".join(json.dumps({"text": row.tobytes().decode()}) + "\n" for row in drawn)
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text(lines)
-    slow_down(monkeypatch, type(tokenizer), "encode_batch", clock)
+    slow_down(monkeypatch, type(tokenizer), "encode_read", clock)
     feed = tokenfeed.stream(
         str(tmp_path / "*.jsonl"),
         tokenizer,

@@ -1,5 +1,7 @@
 """Adapters: torch's own loaders and checkpoints over ours, resumed exactly."""
 
+import gc
+
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -16,6 +18,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 calls it
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def impatient():
+    """torch waits 5 s for every worker that failed, when its iterator is collected."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+        yield
+        gc.collect()
 
 
 @pytest.fixture
