@@ -11,17 +11,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import psutil
 
 import tokenfeed
 from measure import Report, interleave
 from text import find_text, find_tokenizer
+from tokenfeed.preparation import Report as Progress
 from tokenfeed.text.sources.files import TextFiles
 
 WORKERS = 2
@@ -66,7 +62,7 @@ def prepare(folder: Path, tokenizer: Path, **options: object) -> tuple[float, fl
     out = Path(tempfile.mkdtemp(prefix="tokenfeed-bench-")) / "store"
     first: list[tuple[float, int]] = []
 
-    def note(report: tokenfeed.preparation.Report) -> None:
+    def note(report: Progress) -> None:
         if not first:
             first.append((time.perf_counter(), report.made_counts.input_bytes))
 
@@ -117,7 +113,7 @@ def throughput(report: Report, folder: Path, tokenizer: Path, repetitions: int, 
 
 
 def memory(report: Report, tokenizer: Path, megabytes: int) -> None:
-    """The largest that a worker becomes: with many documents, and with one; and how time grows with its length."""
+    """The largest that a process becomes: with many documents, and with one; and how time grows with its length."""
     text = "".join(path.read_text(errors="replace") for path in sorted(Path(os.__file__).parent.glob("*.py")))
     folder = Path(tempfile.mkdtemp(prefix="tokenfeed-bench-"))
     try:
@@ -128,36 +124,28 @@ def memory(report: Report, tokenizer: Path, megabytes: int) -> None:
             long = (text * (size * 1_000_000 // len(text) + 1))[: size * 1_000_000]
             (folder / f"one{size}.jsonl").write_text(json.dumps({"text": long}) + "\n")
         for name in ("many", f"one{megabytes // 4}", f"one{megabytes}"):
-            with watching() as peak:
-                times[name] = prepare(folder / f"{name}.jsonl", tokenizer, workers=1)[1]
-            report.limit(f"largest worker, {name} of {megabytes} MB", [max(peak.values()) / 1e6], "MB", bar=400)
+            times[name], peak = in_a_process(folder / f"{name}.jsonl", tokenizer)
+            report.limit(f"process with one worker, {name} of {megabytes} MB", [peak / 1e6], "MB", bar=400)
         growth = times[f"one{megabytes}"] / times[f"one{megabytes // 4}"] / 4
         report.limit("time of one document: a quarter of it, times four", [growth], "×", bar=1.3)
     finally:
         shutil.rmtree(folder)
 
 
-@contextmanager
-def watching() -> Iterator[dict[int, int]]:
-    """The largest resident size of every child meanwhile."""
-    peak: dict[int, int] = {}
-    stop = threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(0.05):
-            for child in psutil.Process().children():
-                try:
-                    peak[child.pid] = max(peak.get(child.pid, 0), child.memory_info().rss)
-                except psutil.Error:
-                    continue
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        stop.set()
-        thread.join()
+def in_a_process(file: Path, tokenizer: Path) -> tuple[float, float]:
+    """Seconds of `prepare` with one worker, and the most bytes that the process had in memory."""
+    code = f"""
+import re, time, tokenfeed
+from pathlib import Path
+tokenfeed.Tokenizer.load({str(tokenizer)!r}).encode("first use")
+began = time.perf_counter()
+tokenfeed.prepare({str(file)!r}, {str(file.with_suffix(""))!r}, tokenizer={str(tokenizer)!r}, workers=1)
+seconds = time.perf_counter() - began
+print(seconds, 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    seconds, peak = map(float, done.stdout.split())
+    return seconds, peak
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -32,6 +32,7 @@ from tokenfeed.types import Array, Ints
 __all__ = ["Documents", "Encoded", "FileDocuments", "TokenChunk", "encode_ahead"]
 
 _CHUNKS_PER_CALL = 4
+_SIZE_PER_CALL = 2 << 20  # characters, or bytes, after which no further chunk is encoded together
 
 Encoded = tuple[Array, Ints]
 """Documents as tokens: document i is tokens[offsets[i]:offsets[i + 1]]."""
@@ -303,12 +304,14 @@ def encode_ahead(
 
     def take() -> tuple[Future[list[TokenChunk]], Exception | None]:
         taken: list[TextChunk] = []
-        failure = None
+        size, ending = 0, None
         try:
-            taken.extend(islice(chunks, _CHUNKS_PER_CALL))  # keeps the chunks read before an error
-        except Exception as error:  # noqa: BLE001 — whatever it is, the consumer must get it
-            failure = error
-        return pool.submit(_encode_together, encode, taken), failure
+            while len(taken) < _CHUNKS_PER_CALL and size < _SIZE_PER_CALL:
+                taken.append(next(chunks))
+                size += sum(map(len, taken[-1].content))
+        except Exception as error:  # noqa: BLE001 — whatever it is, the consumer must get it; StopIteration at the end
+            ending = error
+        return pool.submit(_encode_together, encode, taken), ending
 
     def begin() -> Callable[[], tuple[Future[list[TokenChunk]], Exception | None]]:
         if reader is not None:
@@ -318,14 +321,13 @@ def encode_ahead(
 
     waiting = deque(begin() for _ in range(depth))
     while True:
-        encoding, failure = waiting.popleft()()
+        encoding, ending = waiting.popleft()()
         waiting.append(begin())
-        encoded = encoding.result()
-        yield from encoded
-        if failure is not None:
-            raise failure
-        if len(encoded) < _CHUNKS_PER_CALL:
+        yield from encoding.result()
+        if isinstance(ending, StopIteration):
             return
+        if ending is not None:
+            raise ending
 
 
 def _encode_together(encode: Callable[[list[Any]], Encoded], chunks: list[TextChunk]) -> list[TokenChunk]:
