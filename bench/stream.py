@@ -9,8 +9,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tokenfeed
 from measure import Report, interleave
@@ -39,28 +41,23 @@ def throughput(report: Report, folder: Path, repetitions: int, threads: int) -> 
                 tokenizer.encode_batch(chunk, threads=threads, prepend=tokenizer.bos_id)
             return num_tokens / (time.perf_counter() - began) / 1e6
 
-        feed = tokenfeed.stream(
-            folder, tokenizer, batch_size=ROWS, length=LENGTH, threads=threads, rank=0, world_size=1
-        )
         steps = max(10, num_tokens // (ROWS * LENGTH))
 
-        def stream(_: int, feed=feed, steps=steps) -> float:
+        def deliver(_: int, batches: Iterator[Any], steps=steps) -> float:
             began = time.perf_counter()
             for _ in range(steps):
-                next(feed)
+                next(batches)
             return steps * ROWS * LENGTH / (time.perf_counter() - began) / 1e6
 
-        contenders: dict[str, Callable[[int], float]] = {"feed": stream, "encode": encode}
+        options = {"batch_size": ROWS, "length": LENGTH, "threads": threads, "rank": 0, "world_size": 1}
+        feeds = {"feed": tokenfeed.stream(folder, tokenizer, **options)}
+        if engine == ENGINES[0]:
+            feeds["crop"] = tokenfeed.stream(folder, tokenizer, overflow="crop", **options)
+        contenders: dict[str, Callable[[int], float]] = {"encode": encode}
+        contenders |= {name: partial(deliver, batches=feed) for name, feed in feeds.items()}
         if engine == ENGINES[0]:
             loop = plain_loop(folder, tokenizer, ROWS, LENGTH, threads=threads)
-
-            def plain(_: int, loop=loop, steps=steps) -> float:
-                began = time.perf_counter()
-                for _ in range(steps):
-                    next(loop)
-                return steps * ROWS * LENGTH / (time.perf_counter() - began) / 1e6
-
-            contenders["plain"] = plain
+            contenders["plain"] = partial(deliver, batches=loop)
         for contender in contenders.values():
             contender(0)
         result = interleave(contenders, repetitions=repetitions, unit="M tokens/s")
@@ -69,7 +66,9 @@ def throughput(report: Report, folder: Path, repetitions: int, threads: int) -> 
             report.compare(
                 f"feed, {engine}, threads {threads}: nanochat's loop", result["feed"], result["plain"], bar=25
             )
-        feed.close()
+            report.compare(f"nanochat's own batches, threads {threads}: its loop", result["crop"], result["plain"])
+        for feed in feeds.values():
+            feed.close()
 
 
 def waste(report: Report, folder: Path, batches: int) -> None:
