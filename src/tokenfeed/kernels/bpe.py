@@ -35,6 +35,7 @@ from tokenfeed.kernels.merging import (
     is_same,
     merge_by_heap,
     merge_by_scanning,
+    prefetch_rank,
 )
 from tokenfeed.kernels.posix import c_memcpy, c_memset, prefetch_line, record, words
 from tokenfeed.types import Array
@@ -193,7 +194,7 @@ def _cut_words(tables, cache, start, stop):
         else:
             hashed = hash_bytes(start, size)
             place = long + np.int64(hashed & last_long) * 16
-            prefetch_line(tables.ranks + np.int64(hashed & _U(tables.last_rank)) * 8)
+            prefetch_rank(tables, hashed)
         prefetch_line(place)
         put_word(word, 0, _U(start))
         put_word(word, 1, _U(size))
@@ -206,7 +207,7 @@ def _cut_words(tables, cache, start, stop):
 @inlined
 def _merge(tables, cache, address, size, hashed, out):
     """The tokens of a new word go to address `out`; their number."""
-    prefetch_line(tables.ranks + np.int64(hashed & _U(tables.last_rank)) * 8)
+    prefetch_rank(tables, hashed)
     if size <= LONGEST_SCANNED:
         begin_scanning(tables, cache.scratch, address, size)  # while the line is on its way
     rank = find_rank(tables, address, size, hashed)

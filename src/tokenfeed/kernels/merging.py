@@ -8,7 +8,7 @@ import numpy as np
 
 from tokenfeed.kernels.jit import inlined, kernel
 from tokenfeed.kernels.memory import get_byte, get_int32, get_int64, get_word, put_int32, put_uint32, put_word
-from tokenfeed.kernels.posix import words
+from tokenfeed.kernels.posix import prefetch_line, words
 
 __all__ = [
     "LONGEST_SCANNED",
@@ -25,6 +25,7 @@ __all__ = [
     "is_same",
     "merge_by_heap",
     "merge_by_scanning",
+    "prefetch_rank",
 ]
 
 MOST_TOKENS = 1 << 21
@@ -100,6 +101,12 @@ def is_same(one, other, size):
         other += 8
         size -= 8
     return (get_word(one, 0) ^ get_word(other, 0)) & MASKS[size] == _U(0)
+
+
+@inlined
+def prefetch_rank(tables, hashed):
+    """Begin to load the line at which `find_rank` will look first."""
+    prefetch_line(tables.ranks + np.int64(hashed & _U(tables.last_rank)) * 8)
 
 
 @inlined

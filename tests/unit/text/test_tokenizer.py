@@ -9,10 +9,13 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tokenfeed
 from golden import GOLDEN, RANKS, SPECIAL_TOKENS, golden_texts, golden_tokenizer, golden_tokens, golden_vocabulary
 from tiers import slow
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
@@ -272,3 +275,16 @@ heavy = {"tiktoken", "rustbpe", "pyarrow", "rich", "torch"} & set(sys.modules)
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_tokenizer_with_an_encode_batch_of_its_own_is_asked_by_streams(tmp_path):
+    class Upper(tokenfeed.Tokenizer):
+        def encode_batch(self, texts, **options):
+            return super().encode_batch([text.upper() for text in texts], **options)
+
+    pq.write_table(pa.table({"text": ["one two", "three"]}), tmp_path / "a.parquet")
+    own = Upper(golden_vocabulary())
+    feed = tokenfeed.stream(tmp_path, own, batch_size=1, length=8, epochs=1, val=None, rank=0, world_size=1)
+    seen = own.decode([token for batch in feed for token in np.asarray(batch.inputs)[0]])
+    assert "ONE TWO" in seen
+    assert "one" not in seen

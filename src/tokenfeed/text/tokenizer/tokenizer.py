@@ -223,7 +223,13 @@ class Tokenizer:
         return self._encode(texts, threads, first, last, out_dtype)
 
     def encode_read(self, texts: Sequence[str | bytes], *, threads: int, prepend: int) -> tuple[Array, Ints]:
-        """As `encode_batch`, of texts of a `Group`: strings, or UTF-8 that was checked when it was read."""
+        """As `encode_batch`, for `stream`: of strings, and of UTF-8 that was checked when it was read.
+
+        Where a subclass has an `encode_batch` of its own, that is called, with strings.
+        """
+        if type(self).encode_batch is not Tokenizer.encode_batch:
+            strings = [text.decode() if isinstance(text, bytes) else text for text in texts]
+            return self.encode_batch(strings, threads=threads, prepend=prepend)
         return self._encode(texts, threads, prepend, NONE, self.dtype)
 
     def _encode(

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from slices import strings
 from tokenfeed.errors import CorruptionError, FormatError, MissingError
+from tokenfeed.text.sources.columns import utf8_of
 from tokenfeed.text.sources.parquet import ParquetText
+from tokenfeed.text.sources.portions import as_str
 from tokenfeed.text.sources.stored import StoredFile
 
 TEXT = st.one_of(st.none(), st.just(""), st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
@@ -240,3 +242,31 @@ def test_another_writers_layout(tmp_path):
     )
     (tmp_path / "a.parquet").write_bytes(buffer.getvalue())
     assert list(strings(parquet_text(tmp_path / "a.parquet", "text").read(0, 7), 64)) == slices(texts, 64, 7)
+
+
+BROKEN = st.sampled_from(
+    [
+        b"\xed\xa0\x80",
+        b"\xc0\x80",
+        b"\xe0\x80\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xf8\x88\x80\x80\x80",
+        b"a\xe2\x82",
+    ]
+)
+"""Half a surrogate pair, forms that are too long, what is beyond the last code point, a character that is cut."""
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=4).map(str.encode), st.binary(max_size=5), BROKEN), max_size=9))
+def test_what_is_not_utf8_never_passes_for_text(values):
+    """The engine trusts these bytes, so Arrow must refuse whatever Python does."""
+    for kind in (pa.string(), pa.large_string()):
+        binary = pa.array(values, pa.binary() if kind == pa.string() else pa.large_binary())
+        column = pa.Array.from_buffers(kind, len(binary), binary.buffers(), binary.null_count)
+        for value, found in zip(values, utf8_of(column), strict=True):
+            try:
+                expected = None if value is None else value.decode()
+            except UnicodeDecodeError:
+                assert isinstance(found, UnicodeDecodeError)
+            else:
+                assert (found if found is None else as_str(found)) == expected
