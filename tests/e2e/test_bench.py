@@ -12,6 +12,7 @@ SCRIPTS = re.findall(r"bench/(\w+)\.py", re.search(r"(?ms)^bench:.*?^$", (ROOT /
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("bench")  # they make the data that they share
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_quick_form_runs(script):
     command = [sys.executable, ROOT / "bench" / f"{script}.py", "--quick"]
