@@ -18,7 +18,8 @@ from tokenfeed.loader.delivery import Delivery, PlacedBatch, PlacedLoader, check
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.forms import Arrays, ContextParallel, Cut, cut_flat
-from tokenfeed.torch.forms import Move, Sent, widen, widen_column
+from tokenfeed.torch.bus import Bus, pinned
+from tokenfeed.torch.forms import Sent, widen, widen_column
 from tokenfeed.types import Ints
 
 __all__ = ["DeviceBatch", "DeviceLoader", "to_device"]
@@ -81,24 +82,24 @@ def _check_cp(cp: ContextParallel, loader: Delivery) -> ContextParallel:
 class DeviceBatch(PlacedBatch):
     """A batch on a device: contiguous tensors, inputs of int32 and targets of int64 unless `dtypes` says otherwise."""
 
-    def __init__(
-        self, host: HostBatch, move: Move, dtypes: Mapping[str, torch.dtype], form: Form | None = None
-    ) -> None:
-        """Everything is moved now, on the stream that is current; with a `form`, only what that has."""
+    def __init__(self, host: HostBatch, bus: Bus, dtypes: Mapping[str, torch.dtype], form: Form | None = None) -> None:
+        """Everything is sent now, on the stream that is current; with a `form`, only what that has."""
         super().__init__(host)
+        send = bus.send
+        self._bus = bus
         self._dtypes = dtypes
         self._sent: Sent | None = None
         self._inputs = self._targets = self._mask = self._weights = self._bounds = self._positions = None
-        self.data = pytree.tree_map_only(np.ndarray, lambda array: widen_column(move(array)), host.data)
+        self.data = pytree.tree_map_only(np.ndarray, lambda array: widen_column(send(array)), host.data)
         if form is not None:
-            self._sent = Sent.send(host, form(host), move, dtypes)
+            self._sent = Sent.send(host, form(host), send, dtypes)
             self._narrow = self._sent.columns
             self._inputs, self._targets, self._mask, self._weights, self._positions, self._bounds = self._sent.arrays[
                 :6
             ]
             self._flat = self._sent.arrays if form is cut_flat else None
             return
-        self._narrow = {name: move(host.column(name)) for name in host.rows.layout.columns}
+        self._narrow = {name: send(host.column(name)) for name in host.rows.layout.columns}
         """Columns as they crossed the bus."""
         length, primary = host.rows.layout.length, host.rows.layout.primary
         if length is not None and primary is not None:
@@ -106,11 +107,12 @@ class DeviceBatch(PlacedBatch):
             self._inputs = widen(tokens[:, :length], dtypes["inputs"])
             self._targets = widen(tokens[:, 1 : length + 1], dtypes["targets"]) if host.has_targets else None
         elif primary is not None:  # documents, padded to the longest
-            self._inputs = widen(move(host.inputs), dtypes["inputs"])
-            self._targets = widen(move(host.targets), dtypes["targets"])
+            self._inputs = widen(send(host.inputs), dtypes["inputs"])
+            self._targets = widen(send(host.targets), dtypes["targets"])
         mask = host.loss_mask
-        self._mask = None if mask is None else move(mask)
-        self._weights = move(host.loss_weights) if host.rows.layout.is_weighted and host.has_targets else None
+        self._mask = None if mask is None else send(mask)
+        weights = host.loss_weights if host.rows.layout.is_weighted else None
+        self._weights = None if weights is None else send(weights)
 
     @property
     def inputs(self) -> torch.Tensor:
@@ -133,7 +135,7 @@ class DeviceBatch(PlacedBatch):
     @property
     def cu_seqlens(self) -> torch.Tensor:
         if self._bounds is None:
-            self._bounds = self._move(self._host.cu_seqlens)
+            self._bounds = self._bus.send_alone(self._host.cu_seqlens)
         return self._bounds
 
     @property
@@ -155,12 +157,7 @@ class DeviceBatch(PlacedBatch):
         return self._positions
 
     def _arrange(self, cut: Cut) -> Arrays:
-        return Sent.send(self._host, cut, self._move, self._dtypes, columns=False).arrays
-
-    def _move(self, array: Any) -> torch.Tensor:
-        """An array that was not sent with the batch."""
-        device = next((each.device for each in self._narrow.values()), torch.device("cpu"))
-        return _to(array, device)
+        return Sent.send(self._host, cut, self._bus.send_alone, self._dtypes, columns=False).arrays
 
     def _place_column(self, name: str) -> torch.Tensor:
         dtype = self._dtypes.get(name)
@@ -198,14 +195,11 @@ class DeviceLoader(PlacedLoader[DeviceBatch]):
         self._device = device
         self._dtypes = dtypes
         self._form = form
-        self.bytes_sent = 0
-        """Bytes that went to the device with the batches so far."""
+        self._bus = Bus(device)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._under_way: deque[tuple[DeviceBatch, Any]] = deque()
-        self._copying: deque[tuple[HostBatch, Any]] = deque()
-        """Host memory that must not be used again before its copy is done."""
         if self._stream is not None:
-            loader.use_memory(_pinned)
+            loader.use_memory(pinned)
 
     def __next__(self) -> DeviceBatch:
         while self._under_way and not self.loader.is_current(self._under_way[0][0].host):
@@ -228,6 +222,11 @@ class DeviceLoader(PlacedLoader[DeviceBatch]):
         self.loader.deliver(batch.host)
         return batch
 
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that went to the device so far."""
+        return self._bus.bytes_sent
+
     def __repr__(self) -> str:
         return f"to_device({self.loader}, {str(self._device)!r})"
 
@@ -235,27 +234,8 @@ class DeviceLoader(PlacedLoader[DeviceBatch]):
         """Begin to copy the next batch."""
         host = self.loader.fetch()
         if self._stream is None:
-            self._under_way.append((DeviceBatch(host, self._move, self._dtypes, self._form), None))
+            self._under_way.append((DeviceBatch(host, self._bus, self._dtypes, self._form), None))
             return
         with torch.cuda.stream(self._stream):
-            batch = DeviceBatch(host, self._move, self._dtypes, self._form)
-            copied = self._stream.record_event()
-        self._under_way.append((batch, copied))
-        while self._copying and self._copying[0][1].query():
-            self._copying.popleft()
-        self._copying.append((host, copied))
-
-    def _move(self, array: Any) -> torch.Tensor:
-        self.bytes_sent += array.nbytes
-        return _to(array, self._device)
-
-
-def _to(array: Any, device: torch.device) -> torch.Tensor:
-    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-    if device.type == "cuda" and not tensor.is_pinned():
-        tensor = tensor.contiguous().pin_memory()
-    return tensor.to(device, non_blocking=True)
-
-
-def _pinned(num_bytes: int) -> Any:
-    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+            batch = DeviceBatch(host, self._bus, self._dtypes, self._form)
+        self._under_way.append((batch, self._bus.hold(self._stream, host)))

@@ -9,9 +9,9 @@ import torch
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.forms import Arrays, Cut, weigh
 
-__all__ = ["Move", "Sent", "widen", "widen_column"]
+__all__ = ["Send", "Sent", "widen", "widen_column"]
 
-Move = Callable[[Any], torch.Tensor]
+Send = Callable[[Any], torch.Tensor]
 """Sends an array to the device."""
 
 _WIDENED = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
@@ -29,17 +29,17 @@ class Sent(NamedTuple):
 
     @classmethod
     def send(
-        cls, host: HostBatch, cut: Cut, move: Move, dtypes: Mapping[str, torch.dtype], *, columns: bool = True
+        cls, host: HostBatch, cut: Cut, send: Send, dtypes: Mapping[str, torch.dtype], *, columns: bool = True
     ) -> "Sent":
         """Send the pairs of a cut: the narrow items of each run once, and some numbers a run; no padding that is not in
         the cut. All else is made on the device. `columns` says whether those beside the primary one are sent, too.
         """
         layout, total = host.rows.layout, int(cut.counts.sum())
         runs, starts = cut.take(host.items)
-        table = move(np.stack([starts, cut.first_places, cut.counts, cut.real]).astype(np.int32)).long()
+        table = send(np.stack([starts, cut.first_places, cut.counts, cut.real]).astype(np.int32)).long()
         firsts, first_places, counts, real = table
-        bounds = move(cut.bounds.astype(np.int32))
-        padded = bounds if cut.padded is cut.bounds else move(cut.padded.astype(np.int32))
+        bounds = send(cut.bounds.astype(np.int32))
+        padded = bounds if cut.padded is cut.bounds else send(cut.padded.astype(np.int32))
         slots = torch.arange(total, device=table.device)
         shifts = counts.cumsum(0) - counts
         items, places, within = (
@@ -47,7 +47,7 @@ class Sent(NamedTuple):
             for each in (firsts, first_places, torch.zeros_like(firsts))
         )
         begins = torch.repeat_interleave(padded[:-1], padded.diff(), output_size=int(cut.padded[-1]))
-        tokens = move(runs)
+        tokens = send(runs)
         sides = [
             widen(take(tokens, items + shift), dtypes["targets" if shift else "inputs"])
             for shift in range(1 + cut.extra)
@@ -56,9 +56,9 @@ class Sent(NamedTuple):
             is_padding = within >= torch.repeat_interleave(real, counts, output_size=total)
             sides = [side.masked_fill_(is_padding, 0) for side in sides]
         mask, weights = weigh(host, cut)
-        mask = None if mask is None else move(mask)
+        mask = None if mask is None else send(mask)
         if weights is not None:
-            weights = move(weights)
+            weights = send(weights)
         elif mask is not None:
             weights = mask.to(torch.float32)
         inputs, targets = (*sides, None)[:2]
@@ -77,7 +77,7 @@ class Sent(NamedTuple):
             if name != layout.primary:
                 whole = host.column(name)
                 flat = whole if layout.length is None else whole.reshape(-1, *whole.shape[2:])
-                sent[name] = move(cut.take(flat)[0])
+                sent[name] = send(cut.take(flat)[0])
         return cls(arrays, sent, items)
 
     def column(self, name: str, dtype: torch.dtype | None) -> torch.Tensor:

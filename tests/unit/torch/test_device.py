@@ -102,15 +102,15 @@ def test_a_state_loaded_into_the_loader_itself_counts(windows):
 def test_nothing_is_lost_when_a_copy_fails(windows, monkeypatch):
     feed = tokenfeed.torch.to_device(tokenfeed.Loader(windows, 3), "cpu")
     delivered, failed = [], 0
-    move = feed._move
+    send = feed._bus.send
     calls = iter(range(1000))
 
     def sometimes(array):
         if next(calls) % 5 == 4:
             raise MemoryError
-        return move(array)
+        return send(array)
 
-    monkeypatch.setattr(feed, "_move", sometimes)
+    monkeypatch.setattr(feed._bus, "send", sometimes)
     while len(delivered) < 90:
         try:
             delivered += next(feed).samples.tolist()
