@@ -82,12 +82,6 @@ class FitError(TokenfeedError, ValueError): ...
 class TooLargeError(TokenfeedError, MemoryError): ...
 
 
-class NotFoundError(TokenfeedError, FileNotFoundError): ...
-
-
-class NotAStoreError(NotFoundError): ...
-
-
 class DependencyError(TokenfeedError, ImportError): ...
 
 
@@ -103,13 +97,19 @@ class CorruptionError(FormatError): ...
 class _FileError(TokenfeedError, OSError):
     """The operating system would not do it; `errno` and `filename` say what and where, also in another process."""
 
-    def __init__(self, message: str, *, filename: str, errno: int | None = None) -> None:
+    def __init__(self, message: str, *, filename: str | None = None, errno: int | None = None) -> None:
         super().__init__(message)
         self.filename = filename
         self.errno = errno
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), filename=self.filename, errno=self.errno), self.args
+
+
+class NotFoundError(_FileError, FileNotFoundError): ...
+
+
+class NotAStoreError(NotFoundError): ...
 
 
 class ReadError(_FileError): ...

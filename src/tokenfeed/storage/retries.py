@@ -238,9 +238,7 @@ def explain(failure: Failure, uri: str, *, doing: str, tries: int, patience: Pat
         return DownloadError(message + (". Run the same download again to continue" if may_pass else ""))
     is_reading = doing in ("read", "list", "look up")
     if is_reading and number == errno.ENOENT:
-        missing = NotFoundError(message)
-        missing.filename, missing.errno = uri, number
-        return missing
+        return NotFoundError(message, filename=uri, errno=number)
     return (ReadError if is_reading else WriteError)(message, filename=uri, errno=number)
 
 
