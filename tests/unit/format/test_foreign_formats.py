@@ -145,10 +145,10 @@ class TestDatatrove:
         file = open_foreign(datatrove(tmp_path, dtype=dtype), eos=0)
         assert {name: column.dtype for name, column in file.columns.items()} == {
             "tokens": np.dtype(dtype),
-            "loss": bool,
+            "loss_mask": bool,
         }
         assert read(file) == TOKENS
-        assert read(file, "loss") == [True, False] * 4
+        assert read(file, "loss_mask") == [True, False] * 4
         assert starts(file) == [0, 3, 3]
 
     def test_alone(self, tmp_path: Path) -> None:

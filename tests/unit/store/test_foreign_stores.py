@@ -68,9 +68,21 @@ def test_documents(tmp_path, write):
     assert [(span.number, span.start, span.stop) for span in row] == [(2, 0, 503), (3, 503, 504), (4, 504, 4500)]
 
 
-def test_a_loss_mask_is_a_column(tmp_path):
-    batch = tokenfeed.open(write_datatrove(tmp_path)).windows(50, columns=["loss"]).read([3, 8])
-    np.testing.assert_array_equal(batch.column("loss"), batch.tokens % 2 == 0)
+@pytest.mark.parametrize("kind", ["windows", "documents", "packed"])
+def test_the_loss_file_is_the_loss_mask(tmp_path, kind):
+    """datatrove writes which tokens are learned: here the even ones."""
+    store = tokenfeed.open(write_datatrove(tmp_path))
+    if kind == "packed":
+        store.pack(50)
+    view = store.documents() if kind == "documents" else getattr(store, kind)(50)
+    batch = view.read([0, 1])
+    mask = batch.loss_mask
+    assert mask.any()
+    assert not mask[batch.targets % 2 == 1].any()
+    if kind == "windows":
+        np.testing.assert_array_equal(mask, batch.targets % 2 == 0)
+    everything = store.windows(50, loss_mask=None).read([0, 1])
+    assert everything.loss_mask is None
 
 
 def test_documents_by_their_last_token(tmp_path):

@@ -1,6 +1,8 @@
 """datatrove: `.ds` holds the tokens, `.index` the ends of documents, `.metadata` the token size, `.loss` a mask.
 
-All but the first are optional: a context shuffle writes neither index nor metadata.
+The mask says which tokens are learned. It becomes the column `loss_mask`, which views apply unless told not to.
+
+All files but the first are optional: a context shuffle writes neither index nor metadata.
 """
 
 from functools import partial
@@ -39,7 +41,7 @@ def open_datatrove(path: Path, *, dtype: np.dtype[Any] | None, eos: int | None) 
     columns = {"tokens": (dtype, part)}
     if is_file(loss):
         file.check_size(loss, num_items, ", one per token")
-        columns["loss"] = (np.dtype(np.bool_), whole(loss))
+        columns["loss_mask"] = (np.dtype(np.bool_), whole(loss))
     boundaries = _open_index(index, num_items) if is_file(index) else by_eos(part, dtype, eos)
     return ForeignFile(columns, boundaries)
 
