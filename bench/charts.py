@@ -1,17 +1,16 @@
-"""Small line charts as SVG, one beside the other, for light and for dark pages."""
+"""A small line chart as SVG, for light and for dark pages."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Line", "draw_curves", "draw_lines"]
+__all__ = ["Line", "draw_curves"]
 
 _COLOURS = {
     "light": {"ink": "#1f2328", "faint": "#d0d7de", "soft": "#59636e", "lines": ("#0969da", "#bc4c00", "#1a7f37")},
     "dark": {"ink": "#f0f6fc", "faint": "#3d444d", "soft": "#9198a1", "lines": ("#4493f8", "#f0883e", "#3fb950")},
 }
-_WIDTH, _HEIGHT, _MARGIN, _ACROSS = 300, 130, 46, 2
+_MARGIN = 46
 Points = Sequence[tuple[float, float]]
 
 
@@ -19,42 +18,6 @@ Points = Sequence[tuple[float, float]]
 class Line:
     title: str
     points: Points
-
-
-def draw_lines(title: str, lines: Sequence[Line], scheme: str) -> str:
-    """Each line in a box of its own: numbers across by powers of ten, cost from zero up."""
-    step_x, step_y = _WIDTH + 2 * _MARGIN, _HEIGHT + 70
-    rows = -(-len(lines) // _ACROSS)
-    boxes = [
-        f'<g transform="translate({_MARGIN + (number % _ACROSS) * step_x},{64 + (number // _ACROSS) * step_y})">'
-        f"{_box(line, scheme)}</g>"
-        for number, line in enumerate(lines)
-    ]
-    return _page(title, _ACROSS * step_x, 64 + rows * step_y, boxes, scheme)
-
-
-def _box(line: Line, scheme: str) -> str:
-    colours = _COLOURS[scheme]
-    across = [math.log10(x) for x, _ in line.points]
-    low, high = min(across), max(across)
-    top = 1.15 * max(y for _, y in line.points) or 1.0
-    places = [
-        (_WIDTH * (x - low) / max(high - low, 1e-9), _HEIGHT * (1 - y / top))
-        for x, (_, y) in zip(across, line.points, strict=True)
-    ]
-    marks = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colours["lines"][0]}"/>' for x, y in places)
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    last = line.points[-1][1]
-    return (
-        f'<text y="-12" font-size="13" fill="{colours["ink"]}">{escape(line.title)}</text>'
-        f'<path d="M0 0V{_HEIGHT}H{_WIDTH}" fill="none" stroke="{colours["faint"]}"/>'
-        f'<polyline points="{path}" fill="none" stroke="{colours["lines"][0]}" stroke-width="2"/>{marks}'
-        f'<text y="{_HEIGHT + 18}" font-size="11" fill="{colours["soft"]}">{_short(line.points[0][0])}</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT + 18}" font-size="11" text-anchor="end" fill="{colours["soft"]}">'
-        f"{_short(line.points[-1][0])}</text>"
-        f'<text x="{_WIDTH}" y="{places[-1][1] - 8:.1f}" font-size="11" text-anchor="end" fill="{colours["soft"]}">'
-        f"{last:.3g}</text>"
-    )
 
 
 def draw_curves(title: str, curves: Sequence[Line], scheme: str, *, across: str, low: float | None = None) -> str:
@@ -90,11 +53,6 @@ def draw_curves(title: str, curves: Sequence[Line], scheme: str, *, across: str,
     return _page(
         title, width + 3 * _MARGIN + 80, height + 110, [f'<g transform="translate(46,64)">{"".join(parts)}</g>'], scheme
     )
-
-
-def _short(number: float) -> str:
-    power = math.log10(number)
-    return f"10^{power:.0f}" if number >= 10_000 and power == int(power) else f"{number:,.0f}"
 
 
 def _page(title: str, width: float, height: float, parts: Sequence[str], scheme: str) -> str:

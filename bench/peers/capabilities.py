@@ -162,7 +162,7 @@ CAPABILITIES: tuple[tuple[str, str, dict[str, Cell]], ...] = (
         },
     ),
 )
-_LIMITS = "../paper.md#11-limits"
+_LIMITS = "../paper.md#8-limits"
 _STARTS, _SHUFFLE = "#starting-resuming-other-ranks-memory", "#shuffle"
 
 

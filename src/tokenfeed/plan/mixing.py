@@ -37,11 +37,6 @@ class Ledger:
         """How often the source is seen through."""
         return self.samples / self.available
 
-    @property
-    def is_exceeded(self) -> bool:
-        """Whether the source would be seen in more epochs than allowed."""
-        return self.max_epochs is not None and self.samples > self.available * self.max_epochs
-
 
 def mix(
     sources: Mapping[str, "Part | tuple[Part, float]"],
