@@ -327,7 +327,7 @@ def test_sources_keep_to_their_shares(views):
     """A source is within two samples of its target while weights hold, and within six at any time after changes."""
     rng = np.random.default_rng(0)
     more = {f"{name}{number}": view for name, view in views.items() for number in (1, 2)}
-    for _ in range(pick(6, 1000)):
+    for _ in range(pick(6, 300)):
         first, later = measure_distances(more, rng)
         assert first <= 2
         assert later <= 6
