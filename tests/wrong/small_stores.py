@@ -4,7 +4,7 @@ import numpy as np
 
 import tokenfeed
 
-__all__ = ["LENGTH", "SIZES", "load", "mix", "rows_of", "take", "write_sources", "write_store"]
+__all__ = ["LENGTH", "SIZES", "grow", "load", "mix", "rows_of", "take", "write_growths", "write_sources", "write_store"]
 
 LENGTH = 4
 SIZES = {"a": 400, "b": 300, "c": 90}
@@ -22,6 +22,21 @@ def write_store(path, size, *, first=0, codec="json"):
 def write_sources(folder):
     """The windows of three sources, a, b and c: item 5,000 · source + 4 · document + place."""
     return {name: write_store(folder / name, size, first=5000 * n) for n, (name, size) in enumerate(SIZES.items())}
+
+
+def write_growths(path):
+    """A source of 120 documents, and what `grow` takes one after the other: three documents more each time."""
+    views = [write_store(path, 120)]
+    for number in range(4):
+        with tokenfeed.Writer(path, mode="append", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
+            writer.append({"tokens": 9000 + 100 * number + np.arange(3 * LENGTH)}, documents=number)
+        views.append(tokenfeed.open(path).windows(LENGTH))
+    return views
+
+
+def grow(loader, name, more):
+    """From the next batch on, a source has more rows; `more` is one of `write_growths`."""
+    loader.amend(grown={name: more})
 
 
 def mix(views, **weights):

@@ -15,8 +15,8 @@ import pytest
 import command_line
 import tokenfeed
 from tiers import pick
-from tokenfeed.errors import MissingError, PlanMismatchError
-from wrong.small_stores import LENGTH, SIZES, load, mix, rows_of, take, write_sources, write_store
+from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError
+from wrong.small_stores import LENGTH, SIZES, grow, load, mix, rows_of, take, write_growths, write_sources, write_store
 
 
 def mask(loader, documents, source):
@@ -85,6 +85,25 @@ def test_an_older_checkpoint_goes_on_as_it_was(road, views, tmp_path):
     """A run that went back to sample 40 delivers the same rows as one that was never changed, until it is changed."""
     _, drawn = run_and_go_back(views, tmp_path / "run.jsonl", road)
     assert drawn[:60] == take(load(mix(views, a=0.5, b=0.5)), 100)[40:]
+
+
+@pytest.mark.xfail(
+    strict=True, raises=ArgumentError, reason="floor 1: a growth of the lost timeline refuses an earlier one"
+)
+def test_an_older_checkpoint_forgets_growth(tmp_path):
+    """A source that grew after a checkpoint can grow earlier, once the run went back to that checkpoint."""
+    before, after, *_ = write_growths(tmp_path / "growing")
+    loader = load(mix({"g": before}, g=1))
+    take(loader, 40)
+    state = loader.state_dict()
+    take(loader, 80)
+    grow(loader, "g", after)
+    take(loader, 100)
+    loader.load_state_dict(state)
+    take(loader, 60)
+    grow(loader, "g", after)
+    rows = [row for _ in range(16) for row in rows_of(next(loader))]
+    assert [epoch for _, epoch, *_ in rows] == [0] * 63 + [1]
 
 
 @pytest.mark.xfail(

@@ -6,13 +6,12 @@ What a later design calls by another name is called in one place: the functions 
 import random
 import sys
 
-import numpy as np
 import pytest
 
 import command_line
 import tokenfeed
 from tiers import pick
-from wrong.small_stores import LENGTH, SIZES, load, mix, rows_of, take, write_sources, write_store
+from wrong.small_stores import SIZES, grow, load, mix, rows_of, take, write_growths, write_sources
 
 
 def first_difference(first, second):
@@ -22,11 +21,6 @@ def first_difference(first, second):
     return compare(tokenfeed.Run(first), tokenfeed.Run(second)).step
 
 
-def grow(loader, name, more):
-    """From the next batch on, a source has more rows; `more` is one of `growths`."""
-    loader.amend(grown={name: more})
-
-
 @pytest.fixture(scope="module")
 def views(tmp_path_factory):
     return write_sources(tmp_path_factory.mktemp("sources"))
@@ -34,14 +28,7 @@ def views(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def growths(tmp_path_factory):
-    """A source of 120 documents, and what `grow` takes: it, with three documents more each time."""
-    path = tmp_path_factory.mktemp("growing") / "store"
-    views = [write_store(path, 120)]
-    for number in range(4):
-        with tokenfeed.Writer(path, mode="append", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
-            writer.append({"tokens": 9000 + 100 * number + np.arange(3 * LENGTH)}, documents=number)
-        views.append(tokenfeed.open(path).windows(LENGTH))
-    return views
+    return write_growths(tmp_path_factory.mktemp("growing") / "store")
 
 
 @pytest.fixture
@@ -99,6 +86,7 @@ class History:
             self.loader.amend(weights={"a": 1 + int(3 * amounts[0]), "g": 1 + int(3 * amounts[1])})
         elif kind == "grow" and self.growths:
             grow(self.loader, "g", self.growths.pop(0))
+            self.saved.clear()  # to go back to before a growth is another question
         elif kind == "resize":
             self.loader.resize(rank=0, world_size=1, batch_size=1 + int(6 * amounts[0]))
         elif kind == "back" and self.saved:
