@@ -123,21 +123,6 @@ export function numberInput(value, { min = 0, max, step = 1, onchange, width = "
   return input;
 }
 
-export function slider(value, { min, max, step = 1, onchange }) {
-  const output = h("output", {}, count(value));
-  const input = h("input", { type: "range", min, max, step, value });
-  input.addEventListener("input", () => (output.textContent = count(Number(input.value))));
-  input.addEventListener("input", later(() => onchange(Number(input.value)), 60));
-  return { input, output };
-}
-
-export function sliderField(label, value, options) {
-  const { input, output } = slider(value, options);
-  const made = field(label, input);
-  made.firstChild.append(" ", output);
-  return made;
-}
-
 export function select(options, value, onchange) {
   const element = h("select", {}, options.map((one) => h("option", { value: one, selected: one === value }, one || "–")));
   element.addEventListener("change", () => onchange(element.value));
@@ -153,7 +138,7 @@ export function table(heads, rows, { caption, numbers = [] } = {}) {
       "table",
       {},
       caption ? h("caption", {}, caption) : null,
-      h("thead", {}, h("tr", {}, heads.map((head, place) => h("th", { scope: "col", class: kind(place), "aria-sort": head.sort }, head)))),
+      h("thead", {}, h("tr", {}, heads.map((head, place) => h("th", { scope: "col", class: kind(place) }, head)))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h("td", { class: kind(place) }, cell))))),
     ),
   );
