@@ -133,7 +133,6 @@ def describe_run(subject: Subject, query: Query) -> Json:
         "sources": [{"name": each.name, "view": each.spec.to_json()} for each in plan.sources],
         "reached": run.reached,
         "step": _step_at(run, run.reached),
-        "end": end,
         "end_step": None if end is None else _step_at(run, end - 1) + 1,
         "num_starts": len(run.starts),
         "starts": [_describe_start(start, legs) for start in run.starts[-_MOST_STARTS:]],
@@ -170,10 +169,7 @@ def show_ledger(subject: Subject, query: Query) -> Json:
     points = np.unique(np.linspace(0, samples, _LEDGER_POINTS).astype(np.int64)).tolist()
     return {
         "samples": samples,
-        "end": plan.end,
-        "sources": [
-            {"name": each.source, **pick(each, "samples target epochs available")} for each in plan.ledger(samples)
-        ],
+        "sources": [{"name": each.source, **pick(each, "samples target epochs")} for each in plan.ledger(samples)],
         "points": [[point, *[[each.samples, each.target] for each in plan.ledger(point)]] for point in points],
     }
 
@@ -223,13 +219,12 @@ def trace_step(subject: Subject, query: Query) -> Json:
 
 
 def _describe_row(subject: Subject, row: RowTrace) -> Json:
-    documents, places = row.documents, row.locations
+    documents = row.documents
     shown = [documents[number] for number in range(min(len(documents), _MOST_DOCUMENTS))]
-    text = _read_snippet(subject, row) if places and subject.find(Tokenizer) is not None else ""
+    text = _read_snippet(subject, row) if row.locations and subject.find(Tokenizer) is not None else ""
     return {
         **pick(row, "rank row sample epoch index source planned"),
         "view": row.view.spec.sample.to_json(),
-        "places": [[without_paths(place.shard), place.start, place.stop] for place in places[:_MOST_DOCUMENTS]],
         "num_documents": len(documents),
         "documents": [{**pick(span, "number start stop"), "payload": plain(span.payload)} for span in shown],
         "text": text,

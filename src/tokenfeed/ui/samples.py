@@ -193,8 +193,8 @@ def _spans(store: Store, table: str, excerpt: Excerpt) -> Json:
     for row, shift in zip(found, excerpt.offsets.tolist(), strict=False):
         total += len(row)
         for span in (row[number] for number in range(min(len(row), _MOST_SPANS - len(listed)))):
-            places = {"number": span.number, "start": span.start + shift, "stop": span.stop + shift}
-            listed.append({**places, "has_payload": span.has_payload, "payload": plain(span.payload)})
+            place = {"number": span.number, "start": span.start + shift, "stop": span.stop + shift}
+            listed.append({**place, "payload": plain(span.payload)})
     return {"total": total, "spans": listed}
 
 

@@ -130,7 +130,7 @@ class Subject:
             "has_store": has_store,
             "has_run": run is not None and bool(run.starts),
             "has_live": self.find(Live) is not None,
-            "tokenizer": None if tokenizer is None else {"digest": tokenizer.digest, "tokens": tokenizer.vocab_size},
+            "tokenizer": None if tokenizer is None else {"digest": tokenizer.digest},
         }
 
 

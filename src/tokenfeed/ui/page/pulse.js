@@ -125,7 +125,7 @@ function announce() {
   for (const listener of listeners) listener(known);
 }
 
-export function tellProgress({ step, end_step: end, epoch, seconds_left: left }) {
+function tellProgress({ step, end_step: end, epoch, seconds_left: left }) {
   return [
     `step ${count(step)}${end ? ` of ${count(end)}` : ""}`,
     `epoch ${epoch.toFixed(2)}`,
