@@ -1,8 +1,6 @@
 """Pictures of the page, for README and docs: of a real run of `tokenfeed demo`, in the Chromium that is installed.
 
 .venv/bin/python bench/screenshots.py     # docs/images/*.png, in two minutes
-
-The second run of Compare is the same data with another seed and batch size.
 """
 
 import argparse
@@ -59,15 +57,6 @@ def choose_sample(folder: Path) -> int:
     return max(range(len(windows)), key=lambda number: len(windows[number].spans["documents"]))
 
 
-def make_other(folder: Path) -> Path:
-    """A run over the data of the demo that differs from it."""
-    run, view = folder / "other.jsonl", tokenfeed.open(folder / "store", split="train").windows(256)
-    with tokenfeed.Loader(view, 16, seed=1, rank=0, world_size=1, run=run, prefetch=0) as loader:
-        for _ in range(20):
-            next(loader)
-    return run
-
-
 def shrink(png: bytes) -> bytes:
     """The same picture, compressed as well as zlib can, and without what is not picture."""
     chunks = list(read_chunks(png))
@@ -104,9 +93,7 @@ def main() -> None:
         )
         stats = folder / "run.stats.jsonl"
         wait_until(lambda: has_run_for(stats, 1.0), process)
-        other = make_other(folder)
-        opened = open_subject(str(folder / "run.jsonl"), tokenizer=str(folder / "tokenizer"), other=str(other))
-        server = Server(opened)
+        server = Server(open_subject(str(folder / "run.jsonl"), tokenizer=str(folder / "tokenizer")))
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
@@ -119,9 +106,7 @@ def main() -> None:
             shoot(light, server, trace, "page-light.png")
             shoot(dark, server, trace, "page-dark.png")
             shoot(light, server, f"#/sample?index={choose_sample(folder)}&token=100&as=tokens", "sample.png")
-            shoot(light, server, "#/data?sort=-tokens&filter=module ~ email", "data.png")
-            shoot(dark, server, "#/plan", "plan.png")
-            shoot(light, server, "#/compare", "compare.png")
+            shoot(light, server, "#/data?page=100", "data.png")
         finally:
             server.shutdown()
             thread.join()

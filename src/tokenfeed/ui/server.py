@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 
 from tokenfeed.errors import TokenfeedError, printable
 from tokenfeed.observe.metrics import explain_port
-from tokenfeed.ui import documents, order, overview, packing, runs, samples, text_flow
+from tokenfeed.ui import documents, overview, packing, runs, samples
 from tokenfeed.ui.messages import Json, Query, to_bytes, without_paths
 from tokenfeed.ui.subject import Subject
 
@@ -32,23 +32,13 @@ HEADER = "X-Tokenfeed-Token"
 _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "subject": lambda subject, query: subject.describe(),
     "store": overview.describe_store,
-    "shards": overview.list_shards,
-    "lengths": overview.count_lengths,
     "documents": documents.list_documents,
-    "fields": documents.show_fields,
-    "search": documents.search_documents,
     "sample": samples.show_sample,
-    "bytes": samples.show_bytes,
-    "scatter": order.scatter,
-    "steps": order.show_steps,
-    "packing": packing.show_rows,
-    "text": text_flow.list_documents,
-    "flow": text_flow.show_batch,
+    "packing": packing.show_waste,
     "run": runs.describe_run,
     "ledger": runs.show_ledger,
     "trace": runs.trace_step,
     "find": runs.find_sightings,
-    "compare": runs.compare_runs,
     "live": runs.show_live,
 }
 """The questions the page may ask. The work for each is bounded, whatever the size of the data."""
