@@ -32,7 +32,6 @@ TARGETS: Mapping[str, Target] = {
     "listing": state_targets.listing,
     "jsonl": text_targets.jsonl,
     "jsonl-compressed": text_targets.jsonl_compressed,
-    "webdataset": text_targets.webdataset,
     "arrow-text": text_targets.arrow_text,
     "tokenizer": text_targets.tokenizer,
     "hugging-face": text_targets.hugging_face,

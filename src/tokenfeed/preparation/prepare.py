@@ -96,7 +96,8 @@ def prepare(
     `workers` slices are made at a time, by default one a core: up to four by threads of this process, more, or with a
     map function, by processes (`engine="processes"`: always); 0 makes one after the other. `engine="ray"` is a cluster.
     `part=(i, n)` does every n-th slice from the i-th on; the run that does the last one seals the store. A worker takes
-    less than 400 MB, most of it Numba's and the tokenizer's, whatever the size of files and documents.
+    less than 400 MB, most of it Numba's and the tokenizer's, whatever the size of files, and several times its largest
+    document beside. A document has at most 1 GiB.
 
     `progress` is called with a report about ten times a second. `dry_run` only reports what there is to do.
     `slice_bytes` of input are one task, by default 8 to 256 MiB, by how much there is.

@@ -18,6 +18,7 @@ _DOWNLOAD = (
     "token files of others are read where they lie, on disk. Download it and open the copy; or copy it once to a store "
     "(docs/guides/migrating.md), which can be read from a server"
 )
+_READERS = "read it by its own package and give that to tokenfeed.prepare (docs/guides/other-readers.md)"
 _OPEN_FILES = 'open the files themselves: tokenfeed.open("{path}/{name}"), or a list of them'
 _ARROW = "data of Hugging Face datasets (save_to_disk)", _PREPARE
 _TEXT = "plain text", _PREPARE
@@ -34,8 +35,8 @@ _KINDS: dict[str, tuple[str, str]] = {
     ".jsonl": _JSON,
     ".json": _JSON,
     ".txt": _TEXT,
-    ".lance": ("a Lance dataset", _PREPARE),
-    ".tar": ("WebDataset archives", _PREPARE),
+    ".lance": ("a Lance dataset", _READERS),
+    ".tar": ("WebDataset archives", _READERS),
 }
 """What files of a suffix are, and the advice; the first that is found in a folder counts."""
 
@@ -65,7 +66,8 @@ def describe_remote(address: str, names: Iterable[str] = ()) -> str | None:
     suffix = _suffix(address.rpartition("/")[2])
     if not names and suffix in _KINDS:
         what, advice = _KINDS[suffix]
-        return f"{address} is {what} ({suffix}): {advice.format(path=address) if advice is _PREPARE else _DOWNLOAD}"
+        advice = advice if advice in (_PREPARE, _READERS) else _DOWNLOAD
+        return f"{address} is {what} ({suffix}): {advice.format(path=address)}"
     if list(names) == ["index.json"]:  # of a server that cannot list
         return f"{address} holds an index.json, as data of MosaicML Streaming and litdata does: {_DOWNLOAD}"
     return _describe_names(address, sorted(names), _DOWNLOAD)
@@ -87,7 +89,7 @@ def _describe_names(path: str, names: Sequence[str], otherwise: str | None = Non
     found = {_suffix(name): name for name in reversed(names)}
     for suffix, (what, advice) in _KINDS.items():
         if suffix in found and (suffix != ".json" or len(found) == 1):
-            advice = advice if advice is _PREPARE else otherwise or advice
+            advice = advice if advice in (_PREPARE, _READERS) else otherwise or advice
             return f"{path} holds {what} ({suffix}): {advice.format(path=path, name=found[suffix])}"
     return None
 
