@@ -11,7 +11,6 @@ documents.payload.bin   … the payloads, one after the other …
 """
 
 import base64
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import MissingError, SampleIndexError, quantity
+from tokenfeed.errors import MissingError, SampleIndexError
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.runs.run import Run
@@ -315,14 +314,12 @@ def _column_file(store: Store, shard: Shard, name: str, shown: _Shown) -> Json:
         data = _read(part, start, min(stop - start, _MOST_BYTES))
         text = "" if values is None else str(values[number])
         cells.append({**_cell(start, stop - start, data, text), "item": shown.place + number})
-    packed = f", {quantity(part.bits, 'bit')} each: neighbours share bytes" if part.bits else ""
-    return _file(part, name, f"one {column} for each item{packed}", cells)
+    return _file(part, name, f"one {column} for each item", cells)
 
 
 def _bytes_of(part: Part, column: Column, start: int, stop: int) -> tuple[int, int]:
     """First byte and end of items [start, stop) in the file of a column."""
-    item_bits = part.bits * math.prod(column.shape) or 8 * column.item_bytes
-    return part.byte_start + start * item_bits // 8, part.byte_start - (-stop * item_bits // 8)
+    return part.byte_start + start * column.item_bytes, part.byte_start + stop * column.item_bytes
 
 
 def _table_files(store: Store, shard: Shard, table: str, shown: _Shown, span_start: int) -> list[Json]:

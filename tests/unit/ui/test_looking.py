@@ -144,21 +144,6 @@ def test_bytes_are_those_of_the_files(subject, plain):
         assert {cell["span"] for cell in shown} <= {one["number"] for one in sample["spans"]["documents"]["spans"]}
 
 
-def test_bytes_of_a_packed_column(tmp_path):
-    """A cell is the bytes that its number has bits in."""
-    with tokenfeed.Writer(tmp_path, columns={"tokens": "uint32"}, bits={"tokens": 17}, sync=False) as writer:
-        writer.append({"tokens": np.arange(100_000, 100_020)})
-    subject = open_subject(str(tmp_path))
-    (file,) = show_bytes(subject, query(length=15, item=3))["files"]
-    assert (file["name"], "17 bits each" in file["what"]) == ("tokens.bits.npy", True)
-    for number, cell in enumerate(file["cells"], 3):
-        held = int.from_bytes(bytes.fromhex(cell["hex"]), "little") >> number * 17 % 8
-        assert held & 0x1FFFF == int(cell["value"]) == 100_000 + number
-        assert cell["byte_start"] == 128 + number * 17 // 8
-    (place,) = show_sample(subject, query(length=15))["places"]
-    assert (place["byte_start"], place["byte_stop"]) == (128, 128 + 34)
-
-
 def test_tokens_are_decoded():
     tokenizer = golden_tokenizer()
     numbers = tokenizer.encode("zukagidte é\n", prepend="<|bos|>")
