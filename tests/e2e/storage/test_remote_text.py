@@ -115,12 +115,12 @@ def test_token_files_of_others_that_lie_elsewhere(monkeypatch, tmp_path):
         obstore.put(server.bucket(), "hub/data-00000.arrow", written.getvalue())
         web.put("/data/index.json", b"{}")
         for address, told in (
-            ("s3://bucket/mds", r"holds data of MosaicML Streaming \(\.mds\): read it with its own package"),
-            ("s3://bucket/mds/shard.00000.mds", r"is data of MosaicML Streaming \(\.mds\): read it with"),
+            ("s3://bucket/mds", r"holds data of MosaicML Streaming \(\.mds\): read it by its own package"),
+            ("s3://bucket/mds/shard.00000.mds", r"is data of MosaicML Streaming \(\.mds\): read it by its"),
             ("s3://bucket/lit", r"holds data of litdata \(\.bin\): .*docs/guides/other-readers\.md"),
             ("s3://bucket/hub", r"`tokenfeed prepare s3://bucket/hub -o STORE .*`--tokens-column input_ids` for"),
             ("s3://bucket/hub/data-00000.arrow", "`tokenfeed prepare s3://bucket/hub/data-00000.arrow -o STORE"),
-            (web.url("/data"), r"holds an index\.json, as data of MosaicML Streaming and litdata does: read it with"),
+            (web.url("/data"), r"holds an index\.json, as data of MosaicML Streaming and litdata does: read it by its"),
             ("s3://bucket/none", r"is not a store: it has no manifest\.json"),
         ):
             with pytest.raises((ArgumentError, NotAStoreError), match=told):

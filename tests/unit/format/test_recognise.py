@@ -19,8 +19,8 @@ def fill(folder: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (["index.json", "shard.00000.mds"], ["MosaicML", "tokenfeed.prepare(their_dataset", "other-readers.md"]),
-        (["index.json", "chunk-0-0.bin"], ["litdata", "tokenfeed.prepare(their_dataset", "other-readers.md"]),
+        (["index.json", "shard.00000.mds"], ["MosaicML", "tokenfeed.prepare", "other-readers.md"]),
+        (["index.json", "chunk-0-0.bin"], ["litdata", "tokenfeed.prepare", "other-readers.md"]),
         (["000_merged.ds", "000_merged.ds.index"], ["datatrove", '/000_merged.ds")', "list"]),
         (["data-00000-of-00001.arrow", "state.json", "dataset_info.json"], ["Hugging Face", "--tokens-column"]),
         (["dataset_dict.json", "train/data-00000-of-00001.arrow"], ["splits", "train", "tokenfeed prepare"]),
@@ -68,7 +68,7 @@ def test_files_of_other_readers_are_never_taken_for_plain_items(tmp_path, name, 
     (tmp_path / name).write_bytes(bytes(64))
     for path in (tmp_path / name, tmp_path):
         with pytest.raises(
-            NotAStoreError, match=r"tokenfeed\.prepare\(their_dataset|tokenfeed prepare .*--tokens-column"
+            NotAStoreError, match=r"give that to tokenfeed\.prepare \(docs|tokenfeed prepare .*--tokens-column"
         ):
             tokenfeed.open(path, **options)
     (tmp_path / "index.json").write_text("[]")

@@ -257,7 +257,7 @@ def test_a_store_that_is_open_already(store_path):
         ("part.ds", "holds datatrove token files .*open the files themselves"),
         (
             "shard.00000.mds",
-            r"holds data of MosaicML Streaming .*prepare\(their_dataset, …\), as docs/guides/other-readers\.md",
+            r"holds data of MosaicML Streaming .* give that to tokenfeed\.prepare \(docs/guides/other-readers\.md",
         ),
         ("text.parquet", "holds Parquet .*prepare it first"),
     ],

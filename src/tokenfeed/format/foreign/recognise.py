@@ -18,21 +18,18 @@ _PREPARE = (
     "prepare it first: `tokenfeed prepare {path} -o STORE --tokenizer …` for text, `--tokens-column input_ids` for "
     "token ids; text can also be trained on at once, with tokenfeed.stream"
 )
-_READER = (
-    "read it with its own package, and make a store of what that gives: tokenfeed.prepare(their_dataset, …), as "
-    "docs/guides/other-readers.md shows"
-)
 _DOWNLOAD = (
     "token files of others are read where they lie, on disk. Download it and open the copy; or copy it once to a store "
-    "(docs/guides/migrating.md), which can be read from a server"
+    "(docs/guides/write-a-store.md), which can be read from a server"
 )
-_LITDATA = "data of litdata", _READER
+_READERS = "read it by its own package and give that to tokenfeed.prepare (docs/guides/other-readers.md)"
+_LITDATA = "data of litdata", _READERS
 _OPEN_FILES = 'open the files themselves: tokenfeed.open("{path}/{name}"), or a list of them'
 _TEXT = "plain text", _PREPARE
 _JSON = "JSON lines", _PREPARE
 
 _KINDS: dict[str, tuple[str, str]] = {
-    ".mds": ("data of MosaicML Streaming", _READER),
+    ".mds": ("data of MosaicML Streaming", _READERS),
     ".ds": ("datatrove token files", _OPEN_FILES),
     ".idx": ("Megatron token files", _OPEN_FILES),
     ".bin": ("token files", _OPEN_FILES),
@@ -98,7 +95,7 @@ def describe_remote(address: str, names: Iterable[str] = ()) -> str | None:
         advice = _DOWNLOAD if advice is _OPEN_FILES else advice
         return f"{address} is {what} ({suffix}): {advice.format(path=address)}"
     if list(names) == [_INDEX]:  # of a server that cannot list
-        return f"{address} holds an {_INDEX}, as data of MosaicML Streaming and litdata does: {_READER}"
+        return f"{address} holds an {_INDEX}, as data of MosaicML Streaming and litdata does: {_READERS}"
     return _describe_names(address, sorted(names), _DOWNLOAD)
 
 

@@ -52,7 +52,8 @@ _FOREIGN = {
     ".idx": _TOKENS,
     ".bin": _TOKENS,
     ".npy": _TOKENS,
-    ".mds": "is of MosaicML Streaming: give a function that iterates its StreamingDataset",
+    ".mds": "is of MosaicML Streaming: open it with tokenfeed.open if it holds tokens; if it holds text, give a "
+    "function that iterates its StreamingDataset",
     ".json": "is not read, since JSON must be one object a line: write it as JSONL",
     ".csv": "is not read: write it as Parquet or JSONL",
 }
