@@ -95,7 +95,6 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/locality.py
 	$(BIN)/python bench/prepare.py
 	$(BIN)/python bench/remote.py
-	$(BIN)/python bench/verify.py
 	$(BIN)/python bench/page.py
 
 bench-peers: setup  ## measure beside other loaders, each installed into an environment of its own; writes docs/benchmarks/peers.md

@@ -74,7 +74,7 @@ def test_values_that_cannot_be_shown():
     value = 0
     for _ in range(400):
         value = [value]
-    for parse in (lambda data: Manifest.from_json(data, "m"), lambda data: ShardRecord.from_json(data, "s", {}, {})):
+    for parse in (lambda data: Manifest.from_json(data, "m"), lambda data: ShardRecord.from_json(data, "s", {})):
         with pytest.raises(FormatError):
             parse(json.dumps({"format": value, "version": 1}).encode())
 

@@ -28,7 +28,6 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ("a length that is a float", "store.windows(8.0)"),
         ("a column that does not exist", 'store.windows(8, columns=["labels"])'),
         ("a span table that does not exist", 'store.documents("paragraphs")'),
-        ("a dtype that does not hold the tokens", 'store.windows(8, dtype="uint8")'),
         ("a mask column that does not exist", 'store.windows(8, loss_mask="mask")'),
         ("packed rows without a packing plan", "store.packed(32)"),
         ("a sample beyond the end", "view[10_000]"),

@@ -17,7 +17,6 @@ from tokenfeed.plan.permutation import Locality
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
-from tokenfeed.store.curriculum import CurriculumSpec
 
 SAMPLES = 220
 
@@ -73,10 +72,6 @@ def amended(draw, most=6, latest=150):
     names = draw(st.sampled_from([[""], [""], ["a", "b"], ["a", "b", "c"]]))
     group = draw(st.sampled_from([1, 1, 2, 3]))
     sources = [source(name, group * draw(st.integers(1, 12)), group=group) for name in names]
-    if group == 1 and draw(st.booleans()):
-        buckets, epochs = draw(st.integers(1, 5)), draw(st.integers(0, 2))
-        spec = CurriculumSpec(sources[0].spec, "length", "0" * 16, buckets, epochs=epochs)
-        sources[0] = replace(sources[0], spec=spec)
     shuffle = draw(st.sampled_from([True, True, True, False, Locality(3, 2)]))
     plan = Plan(sources, seed=draw(st.integers(0, 5)), shuffle=shuffle)
     for number in range(draw(st.integers(0, most))):
@@ -122,7 +117,7 @@ def amend(draw, plan, at, group, number):
         expected = ["would be skipped", "is no growth of", "the view has", "names source", "Allow one"]
         expected += ["cannot be drawn yet", "a group of windows has begun", "before the length changes"]
         expected += ["cannot be a ramp", "counts in samples of the length before"]
-        expected += ["is a curriculum", "only windows can change"]
+        expected += ["only windows can change"]
         assert any(told in str(error) for told in expected), error
         return plan
 

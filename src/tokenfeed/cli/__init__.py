@@ -23,7 +23,6 @@ app = typer.Typer(
 _EXAMPLES = {
     "bench": "store --length 2048 --batch-size 32",
     "combine": "store-a store-b -o store",
-    "compress": "store -o smaller",
     "demo": "--keep demo",
     "diff": "before/run.jsonl after/run.jsonl",
     "doctor": "--json",

@@ -59,19 +59,16 @@ class WorkerSetup:
     def open_writer(self, name: str | None, split: str | None, function: MapFunction | None) -> Writer:
         """A writer of shards of one split, which leaves the manifest alone and makes again what may be there."""
         columns, spans = {"tokens": self.recipe.dtype}, {"documents": "json" if self.recipe.keep else None}
-        bits = {} if self.recipe.compress is None else {"tokens": self.recipe.compress}
         if function is not None:
             columns, spans = {**columns, **function.columns}, {**spans, **function.spans}
         if self.chat is not None:
             columns[LOSS_MASK] = "bool"
-            bits |= {LOSS_MASK: 1} if bits else {}
             spans |= {SIDES: "utf8"} if self.chat.is_paired else {}
         return Writer(
             self.out,
             mode="append",
             columns=columns,
             spans=spans,
-            bits=bits,
             split=split,
             name=name,
             shard_bytes=self.recipe.shard_bytes,

@@ -36,8 +36,6 @@ class ViewSpec:
     """Columns to read with every batch, beyond the primary one."""
     spans: tuple[str, ...] = field(default=(), metadata=_DELIVERY)
     """Span tables whose payloads are read with every batch."""
-    dtype: str | None = field(default=None, metadata=_DELIVERY)
-    """Dtype of the primary column in batches; None for the stored one."""
     loss_mask: str | None = field(default=None, metadata=_DELIVERY)
     """Column whose zeros mark items that must not be learned."""
     loss_weights: str | None = field(default=None, metadata=_DELIVERY)
@@ -119,8 +117,6 @@ class WindowsSpec(ViewSpec):
     extra: int = 1
     group: int | None = None
     """Items whose windows stay together in every shuffle."""
-    by_shard: bool = False
-    """Whether the windows of every shard begin at its first item, so that none crosses from one shard to the next."""
 
     def __post_init__(self) -> None:
         if not all(isinstance(each, int | np.integer) for each in (self.length, self.extra)):
@@ -133,8 +129,7 @@ class WindowsSpec(ViewSpec):
     @property
     def family(self) -> str | None:
         extra = "" if self.extra == 1 else f", extra={self.extra}"
-        by_shard = ", by_shard=True" if self.by_shard else ""
-        return None if self.group is None else f"windows(group={self.group}{extra}{by_shard})"
+        return None if self.group is None else f"windows(group={self.group}{extra})"
 
     @property
     def samples_per_group(self) -> int:
@@ -143,7 +138,6 @@ class WindowsSpec(ViewSpec):
     def __str__(self) -> str:
         options = [] if self.extra == 1 else [f"extra={self.extra}"]
         options += [] if self.group is None else [f"group={self.group}"]
-        options += ["by_shard=True"] if self.by_shard else []
         return f"windows({', '.join([str(self.length), *options])})"
 
 

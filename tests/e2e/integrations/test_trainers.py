@@ -74,23 +74,6 @@ def write_text(folder):
     tokenfeed.Tokenizer.train(texts, vocab_size=300).save(folder / "tokenizer")
 
 
-def write_litdata(folder, count=100):
-    """A chunk as litdata's `optimize` writes it for TokensLoader; that the real one does is in test_litdata.py."""
-    (folder / "data").mkdir()
-    documents = [np.random.default_rng(number).integers(0, VOCABULARY, 40) for number in range(count)]
-    offsets = 4 * (count + 2) + 2 * np.cumsum([0, *map(len, documents)])
-    chunk = np.array([count, *offsets], np.uint32).tobytes() + np.concatenate(documents).astype(np.uint16).tobytes()
-    (folder / "data" / "chunk-0-0.bin").write_bytes(chunk)
-    entry = {"filename": "chunk-0-0.bin", "chunk_size": count, "chunk_bytes": len(chunk), "dim": 40 * count}
-    config = {"data_format": ["no_header_numpy:5"], "compression": None}
-    (folder / "data" / "index.json").write_text(json.dumps({"chunks": [entry], "config": config}))
-
-
-def copy_mds(folder):
-    """Files that the real MDSWriter wrote."""
-    shutil.copytree(ROOT / "tests" / "data" / "mds" / "fixed", folder / "data")
-
-
 def numbers(folder, count):
     """Trainers that note the numbers of samples."""
     return list(range(count))
@@ -135,8 +118,6 @@ class Trainer:
 
 
 TRAINERS = {
-    "litdata": Trainer(EXAMPLES / "other_loaders/train.py", "step-*.pt", write_litdata),
-    "mosaicml": Trainer(EXAMPLES / "other_loaders/train.py", "step-*.pt", copy_mds),
     "nanogpt": Trainer(
         EXAMPLES / "nanogpt/train.py",
         "ckpt-*.pt",
@@ -353,7 +334,7 @@ def test_the_table_of_lines_is_true():
     lines = [line for line in page.splitlines() if "| `examples/" in line]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     wanted = ["nanochat", "nanoGPT", "transformers", "TRL", "Lightning", "Accelerate", "torchtitan", "Megatron"]
-    wanted += ["JAX", "litdata", "MosaicML"]
+    wanted += ["JAX"]
     assert len(rows) == len(wanted)
     assert {name.lower() for name in wanted} <= TRAINERS.keys()
     for trainer, (name, _, count, example, _) in zip(wanted, rows, strict=True):

@@ -15,6 +15,7 @@ import pytest
 
 import tokenfeed
 from clock import Clock
+from opening import open_store
 from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError, ReadError, SampleIndexError, StateError
 from tokenfeed.loader.launch import find_rank
 
@@ -112,7 +113,7 @@ def test_collate_runs_in_the_background_and_its_result_comes_along(windows):
 
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_an_error_while_reading_reaches_the_training_loop(store_path, prefetch):
-    loader = tokenfeed.Loader(tokenfeed.open(store_path, max_open_files=0).windows(64), 2, prefetch=prefetch)
+    loader = tokenfeed.Loader(open_store(store_path, open_files=0).windows(64), 2, prefetch=prefetch)
     delivered = [next(loader).samples.tolist() for _ in range(3)]
     folder = store_path / "part-00000"
     folder.rename(store_path / "gone")

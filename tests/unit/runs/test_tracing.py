@@ -166,7 +166,8 @@ def test_the_data_has_changed(store, store_path, path):
         run.find(3, stores=store.windows(32))
     with pytest.raises(ArgumentError, match="expected a path"):
         run.find(3, stores=5)
-    with tokenfeed.Writer(store_path, mode="w", columns=columns, spans=spans) as writer:
+    shutil.rmtree(store_path)
+    with tokenfeed.Writer(store_path, columns=columns, spans=spans) as writer:
         writer.append({"tokens": [1, 2, 3], "frame": frame}, documents="new", concepts=None)
     changed = tokenfeed.open(store_path)
     with pytest.raises(PlanMismatchError, match=f"{store.identity}.*{changed.identity}"):
