@@ -73,8 +73,6 @@ class Store(Data):
         length: int,
         *,
         extra: int = 1,
-        group: int | None = None,
-        by_shard: bool = False,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
         loss_mask: str | None = "auto",
@@ -83,10 +81,8 @@ class Store(Data):
     ) -> Windows:
         """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
 
-        Windows of one `group` of items stay together when shuffled, so that a run may change to another length that
-        divides the group, in mid-epoch, and still see every item of the epoch once. The last items, which fill no whole
-        group, are in no epoch: `repr` of the view says how many. Windows run on from shard to shard; with `by_shard`
-        they begin again at every shard, and those of a shard that is added never change with what was before.
+        Windows run on from shard to shard. The last items, which fill no window, are in no epoch: `repr` of the view
+        says how many.
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
@@ -98,7 +94,7 @@ class Store(Data):
         best for a device: `tokenfeed.torch.to_device` widens there.
         """
         delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
-        return Windows(self, WindowsSpec(length, extra, group, by_shard, **delivery))
+        return Windows(self, WindowsSpec(length, extra, **delivery))
 
     def documents(
         self,

@@ -486,7 +486,7 @@ def test_checkpoints_and_what_was_rolled_back(store_path, tmp_path):
         batches = [(next(loader), loader.state_dict() if step in (4, 6) else None) for step in range(1, 8)]
     state, trained = batches[3][1], batches[4][0].indices.tolist()
     with tokenfeed.Loader(view, 6, **options) as loader:
-        loader.amend(skip=tokenfeed.Skip(samples=(24, 28)))
+        loader.amend(24, skip=tokenfeed.Skip(indices=loader.plan.locate([24, 25, 26, 27])[2]))
         loader.load_state_dict(state)
         next(loader)
     subject = open_subject(str(path))

@@ -132,7 +132,7 @@ function skip(subject, number, source) {
   const command = `tokenfeed find ${subject.name} --document ${number}${source ? ` --source ${source}` : ""}`;
   const python = `tokenfeed.Run("${subject.name}").find(${number}${named})`;
   const amendment = `plan = tokenfeed.Run("${subject.name}").plan().amend(\n` +
-    `    state["samples"], skip=tokenfeed.Skip(documents=[${number}]${named})\n)  # Loader(plan, …), load_state_dict(state)`;
+    `    state["samples"], skip=tokenfeed.Skip(documents=[${number}]${named}, mask=True)\n)  # Loader(plan, …), load_state_dict(state)`;
   return h(
     "div",
     { class: "copies", role: "group", "aria-label": "Copy" },
