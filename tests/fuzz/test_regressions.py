@@ -200,7 +200,7 @@ def test_sources_of_plans_with_fields_of_other_types(store_path, change):
 def test_plans_with_skips_of_absurd_numbers(store_path, tmp_path, number):
     plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20))
     (tmp_path / "plan.json").write_text(
-        json.dumps({**plan.to_json(), "amendments": [{"at": 0, "ranges": [[5, number]]}]})
+        json.dumps({**plan.to_json(), "amendments": [{"at": 0, "skips": [{"indices": [5, number]}]}]})
     )
     with pytest.raises(StateError):
         Plan.load(tmp_path / "plan.json")

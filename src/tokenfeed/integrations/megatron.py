@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tokenfeed.errors import ArgumentError, SampleIndexError
-from tokenfeed.loader.reading import StepReader, Steps, find_eras
+from tokenfeed.loader.reading import Joined, StepReader, Steps
 from tokenfeed.plan.mixing import Mixture
 from tokenfeed.plan.plan import Plan
 from tokenfeed.store.batch import HostBatch
@@ -47,12 +47,10 @@ class Dataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
                 f"num_samples is {num_samples:,}, and the run ends after {self.plan.end:,} samples: allow more epochs "
                 "(max_epochs), or train for fewer iterations"
             )
-        eras = find_eras(self.plan)
-        if any(era.view.layout.length is None for era in eras):
+        joined = Joined.of(self.plan)
+        if joined.view.layout.length is None:
             raise ArgumentError("samples are documents, whose lengths differ: give store.windows(…) or store.packed(…)")
-        if len(eras) > 1:
-            raise ArgumentError("the length of samples changes within the run, and Megatron has one length for all")
-        self._read = StepReader(self.plan, eras, collate=None)
+        self._read = StepReader(self.plan, joined, collate=None)
         self._num_samples = num_samples
         self._separate = separate_documents
 

@@ -70,7 +70,6 @@ class Store(Data):
         length: int,
         *,
         extra: int = 1,
-        group: int | None = None,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
         loss_mask: str | None = "auto",
@@ -78,9 +77,8 @@ class Store(Data):
     ) -> Windows:
         """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
 
-        Windows of one `group` of items stay together when shuffled, so that a run may change to another length that
-        divides the group, in mid-epoch, and still see every item of the epoch once. The last items, which fill no whole
-        group, are in no epoch: `repr` of the view says how many. Windows run on from shard to shard.
+        Windows run on from shard to shard. The last items, which fill no window, are in no epoch: `repr` of the view
+        says how many.
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
@@ -88,7 +86,7 @@ class Store(Data):
         everything. `loss_weights` names one of numbers from 0 on, the weights of items as targets.
         """
         delivery = self._delivery(columns, spans, loss_mask, loss_weights)
-        return Windows(self, WindowsSpec(length, extra, group, **delivery))
+        return Windows(self, WindowsSpec(length, extra, **delivery))
 
     def documents(
         self,

@@ -20,10 +20,6 @@ class Windows(View, opens=WindowsSpec):
 
     Eight items, length 3, extra 1:  0 1 2 3 4 5 6 7  →  sample 0 = 0 1 2 3,  sample 1 = 3 4 5 6; len = 2
 
-    With `group`, there are as many windows as fit whole groups of that many items; `repr` says how many are left out.
-    The windows of a group stay together in every shuffle: a run over `windows(2048, group=8192)` can go on with
-    `windows(8192, group=8192)`.
-
     Several stores may be joined; no window crosses from one to the next. Stores of 10 and 9 items, length 4: samples 0,
     1 begin at items 0, 4;  samples 2, 3 at items 10, 14.
     """
@@ -34,15 +30,14 @@ class Windows(View, opens=WindowsSpec):
     def __init__(self, data: Data, spec: WindowsSpec, *, part_items: Sequence[int] = ()) -> None:
         """`part_items` are the items of every store that was joined."""
         counts = np.array(part_items or [data.num_items], np.int64)
-        unit = spec.group or spec.length
-        samples = np.maximum(0, (counts - spec.extra) // unit) * (unit // spec.length)
+        samples = np.maximum(0, (counts - spec.extra) // spec.length)
         self._first_samples = np.concatenate(([0], np.cumsum(samples)))
         self._part_items = np.concatenate(([0], np.cumsum(counts)))
         self._shifts = self._part_items[:-1] - self._first_samples[:-1] * spec.length
         """Item of sample i minus i·length, in every part."""
         self._num_samples = int(self._first_samples[-1])
         self.left_out = int((counts - samples * spec.length - spec.extra * (samples > 0)).sum())
-        """Items that are in no window: of each store, those at its end that fill no window, or no group of windows."""
+        """Items that are in no window: of each store, those at its end that fill no window."""
         self.is_joined = counts.size > 1
         self.length = spec.length
         self.width = spec.length + spec.extra
@@ -57,7 +52,7 @@ class Windows(View, opens=WindowsSpec):
         return Fraction(self.length)
 
     def __repr__(self) -> str:
-        rest = f"; {quantity(self.left_out, 'item')} at the end in no {'group' if self.spec.group else 'window'}"
+        rest = f"; {quantity(self.left_out, 'item')} at the end in no window"
         return super().__repr__()[:-1] + (rest if self.left_out else "") + ")"
 
     def rows(self, numbers: Ints) -> "_WindowRows":

@@ -58,7 +58,7 @@ def _describe_progress(run: Run, told: Json) -> Json:
     end_step = told["steps"] or (None if end is None else _step_at(run, end - 1) + 1)
     left = None if end is None else end - done
     if told["steps"]:
-        left = max(0, told["steps"] - step) * _rows_of(start, done)
+        left = max(0, told["steps"] - step) * _rows_of(start)
     rate = told["samples_per_second"]
     ledger = plan.ledger(done)
     return {
@@ -88,7 +88,7 @@ def _step_in(start: Start, sample: int) -> int:
     if not start.rule.by_tokens:
         return _alone(start).step_of(sample)
     step, before = start.marks[bisect_right(start.marks, sample, key=lambda mark: mark[1]) - 1]
-    return step + int((sample - before) / _rows_of(start, sample))
+    return step + int((sample - before) / _rows_of(start))
 
 
 def _alone(start: Start) -> Leg:
@@ -112,10 +112,10 @@ def _rolled_back(run: Run) -> list[Json]:
     return found
 
 
-def _rows_of(start: Start, sample: int) -> float:
+def _rows_of(start: Start) -> float:
     """Rows of all ranks in the step that delivers a sample; of steps with token budgets, on average."""
     if not start.rule.by_tokens:
-        return start.rule.rows.at(sample) * start.world_size
+        return start.rule.rows * start.world_size
     (first, before), (last, after) = start.marks[0], start.marks[-1]
     return max(1.0, (after - before) / max(1, last - first))
 
@@ -126,7 +126,7 @@ def describe_run(subject: Subject, query: Query) -> Json:
     if not run.starts:
         return {"starts": [], "legs": [], "plan": None, "sources": [], "amendments": []}
     plan, legs = run.starts[-1].plan, run.legs
-    amendments = [(each, plan.begins(each)) for each in plan.amendments[-_MOST_AMENDMENTS:]]
+    amendments = [(each, each.at) for each in plan.amendments[-_MOST_AMENDMENTS:]]
     end = _end_of(run)
     return {
         "plan": without_paths(repr(plan)),
@@ -189,7 +189,7 @@ def trace_step(subject: Subject, query: Query) -> Json:
             f"steps of this run have token budgets, so step {step:,} follows from all before it; the page walks up to "
             f"{_MOST_WALKED:,} steps. Use `tokenfeed trace RUN --step {step}`"
         )
-    largest = start.rule.rows.largest * start.world_size
+    largest = start.rule.rows * start.world_size
     if largest > (_MOST_TOKENS if start.rule.by_tokens else _MOST_TRACED):
         raise ArgumentError(
             f"a step of this run may have {largest:,} rows or tokens, which the page does not trace. Use `tokenfeed "
@@ -261,7 +261,7 @@ def find_sightings(subject: Subject, query: Query) -> Json:
         )
     name, index, document = plan.sources[number].name, query.whole("index", -1), query.whole("document", 0)
     if index >= 0:
-        shown = _find_sample(run, index, query.whole("length", 0) or None, name, epochs)
+        shown = _find_sample(run, index, name, epochs)
         told = {"index": index, "num_planned": sum(one["planned"] for one in shown), "total": len(shown), "why": ""}
     else:
         _check_size(subject, document, source, len(epochs))
@@ -284,14 +284,13 @@ def _check_size(subject: Subject, document: int, source: str | None, num_epochs:
                 )
 
 
-def _find_sample(run: Run, index: int, length: int | None, source: str, epochs: range) -> list[Json]:
-    """Rows that are sample `index` of a view; of `length`, where the run changed it on the way."""
+def _find_sample(run: Run, index: int, source: str, epochs: range) -> list[Json]:
+    """Rows that are sample `index` of a view."""
     found = []
     for leg in run.legs:
         plan = leg.start.plan
         for epoch in epochs:
-            of = length if len(plan.eras) > 1 else None
-            samples = plan.find_all([index], epoch, source=source or None, length=of)
+            samples = plan.find_all([index], epoch, source=source or None)
             samples = samples[leg.holds(samples)]
             for sample, *place in zip(samples.tolist(), *(each.tolist() for each in leg.place(samples)), strict=True):
                 planned = sample >= leg.reached

@@ -268,14 +268,13 @@ def test_folders_of_other_files_say_what_to_do(tmp_path, name, message):
         tokenfeed.open(tmp_path)
 
 
-def test_windows_in_groups_say_what_is_left_out(tmp_path):
+def test_windows_say_what_is_left_out(tmp_path):
     with tokenfeed.Writer(tmp_path, columns={"tokens": "u2"}) as writer:
         writer.append({"tokens": range(415)})
     store = tokenfeed.open(tmp_path)
-    groups = store.windows(4, group=16)
-    assert (len(groups), groups.left_out) == (100, 14)
-    assert repr(groups) == "View(100 samples of windows(4, group=16): tokens; 14 items at the end in no group)"
-    assert groups.join([groups]).left_out == 28
+    windows = store.windows(16)
+    assert (len(windows), windows.left_out) == (25, 14)
+    assert windows.join([windows]).left_out == 28
     assert repr(store.windows(4)) == "View(103 samples of windows(4): tokens; 2 items at the end in no window)"
     assert repr(store.windows(6)) == "View(69 samples of windows(6): tokens)"
     assert store.windows(500).left_out == 415

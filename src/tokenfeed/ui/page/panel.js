@@ -130,6 +130,6 @@ export function sightings(found) {
 function skip(subject, number, source) {
   const named = source ? `, source="${source}"` : "";
   const amendment = `plan = tokenfeed.Run("${subject.name}").plan().amend(\n` +
-    `    state["samples"], skip=tokenfeed.Skip(documents=[${number}]${named})\n)  # Loader(plan, …), load_state_dict(state)`;
+    `    state["samples"], skip=tokenfeed.Skip(documents=[${number}]${named}, mask=True)\n)  # Loader(plan, …), load_state_dict(state)`;
   return h("p", {}, copyButton("Skip this: copy the amendment", amendment));
 }

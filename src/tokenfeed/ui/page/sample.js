@@ -186,7 +186,7 @@ function seen(state, own) {
   const isOwn = own?.kind === state.view && (state.view === "documents" || own.length === state.length) && (state.view === "windows" || (own.table ?? "documents") === state.table);
   if (!isOwn) return null;
   const place = h("div");
-  show(place, async () => sightings(await ask("find", { source: state.source, index: state.index, length: own.length })));
+  show(place, async () => sightings(await ask("find", { source: state.source, index: state.index })));
   return card("When is this seen?", place);
 }
 
