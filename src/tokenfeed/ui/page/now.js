@@ -4,7 +4,7 @@ import { makeFigures } from "./figures.js";
 import { documentLink } from "./panel.js";
 import { href, keep } from "./place.js";
 import { beat, isDismissed, known, listen, verdict } from "./pulse.js";
-import { drawGpus, drawStrips, STATES, worstFirst } from "./strips.js";
+import { drawStrips, STATES, worstFirst } from "./strips.js";
 
 const WINDOWS = { minute: 60, "10 min": 600, all: Infinity };
 let view = null;
@@ -23,7 +23,7 @@ export function showNow(section, subject, given) {
 function makeView(subject, section) {
   const words = h("div", { class: "words", role: "status" }, h("div", { class: "skeleton line" }));
   const tiles = h("div", { class: "tiles" });
-  const [strips, gpus, shares, rows] = [h("div"), h("div"), h("div"), h("div")];
+  const [strips, shares, rows] = [h("div"), h("div"), h("div")];
   const figures = makeFigures(subject);
   const [windows, axes] = [h("div"), h("div")];
   const pause = h("button", {
@@ -36,7 +36,7 @@ function makeView(subject, section) {
     },
   }, "Pause");
   const chartsCard = card("The run", h("div", { class: "controls" }, windows, axes, pause), figures.element);
-  const stripsCard = card("Ranks", strips, gpus);
+  const stripsCard = card("Ranks", strips);
   const sharesCard = card("Sources", shares);
   const rowsCard = card("Last rows trained on", rows);
   sharesCard.hidden = rowsCard.hidden = true;
@@ -67,7 +67,6 @@ function makeView(subject, section) {
       tiles.replaceChildren(...nowTiles(told, present));
       figures.draw(self.state, told);
       drawStrips(strips, self, told, present);
-      drawGpus(gpus, self, told);
     },
     // What follows from the run file, which changes more slowly.
     async refresh() {

@@ -1,6 +1,6 @@
-// One heat strip for every rank and GPU, the worst first.
-import { bytes, count, duration, h, mean, share, short } from "./dom.js";
-import { axisShare, edges } from "./figures.js";
+// One heat strip for every rank, the worst first.
+import { bytes, count, duration, h, share, short } from "./dom.js";
+import { edges } from "./figures.js";
 import { keep } from "./place.js";
 import { dismiss, known } from "./pulse.js";
 
@@ -90,41 +90,4 @@ function palette(names) {
   probe.remove();
   palettes.set(names[0], shades);
   return shades;
-}
-
-export function drawGpus(place, view, told) {
-  if (!told.gpus.length) {
-    place.replaceChildren(h("p", { class: "hint" }, `No GPUs: no training host reports any, and here ${told.no_gpus || "there is none"}.`));
-    return;
-  }
-  const times = edges(view.state.window, told);
-  const list = told.gpus.map((one) => ({ ...one, points: known.gpus.get(`${one.host} ${one.index}`).points }))
-    .map((one) => ({ ...one, busy: one.points.at(-1)?.[1] ?? 0, used: one.points.at(-1)?.[2] ?? 0 }))
-    .sort((a, b) => a.busy - b.busy || a.index - b.index);
-  place.replaceChildren(
-    h("h3", {}, told.gpus.some((one) => one.host) ? "GPUs of the training hosts" : "GPUs of the machine that serves this page"),
-    h(
-      "ul",
-      { class: "strips", "aria-label": "GPUs, the idlest first" },
-      list.slice(0, view.state.all ? 512 : MOST_STRIPS).map((one) =>
-        h(
-          "li",
-          {},
-          h("span", { class: "who" }, `GPU ${one.index}`),
-          strip(sampled(one.points, times, 1), `GPU ${one.index}: busy ${axisShare(one.busy)}`, ["--empty", "--c0", "--accent"]),
-          h("small", {}, `busy ${axisShare(one.busy)} · ${bytes(one.used)} of ${bytes(one.total_bytes)} · ${[one.host, one.name].filter(Boolean).join(" ")}`),
-        )
-      ),
-    ),
-  );
-}
-
-// Mean of the values in each bin; in an empty bin, the previous value if it is less than five seconds old.
-function sampled(points, times, place) {
-  return times.slice(1).map((stop, bin) => {
-    const there = points.filter(([time]) => time >= times[bin] && time < stop).map((point) => point[place]);
-    if (there.length) return mean(there);
-    const before = points.findLast(([time]) => time < stop);
-    return before && stop - before[0] < 5 ? before[place] : null;
-  });
 }
