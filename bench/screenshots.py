@@ -1,4 +1,4 @@
-"""Pictures of the page, for README and docs: of a real run of `tokenfeed demo`, in the Chromium that is installed.
+"""Pictures of the page, for README and docs: of a real run of examples/demo.py, in the Chromium that is installed.
 
 .venv/bin/python bench/screenshots.py     # docs/images/*.png, in two minutes
 """
@@ -24,7 +24,7 @@ from tokenfeed.ui import Server, open_subject
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SIZE = {"width": 1200, "height": 860}
 MOST_BYTES = 250_000
-COMMAND = [sys.executable, "-m", "tokenfeed"]
+DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -80,12 +80,12 @@ def read_chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=75.0, help="that the model is trained for")
+    parser.add_argument("--seconds", type=float, default=150.0, help="that the model is trained for")
     seconds = parser.parse_args().seconds
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as root, sync_playwright() as playwright:
         folder = Path(root) / "demo"
-        command = [*COMMAND, "demo", "--keep", folder, "--seconds", str(seconds)]
+        command = [sys.executable, DEMO, "--out", folder, "--seconds", str(seconds)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         light, dark = (
@@ -97,7 +97,7 @@ def main() -> None:
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            wait_until(lambda: has_run_for(stats, min(65.0, seconds / 2)), process)
+            wait_until(lambda: has_run_for(stats, min(65.0, seconds / 4)), process)
             shoot(light, server, "#/now", "now.png")
             run = tokenfeed.Run(folder / "run.jsonl")
             step = run.legs[-1].start.step + run.reached // run.samples(0)[-1] // 2

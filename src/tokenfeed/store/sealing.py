@@ -1,7 +1,4 @@
-"""The list of shards of a store: in the manifest once it is sealed, found by listing folders before that.
-
-And `push`, which needs that list: the hub cannot list folders.
-"""
+"""The list of shards of a store: in the manifest once it is sealed, found by listing folders before that."""
 
 import contextlib
 import json
@@ -16,18 +13,16 @@ from tokenfeed.errors import (
     NotFoundError,
     ReadError,
     StateError,
-    quantity,
 )
 from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, PREPARED, SHARD, check_name
 from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord, Version
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.storage import hub
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 from tokenfeed.store.shards import NativeShard
 
 __all__ = [
     *("ShardList", "differences", "find_lacking", "find_unfinished", "list_shards"),
-    *("load_manifest", "merge_entries", "parse_record", "push", "record_file", "seal", "unseal"),
+    *("load_manifest", "merge_entries", "parse_record", "record_file", "seal", "unseal"),
 ]
 
 
@@ -183,26 +178,3 @@ def unseal(path: PathLike | Folder, *, sync: bool, forget: bool = False) -> None
         folder.replace(MANIFEST, replace(manifest, shards=None, earlier=earlier).to_json().encode(), sync=sync)
 
 
-def push(path: PathLike, address: str, *, message: str | None = None, private: bool | None = None) -> str:
-    """Put a local store into a repository `hf://owner/name[@branch][/folder]`, in one commit.
-
-    Returns the address that opens it, in that commit. The repository is made if need be, `private` or not; the token is
-    that of HF_TOKEN or `hf auth login`. The store must be sealed, and hold its own data: a combined store is refused.
-    Files that the hub has already are not sent again.
-    """
-    place = hub.repository_of(address)
-    folder = open_folder(path)
-    if folder.local is None or not folder.exists(MANIFEST):
-        raise NotAStoreError(f"{folder} is no store on this machine, and nothing else can be pushed")
-    manifest = load_manifest(folder)
-    if manifest.stores is not None:
-        raise ArgumentError(
-            f"{folder} is a combined store, and the hub would not have what it names. Push each store by itself, and "
-            "open them as a list"
-        )
-    if manifest.shards is None:
-        raise ArgumentError(f"{folder} is not sealed, and the hub cannot list its shards: call tokenfeed.seal first")
-    items = sum(entry.items for entry in manifest.shards)
-    what = message or f"{quantity(items, 'item')} in {quantity(len(manifest.shards), 'shard')}"
-    commit = hub.push(folder.local, address, message=what, private=private)
-    return str(place._replace(revision=commit))

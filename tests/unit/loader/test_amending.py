@@ -168,3 +168,22 @@ def test_growth_that_changed_a_shard(tmp_path):
     with pytest.raises(PlanMismatchError, match="give the same view of the grown store"):
         loader.amend(grown=write(tmp_path / "web", 5, 20).windows(2, extra=0))
     loader.close()
+
+
+def test_a_steered_run_is_replayed_without_the_model_on_other_ranks(tmp_path):
+    """Weights that follow from what was delivered: the run file is enough to deliver it again."""
+    sources = {name: write(tmp_path / name, 100, first).windows(4) for name, first in (("web", 0), ("code", 1000))}
+    mixture = tokenfeed.mix({name: (view, 1) for name, view in sources.items()})
+    steered = Ranks(mixture, 1, 6, run=tmp_path / "run.jsonl")
+    for step in range(5):
+        steered.take(6)
+        share = 0.2 + 0.6 * (sum(map(sum, steered.rows)) % 100) / 100
+        if step < 4:
+            steered.loaders[0].amend(weights={"web": share, "code": 1 - share})
+    steered.loaders[0].close()
+    run = tokenfeed.Run(tmp_path / "run.jsonl")
+    assert len(run.plan().amendments) == 4
+    replayed = Ranks(run.plan(), 3, 2)
+    replayed.take(30)
+    assert replayed.rows == steered.rows
+    assert [entry.samples for entry in run.plan().ledger(180)] != [90, 90]

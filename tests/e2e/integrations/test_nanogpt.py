@@ -1,14 +1,14 @@
-"""`get_batch` as nanoGPT calls it: training, and evaluation in between."""
+"""The example's `get_batch` as nanoGPT calls it: training, and evaluation in between."""
+
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-import tokenfeed
-from tokenfeed.errors import MissingError
-
 torch = pytest.importorskip("torch")
 
-from tokenfeed.integrations.nanogpt import Batches  # noqa: E402
+Batches = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "nanogpt/get_batch.py"))["Batches"]
 
 LENGTH = 8
 
@@ -37,6 +37,8 @@ def train(get_batch, steps, *, evaluate=()):
 def test_a_resumed_run_is_the_run(folder):
     rows, states, _ = train(Batches(folder, LENGTH, 4), 20)
     assert all(y == (np.array(x) + 1).tolist() for x, y in rows)
+    inputs, targets = Batches(folder, LENGTH, 4)("train")
+    assert inputs.dtype == targets.dtype == torch.int64
     for step in (0, 7, 19):
         resumed = Batches(folder, LENGTH, 4)
         resumed.load_state_dict(states[step])
@@ -49,11 +51,3 @@ def test_evaluation_takes_nothing_from_training(folder):
     assert rows == train(Batches(folder, LENGTH, 4), 20)[0]
     assert first == second
     assert first[0] != first[2]
-
-
-def test_views_by_split(folder):
-    view = tokenfeed.open(folder / "train.bin").windows(LENGTH)
-    inputs, targets = Batches({"train": view}, LENGTH, 4)("train")
-    assert inputs.dtype == targets.dtype == torch.int64
-    with pytest.raises(MissingError, match="no split 'val'; there are train"):
-        Batches({"train": view}, LENGTH, 4)("val")
