@@ -176,5 +176,3 @@ def unseal(path: PathLike | Folder, *, sync: bool, forget: bool = False) -> None
     if manifest.shards is not None or (forget and manifest.earlier is not None):
         earlier = None if forget else manifest.listed
         folder.replace(MANIFEST, replace(manifest, shards=None, earlier=earlier).to_json().encode(), sync=sync)
-
-
