@@ -7,17 +7,22 @@ cannot run: ```sh needs=cluster.
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+import torchrun
+
 SHELLS = ("sh", "bash")
 SHOWN = ("", "text", "json", "yaml", "toml", "c")
 NEEDS = ("needs=browser", "needs=cluster", "needs=gpu", "needs=network", "needs=packages")
 PROGRAMS = ("tokenfeed ", "python ", "torchrun ")
 
+_TORCHRUN = re.compile(r"torchrun --standalone --nproc-per-node (?P<ranks>\d+) (?P<words>[\w. -]+)")
+"""Ranks are forked from here: a launcher and each rank would import torch for seconds."""
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<words>[^`\n]*)\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
 
 
@@ -72,6 +77,10 @@ def run(page: Path) -> None:
             exec(compile("\n" * (step.line - 1) + step.code, str(page), "exec"), names)
             continue
         print(f"$ {step.code}", flush=True)
+        if launched := _TORCHRUN.fullmatch(step.code):
+            output = Path(f"torchrun-{step.line}.txt")
+            print(torchrun.run(int(launched["ranks"]), *shlex.split(launched["words"]), output=output, method="fork"))
+            continue
         status = _run_tokenfeed(step.code) if _is_plain(step.code) else subprocess.call(["bash", "-euc", step.code])
         if status:
             raise PageError(f"{page.name}, line {step.line}: exit status {status}: {step.code}")

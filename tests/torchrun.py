@@ -27,8 +27,9 @@ class Torchrun:
     In arguments, {rank} and {port} stand for the rank and for a free port: frameworks may look there alone.
     """
 
-    def __init__(self, world_size, script, *arguments, output):
-        context = multiprocessing.get_context("forkserver")
+    def __init__(self, world_size, script, *arguments, output, method="forkserver"):
+        """`method` is "fork" where this process is such a fork itself, and has no threads."""
+        context = multiprocessing.get_context(method)
         context.set_forkserver_preload(PRELOADED)
         self._output = Path(output)
         self._output.write_bytes(b"")
@@ -78,9 +79,9 @@ class Torchrun:
             rank.join()
 
 
-def run(world_size, script, *arguments, output):
+def run(world_size, script, *arguments, output, method="forkserver"):
     """What the ranks of a script printed, once they have ended well."""
-    with Torchrun(world_size, script, *arguments, output=output) as launched:
+    with Torchrun(world_size, script, *arguments, output=output, method=method) as launched:
         assert launched.wait(120) == 0, launched.output()[-5000:]
         return launched.output()
 

@@ -30,14 +30,6 @@ def name_of(page):
     return page.relative_to(DOCS).with_suffix("").as_posix()
 
 
-def with_tier(page):
-    """Pages that start Ray are slow; so are those that wait for servers that are not there, or import transformers."""
-    waits = name_of(page) in ("faq", "guides/eight-gpus", "guides/object-stores", "guides/transformers")
-    is_slow = waits or any("ray.init" in step.code for step in pages.parse(page))
-    marks = [pytest.mark.slow] if is_slow else []
-    return pytest.param(page, id=name_of(page), marks=marks)
-
-
 def run(page, folder, **environment):
     """(exit status, what was printed), in a fork of a process that has everything imported: that saves 4 s a page."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "RAY_"))}
@@ -55,7 +47,7 @@ def run(page, folder, **environment):
     return process.exitcode, output.read_text()
 
 
-@pytest.mark.parametrize("page", [with_tier(page) for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page_runs(page, tmp_path):
     """In an empty folder. Where a page speaks of S3, there is a real server with an empty bucket called `bucket`."""
     folder = tmp_path / "here"
