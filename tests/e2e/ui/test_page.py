@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -123,6 +124,30 @@ def test_one_cursor_from_step_to_document_and_back(visit, mixture_server, made):
     page.page.keyboard.press("3")  # the third view
     page.settle()
     assert page.page.locator("nav a[aria-current]").inner_text() == "Data"
+
+
+@pytest.mark.parametrize("names", [("",), ('the "web"', "code")])
+def test_what_is_copied_runs(names, visit, start_server, made, tmp_path):
+    """In a training script of that run, whatever its sources are called. Nothing else of the page is code."""
+    sources = {
+        name: (tokenfeed.open(path).windows(64), 1) for name, path in zip(names, (made.web, made.code), strict=False)
+    }
+    data = sources[""][0] if "" in sources else tokenfeed.mix(sources)
+    loader = tokenfeed.Loader(data, 4, rank=0, world_size=1, run=tmp_path / "run.jsonl")
+    next(loader)
+    page = visit(start_server(tmp_path / "run.jsonl"))
+    page.go(f"#/trace?step=0&document=3&of={quote(names[0])}")
+    (code,) = [each.get_attribute("title") for each in page.page.get_by_role("button", name="copy").all()]
+    exec(code, {"tokenfeed": tokenfeed, "loader": loader})
+    ((sample, number, documents),) = loader.plan.masks
+    assert (sample, loader.plan.sources[number].name, list(documents)) == (4, names[0], [3])
+    loader.close()
+    scripts = [
+        each.read_text()
+        for each in resources.files("tokenfeed.ui").joinpath("page").iterdir()
+        if each.name.endswith(".js")
+    ]
+    assert sum(len(re.findall(r"(?<!const )\bcopyButton\(|clipboard\.write", each)) for each in scripts) == 2
 
 
 def test_the_token_leaves_the_address(visit, store_server):

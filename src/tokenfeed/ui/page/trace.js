@@ -185,10 +185,7 @@ function sharesPicture(found) {
           "svg",
           { viewBox: `0 0 ${Math.max(1, grown.length)} 20`, preserveAspectRatio: "none", role: "img", "aria-label": `share of ${one.name} over the run` },
           grown.map((shares, at) => s("rect", { x: at, y: 20 - 20 * shares[number][0], width: 1.05, height: 20 * shares[number][0], class: colour(number) })),
-          s("path", {
-            class: "target",
-            d: `M${grown.map((shares, at) => `${at},${(20 - 20 * shares[number][1]).toFixed(2)}H${at + 1}`).join("L")}`,
-          }),
+          s("path", { class: "target", d: grown.map((shares, at) => `${at ? "L" : "M"}${at},${(20 - 20 * shares[number][1]).toFixed(2)}H${at + 1}`).join("") }),
         ),
         h("small", {}, `${share(one.samples / total)} of samples, target ${share(one.target / targetSum)} · ${one.epochs.toFixed(2)} epochs`),
       )
