@@ -137,6 +137,7 @@ with tempfile.TemporaryDirectory() as folder, FarStore(Path(folder) / "store", 6
 """
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     strict=True,
     raises=subprocess.TimeoutExpired,
@@ -338,29 +339,39 @@ def test_pages_are_kept_after_another_process_removed_their_folder(server, tmp_p
 
 
 EXIT = """
-import sys, threading, urllib.request
-import tokenfeed
+import os, signal, sys, threading, urllib.request
+import tokenfeed, tokenfeed.torch, tokenfeed.loader.feed
 from far import open_far
 
+def ask(path):
+    urllib.request.urlopen(sys.argv[1] + path).read()
+
+def interrupt():
+    ask("/stalled")
+    os.kill(os.getpid(), signal.SIGINT)
+
+tokenfeed.loader.feed._PATIENCE_SECONDS = 0.1    # `close` itself takes five seconds, which is another defect
 store = open_far(sys.argv[1])
 loader = tokenfeed.Loader(store.windows(2048), 4, prefetch=2, rank=0, world_size=1)
 tokenfeed.observe.publish(loader, sys.argv[2])
-next(loader)
-urllib.request.urlopen(sys.argv[1] + "/stall").read()
-
-def train():
+loader = tokenfeed.torch.to_device(loader, "cpu")
+try:
+    next(loader)
+    ask("/stall")
+    threading.Thread(target=interrupt, daemon=True).start()
     while True:
         next(loader)
-
-threading.Thread(target=train, daemon=True).start()
-urllib.request.urlopen(sys.argv[1] + "/stalled").read()
-print("ready", flush=True)
+except KeyboardInterrupt:
+    print("ready", flush=True)
 """
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="floor 2: counters are read when the modules they need are gone"
+)
 def test_a_process_that_ends_while_a_server_stalls_says_nothing(server, tmp_path):
-    """A process ends without a word while its loader waits for a server."""
+    """A process ends without a word while its loader reads ahead from a server that stalls."""
     server.put("/store/stall", b"", lambda exchange: (server.answers.clear(), behave(exchange)))
     server.put("/store/stalled", b"", lambda exchange: (server.held.acquire(), behave(exchange)))
     child = run_child(EXIT, server.store, str(tmp_path / "stats.jsonl"), seconds=60)
@@ -405,6 +416,10 @@ def s3(monkeypatch):
         yield server
 
 
+def shard_folders(s3):
+    return {each["path"].split("/")[1] for chunk in obstore.list(s3.bucket(), "store") for each in chunk}
+
+
 KILLED = """
 import sys
 import tokenfeed
@@ -427,13 +442,12 @@ def test_remains_of_a_killed_writer_do_not_keep_others_from_sealing(s3):
         proxy.script("tokens.npy", Stall(), ..., method="PUT")  # its bytes arrive, and no answer comes
         environment = {**os.environ, **s3.environment(proxy.url)}
         with subprocess.Popen([sys.executable, "-c", KILLED, "s3://bucket/store"], env=environment) as process:
-            while not proxy.asked("tokens.npy", "PUT"):
+            while "killed-00000" not in shard_folders(s3):
                 assert process.poll() is None
                 time.sleep(0.01)
             process.kill()
     with tokenfeed.Writer("s3://bucket/store", columns={"tokens": "uint16"}, mode="append", name="alive") as writer:
         writer.append({"tokens": [4, 5, 6]})
-    names = {each["path"].split("/")[1] for chunk in obstore.list(s3.bucket(), "store") for each in chunk}
-    assert "killed-00000" in names
     manifest = json.loads(bytes(obstore.get(s3.bucket(), "store/manifest.json").bytes()))
     assert [shard["name"] for shard in manifest.get("shards", [])] == ["alive-00000"]
+    assert "killed-00000" in shard_folders(s3)
