@@ -1,4 +1,4 @@
-# Trains a small GPT from a folder of Parquet or JSONL files, with nothing prepared:
+# Trains a small GPT from a folder of Parquet or JSONL files:
 #
 #   docker build -t tokenfeed .
 #   docker run --rm --gpus all -v "$PWD/text:/text:ro" -v "$PWD/out:/out" tokenfeed /text --out /out --seconds 600
@@ -12,4 +12,4 @@ RUN pip install --no-cache-dir '.[text,remote,torch]' && useradd --create-home t
 COPY examples examples
 USER trainer
 WORKDIR /home/trainer
-ENTRYPOINT ["python", "/tokenfeed/examples/torch/train_stream.py"]
+ENTRYPOINT ["python", "/tokenfeed/examples/demo.py"]

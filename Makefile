@@ -32,13 +32,12 @@ dist: setup      ## the wheel and the source archive, in build/dist
 	rm -rf build/dist
 	$(BIN)/python -m build --outdir build/dist
 
-install-check:   ## build both, install each into a clean environment of PYTHON, run the demo there
+install-check:   ## build both, install each into a clean environment of PYTHON, and try it there
 	$(PYTHON) tests/install.py build/dist
 
-demo: setup      ## text to a trained model in a minute; then by way of a store, with a page to look at it all
-	$(BIN)/python examples/torch/train_stream.py
-	rm -rf demo-store
-	$(BIN)/tokenfeed demo --keep demo-store
+demo: setup      ## text to a trained model in a minute, by way of a store too, and a page to look at it all
+	rm -rf build/demo
+	$(BIN)/python examples/demo.py --out build/demo
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
@@ -95,11 +94,10 @@ bench: setup     ## measure against C loops; prints the bars and whether they ho
 	$(BIN)/python bench/locality.py
 	$(BIN)/python bench/prepare.py
 	$(BIN)/python bench/remote.py
-	$(BIN)/python bench/verify.py
 	$(BIN)/python bench/page.py
 
 bench-peers: setup  ## measure beside other loaders, each installed into an environment of its own; writes docs/benchmarks/peers.md
 	$(BIN)/python bench/peers/run.py
 
 clean:           ## remove what these targets made
-	rm -rf $(VENV) build demo-store demo-text bench/.data bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build bench/.data bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis

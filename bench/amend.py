@@ -154,7 +154,9 @@ def waits(report: Report, repetitions: int) -> None:
             "first": first(False),
             "first over open views": first(True),
             "amend(weights)": timed(lambda loader: loader.amend(weights={"web": 0.6, "code": 0.4})),
-            "amend(skip)": timed(lambda loader: loader.amend(skip=tokenfeed.Skip(documents=[7], source="web"))),
+            "amend(skip)": timed(
+                lambda loader: loader.amend(skip=tokenfeed.Skip(documents=[7], source="web", mask=True))
+            ),
             "amend(grown)": timed(lambda loader: loader.amend(grown={"web": views[1]})),
             "resize": timed(lambda loader: loader.resize(rank=0, world_size=1)),
         }

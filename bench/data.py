@@ -36,7 +36,6 @@ __all__ = [
     "make_sharded",
     "make_small_shards",
     "make_sparse",
-    "make_wide",
 ]
 
 _FOLDER = Path(__file__).parent / ".data"
@@ -125,23 +124,6 @@ def make_one_file(scale: Scale) -> Path:
                 writer.append({"tokens": tokens})
 
     return make_once("one-file", scale, make)
-
-
-def make_wide(scale: Scale, bits: int | None) -> Path:
-    """As many bytes of uint32 tokens of cl100k's 100,277, in several shards; packed into `bits` bits, or plain."""
-
-    def make(path: Path) -> None:
-        rng = np.random.default_rng(0)
-        packed = {} if bits is None else {"tokens": bits}
-        shard_bytes = scale.shard_bytes if bits is None else scale.shard_bytes * bits // 32
-        with tokenfeed.Writer(
-            path, columns={"tokens": "uint32"}, bits=packed, shard_bytes=shard_bytes, name="shard"
-        ) as writer:
-            for first in range(0, scale.num_items // 2, 1 << 20):
-                count = min(1 << 20, scale.num_items // 2 - first)
-                writer.append({"tokens": rng.integers(0, 100_277, count, np.uint32)})
-
-    return make_once("wide" if bits is None else f"wide-{bits}", scale, make)
 
 
 def make_many_documents(scale: Scale, count: int) -> Path:

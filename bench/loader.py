@@ -28,14 +28,14 @@ def throughput(report: Report, scale: Scale) -> None:
     view = tokenfeed.open(make_sharded(scale)).windows(LENGTH)
     order = tokenfeed.Permutation(len(view))
     steps = min(4000, len(view) // ROWS // 2)
-    out = np.zeros((ROWS, LENGTH + 1), np.uint16)
+    buffer = np.zeros(ROWS * view.sample_bytes, np.uint8)
 
     def bare(repetition: int) -> float:
         first = repetition * steps * ROWS
         batches = order(np.arange(first, first + steps * ROWS) % len(view)).reshape(steps, ROWS)
         began = time.perf_counter()
         for indices in batches:
-            view.read(indices, out=out)
+            view.read(indices, allocate=lambda _: buffer)
         return steps / (time.perf_counter() - began)
 
     def loaded(threads: int) -> Callable[[int], float]:

@@ -60,7 +60,7 @@ def pure(n: int, epoch: int) -> Ints:
 
 
 def unmixed(size: int) -> Callable[[int, int], Ints]:
-    """Blocks, or groups, in random order, samples of one behind the other."""
+    """Blocks in random order, samples of one behind the other."""
 
     def make(n: int, epoch: int) -> Ints:
         blocks = Permutation(-(-n // size), 1, epoch)(np.arange(-(-n // size)))
@@ -80,8 +80,6 @@ def local(block: int, tile: int) -> Order:
 def orders() -> list[Order]:
     plain = [
         Order("pure", PURE_BLOCK, PURE_TILE, pure),
-        Order("groups of 4: windows(2048, group=8192)", PURE_BLOCK, PURE_TILE, unmixed(4)),
-        Order("groups of 16: windows(2048, group=32768)", PURE_BLOCK, PURE_TILE, unmixed(16)),
         Order(f"blocks of {PURE_BLOCK}, not mixed", PURE_BLOCK, PURE_TILE, unmixed(PURE_BLOCK)),
     ]
     return plain + [local(*shape) for shape in SHAPES]

@@ -123,9 +123,11 @@ def memory(report: Report, tokenizer: Path, megabytes: int) -> None:
         for size in (megabytes // 4, megabytes):
             long = (text * (size * 1_000_000 // len(text) + 1))[: size * 1_000_000]
             (folder / f"one{size}.jsonl").write_text(json.dumps({"text": long}) + "\n")
-        for name in ("many", f"one{megabytes // 4}", f"one{megabytes}"):
-            times[name], peak = in_a_process(folder / f"{name}.jsonl", tokenizer)
-            report.limit(f"process with one worker, {name} of {megabytes} MB", [peak / 1e6], "MB", bar=400)
+        for name, size in (("many", 0), ("one", megabytes // 4), ("one", megabytes)):
+            file = f"{name}{size or ''}"
+            times[file], peak = in_a_process(folder / f"{file}.jsonl", tokenizer)
+            what = f"process with one worker, {name} of {size or megabytes} MB"
+            report.limit(what, [peak / 1e6], "MB", bar=400 + 10 * size)
         growth = times[f"one{megabytes}"] / times[f"one{megabytes // 4}"] / 4
         report.limit("time of one document: a quarter of it, times four", [growth], "×", bar=1.3)
     finally:

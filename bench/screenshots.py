@@ -1,8 +1,6 @@
-"""Pictures of the page, for README and docs: of a real run of `tokenfeed demo`, in the Chromium that is installed.
+"""Pictures of the page, for README and docs: of a real run of examples/demo.py, in the Chromium that is installed.
 
 .venv/bin/python bench/screenshots.py     # docs/images/*.png, in two minutes
-
-The second run of Compare is the same data with another seed and batch size.
 """
 
 import argparse
@@ -26,7 +24,7 @@ from tokenfeed.ui import Server, open_subject
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SIZE = {"width": 1200, "height": 860}
 MOST_BYTES = 250_000
-COMMAND = [sys.executable, "-m", "tokenfeed"]
+DEMO = Path(__file__).parents[1] / "examples" / "demo.py"
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -59,15 +57,6 @@ def choose_sample(folder: Path) -> int:
     return max(range(len(windows)), key=lambda number: len(windows[number].spans["documents"]))
 
 
-def make_other(folder: Path) -> Path:
-    """A run over the data of the demo that differs from it."""
-    run, view = folder / "other.jsonl", tokenfeed.open(folder / "store", split="train").windows(256)
-    with tokenfeed.Loader(view, 16, seed=1, rank=0, world_size=1, run=run, prefetch=0) as loader:
-        for _ in range(20):
-            next(loader)
-    return run
-
-
 def shrink(png: bytes) -> bytes:
     """The same picture, compressed as well as zlib can, and without what is not picture."""
     chunks = list(read_chunks(png))
@@ -91,12 +80,12 @@ def read_chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=75.0, help="that the model is trained for")
+    parser.add_argument("--seconds", type=float, default=150.0, help="that the model is trained for")
     seconds = parser.parse_args().seconds
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as root, sync_playwright() as playwright:
         folder = Path(root) / "demo"
-        command = [*COMMAND, "demo", "--keep", folder, "--seconds", str(seconds)]
+        command = [sys.executable, DEMO, "--out", folder, "--seconds", str(seconds)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         light, dark = (
@@ -104,13 +93,11 @@ def main() -> None:
         )
         stats = folder / "run.stats.jsonl"
         wait_until(lambda: has_run_for(stats, 1.0), process)
-        other = make_other(folder)
-        opened = open_subject(str(folder / "run.jsonl"), tokenizer=str(folder / "tokenizer"), other=str(other))
-        server = Server(opened)
+        server = Server(open_subject(str(folder / "run.jsonl"), tokenizer=str(folder / "tokenizer")))
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            wait_until(lambda: has_run_for(stats, min(65.0, seconds / 2)), process)
+            wait_until(lambda: has_run_for(stats, min(65.0, seconds / 4)), process)
             shoot(light, server, "#/now", "now.png")
             run = tokenfeed.Run(folder / "run.jsonl")
             step = run.legs[-1].start.step + run.reached // run.samples(0)[-1] // 2
@@ -119,9 +106,7 @@ def main() -> None:
             shoot(light, server, trace, "page-light.png")
             shoot(dark, server, trace, "page-dark.png")
             shoot(light, server, f"#/sample?index={choose_sample(folder)}&token=100&as=tokens", "sample.png")
-            shoot(light, server, "#/data?sort=-tokens&filter=module ~ email", "data.png")
-            shoot(dark, server, "#/plan", "plan.png")
-            shoot(light, server, "#/compare", "compare.png")
+            shoot(light, server, "#/data?page=100", "data.png")
         finally:
             server.shutdown()
             thread.join()

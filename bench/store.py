@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 import tokenfeed
-from data import FULL, QUICK, Scale, make_one_file, make_sharded, make_sparse, make_wide
+from data import FULL, QUICK, Scale, make_one_file, make_sharded, make_sparse
 from loops import ROWS, Loops, drop_from_cache, map_file
 from measure import Neighbours, Report, Series, interleave
-from tokenfeed.storage import objects
 
 LENGTH = 2048
 WINDOW = LENGTH + 1
@@ -65,8 +64,8 @@ Read = Callable[[Samples, int], float]
 
 
 def reader(view: Any, *, threads: int = 1) -> Read:
-    """Our side: batches read into memory given by the caller, by some Python threads."""
-    buffers = [np.zeros((ROWS, WINDOW), view.data.columns["tokens"].dtype) for _ in range(threads)]
+    """Our side: batches read into memory that stays, by some Python threads."""
+    buffers = [np.zeros(ROWS * view.sample_bytes, np.uint8) for _ in range(threads)]
 
     def read(samples: Samples, chunk: int) -> float:
         batches = list(samples.batches[chunk])
@@ -74,11 +73,11 @@ def reader(view: Any, *, threads: int = 1) -> Read:
         barrier = threading.Barrier(threads)
 
         def work(thread: int) -> None:
-            share, out = batches[thread::threads], buffers[thread]
+            share, buffer = batches[thread::threads], buffers[thread]
             barrier.wait()
             begin = time.perf_counter()
             for indices in share:
-                view.read(indices, out=out)
+                view.read(indices, allocate=lambda _: buffer)
             times.append((begin, time.perf_counter()))
 
         workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
@@ -112,10 +111,9 @@ def race(contenders: dict[str, Read], samples: Samples, *, repetitions: int) -> 
 
 def check_loops(view: Any, samples: Samples, loops: Loops) -> None:
     """Both sides must read the same bytes."""
-    out = np.zeros((ROWS, WINDOW), np.uint16)
     for batch, indices in enumerate(samples.batches[0]):
         rows = slice(batch * ROWS, (batch + 1) * ROWS)
-        view.read(indices, out=out)
+        out = view.read(indices).tokens
         for run in (loops.pread, loops.mapped):
             run(samples.files[0][rows], samples.offsets[0][rows])
             assert np.array_equal(out, loops.rows[:ROWS].view(np.uint16)), f"C and the store disagree about {indices}"
@@ -197,8 +195,8 @@ def _race_numpy(report: Report, scale: Scale) -> None:
 
 
 def cold(report: Report, scale: Scale) -> None:
-    """Positional reads from the disk, 16 of them under way. Each slice reads what no other has just read."""
-    store = tokenfeed.open(make_sharded(scale), reads_in_flight=COLD_READS)
+    """Positional reads from the disk, 32 of them under way. Each slice reads what no other has just read."""
+    store = tokenfeed.open(make_sharded(scale))
     samples = Samples(store, chunk_batches=128)
     loops = Loops(samples.paths, WINDOW * UINT16_BYTES)
     contenders = {"ours": reader(store.windows(LENGTH)), "C": loop(loops.pread, threads=COLD_READS)}
@@ -214,7 +212,7 @@ def cold(report: Report, scale: Scale) -> None:
     slices = {name: after_drop(number, read) for number, (name, read) in enumerate(contenders.items())}
     interleave(slices, repetitions=2)  # opens the files
     result = interleave(slices, repetitions=repeat(scale, 32), unit=BATCHES)
-    report.compare("cold, pread, 16 in flight: C pread loop, 16 threads", result["ours"], result["C"], bar=0.8)
+    report.compare("cold, pread, 32 in flight: C pread loop, 16 threads", result["ours"], result["C"], bar=0.8)
     report.limit("pages still cached when a cold slice began", [100 * max(cached)], "%", bar=1)
     loops.close()
 
@@ -233,47 +231,18 @@ def spans(report: Report, scale: Scale) -> None:
     report.limit("span index, of token bytes", [100 * index / tokens], "%", bar=1.5)
 
 
-def packed(report: Report, scale: Scale) -> None:
-    """Tokens of a vocabulary of 100,277 in 17 bits, beside plain uint32: bytes, warm reading, and bytes fetched."""
-    plain, narrow = (make_wide(scale, bits) for bits in (None, 17))
-    for backend in ("pread", "mmap"):
-        stores = [tokenfeed.open(path, backend=backend) for path in (narrow, plain)]
-        views = [store.windows(LENGTH) for store in stores]
-        samples = Samples(stores[1], chunk_batches=256)
-        for indices in samples.batches[0]:
-            assert np.array_equal(*(view.read(indices).tokens for view in views)), "packed and plain disagree"
-        contenders = dict(zip(("17 bits", "uint32"), map(reader, views), strict=True))
-        result = race(contenders, samples, repetitions=repeat(scale, 64))
-        report.compare(f"warm, {backend}, 17 bits: plain uint32", result["17 bits"], result["uint32"], bar=0.5)
-    sizes = [sum(shard.column_part("tokens").file_bytes for shard in store.shards) for store in stores]
-    report.limit("17 bits: bytes of the file, of uint32", [sizes[0] / sizes[1]], "", bar=0.6)
-    fetched = []
-    for path in (narrow, plain):
-        uri = f"memory://bench/{path.name}"
-        objects.write(f"{uri}/manifest.json", (path / "manifest.json").read_bytes())
-        for shard in tokenfeed.open(path).shards:
-            file = Path(shard.column_part("tokens").path)
-            objects.write(f"{uri}/{shard.name}/{file.name}", file.read_bytes())
-        view = tokenfeed.open(uri).windows(LENGTH)
-        for indices in np.random.default_rng(3).integers(0, len(view), (16, ROWS)):
-            view.read(indices)
-        fetched.append(view.reader.stats().bytes_fetched / (16 * ROWS * WINDOW))
-    report.limit("17 bits: bytes fetched for a token, random windows", fetched[:1], "")
-    report.limit("uint32: bytes fetched for a token, random windows", fetched[1:], "")
-
-
 def spinning(report: Report, scale: Scale) -> None:
     """A thread of pure Python, with and without one that reads all the time."""
     view = tokenfeed.open(make_sharded(scale)).windows(LENGTH)
     batches = np.random.default_rng(2).integers(0, len(view), (1024, ROWS))
-    out = np.zeros((ROWS, WINDOW), np.uint16)
+    buffer = np.zeros(ROWS * view.sample_bytes, np.uint8)
 
     def read_on(stop: threading.Event) -> None:
         while True:
             for indices in batches:
                 if stop.is_set():
                     return
-                view.read(indices, out=out)
+                view.read(indices, allocate=lambda _: buffer)
 
     def spin(_: int) -> float:
         turns, begin = 0, time.perf_counter()
@@ -391,7 +360,7 @@ def opening(report: Report, scale: Scale) -> None:
     report.limit("import tokenfeed, beyond numpy and numba", series["import"], "s", bar=0.5)
 
 
-PARTS = {part.__name__: part for part in (warm, cold, mapped, packed, spans, spinning, opening, writing)}
+PARTS = {part.__name__: part for part in (warm, cold, mapped, spans, spinning, opening, writing)}
 
 
 def main() -> int:

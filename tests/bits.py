@@ -1,4 +1,4 @@
-"""Damage of single bits, and everything that can be read of a store: what must never be wrong once it is delivered."""
+"""Damage of single bits, and everything that can be read of a store."""
 
 from pathlib import Path
 
@@ -35,11 +35,8 @@ def write_store(path, shards, *, payload_bytes=12, splits=(None,), seal=True, se
                 writer.extend({"tokens": tokens[half:], "frame": frames_of(tokens[half:])}, sentences=None)
 
 
-def read_everything(store, *, packed=None):
-    """All windows, all documents with all their spans and payloads, all packed rows: everything there is to deliver.
-
-    `packed` is the folder of a packing plan.
-    """
+def read_everything(store):
+    """All windows, and all documents with all their spans and payloads: everything there is to deliver."""
     taken = []
     windows = store.windows(32, columns=["frame"], spans=list(SPANS))
     batch = windows.read(np.arange(len(windows)))
@@ -50,11 +47,6 @@ def read_everything(store, *, packed=None):
         batch = documents.read(np.arange(len(documents)))
         taken += [batch.tokens.tobytes(), batch.column("frame").tobytes(), batch.lengths.tolist(), batch.payloads]
         taken += [[spans_of(row) for row in batch.spans[other]] for other in SPANS]
-    if packed is not None:
-        rows = store.packed(PACKED, cache=packed)
-        batch = rows.read(np.arange(len(rows)))
-        taken += [batch.tokens.tobytes(), [spans_of(row) for row in batch.spans["documents"]]]
-        taken += [rows.samples_touching(np.arange(len(store.documents()))).tolist()]
     return [*taken, store.tokenizer, dict(store.provenance), store.splits]
 
 
@@ -70,13 +62,3 @@ def flip(file: Path, bit: int) -> None:
 def files_of(path: Path) -> list[Path]:
     """Every file in a folder, those of packing plans among them, that has a bit to flip."""
     return sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size > 0)
-
-
-def is_read(file: Path) -> bool:
-    """Whether reading everything reads every byte of a file: not if nothing is in it, or in one whose sums it holds."""
-    if file.name in ("manifest.json", "shard.json", "pack.json"):
-        return True
-    if file.name.endswith(".blocks.npy"):
-        others = [other for other in file.parent.iterdir() if other.suffix in (".npy", ".bin") and other != file]
-        return all(is_read(other) for other in others if other.stat().st_size > 0)
-    return file.suffix == ".bin" or len(np.load(file, mmap_mode="r")) > 0

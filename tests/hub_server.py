@@ -30,7 +30,6 @@ class HubServer(ThreadingHTTPServer):
         """Files by repository and commit; `main` is the newest."""
         self.requests: list[tuple[str, str, str | None]] = []
         """(method, path, Range) of every request."""
-        self.private: dict[str, bool] = {}
 
     @property
     def url(self) -> str:
@@ -109,7 +108,6 @@ class _Handler(BaseHTTPRequestHandler):
         if name in self.server.repositories:
             return self.answer(409, {"url": f"{self.server.url}/datasets/{name}"})
         self.server.repositories[name] = {"main": {}}
-        self.server.private[name] = bool(asked.get("private")) or asked.get("visibility") == "private"
         return self.answer(200, {"url": f"{self.server.url}/datasets/{name}"})
 
     def revision(self, _: bytes, repository: str, revision: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 SHELLS = ("sh", "bash")
 SHOWN = ("", "text", "json", "yaml", "toml", "c")
-NEEDS = ("needs=browser", "needs=cluster", "needs=gpu", "needs=network")
+NEEDS = ("needs=browser", "needs=cluster", "needs=gpu", "needs=network", "needs=packages")
 PROGRAMS = ("tokenfeed ", "python ", "torchrun ")
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<words>[^`\n]*)\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)

@@ -6,12 +6,11 @@ from tokenfeed.store.spec import ViewSpec
 WINDOWS = {"kind": "windows", "length": 8, "extra": 1}
 
 
-def source(name: str, num_samples: int, *, group: int = 1, **fields) -> PlanSource:
-    """A source of windows, in groups of `group` samples."""
-    view = WINDOWS if group == 1 else {**WINDOWS, "group": 8 * group}
-    return PlanSource(name, num_samples, f"data of {name}", ViewSpec.from_json(view), **fields)
+def source(name: str, num_samples: int, **fields) -> PlanSource:
+    """A source of windows."""
+    return PlanSource(name, num_samples, f"data of {name}", ViewSpec.from_json(WINDOWS), **fields)
 
 
-def plan_over(num_samples: int, *, group: int = 1, **options) -> Plan:
+def plan_over(num_samples: int, **options) -> Plan:
     """The plan over one view."""
-    return Plan([source("", num_samples, group=group)], **options)
+    return Plan([source("", num_samples)], **options)

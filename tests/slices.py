@@ -27,7 +27,6 @@ def read(path: Path, how: TextRules | None = None, slice_bytes: int = 1 << 26) -
 
 
 def texts(portions: list[Portion]) -> list[str]:
-    assert all(portion.begins and portion.ends for portion in portions)
     return [text for portion in portions for text in portion.texts]
 
 

@@ -75,7 +75,7 @@ class Shard:
         self.folder, self.checksum, self.split = folder, checksum(raw), meta["split"]
         self.items, self.spans, self.listed = meta["items"], meta["spans"], meta["files"]
         said = {"name": folder.name, "checksum": self.checksum} | {
-            k: meta[k] for k in ("items", "split", "spans", "bits") if k in meta
+            k: meta[k] for k in ("items", "split", "spans") if k in meta
         }
         need(entry in (None, said), folder, "not what the manifest says", said, entry)
         need(self.split is None or re.fullmatch(SPLIT, self.split), folder, "name of split")
@@ -84,13 +84,7 @@ class Shard:
         need(self.spans.keys() == manifest["spans"].keys(), folder, "tables")
         self.files = {}  # by name: header, dtype of one row, number of rows
         for name, column in manifest["columns"].items():
-            if (bits := meta.get("bits", {}).get(name)) is None:
-                self.expect(f"{name}.npy", self.items, column["dtype"], column["shape"])
-                continue
-            numbers = self.items * int(np.prod(column["shape"], dtype=int))
-            last = 8 - -numbers % 8 if numbers else 0
-            field = f"{column['dtype']} {tuple(column['shape'])} last {last}"
-            self.expect(f"{name}.bits.npy", -(-numbers // 8), [[field, "|u1", [bits]]])
+            self.expect(f"{name}.npy", self.items, column["dtype"], column["shape"])
         for name, table in manifest["spans"].items():
             spans, size = self.spans[name]
             need(spans or not self.items, folder, "items without span")
@@ -118,16 +112,6 @@ class Shard:
         with (self.folder / file).open("rb") as f:
             f.seek(len(head) + a * row.itemsize)
             return np.frombuffer(f.read((b - a) * row.itemsize), row)
-
-    def column(self, name, row, a, b):
-        if f"{name}.npy" in self.files:
-            return self.read(f"{name}.npy", a, b)
-        size = int(np.prod(row.shape, dtype=int))
-        rows = self.read(f"{name}.bits.npy", a * size // 8, -(-b * size // 8))
-        bits = np.unpackbits(rows[rows.dtype.names[0]], axis=1, bitorder="little").reshape(8 * len(rows), -1)
-        weights = 1 << np.arange(bits.shape[1])
-        weights[-1] *= -1 if row.base.kind == "i" else 1
-        return (bits @ weights)[a * size % 8 :][: (b - a) * size].astype(row.base).reshape(b - a, *row.shape)
 
     def span(self, table, i):
         """(start, stop, payload) of span i; the payload is None where there is none."""
@@ -218,7 +202,7 @@ class Store:
 
     def items(self, column, a, b):
         row = row_dtype(**self.manifest["columns"][column])
-        parts = [shard.column(column, row, lo, hi) for shard, _, lo, hi, _ in self.pieces(a, b)]
+        parts = [shard.read(f"{column}.npy", lo, hi) for shard, _, lo, hi, _ in self.pieces(a, b)]
         return np.concatenate([np.empty(0, row), *parts], dtype=row.base)
 
     def spans(self, table, a, b):
@@ -235,7 +219,7 @@ class Store:
         for shard in self.shards:
             if i < shard.spans[table][0]:
                 start, stop, payload = shard.span(table, i)
-                return shard.column(column, row_dtype(**self.manifest["columns"][column]), start, stop), payload
+                return shard.read(f"{column}.npy", start, stop), payload
             i -= shard.spans[table][0]
         raise IndexError(i)
 

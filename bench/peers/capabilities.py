@@ -78,11 +78,6 @@ CAPABILITIES: tuple[tuple[str, str, dict[str, Cell]], ...] = (
         },
     ),
     (
-        "the sequence length changes in mid-epoch",
-        "tests/property/test_groups.py::test_a_change_of_length_in_mid_epoch",
-        {"megatron_peer": ("asked for", f"{_MEGATRON}/issues/1002")},
-    ),
-    (
         "documents or steps are skipped after a spike",
         "tests/unit/plan/test_skips.py::test_documents_are_skipped_by_their_payload",
         {"olmo_peer": ("steps", f"{_OLMO}/src/olmo_core/train/config.py")},

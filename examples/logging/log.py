@@ -1,44 +1,40 @@
-"""What a loader does, in TensorBoard: waiting, tokens/s, shares and epochs of every source, and the loss by source.
+"""What a loader does, in W&B, TensorBoard or Prometheus: waiting, tokens a second, shares and epochs of every source.
 
-    python examples/logging/log.py --out DIR
-
-For W&B, give `wandb.init(…)` to `log` in place of the writer; for MLflow, the module `mlflow`.
+python examples/logging/log.py OUT wandb|tensorboard|prometheus
 """
 
-import argparse
-from pathlib import Path
+import sys
 
 import numpy as np
-import torch
 
 import tokenfeed
-import tokenfeed.torch
-from tokenfeed.integrations.logging import log, tensorboard
+from tokenfeed import observe
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--steps", type=int, default=40)
-    options = parser.parse_args()
-    rng = np.random.default_rng(0)
-    for name in ("web", "code"):
-        with tokenfeed.Writer(options.out / name, columns={"tokens": "uint16"}) as store:
-            store.append({"tokens": rng.integers(0, 100, 20_000)})
-    web, code = (tokenfeed.open(options.out / name).windows(64) for name in ("web", "code"))
-    loader = tokenfeed.Loader(tokenfeed.mix({"web": (web, 0.7), "code": (code, 0.3)}), 10)
-    model = torch.nn.Sequential(torch.nn.Embedding(100, 16), torch.nn.Linear(16, 100))
-    losses, writer = tokenfeed.torch.LossBySource(), tensorboard(options.out / "events")
-    batches = tokenfeed.torch.to_device(loader, "cpu")
-    for step in range(1, options.steps + 1):
-        batch = next(batches)
-        logits = model(batch.inputs).flatten(0, 1)
-        loss = torch.nn.functional.cross_entropy(logits, batch.targets.flatten(), reduction="none").view(len(batch), -1)
-        losses.add(loss, batch)
-        if step % 10 == 0:
-            print(log(batches, writer, step, losses=losses.take()))
-    writer.close()
+def find_writer(to, folder):
+    if to == "wandb":
+        import wandb
+
+        run = wandb.init(project="tokenfeed", dir=folder)
+        return lambda values, step: run.log(values, step=step)
+    if to == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(f"{folder}/events")
+        return lambda values, step: [writer.add_scalar(name, value, step) for name, value in values.items()]
+    from prometheus_client import Gauge, start_http_server
+
+    start_http_server(9464, "127.0.0.1")
+    gauge = Gauge("tokenfeed", "Numbers of a loader, by name.", ["name"])
+    return lambda values, step: [gauge.labels(name).set(value) for name, value in values.items()]
 
 
-if __name__ == "__main__":
-    main()
+folder, to = sys.argv[1:]
+with tokenfeed.Writer(f"{folder}/store", columns={"tokens": "uint16"}) as store:
+    store.append({"tokens": np.arange(20_000) % 100})
+windows = tokenfeed.open(f"{folder}/store").windows(64)
+loader = tokenfeed.Loader(tokenfeed.mix({"web": (windows, 0.7), "code": (windows, 0.3)}), 10)
+write = find_writer(to, folder)
+for step, _ in zip(range(1, 21), loader, strict=False):  # … train …
+    if step % 10 == 0:
+        write(observe.measure(loader) | observe.to_dict(loader.stats()), step)

@@ -72,9 +72,9 @@ def main() -> None:
         store = tokenfeed.open(Path(folder, "store"))
         report = store.pack(LENGTH)
         print(f"{report.documents} documents in {report.rows} rows, {report.used:.2%} of all positions used")
-        batch = next(tokenfeed.Loader(store.packed(LENGTH, spans=["documents"], dtype="int64"), 16))
+        batch = next(tokenfeed.Loader(store.packed(LENGTH, spans=["documents"]), 16))
     spans = batch.spans["documents"]
-    inputs, targets = map(torch.from_numpy, batch)
+    inputs, targets = (torch.from_numpy(each).long() for each in batch)
     positions, document_ids = (torch.from_numpy(f()) for f in (spans.position_ids, spans.document_ids))
     mask = torch.from_numpy(batch.loss_mask)
 

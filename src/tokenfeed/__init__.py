@@ -19,8 +19,6 @@ from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
 from tokenfeed.storage.remote import Remote
-from tokenfeed.store.compress import compress
-from tokenfeed.store.curriculum import curriculum
 from tokenfeed.store.resolve import combine
 from tokenfeed.store.sealing import seal
 from tokenfeed.store.store import Store
@@ -48,8 +46,6 @@ __all__ = [
     "Writer",
     "__version__",
     "combine",
-    "compress",
-    "curriculum",
     "errors",
     "mix",
     "open",
@@ -64,13 +60,22 @@ _LATER = {"Run": "runs.run", "Tokenizer": "text", "prepare": "preparation", "str
 may not be installed, and who trains from a store should not wait for the road from text."""
 
 
+_INSTEAD = {
+    "compress": "choose a plain dtype that fits when the store is written, such as uint16 for up to 65,536 tokens",
+    "curriculum": "make a store of the samples of each level, and mix their views with stages: "
+    "tokenfeed.mix(views, stages=[tokenfeed.Stage(…), …])",
+}
+"""What serves instead of names that many would look for here."""
+
+
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"tokenfeed.{name}")
     if name in _LATER:
         value = globals()[name] = vars(importlib.import_module(f"tokenfeed.{_LATER[name]}"))[name]
         return value
-    raise AttributeError(f"module 'tokenfeed' has no attribute {name!r}")
+    instead = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+    raise AttributeError(f"module 'tokenfeed' has no attribute {name!r}{instead}")
 
 
 def __dir__() -> list[str]:

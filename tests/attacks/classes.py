@@ -26,7 +26,6 @@ CLASSES: Mapping[str, AttackClass] = {
     "manifests": AttackClass(formats.manifests, 420),
     "files": AttackClass(formats.files, 300),
     "combined": AttackClass(formats.combined, 120),
-    "nested": AttackClass(formats.nested, 8),
     "server-answers": AttackClass(answers.answers, 165),
     "parquet": AttackClass(texts.parquet, 300),
     "tokenizers": AttackClass(texts.tokenizers, 400),

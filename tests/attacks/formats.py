@@ -12,7 +12,7 @@ import numpy as np
 import tokenfeed
 from fuzz.harness import Case
 from fuzz.store_targets import check, load_tokens, options, read_store, some, write_store
-from tokenfeed.errors import TokenfeedError
+from opening import open_store
 from tokenfeed.format.records import sign
 from tokenfeed.store.verify import verify
 
@@ -133,7 +133,7 @@ def manifests(folder: Path) -> Attempt:
             unsealed = signed(originals[files["manifest"]], lambda manifest: manifest.pop("shards"))
             files["manifest"].write_bytes(unsealed)
         verify(path, quick=case.rng.random() < 0.5)
-        store = tokenfeed.open(path, verify=case.rng.random() < 0.5, **options(case))
+        store = open_store(path, **options(case))
         read_store(case, store, load_tokens(path, store))
 
     return attempt
@@ -206,7 +206,7 @@ def files(folder: Path) -> Attempt:
         is_left = is_quick and lie == "the file of another shard"  # of the same size: its checksum would tell
         is_found = not verify(path, quick=is_quick).ok or name == "shard.json" or lie == "missing" or _same(folder)
         check(is_found or is_left, "verify has found nothing")
-        store = tokenfeed.open(path, verify=case.rng.random() < 0.7, **options(case))
+        store = open_store(path, **options(case))
         if lie != "the file of another shard":
             read_store(case, store, tokens)
         else:
@@ -264,26 +264,5 @@ def combined(folder: Path) -> Attempt:
         rows = store.windows(16).read(some(case.rng, len(store.windows(16))))
         for row, sample in zip(rows.tokens, rows.samples.tolist(), strict=True):
             check(np.array_equal(row, expected[sample * 16 : sample * 16 + 17]), sample)
-
-    return attempt
-
-
-def nested(folder: Path) -> Attempt:
-    """Combined stores of empty stores, `width` to the power of `depth`: what is opened is counted, and bounded."""
-
-    def attempt(case: Case) -> None:
-        case.may_open_anything = True
-        root = folder / f"{case.number}"
-        width, depth = case.rng.choice(((2, 3), (40, 2), (3, 5), (1, 20)))
-        case.note("shape", (width, depth))
-        tokenfeed.Writer(root / "0", columns={"tokens": "u1"}, name="part", sync=False).close()
-        try:
-            for level in range(1, depth + 1):
-                tokenfeed.combine([root / f"{level - 1}"] * width, root / f"{level}")
-            store = tokenfeed.open(root / f"{depth}")
-            check(store.num_items == 0, "items")
-        except TokenfeedError as error:
-            check(depth > 8, "refused without need", str(error))
-            raise
 
     return attempt

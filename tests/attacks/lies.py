@@ -17,13 +17,13 @@ import tokenfeed
 from fuzz.harness import Case
 from fuzz.mutator import mutate_numbers
 from fuzz.store_targets import check, options, some
+from opening import open_store
 from tokenfeed.errors import TokenfeedError
-from tokenfeed.format.layout import MANIFEST, SHARD, SHARD_SUMS
+from tokenfeed.format.layout import CHECKED_BYTES, MANIFEST, SHARD, SHARD_SUMS
 from tokenfeed.format.manifest import FileRecord, Manifest, ShardRecord, SpanCount
 from tokenfeed.format.npy import MAGIC
 from tokenfeed.format.records import parse
 from tokenfeed.kernels.blocks import checksum_blocks
-from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.store.packed import PackRecord
 from tokenfeed.store.verify import verify
@@ -70,7 +70,7 @@ def npy(values: np.ndarray) -> bytes:
 def reseal(store: Path, shard: str, counts: dict[str, int] | None = None, items: int | None = None) -> None:
     """Make every checksum and count of a shard agree with its files, as a liar would. `counts` are those of spans."""
     manifest = Manifest.from_json((store / MANIFEST).read_bytes(), MANIFEST)
-    record = ShardRecord.from_json((store / shard / SHARD).read_bytes(), SHARD, manifest.spans, manifest.columns)
+    record = ShardRecord.from_json((store / shard / SHARD).read_bytes(), SHARD, manifest.spans)
     files, sums = {}, []
     for name in sorted(record.files.keys() - {SHARD_SUMS}):
         data = (store / shard / name).read_bytes()
@@ -197,7 +197,7 @@ def span_lies(folder: Path) -> Attempt:
         (path / shard / "tokens.npy").write_bytes(npy(items[shard]))
         reseal(path, shard, {table: arrays["S"].size}, arrays["N"])
         verify(path, quick=case.rng.random() < 0.5)
-        store = tokenfeed.open(path, verify=case.rng.random() < 0.5, **options(case))
+        store = open_store(path, **options(case))
         read_as_the_files_say(case, store, path, list(items.values()))
         if case.rng.random() < 0.1:
             store.pack(LENGTH, table=table, cache=folder / "packed")
@@ -403,7 +403,7 @@ def plan_lies(folder: Path) -> Attempt:
         if case.rng.random() < 0.5:
             covered = _covers(said, arrays, tokens.size)
             check(verify(path).ok <= covered, "verify passes a plan that leaves out or repeats items")
-        view = tokenfeed.open(path, verify=case.rng.random() < 0.5, **options(case)).packed(LENGTH)
+        view = open_store(path, **options(case)).packed(LENGTH)
         check(len(view) == max(0, arrays["R"].size - 1), "rows")
         for number in some(case.rng, len(view)).tolist():
             found = _refused(lambda number=number: view.read([number]))

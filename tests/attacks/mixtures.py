@@ -73,7 +73,7 @@ def plan_files(folder: Path) -> Attempt:
         {"a": view, "b": view, "c": view},
         stages=[
             tokenfeed.Stage({"a": 1, "b": 1, "c": 0}, samples=100),
-            tokenfeed.Stage({"a": 0, "b": 1, "c": 3}, samples=50, ramp=True),
+            tokenfeed.Stage({"a": 0, "b": 1, "c": 3}, samples=50),
             tokenfeed.Stage({"a": 0.2, "b": 0, "c": 0.8}),
         ],
     )

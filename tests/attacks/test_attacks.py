@@ -7,7 +7,7 @@ from tiers import pick
 
 SHORT = {
     **dict.fromkeys(CLASSES, 4),
-    **dict.fromkeys(("vast-documents", "server-answers", "nested", "weights", "stream-state"), 1),
+    **dict.fromkeys(("vast-documents", "server-answers", "weights", "stream-state"), 1),
     "page": pick(12, 50),
     "span-lies": 12,
     "plan-lies": 28,

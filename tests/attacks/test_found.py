@@ -1,14 +1,12 @@
 """What attacks have found, each as the smallest case."""
 
-import json
-
 import numpy as np
 import pytest
 
 import tokenfeed
 from attacks import lies
 from tokenfeed.cli.console import _SECRET
-from tokenfeed.errors import CorruptionError, FormatError, TooLargeError
+from tokenfeed.errors import CorruptionError, TooLargeError
 from tokenfeed.store.packed import PackRecord
 from tokenfeed.store.verify import verify
 
@@ -58,12 +56,3 @@ def test_verify_finds_plans_that_repeat_or_leave_out_items(store_path, lie):
 def test_messages_of_any_length_are_cleaned_at_once(text):
     """A pattern that begins again at every letter would take hours for these."""
     assert _SECRET.sub("", text) == text
-
-
-def test_a_dtype_of_thousands_of_digits_is_refused(tmp_path):
-    config = {"data_format": ["no_header_tensor:" + "9" * 5000], "compression": None}
-    chunk = {"filename": "chunk-0.bin", "chunk_size": 1, "dim": 1}
-    (tmp_path / "index.json").write_text(json.dumps({"chunks": [chunk], "config": config}))
-    (tmp_path / "chunk-0.bin").write_bytes(bytes(14))
-    with pytest.raises(FormatError, match="litdata"):
-        tokenfeed.open(tmp_path)

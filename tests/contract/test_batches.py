@@ -63,7 +63,6 @@ MASK = tokenfeed.Skip(documents=[3, 17, 40], mask=True)
 # What delivers rows: a function of the store and the options that every loader takes.
 DELIVERS = {
     "windows": lambda store, **options: tokenfeed.Loader(store.windows(T), B, **options),
-    "windows of int64": lambda store, **options: tokenfeed.Loader(store.windows(T, dtype="int64"), B, **options),
     "windows with a mask": lambda store, **options: tokenfeed.Loader(store.windows(T, loss_mask="learn"), B, **options),
     "windows with more columns": lambda store, **options: tokenfeed.Loader(
         store.windows(T, columns=["learn"], spans=["documents"]), B, **options

@@ -30,22 +30,6 @@ def test_inspect(store_path, plain):
     )
 
 
-def test_compress_and_back(tmp_path):
-    with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint32"}) as writer:
-        writer.append({"tokens": np.arange(100_000)})
-    done = run("compress", tmp_path / "store", "-o", tmp_path / "small")
-    assert done.returncode == 0, done.stderr
-    assert "100,000 items" in done.stdout
-    assert "tokens: 17 bits" in done.stdout
-    (column,) = json.loads(run("inspect", tmp_path / "small", "--json").stdout)["columns"]
-    assert column == {"name": "tokens", "dtype": "uint32", "stored": "17 bits", "bytes": 12_500 * 17}
-    assert run("verify", tmp_path / "small").returncode == 0
-    report = json.loads(run("compress", tmp_path / "small", "-o", tmp_path / "back", "--plain", "--json").stdout)
-    assert report["bits"] == {}
-    assert tokenfeed.open(tmp_path / "back").identity == tokenfeed.open(tmp_path / "store").identity
-    assert run("compress", tmp_path / "small", "-o", tmp_path / "back").returncode == 2
-
-
 def test_inspect_refuses_a_sample_that_is_not_there(store_path):
     assert "sample 1000000000 is outside" in run("inspect", store_path, "--sample", 10**9).stderr
 

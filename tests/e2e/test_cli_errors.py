@@ -154,5 +154,5 @@ def test_usage_errors_name_the_option():
 def test_commands_are_completed():
     done = run_process(_TOKENFEED_COMPLETE="complete_bash", COMP_WORDS="tokenfeed in", COMP_CWORD="1")
     assert done.stdout.split() == ["inspect"]
-    done = run_process(_TOKENFEED_COMPLETE="complete_bash", COMP_WORDS="tokenfeed bench --len", COMP_CWORD="2")
+    done = run_process(_TOKENFEED_COMPLETE="complete_bash", COMP_WORDS="tokenfeed pack --len", COMP_CWORD="2")
     assert done.stdout.split() == ["--length"]

@@ -1,6 +1,7 @@
 """Every program in examples/ does what it says, started as its page says, with a model that is tiny."""
 
 import itertools
+import json
 import math
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 
 import tokenfeed
 import torchrun
+from tokenfeed import observe
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -190,12 +192,51 @@ def test_train_jax_on_one_process_and_on_two(store, tmp_path):
     assert samples == [list(range(24, 48, 2)), list(range(25, 48, 2))]
 
 
-@pytest.mark.slow
-def test_train_stream_learns(tmp_path):
-    script = EXAMPLES / "torch/train_stream.py"
+def test_online_mixing(tmp_path):
+    """The source that is harder to learn gets a larger share; two ranks agree."""
+    noise = np.random.default_rng(0).integers(0, 100, 20_000)
+    for name, tokens in (("web", noise), ("code", np.arange(20_000) % 100)):
+        with tokenfeed.Writer(tmp_path / name, columns={"tokens": "uint16"}, sync=False) as writer:
+            writer.append({"tokens": tokens})
+    script = EXAMPLES / "online_mixing/train.py"
+    assert len(script.read_text().splitlines()) <= 40
+    torchrun.run(2, script, tmp_path, output=tmp_path / "output")
+    plan = tokenfeed.Run(tmp_path / "run.jsonl").plan()
+    assert len(plan.amendments) == 9  # the last was made after the last batch
+    web, code = plan.ledger(1600)
+    assert web.samples > code.samples > 200
+    assert web.target == pytest.approx(web.samples, abs=1)
+
+
+def check_demo(*words, cwd):
+    """It learns by the text and by the store; the page answers; tokenfeed leaves nothing behind but DIR."""
     output = subprocess.run(
-        [sys.executable, script, "--seconds", "2"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, EXAMPLES / "demo.py", *words, "--out", "kept"],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TMPDIR": str(cwd)},
     ).stdout
-    before, after = (float(bits) for bits in re.findall(r"(\d+\.\d+) bits per byte", output))
-    assert after < before
+    before, between, after = (float(bits) for bits in re.findall(r"(\d+\.\d+) bits per byte", output))
+    assert 0 < after < between < before < 8
     assert " 0 tokens lost" in output
+    assert re.search(r"the page answers \(200\): http://127\.0\.0\.1:[0-9]+/\?token=", output)
+    assert tokenfeed.open(cwd / "kept" / "store").num_items > 10_000
+    assert observe.read_snapshots(cwd / "kept" / "run.jsonl")[-1].ended
+    assert tokenfeed.Run(cwd / "kept" / "run.jsonl").trace(0)
+    return [path.name for path in cwd.iterdir() if not path.name.startswith("torchinductor")]
+
+
+def test_the_demo_of_my_text(tmp_path):
+    (tmp_path / "text").mkdir()
+    texts = [f"Document {row} speaks of {row % 7} things. " * (row % 30 + 1) for row in range(2000)]
+    (tmp_path / "text" / "0.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    assert sorted(check_demo("text", "--seconds", "2", cwd=tmp_path)) == ["kept", "text"]
+
+
+@pytest.mark.slow
+def test_the_demo(tmp_path):
+    assert check_demo("--seconds", "6", cwd=tmp_path) == ["kept"]
+    module = tokenfeed.open(tmp_path / "kept" / "store").documents()[0].spans["documents"][0].payload["module"]
+    assert module.endswith(".py")

@@ -206,7 +206,8 @@ def test_how_two_runs_differ(web, path, delivered, tmp_path):
     found = run_json("diff", path, other, status=1)
     assert (found["same"], found["step"], found["division_step"]) == (False, None, 2)
     skipping = tmp_path / "skipping.jsonl"
-    deliver(view, skipping, skips=[tokenfeed.Skip(samples=(6 * 10**7, 6 * 10**7 + 5))])
+    plan, at = tokenfeed.Plan.of(view), 6 * 10**7
+    deliver(plan.amend(at, skip=tokenfeed.Skip(indices=plan.locate([at])[2])), skipping)
     found = run_json("diff", path, skipping, status=1)
     assert (found["step"], [each["part"] for each in found["why"]]) == (10**7, ["amendments"])
     assert "From step 10,000,000 on the runs deliver other samples" in run("diff", path, skipping, status=1).stdout

@@ -13,6 +13,7 @@ import numpy as np
 
 import tokenfeed
 from injection import OPENS, READS, Fault, Outcome, Tally, attempt, choose, describe, disarm, list_calls, scratch
+from opening import open_store
 from plain import make_documents, spans_of
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.kernels.checksum import checksum
@@ -45,7 +46,7 @@ def digest(batch: Any, *columns: str) -> str:
 
 
 def windows(path: Path, **options: Any) -> Steps:
-    store = yield lambda: tokenfeed.open(path, **options)
+    store = yield lambda: open_store(path, **options)
     view = yield lambda: store.windows(LENGTH, columns=["frame"], spans=["documents", "concepts"])
     for indices in np.array_split(np.random.default_rng(0).permutation(len(view)), 4):
         batch = yield lambda indices=indices: view.read(indices)
@@ -54,7 +55,7 @@ def windows(path: Path, **options: Any) -> Steps:
 
 def windows_reopened(path: Path) -> Steps:
     """No file stays open: every read opens its own."""
-    yield from windows(path, max_open_files=0)
+    yield from windows(path, open_files=0)
 
 
 def documents(path: Path) -> Steps:

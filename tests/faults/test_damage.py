@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
+from opening import open_store
 from plain import make_documents
 from tiers import pick
 from tokenfeed.errors import CorruptionError, FormatError, ReadError, TokenfeedError, TruncatedError
@@ -228,7 +229,7 @@ def test_names_in_a_manifest_cannot_lead_outside(store_path, link):
 
 @pytest.mark.parametrize("limit", [None, 0])
 def test_a_file_truncated_under_a_reader(store_path, limit):
-    view = tokenfeed.open(store_path, max_open_files=limit).windows(50)
+    view = open_store(store_path, open_files=limit).windows(50)
     view.read(np.arange(len(view)))
     for file in store_path.rglob("tokens.npy"):
         os.truncate(file, 200)
@@ -238,7 +239,7 @@ def test_a_file_truncated_under_a_reader(store_path, limit):
 
 def test_a_file_deleted_under_a_reader(store_path, plain):
     """What is open stays readable; what has to be opened again is missed."""
-    kept, reopened = (tokenfeed.open(store_path, max_open_files=limit).windows(50) for limit in (None, 0))
+    kept, reopened = (open_store(store_path, open_files=limit).windows(50) for limit in (None, 0))
     indices = np.arange(len(kept))
     before = kept.read(indices).tokens.copy(), reopened.read(indices).tokens.copy()
     for file in store_path.rglob("tokens.npy"):
@@ -250,7 +251,7 @@ def test_a_file_deleted_under_a_reader(store_path, plain):
 
 def test_an_io_error_is_named(store_path):
     """A folder in place of an open file: pread gives EISDIR."""
-    view = tokenfeed.open(store_path, max_open_files=0).windows(50)
+    view = open_store(store_path, open_files=0).windows(50)
     view.read([0])
     file = store_path / "part-00000" / "tokens.npy"
     file.unlink()
@@ -268,7 +269,7 @@ def test_descriptors_are_bounded_and_given_back(tmp_path):
         return sum(link.is_symlink() and str(link.readlink()).startswith(str(tmp_path)) for link in links)
 
     for backend in ("pread", "mmap"):
-        store = tokenfeed.open(tmp_path / "store", max_open_files=20, backend=backend)
+        store = open_store(tmp_path / "store", open_files=20, backend=backend)
         assert len(store.shards) == 300
         view = store.windows(50, columns=["frame"], spans=["documents"])
         view.read(np.arange(len(view)))

@@ -9,6 +9,7 @@ import pytest
 
 import tokenfeed
 from golden import golden_tokenizer
+from opening import open_store
 from tokenfeed.errors import ReadError, TokenfeedError, TooLargeError
 from tokenfeed.format.manifest import Manifest, ShardRecord, SpanCount
 from tokenfeed.format.npy import build_header
@@ -37,9 +38,9 @@ def write(path):
 def use(path):
     """Whatever is wrong is found by one of these, and no one waits."""
     found = verify(path).problems
-    for options in ({}, {"verify": True}, {"backend": "mmap"}, {"max_open_files": 0}):
+    for options in ({}, {"backend": "mmap"}, {"open_files": 0}):
         try:
-            store = tokenfeed.open(path, **options)
+            store = open_store(path, **options)
             store.documents().read([0, 1]).payloads  # noqa: B018
             store.windows(4, spans=["documents"]).read([0])
             store.packed(7).read([0])
@@ -89,7 +90,7 @@ def claim(path, items, spans, starts, anchors):
     with tokenfeed.Writer(path, columns={"tokens": "uint8"}, spans={"documents": None}, name="part") as writer:
         writer.append({"tokens": [1]})
     shard, manifest = path / "part-00000", Manifest.from_json((path / "manifest.json").read_bytes(), "manifest")
-    record = ShardRecord.from_json((shard / "shard.json").read_bytes(), "shard", manifest.spans, manifest.columns)
+    record = ShardRecord.from_json((shard / "shard.json").read_bytes(), "shard", manifest.spans)
     sizes = {}
     for name, dtype, count, last in (
         ("tokens.npy", "|u1", items, []),

@@ -36,9 +36,7 @@ THE_USERS_OWN = {
     "trl",
     "datasets",
     "lightning",
-    "litgpt",
     "torchtitan",
-    "orbax",
     "nanochat",
 }
 """Imported when somebody asks for that adapter, who has it then; development declares what tests need."""

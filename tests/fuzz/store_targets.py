@@ -13,6 +13,7 @@ import numpy as np
 import tokenfeed
 from fuzz.harness import Case
 from fuzz.mutator import INTEGERS, mutate_bytes, mutate_json, mutate_numbers
+from opening import open_store
 from plain import make_documents
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.format.npy import parse_header
@@ -48,7 +49,7 @@ def check(condition: Any, *about: Any) -> None:
 def options(case: Case) -> dict[str, Any]:
     """Any way of reading."""
     rng = case.rng
-    return {"backend": rng.choice(("pread", "mmap")), "max_open_files": rng.choice((None, None, 0))}
+    return {"backend": rng.choice(("pread", "mmap")), "open_files": rng.choice((None, None, 0))}
 
 
 def read_store(case: Case, store: tokenfeed.Store, tokens: np.ndarray) -> None:
@@ -83,29 +84,10 @@ def load_tokens(path: Path, store: tokenfeed.Store) -> np.ndarray:
     return np.concatenate(arrays)
 
 
-def packed_manifest(folder: Path) -> Attempt:
-    """As `manifest`, of a store whose column is packed. Plain copies lie beside, for `load_tokens`."""
-    path = folder / "store"
-    tokens = np.random.default_rng(0).integers(0, 300, 1000).astype(np.uint16)
-    with tokenfeed.Writer(
-        path, columns={"tokens": "uint16"}, bits={"tokens": 9}, name="part", shard_bytes=300, sync=False
-    ) as writer:
-        for start in range(0, 1000, 37):
-            writer.append({"tokens": tokens[start : start + 37]})
-    store = tokenfeed.open(path)
-    for shard, start in zip(store.shards, store.reader.starts.tolist(), strict=False):
-        np.save(path / shard.name / "tokens.npy", tokens[start : start + shard.num_items])
-    return _damaged_manifest(path)
-
-
 def manifest(folder: Path) -> Attempt:
     """`manifest.json`, sealed or not, and `shard.json`."""
     path = folder / "store"
     write_store(path)
-    return _damaged_manifest(path)
-
-
-def _damaged_manifest(path: Path) -> Attempt:
     sealed = json.loads((path / "manifest.json").read_bytes())
     unsealed = {key: value for key, value in sealed.items() if key != "shards"}
     record = json.loads((path / "part-00001" / "shard.json").read_bytes())
@@ -121,7 +103,7 @@ def _damaged_manifest(path: Path) -> Attempt:
             case.write(path / "part-00001" / "shard.json", mutate_json(case.rng, record))
         if case.rng.random() < 0.1:
             verify(path, quick=case.rng.random() < 0.5)
-        store = tokenfeed.open(path, **options(case))
+        store = open_store(path, **options(case))
         read_store(case, store, load_tokens(path, store))
 
     return attempt
@@ -178,7 +160,7 @@ def npy(folder: Path) -> Attempt:
         case.write(path, mutate_bytes(rng, data, 3) if rng.random() < 0.7 else data)
         with path.open("rb") as file:
             dtype, shape, start = parse_header(file, str(path))
-        store = tokenfeed.open(path, **options(case))
+        store = open_store(path, **options(case))
         items = np.fromfile(path, dtype, offset=start)
         check(shape == items.shape, shape)
         view = store.windows(1, extra=0)
@@ -206,7 +188,7 @@ def spans(folder: Path) -> Attempt:
             case.write(file, changed)
             if case.rng.random() < 0.3:
                 check(verify(path).ok == (changed == data), "verify")
-            store = tokenfeed.open(path, **options(case))
+            store = open_store(path, **options(case))
             if case.rng.random() < 0.2:
                 store.pack(LENGTH, cache=folder / "packed")
                 rows = store.packed(LENGTH, cache=folder / "packed", spans=list(store.spans))
@@ -240,7 +222,7 @@ def payloads(folder: Path) -> Attempt:
         data = file.read_bytes()
         try:
             case.write(file, mutate_bytes(case.rng, data)[: len(data)].ljust(len(data), b"\0"))
-            store = tokenfeed.open(path, **options(case))
+            store = open_store(path, **options(case))
             for number in range(9):
                 try:
                     str(store.spans[codec][number].payload)
@@ -278,7 +260,7 @@ def packing_plan(folder: Path) -> Attempt:
         else:
             changed = mutate_bytes(case.rng, originals[name])
         case.write(plan / name, changed)
-        rows = tokenfeed.open(path, **options(case)).packed(LENGTH, cache=plan)
+        rows = open_store(path, **options(case)).packed(LENGTH, cache=plan)
         numbers = some(case.rng, len(rows))
         check(np.array_equal(rows.read(numbers).tokens, expected[numbers]))
         check(len(rows) == len(expected))
@@ -303,7 +285,7 @@ def _foreign(folder: Path, originals: dict[str, bytes], name: str, **arguments: 
             (folder / each).write_bytes(data)
         changed = case.rng.choice(list(originals))
         case.write(folder / changed, mutate_bytes(case.rng, originals[changed]))
-        store = tokenfeed.open(folder / name, **arguments, **options(case))
+        store = open_store(folder / name, **arguments, **options(case))
         (shard,) = store.shards
         part = shard.column_part("tokens")
         items = np.fromfile(part.path, store.columns["tokens"].dtype, offset=part.byte_start)
@@ -366,67 +348,6 @@ def nanogpt(folder: Path) -> Attempt:
     return _foreign(
         folder, {"train.bin": TOKENS.tobytes(), "meta.pkl": b"cos\nsystem\n(S'false'\ntR."}, "train.bin", dtype="uint16"
     )
-
-
-def litdata(folder: Path) -> Attempt:
-    """An index and a chunk of plain tokens, of which the chunk's offsets say where items end."""
-    ends = np.array([0, 10, 10, 300, 400]) * 2 + 4 * 6
-    chunk = struct.pack("<I", 4) + ends.astype("<u4").tobytes() + TOKENS.tobytes()
-    config = {"data_format": ["no_header_tensor:20"], "compression": None, "encryption": None}
-    chunks = [{"filename": "chunk-0.bin", "chunk_size": 4, "dim": 400, "chunk_bytes": len(chunk)}]
-    index = json.dumps({"chunks": chunks, "config": config}).encode()
-    return _foreign(folder, {"index.json": index, "chunk-0.bin": chunk}, ".")
-
-
-def mds(folder: Path) -> Attempt:
-    """An index and a shard, of which offsets and the samples' own headers say where tokens lie."""
-    split = np.split(TOKENS, [10, 10, 300])
-    shapes = [b"\4%c" % items.size if items.size < 256 else b"\5" + struct.pack("<H", items.size) for items in split]
-    parts = [shape + items.tobytes() for shape, items in zip(shapes, split, strict=True)]
-    samples = [struct.pack("<II", len(part), 3) + part + b"url" for part in parts]
-    head = b"{}"
-    offsets = 4 * (len(samples) + 2) + len(head) + np.cumsum([0, *map(len, samples)])
-    shard = struct.pack("<I", len(samples)) + offsets.astype("<u4").tobytes() + head + b"".join(samples)
-    columns = {"column_names": ["tokens", "url"], "column_encodings": ["ndarray:uint16", "str"]}
-    fields = {**columns, "column_sizes": [None, None], "format": "mds", "version": 2, "samples": len(samples)}
-    index = {"shards": [{**fields, "compression": None, "raw_data": {"basename": "s.mds", "bytes": len(shard)}}]}
-    return _elsewhere(folder, {"index.json": json.dumps(index).encode(), "s.mds": shard})
-
-
-def arrow(folder: Path) -> Attempt:
-    """A stream of three record batches: flatbuffers, offsets, and the lists' values."""
-    import pyarrow as pa
-
-    lists = [part.tolist() for part in np.split(TOKENS, [10, 10, 90, 200, 300])]
-    table = pa.table({"id": range(len(lists)), "input_ids": pa.array(lists, pa.list_(pa.uint16()))})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=2)
-    return _elsewhere(folder, {"a.arrow": sink.getvalue().to_pybytes()})
-
-
-def _elsewhere(folder: Path, originals: dict[str, bytes]) -> Attempt:
-    """As `_foreign`, for files with more between their tokens: what opens is compared with where it says they lie."""
-
-    def attempt(case: Case) -> None:
-        for each, data in originals.items():
-            (folder / each).write_bytes(data)
-        changed = case.rng.choice(list(originals))
-        is_json = changed.endswith(".json") and case.rng.random() < 0.7
-        damaged = mutate_json(case.rng, json.loads(originals[changed])) if is_json else None
-        case.write(folder / changed, damaged or mutate_bytes(case.rng, originals[changed]))
-        store = tokenfeed.open(folder, **options(case))
-        items = [np.empty(0, store.columns["tokens"].dtype)]
-        for shard in store.shards:
-            part = shard.column_part("tokens")
-            data = Path(part.path).read_bytes()
-            firsts, places = part.extents.firsts, part.extents.places
-            for size, place in zip(np.diff(firsts).tolist(), places.tolist(), strict=True):
-                check(0 <= place <= place + size <= len(data))
-                items.append(np.frombuffer(data[place : place + size], items[0].dtype))
-        read_store(case, store, np.concatenate(items))
-
-    return attempt
 
 
 def disk_cache(folder: Path) -> Attempt:

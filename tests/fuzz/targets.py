@@ -9,7 +9,6 @@ __all__ = ["TARGETS"]
 
 TARGETS: Mapping[str, Target] = {
     "manifest": store_targets.manifest,
-    "packed-manifest": store_targets.packed_manifest,
     "remote-manifest": store_targets.remote_manifest,
     "npy": store_targets.npy,
     "spans": store_targets.spans,
@@ -20,9 +19,6 @@ TARGETS: Mapping[str, Target] = {
     "headed": store_targets.headed,
     "olmo": store_targets.olmo,
     "nanogpt": store_targets.nanogpt,
-    "litdata": store_targets.litdata,
-    "mds": store_targets.mds,
-    "arrow": store_targets.arrow,
     "disk-cache": store_targets.disk_cache,
     "loader-state": state_targets.loader_state,
     "stream-state": state_targets.stream_state,
@@ -32,7 +28,6 @@ TARGETS: Mapping[str, Target] = {
     "listing": state_targets.listing,
     "jsonl": text_targets.jsonl,
     "jsonl-compressed": text_targets.jsonl_compressed,
-    "webdataset": text_targets.webdataset,
     "arrow-text": text_targets.arrow_text,
     "tokenizer": text_targets.tokenizer,
     "hugging-face": text_targets.hugging_face,

@@ -64,8 +64,6 @@ def test_batches_fill_their_buffers_and_no_more(store_path, backend, columns):
         store.windows(33, columns=columns),
         store.documents(columns=columns),
         store.packed(50, columns=columns, cache=store_path.parent / "plan"),
-        store.windows(33, columns=columns, dtype="int64"),
-        store.documents(columns=columns, dtype="int32"),
     ]
     for view in views:
         for numbers in (np.arange(len(view)), np.arange(len(view))[::-7].copy(), np.array([len(view) - 1])):
@@ -90,10 +88,10 @@ def test_a_buffer_that_is_too_small_is_refused(store_path):
 def test_files_in_memory_end_where_they_end():
     """The last item, and one more."""
     data = guarded(np.arange(10).tobytes())
-    files = posix.record(posix.FILE, address=data.ctypes.data, size=data.size, start=1, bits=1, handle=posix.TRANSIENT)
+    files = posix.record(posix.FILE, address=data.ctypes.data, size=data.size, start=1, handle=posix.TRANSIENT)
     for num_items, status in ((10, posix.OK), (11, posix.END_OF_FILE)):
         starts = np.array([0, num_items])
-        request = make_request(starts, files, 1, np.array([(0, 8, 8, 1, 8, 8, 0, 0)], COLUMN), ahead=32)
+        request = make_request(starts, files, 1, np.array([(0, 8)], COLUMN))
         out = guarded(bytes(8 * num_items))
         found = read_ragged(np.array([0]), np.array([0, num_items]), request, out)
         assert found[0] == status

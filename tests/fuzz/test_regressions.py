@@ -74,7 +74,7 @@ def test_values_that_cannot_be_shown():
     value = 0
     for _ in range(400):
         value = [value]
-    for parse in (lambda data: Manifest.from_json(data, "m"), lambda data: ShardRecord.from_json(data, "s", {}, {})):
+    for parse in (lambda data: Manifest.from_json(data, "m"), lambda data: ShardRecord.from_json(data, "s", {})):
         with pytest.raises(FormatError):
             parse(json.dumps({"format": value, "version": 1}).encode())
 
@@ -200,7 +200,7 @@ def test_sources_of_plans_with_fields_of_other_types(store_path, change):
 def test_plans_with_skips_of_absurd_numbers(store_path, tmp_path, number):
     plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20))
     (tmp_path / "plan.json").write_text(
-        json.dumps({**plan.to_json(), "amendments": [{"at": 0, "ranges": [[5, number]]}]})
+        json.dumps({**plan.to_json(), "amendments": [{"at": 0, "skips": [{"indices": [5, number]}]}]})
     )
     with pytest.raises(StateError):
         Plan.load(tmp_path / "plan.json")

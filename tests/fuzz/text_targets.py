@@ -1,11 +1,8 @@
-"""JSONL and WebDataset, with Python's `json` and `tarfile` to compare with; Arrow; tokenizers of all three forms."""
+"""JSONL, with Python's `json` to compare with; Arrow; tokenizers of all three forms."""
 
 import base64
-import contextlib
 import gzip
-import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +20,6 @@ from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.jsonl import JsonlText
 from tokenfeed.text.sources.portions import TextRules
 from tokenfeed.text.sources.stored import StoredFile
-from tokenfeed.text.sources.tar import TarReader
-from tokenfeed.text.sources.webdataset import WebDatasetText
 from tokenfeed.text.tokenizer.vocabulary import Vocabulary
 
 Attempt = Callable[[Case], None]
@@ -76,20 +71,16 @@ def draw_lines(case: Case) -> bytes:
 def read_prepared(case: Case, path: Path) -> tuple[list[tuple[str, Any]], int]:
     """(documents, how many lines are none) as `tokenfeed prepare` reads them, however it cuts."""
     rng = case.rng
-    sizes = {"portion_bytes": rng.choice((1, 20, 1 << 20)), "long_bytes": rng.choice((1, 64, 1 << 22))}
-    rules = TextRules(keep=("id",), on_error="skip", **sizes)
+    rules = TextRules(keep=("id",), on_error="skip", portion_bytes=rng.choice((1, 20, 1 << 20)))
     (file,) = find_inputs(path)
     documents: list[tuple[str, Any]] = []
     malformed = 0
     for part in cut(0, file, slice_bytes=rng.choice((1 << 30, 64))):
         for portion in read_slice(file, part, rules):
             malformed += portion.num_malformed
-            if portion.begins:
-                documents += [
-                    (text, json.dumps(kept["id"])) for text, kept in zip(portion.texts, portion.kept, strict=True)
-                ]
-            else:
-                documents[-1] = (documents[-1][0] + portion.texts[0], documents[-1][1])
+            documents += [
+                (text, json.dumps(kept["id"])) for text, kept in zip(portion.texts, portion.kept, strict=True)
+            ]
     return documents, malformed
 
 
@@ -141,66 +132,6 @@ def jsonl_compressed(folder: Path) -> Attempt:
                 pass
         finally:
             text.close()
-
-    return attempt
-
-
-ENDINGS = ("txt", "json", "jpg")
-
-
-def draw_archive(case: Case) -> bytes:
-    """Samples in one of the three formats; damaged, with the checksum of a header made right at times."""
-    rng, packed = case.rng, io.BytesIO()
-    kind = rng.choice((tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT))
-    with tarfile.open(fileobj=packed, mode="w", format=kind) as archive:
-        for number in range(rng.randint(1, 4)):
-            for ending in rng.sample(ENDINGS, rng.randint(1, 3)):
-                data = json.dumps({"text": f"text {number}", "id": number}).encode()
-                data = data if ending == "json" else f"text {number}".encode()
-                info = tarfile.TarInfo(f"{'long' * rng.choice((1, 1, 30))}/{number}.{ending}")
-                info.size = len(data)
-                try:
-                    archive.addfile(info, io.BytesIO(data))
-                except ValueError:  # a name that ustar cannot hold
-                    continue
-    data = packed.getvalue()
-    data = data[: len(data.rstrip(b"\0")) // 512 * 512 + 1536]
-    if rng.random() < 0.2:
-        return data
-    data = bytearray(mutate_bytes(rng, data))
-    for at in range(0, len(data) - 511, 512) if rng.random() < 0.7 else ():
-        if data[at + 257 : at + 262] == b"ustar":
-            data[at + 148 : at + 156] = b" " * 8
-            data[at + 148 : at + 155] = b"%06o\0" % sum(data[at : at + 512])
-    return bytes(data)
-
-
-def webdataset(folder: Path) -> Attempt:
-    """Archives as members, as groups and as slices: what tarfile finds in them, or refused."""
-
-    def attempt(case: Case) -> None:
-        data, kind = draw_archive(case), case.rng.choice(("tar", "tar.gz", "tar.zst"))
-        codec = {"tar": None, "tar.gz": "gzip", "tar.zst": "zstd"}[kind]
-        path = folder / f"a.{kind}"
-        case.write(path, data if codec is None else pa.compress(data, codec=codec, asbytes=True))
-        reader, found = TarReader("a", io.BytesIO(data), len(data) if codec is None else None), []
-        while (member := reader.next()) is not None:
-            content = reader.read()
-            check(len(content) == member.size)
-            found.append(content)
-        with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            theirs = [archive.extractfile(each).read() for each in archive if each.isreg()]
-            check(found[: len(theirs)] == theirs, len(found))  # it ends without a word at what it does not understand
-        documents, malformed = read_prepared(case, path)
-        text = WebDatasetText(StoredFile(str(path)), "text")
-        try:
-            streamed = [each for _, batch in strings(text.read(0), 3) for each in batch if each is not None]
-        except TokenfeedError:
-            check(malformed, "refused without need")
-            raise
-        finally:
-            text.close()
-        check(streamed == [each for each, _ in documents], streamed, documents)
 
     return attempt
 
@@ -281,8 +212,8 @@ def hugging_face(folder: Path) -> Attempt:
 
 
 def any_tokenizer(folder: Path) -> Attempt:
-    """Tokenizers of every kind, which their own library runs, and tekken files."""
-    kinds = [_unigram(), _word_pieces(), _tekken()]
+    """Tokenizers of every kind, which their own library runs."""
+    kinds = [_unigram(), _word_pieces()]
 
     def attempt(case: Case) -> None:
         case.write(folder / "tokenizer.json", mutate_json(case.rng, case.rng.choice(kinds)))
@@ -317,13 +248,6 @@ def _word_pieces() -> dict[str, Any]:
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {**model, "max_input_chars_per_word": 100, "vocab": {word: n for n, word in enumerate(words)}},
     }
-
-
-def _tekken() -> dict[str, Any]:
-    ranks = _vocabulary().ranks
-    config = {"pattern": PATTERN, "default_vocab_size": len(ranks) + 20, "default_num_special_tokens": 20}
-    vocab = [{"rank": rank, "token_bytes": base64.b64encode(token).decode()} for token, rank in ranks.items()]
-    return {"config": config, "vocab": vocab, "special_tokens": None}
 
 
 def rank_file(folder: Path) -> Attempt:

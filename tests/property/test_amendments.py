@@ -17,7 +17,6 @@ from tokenfeed.plan.permutation import Locality
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.schedule import Stage
 from tokenfeed.plan.skips import Skip
-from tokenfeed.store.curriculum import CurriculumSpec
 
 SAMPLES = 220
 
@@ -27,28 +26,20 @@ def deal(plan, count):
     first, _ = plan._base
     sources = [dealt_source(each, plan) for each in first]
     keys = [each.name for each in first]
-    unit = first[0].spec.unit.group or first[0].spec.unit.length
-    jumps = {turn for each in plan.amendments for turn in jumped(each)}
-    dealt, turn, waiting = [], 0, list(plan.amendments)
+    dealt, waiting = [], list(plan.amendments)
     while len(dealt) < count:
-        while waiting and waiting[0].at <= turn:
+        while waiting and waiting[0].at <= len(dealt):
             amendment = waiting.pop(0)
             for each in amendment.sources:
                 keys.append(each.name)
                 sources.append(dealt_source(each, plan))
             for each in amendment.grown:
                 grown = sources[keys.index(each.name)]
-                grown.grow(each.num_samples // each.spec.samples_per_group - grown.num_groups)
-            if amendment.length is not None:
-                for each in sources:
-                    each.regroup(unit // amendment.length)
+                grown.grow(each.num_samples - grown.num_samples)
             for skip in amendment.skips:
                 sources[keys.index(skip.source or "")].remove(() if skip.mask else skip.indices)
-        number = int(plan.schedule.locate(np.array([turn]))[0][0])
-        drawn = sources[number].deal()
-        if turn not in jumps:
-            dealt.append((number, *drawn))
-        turn += 1
+        number = int(plan.schedule.locate(np.array([len(dealt)]))[0][0])
+        dealt.append((number, *sources[number].deal()))
     return dealt
 
 
@@ -56,11 +47,7 @@ def dealt_source(each, plan):
     local = plan.shuffle if isinstance(plan.shuffle, Locality) else None
     seed = seed_of(each.name, plan.seed) if plan.shuffle else None
     order = Order(seed, local and (local.block, local.tile))
-    return Dealt(each.num_samples, order, each.spec.samples_per_group, each.spec.curriculum)
-
-
-def jumped(amendment):
-    return [turn for start, stop in amendment.ranges for turn in range(start, stop)]
+    return Dealt(each.num_samples, order, each.spec.curriculum)
 
 
 def seed_of(name, seed):
@@ -71,48 +58,36 @@ def seed_of(name, seed):
 def amended(draw, most=6, latest=150):
     """A plan over one view or several, and its amendments, in any order."""
     names = draw(st.sampled_from([[""], [""], ["a", "b"], ["a", "b", "c"]]))
-    group = draw(st.sampled_from([1, 1, 2, 3]))
-    sources = [source(name, group * draw(st.integers(1, 12)), group=group) for name in names]
-    if group == 1 and draw(st.booleans()):
-        buckets, epochs = draw(st.integers(1, 5)), draw(st.integers(0, 2))
-        spec = CurriculumSpec(sources[0].spec, "length", "0" * 16, buckets, epochs=epochs)
-        sources[0] = replace(sources[0], spec=spec)
+    sources = [source(name, draw(st.integers(1, 12))) for name in names]
     shuffle = draw(st.sampled_from([True, True, True, False, Locality(3, 2)]))
     plan = Plan(sources, seed=draw(st.integers(0, 5)), shuffle=shuffle)
     for number in range(draw(st.integers(0, most))):
-        plan = amend(draw, plan, draw(st.integers(0, latest)), group, number)
+        plan = amend(draw, plan, draw(st.integers(0, latest)), number)
     return plan
 
 
-def amend(draw, plan, at, group, number):
-    kinds = ["grown", "grown", "weights", "skip", "samples", "sources", "max_epochs", "length"]
+def amend(draw, plan, at, number):
+    kinds = ["grown", "grown", "weights", "skip", "sources", "max_epochs"]
     kind = draw(st.sampled_from(kinds))
     each = draw(st.sampled_from(plan.sources))
     known = [other.name for other in plan.sources]
     weigh = st.fixed_dictionaries({name: st.integers(1, 4) for name in known})
     change = {}
     if kind == "grown":
-        added = each.spec.samples_per_group * draw(st.integers(1, 9))
+        added = draw(st.integers(1, 9))
         grown = replace(each, num_samples=each.num_samples + added, data=f"grown {number}")
         change = {"grown": {each.name: grown}}
     elif kind == "weights" and known != [""]:
         change = {"weights": draw(weigh)}
         if draw(st.booleans()):
-            change = {
-                "weights": [Stage(draw(weigh), draw(st.integers(1, 30)), ramp=draw(st.booleans())), Stage(draw(weigh))]
-            }
+            change = {"weights": [Stage(draw(weigh), draw(st.integers(1, 30))), Stage(draw(weigh))]}
     elif kind == "sources" and len(known) < 4:
-        count = each.spec.samples_per_group * draw(st.integers(1, 9))
-        more = replace(source(f"new {number}", count), spec=each.spec)
+        more = replace(source(f"new {number}", draw(st.integers(1, 9))), spec=each.spec)
         weights = {name or "first": draw(st.integers(0, 3)) for name in known} | {more.name: 2}
         change = {"sources": {more.name: more}, "weights": weights}
     elif kind == "skip":
         indices = draw(st.sets(st.integers(0, each.num_samples - 1), min_size=1, max_size=4))
         change = {"skip": Skip(indices=tuple(indices), source=each.name or None, documents=(3,) * draw(st.booleans()))}
-    elif kind == "samples":
-        change = {"skip": Skip(samples=(at, at + draw(st.integers(1, 20))))}
-    elif kind == "length":
-        change = {"length": draw(st.sampled_from([each for each in (2, 4, 6, 8, 12, 24) if 8 * group % each == 0]))}
     elif kind == "max_epochs":
         change = {"max_epochs": {each.name: draw(st.sampled_from([30, None]))}}
     try:
@@ -120,9 +95,7 @@ def amend(draw, plan, at, group, number):
     except ArgumentError as error:
         # Growth and skips are drawn for the plan as it is in the end; where they come earlier, they may be impossible.
         expected = ["would be skipped", "is no growth of", "the view has", "names source", "Allow one"]
-        expected += ["cannot be drawn yet", "a group of windows has begun", "before the length changes"]
-        expected += ["cannot be a ramp", "counts in samples of the length before"]
-        expected += ["is a curriculum", "only windows can change"]
+        expected += ["cannot be drawn yet"]
         assert any(told in str(error) for told in expected), error
         return plan
 
@@ -138,46 +111,32 @@ def test_amended_plans_deliver_what_lists_do(plan):
 @settings(max_examples=examples(200))
 def test_the_inverse_is_what_a_search_finds(plan):
     sources, epochs, indices = plan.locate(np.arange(SAMPLES))
-    lengths = lengths_of(plan)
     for number, each in enumerate(plan.sources):
-        for length in set(lengths.tolist()):
-            size = each.num_samples * each.spec.unit.length // length
-            for epoch in range(int(epochs.max()) + 1):
-                asked = length if len(plan.eras) > 1 else None
-                found = plan.find_all(np.arange(size), epoch, source=each.name, length=asked)
-                expected = np.full(size, -1)
-                here = np.flatnonzero((sources == number) & (epochs == epoch) & (lengths == length))
-                expected[indices[here]] = here
-                assert np.where(found < SAMPLES, found, -1).tolist() == expected.tolist()
-
-
-def lengths_of(plan):
-    """The length of every sample."""
-    turns, specs = zip(*plan.eras, strict=True)
-    which = np.searchsorted(turns, [plan.turn(k) for k in range(SAMPLES)], side="right") - 1
-    return np.array([spec.unit.length for spec in specs])[which]
+        for epoch in range(int(epochs.max()) + 1):
+            found = plan.find_all(np.arange(each.num_samples), epoch, source=each.name)
+            expected = np.full(each.num_samples, -1)
+            here = np.flatnonzero((sources == number) & (epochs == epoch))
+            expected[indices[here]] = here
+            assert np.where(found < SAMPLES, found, -1).tolist() == expected.tolist()
 
 
 @given(amended())
 @settings(max_examples=examples(200))
 def test_every_epoch_of_a_source_is_whole(plan):
-    """No item twice, and but for what is skipped, every item that was there before the epoch ended."""
+    """No sample twice, and but for what is skipped, every sample that was there before the epoch ended."""
     sources, epochs, indices = plan.locate(np.arange(SAMPLES))
-    lengths = lengths_of(plan)
-    is_skipped = any(each.ranges or each.skips for each in plan.amendments)
+    is_skipped = any(each.skips for each in plan.amendments)
     for number in range(len(plan.sources)):
         for epoch in range(int(epochs[sources == number].max(initial=0))):
-            here = (sources == number) & (epochs == epoch)
-            starts = np.sort(indices[here] * lengths[here])
-            ends = np.sort((indices[here] + 1) * lengths[here])
-            assert (starts[1:] >= ends[:-1]).all()
-            assert is_skipped or np.array_equal(starts[1:], ends[:-1])
+            steps = np.diff(np.sort(indices[(sources == number) & (epochs == epoch)]))
+            assert (steps >= 1).all()
+            assert is_skipped or (steps == 1).all()
 
 
 @given(amended(), st.integers(0, 150), st.data())
 @settings(max_examples=examples(200))
 def test_an_amendment_changes_nothing_before_it(plan, at, data):
-    more = amend(data.draw, plan, at, plan.sources[0].spec.samples_per_group, 99)
+    more = amend(data.draw, plan, at, 99)
     before = np.arange(at)
     for mine, theirs in zip(more.locate(before), plan.locate(before), strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -17,7 +17,7 @@ BUDGET = 192
 """Tokens of all ranks in a training step."""
 SPLITS = [(world_size, parts) for world_size in (1, 2, 3, 4, 6, 8, 16, 24, 32, 64) for parts in (1, 2, 3)]
 SPLITS = [(world_size, parts) for world_size, parts in SPLITS if BUDGET % (world_size * parts) == 0]
-BALANCES = st.sampled_from([None, True, tokenfeed.Cost(1, 0.1), np.sqrt])
+BALANCES = st.sampled_from([None, True, tokenfeed.Cost(1, 0.1)])
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def views(store, path):
     """Every kind of view, plan and mixture, of rows whose tokens are told by `lengths`."""
     store.pack(24)
     other = write(path / "other", [5, 9, 2, 30, 8, 1, 14] * 3)
-    documents, windows = store.documents(), store.windows(16, group=32)
+    documents, windows = store.documents(), store.windows(16)
     grown = write(path / "grown", [7] * 9)
     plan = tokenfeed.Plan.of(grown.documents())
     seen = tokenfeed.Loader(documents, 20, rank=0, world_size=1, run=path / "run.jsonl")
@@ -154,15 +154,12 @@ def views(store, path):
             11, skip=tokenfeed.Skip(documents=(5, 9))
         ),
     )
-    yield "length", tokenfeed.Plan.of(windows).amend(10, length=8)
 
 
 def test_budgets_hold_for_every_kind_of_view(store, tmp_path):
     for name, view in views(store, tmp_path):
         for balance in (None, True):
             ranks = Ranks(view, 3, tokens=64, balance=balance, too_long="own")
-            plan = ranks.loaders[0].plan
-            changes = [start for start, _ in plan.open_eras()[1:]]
             steps = [ranks.step() for _ in range(pick(8, 30))]
             tokens = {}
             for step in steps:
@@ -175,8 +172,7 @@ def test_budgets_hold_for_every_kind_of_view(store, tmp_path):
                 total = sum(tokens[sample] for sample in samples)
                 assert total >= sum(batch.flat.inputs.size for batch in step[0]), name
                 assert total <= 192 or len(samples) == 1, name
-                assert total + tokens[after] > 192 or after in changes, name
-            assert not changes or any(samples_of(step)[0] in changes for step in steps)
+                assert total + tokens[after] > 192, name
 
 
 def test_a_resized_run_keeps_its_steps(store):

@@ -18,7 +18,7 @@ from tokenfeed.errors import FormatError
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
 from tokenfeed.text.sources import json_lines
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.sources.json_lines import LineError, LongLine, parse_line
+from tokenfeed.text.sources.json_lines import LineError, parse_line
 from tokenfeed.text.sources.portions import TextRules, as_str
 from tokenfeed.text.streaming.documents import FileDocuments
 from tokenfeed.text.streaming.lanes import LaneCursor
@@ -112,24 +112,12 @@ def plain_documents(content: bytes, keep: tuple[str, ...]):
 
 
 def joined(portions):
-    """(documents, malformed, null) of portions, pieces put together."""
-    documents, malformed, null, is_open = [], 0, 0, False
+    """(documents, malformed, null) of portions."""
+    documents, malformed, null = [], 0, 0
     for portion in portions:
         malformed += portion.num_malformed
         null += portion.num_null
-        if portion.begins and portion.ends:
-            assert not is_open or not portion.texts
-            documents += zip(portion.texts, portion.kept, strict=True)
-            continue
-        assert portion.begins != is_open
-        (text,) = portion.texts
-        assert text, "only a document can be empty, not a piece of one"
-        if portion.begins:
-            documents.append((text, portion.kept[0]))
-        else:
-            documents[-1] = (documents[-1][0] + text, documents[-1][1])
-        is_open = not portion.ends
-    assert not is_open
+        documents += zip(portion.texts, portion.kept, strict=True)
     return documents, malformed, null
 
 
@@ -155,45 +143,27 @@ def same(left, right) -> bool:
     contents(),
     st.integers(1, 400),
     st.integers(1, 60),
-    st.integers(1, 60),
     st.sampled_from([(), ("meta",), ("meta", "id")]),
-    st.booleans(),
 )
-def test_the_documents_do_not_depend_on_the_cuts(content, slice_bytes, portion_bytes, long_bytes, keep, whole):
+def test_the_documents_do_not_depend_on_the_cuts(content, slice_bytes, portion_bytes, keep):
     expected = plain_documents(content, keep)
-    for long in (long_bytes, 1 << 20):
-        rules = TextRules(keep=keep, on_error="skip", whole=whole, portion_bytes=portion_bytes, long_bytes=long)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "a.jsonl")
-            path.write_bytes(content)
-            assert same(read_all(path, rules, slice_bytes), expected)
-            path = Path(folder, "a.jsonl.gz")
-            path.write_bytes(gzip.compress(content))
-            assert same(read_all(path, rules, slice_bytes), expected)
+    rules = TextRules(keep=keep, on_error="skip", portion_bytes=portion_bytes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl")
+        path.write_bytes(content)
+        assert same(read_all(path, rules, slice_bytes), expected)
+        path = Path(folder, "a.jsonl.gz")
+        path.write_bytes(gzip.compress(content))
+        assert same(read_all(path, rules, slice_bytes), expected)
 
 
 @pytest.mark.parametrize("line", ODD_LINES)
-@pytest.mark.parametrize("long_bytes", [1, 1 << 20])
-def test_odd_lines_are_what_json_says(tmp_path, line, long_bytes):
-    """As a short line, as a long one that is fed byte by byte, and both together in one file."""
+def test_odd_lines_are_what_json_says(tmp_path, line):
     content = b'{"text": "first", "meta": 1}\n' + line + b'\n{"text": "last", "meta": 2}'
     (tmp_path / "a.jsonl").write_bytes(content)
     for keep in [(), ("meta",)]:
-        for portion_bytes in (1, 2, 3, 1 << 20) if long_bytes == 1 else (1 << 20,):
-            rules = TextRules(keep=keep, on_error="skip", portion_bytes=portion_bytes, long_bytes=long_bytes)
-            got, expected = read_all(tmp_path / "a.jsonl", rules, 1 << 20), plain_documents(content, keep)
-            assert same(got, expected)
-
-
-def long_line(line: bytes, sizes, block_bytes=7) -> LongLine:
-    """A line that was fed in pieces of these sizes, turn by turn."""
-    fed = LongLine(lambda offset, count: line[offset : offset + count], block_bytes=block_bytes, long_bytes=1)
-    at, turn = 0, 0
-    while at < len(line):
-        size = sizes[turn % len(sizes)]
-        fed.feed(line[at : at + size])
-        at, turn = at + size, turn + 1
-    return fed
+        rules = TextRules(keep=keep, on_error="skip")
+        assert same(read_all(tmp_path / "a.jsonl", rules, 1 << 20), plain_documents(content, keep))
 
 
 def outcome(parse):
@@ -201,38 +171,6 @@ def outcome(parse):
         return parse()
     except LineError:
         return None
-
-
-@given(lines(), st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(1, 40))
-@example(b'{"text": "' + b"\\ud83d\\ude00" * 99 + b'"}', [1], 1)
-def test_a_long_line_says_what_a_short_one_says(line, sizes, block_bytes):
-    """Wherever it is cut, with placeholders for its long strings."""
-    fed = long_line(line, sizes, block_bytes)
-    assert fed.num_bytes == len(line)
-    assert fed.is_blank == (not line or line.isspace())
-    if fed.is_blank:
-        return
-    expected = outcome(lambda: parse_line(line, "text", ("meta",)))
-    got = outcome(lambda: fed.parse("text", ("meta",)))
-    assert (got is None) == (expected is None)
-    if got is not None:
-        text = None if got[0] is None else "".join(piece for piece, _ in fed.pieces(got[0]))
-        assert same((text, got[1]), expected)
-
-
-@given(st.text(min_size=300, max_size=400), st.integers(1, 20), st.booleans())
-@example("😀" * 150, 3, True)
-def test_strings_come_back_from_their_escapes(text, block_bytes, ascii_only):
-    """Lone surrogates are refused, wherever the string is cut; all else is what it was."""
-    line = json.dumps({"text": text}, ensure_ascii=ascii_only).encode(errors="surrogatepass")
-    fed = long_line(line, [50], block_bytes)
-    if fits_utf8(text):
-        found, _ = fed.parse("text", ())
-        assert found != text, "it is a placeholder"
-        assert "".join(piece for piece, _ in fed.pieces(found)) == text
-    else:
-        with pytest.raises(LineError):
-            fed.parse("text", ())
 
 
 @given(lines())
@@ -295,7 +233,7 @@ def prepared(path: Path, slice_bytes: int) -> list[str]:
     (file,) = find_inputs(path)
     portions = []
     for part in cut(0, file, slice_bytes=slice_bytes):
-        portions += read_slice(file, part, TextRules(portion_bytes=50, long_bytes=300))
+        portions += read_slice(file, part, TextRules(portion_bytes=50))
     return [text for text, _ in joined(portions)[0]]
 
 
@@ -339,11 +277,9 @@ def test_a_store_and_a_stream_have_the_same_tokens(tmp_path):
     st.integers(1, 10),
     st.integers(1, 3000),
     st.integers(1, 30),
-    st.integers(1, 60),
     st.sampled_from([pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]),
-    st.booleans(),
 )
-def test_parquet_slices_give_all_rows(texts, group_rows, slice_bytes, portion_bytes, long_bytes, kind, whole):
+def test_parquet_slices_give_all_rows(texts, group_rows, slice_bytes, portion_bytes, kind):
     values = [{"a": [number, None], "b": str(number)} for number in range(len(texts))]
     column = [None if text is None else text.encode() for text in texts] if kind == pa.binary() else texts
     table = pa.table({"text": pa.array(column, pa.string() if pa.types.is_dictionary(kind) else kind), "meta": values})
@@ -353,12 +289,12 @@ def test_parquet_slices_give_all_rows(texts, group_rows, slice_bytes, portion_by
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.parquet")
         pq.write_table(table, path, row_group_size=group_rows)
-        rules = TextRules(keep=("meta",), whole=whole, portion_bytes=portion_bytes, long_bytes=long_bytes)
+        rules = TextRules(keep=("meta",), portion_bytes=portion_bytes)
         assert read_all(path, rules, slice_bytes) == (expected, 0, texts.count(None))
 
 
-@given(TEXT, st.integers(1, 30), st.integers(1, 60), st.booleans(), st.booleans(), st.sampled_from(["", ".gz", ".zst"]))
-def test_a_text_file_is_one_document(text, portion_bytes, long_bytes, whole, with_bom, ending):
+@given(TEXT, st.booleans(), st.sampled_from(["", ".gz", ".zst"]))
+def test_a_text_file_is_one_document(text, with_bom, ending):
     data = (b"\xef\xbb\xbf" if with_bom else b"") + text.encode()
     compress = {"": bytes, ".gz": gzip.compress, ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True)}
     expected = data.decode("utf-8-sig")
@@ -366,5 +302,4 @@ def test_a_text_file_is_one_document(text, portion_bytes, long_bytes, whole, wit
         path = Path(folder, f"a.txt{ending}")
         path.write_bytes(compress[ending](data))
         for on_error in ("fail", "skip"):
-            rules = TextRules(on_error=on_error, whole=whole, portion_bytes=portion_bytes, long_bytes=long_bytes)
-            assert read_all(path, rules, 1) == ([(expected, {})], 0, 0)
+            assert read_all(path, TextRules(on_error=on_error), 1) == ([(expected, {})], 0, 0)

@@ -12,7 +12,6 @@ import tokenfeed
 from oracle import Leg, check_exactly_once, run
 from tiers import examples
 from tokenfeed.loader.loader import Loader
-from tokenfeed.plan.steps import BatchSizes
 
 LEGS = st.lists(
     st.builds(Leg, st.integers(1, 6), st.integers(1, 7), st.integers(0, 6), st.sampled_from([0, 1, 2, 5])),
@@ -89,26 +88,3 @@ def test_finite_iteration(stores, num_samples, world_size, batch_size, epochs, s
                 assert batch.inputs.shape == (len(batch), 4)
     if not shuffle and world_size == 1:
         assert np.concatenate([batch.samples for batch in ranks[0]]).tolist() == list(range(num_samples * epochs))
-
-
-@given(
-    ramp=st.dictionaries(st.integers(1, 200), st.integers(1, 9), max_size=4),
-    first=st.integers(1, 9),
-    world_size=st.integers(1, 5),
-    steps=st.integers(0, 40),
-)
-def test_ramps_count_steps_in_closed_form(ramp, first, world_size, steps):
-    sizes = BatchSizes({0: first, **ramp})
-    delivered = 0
-    for step in range(steps):
-        assert sizes.after(0, step, world_size) == delivered
-        assert sizes.steps_between(0, delivered, world_size) == step
-        delivered += sizes.at(delivered) * world_size
-    assert BatchSizes.from_json(sizes.to_json()) == sizes
-
-
-@given(first=st.integers(1, 5), second=st.integers(1, 5), change=st.integers(1, 40), history=LEGS)
-def test_ramps_deliver_every_sample_once(stores, first, second, change, history):
-    ramp = {0: first, change: second}
-    legs = [leg._replace(batch_size=ramp) for leg in history]
-    check_exactly_once(run(legs, lambda **options: Loader(stores[16], **options)), 16)

@@ -149,31 +149,20 @@ def store():
         max_size=3,
     ),
     shuffle=st.sampled_from(SHUFFLES),
-    group=st.sampled_from([None, 4, 12]),
     seed=st.integers(0, 3),
 )
 @settings(max_examples=examples(60))
-def test_any_history_is_exactly_once(store, history, shuffle, group, seed):
-    view = store.windows(4, group=group)
+def test_any_history_is_exactly_once(store, history, shuffle, seed):
+    view = store.windows(4)
     rows = run(history, lambda **options: Loader(view, shuffle=shuffle, seed=seed, **options))
     check_exactly_once(rows, len(view))
     assert rows == run([Leg(1, 1, len(rows))], lambda **options: Loader(view, shuffle=shuffle, seed=seed, **options))
 
 
-def test_groups_stay_together_when_the_length_changes(store):
-    """A block counts groups, so that windows of another length over the same groups come in the same order."""
-    shuffle = Locality(5, 4)
-    one = Loader(store.windows(4, group=12, extra=0), 3, shuffle=shuffle)
-    two = Loader(store.windows(12, group=12, extra=0), 1, shuffle=shuffle)
-    for _ in range(90):
-        assert next(one).tokens.reshape(-1).tolist() == next(two).tokens.reshape(-1).tolist()
-    one.amend(length=12)
-    one.resize(rank=0, world_size=1, batch_size=1)
-    assert next(one).tokens.reshape(-1).tolist() == next(two).tokens.reshape(-1).tolist()
-    with pytest.raises(PlanMismatchError, match=r"locality \[5, 4\], and this plan has \[6, 4\]"):
-        Loader(store.windows(12, group=12, extra=0), 1, shuffle=Locality(6, 4)).load_state_dict(one.state_dict())
-    one.close()
-    two.close()
+def test_a_checkpoint_of_another_locality_is_refused(store):
+    state = Loader(store.windows(12, extra=0), 1, shuffle=Locality(5, 4)).state_dict()
+    with pytest.raises(PlanMismatchError, match=r"locality \[5, 4\], this plan has \[6, 4\]"):
+        Loader(store.windows(12, extra=0), 1, shuffle=Locality(6, 4)).load_state_dict(state)
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])
@@ -181,7 +170,7 @@ def test_runs_are_traced_and_documents_found_offline(store, tmp_path, is_mixed):
     view = store.windows(4)
     mixed = tokenfeed.mix({"a": (view, 2), "b": (store.windows(4), 1)})
     loader = Loader(mixed if is_mixed else view, 6, shuffle=Locality(8, 3), run=tmp_path / "run.jsonl")
-    loader.amend(20, skip=tokenfeed.Skip(documents=[7], source="a" if is_mixed else None))
+    loader.amend(20, skip=tokenfeed.Skip(indices=view.samples_touching([7]), source="a" if is_mixed else None))
     batches = [next(loader) for _ in range(80)]
     loader.close()
     told = tokenfeed.Run(tmp_path / "run.jsonl")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
+from opening import open_store
 from plain import make_documents
 from tokenfeed.store import packing
 
@@ -22,8 +23,7 @@ SLICES = st.sampled_from([16, 48, packing._SLICE])
 READING = st.fixed_dictionaries(
     {
         "backend": st.sampled_from(["pread", "mmap"]),
-        "reads_in_flight": st.integers(1, 40),
-        "max_open_files": st.sampled_from([None, 0, 1, 7]),
+        "open_files": st.sampled_from([None, 0, 1, 7]),
     }
 )
 
@@ -69,7 +69,7 @@ def test_rows_are_those_of_the_plain_twin(lengths, shard_bytes, reading, width, 
     before = packing.BLOCK_DOCUMENTS, packing._SLICE
     with tempfile.TemporaryDirectory() as folder:
         plain.write(Path(folder, "store"), shard_bytes=shard_bytes)
-        store = tokenfeed.open(Path(folder, "store"), **reading)
+        store = open_store(Path(folder, "store"), **reading)
         packing.BLOCK_DOCUMENTS, packing._SLICE = block, size
         try:
             report = store.pack(width - 1, cache=Path(folder, "plan"))

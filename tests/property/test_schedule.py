@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tiers import examples
 from tokenfeed.kernels.mixture import build_table
 from tokenfeed.plan.rounding import normalise, rationalise
-from tokenfeed.plan.schedule import RAMP_STEPS, Schedule, Stage
+from tokenfeed.plan.schedule import Schedule, Stage
 
 NAMES = "abcdefgh"
 
@@ -63,17 +63,10 @@ def walk(schedule, count):
 
 
 def pieces(schedule):
-    """(samples, exact normalised weights) of what a schedule without changes was asked for, ramps in their steps."""
-    before = None
+    """(samples, exact normalised weights) of what a schedule without changes was asked for."""
     for stage in schedule.chapters[0].stages:
         given = [Fraction(stage.weights[name]) for name in schedule.names]
-        asked = [weight / sum(given) for weight in given]
-        steps = min(RAMP_STEPS, stage.samples) if stage.ramp else 1
-        for step in range(steps):
-            way = Fraction(2 * step + 1, 2 * steps) if stage.ramp else 1
-            weights = [a * (1 - way) + b * way for a, b in zip(before or asked, asked, strict=True)]
-            yield stage.samples * (step + 1) // steps - stage.samples * step // steps, weights
-        before = asked
+        yield stage.samples, [weight / sum(given) for weight in given]
 
 
 @st.composite
@@ -85,10 +78,9 @@ def stage_lists(draw, names=NAMES, whole=False):
     stages = []
     for _ in range(draw(st.integers(1, 5))):
         weights = draw(st.lists(weight, min_size=len(names), max_size=len(names)).filter(any))
-        ramp = bool(stages) and draw(st.booleans())
-        least = sum(weights) if whole and not ramp else 1
+        least = sum(weights) if whole else 1
         samples = draw(st.integers(least, least + 100))
-        stages.append(Stage(dict(zip(names, weights, strict=True)), samples, ramp))
+        stages.append(Stage(dict(zip(names, weights, strict=True)), samples))
     return stages, list(names)
 
 
@@ -106,7 +98,7 @@ def schedules(draw):
             "a": draw(st.sampled_from([1, 0.5, 1e-5])),
         }
         if at and draw(st.booleans()):
-            schedule = schedule.then(at, Stage(new, draw(st.integers(1, 100)), ramp=True), new)
+            schedule = schedule.then(at, Stage(new, draw(st.integers(1, 100))), {**new, "a": 0.25})
         else:
             schedule = schedule.then(at, new)
     return schedule
@@ -207,7 +199,7 @@ def test_counts_and_targets_are_those_of_the_whole_run(schedule):
 
 @given(stage_lists(whole=True))
 def test_counts_stay_near_the_weights_asked_for(given_):
-    """In fractions, over all stages and ramps."""
+    """In fractions, over all stages."""
     schedule = Schedule(*given_)
     sources, _ = schedule.locate(np.arange(schedule.total))
     drawn = np.eye(len(schedule.names), dtype=np.int64)[sources].cumsum(axis=0).tolist()
@@ -291,7 +283,7 @@ def test_digests_tell_another_past(schedule, k):
     if len(schedule.chapters) == 1:
         renamed = [name.upper() for name in schedule.names]
         stages = [
-            Stage(dict(zip(renamed, each.weights.values(), strict=True)), each.samples, each.ramp)
+            Stage(dict(zip(renamed, each.weights.values(), strict=True)), each.samples)
             for each in schedule.chapters[0].stages
         ]
         assert Schedule(stages, renamed).digest(k) != schedule.digest(k)
@@ -316,7 +308,7 @@ def test_hundreds_of_sources(seed, num_sources, evenness):
     names = [str(i) for i in range(num_sources)]
     draws = [np.maximum(rng.dirichlet(np.full(num_sources, evenness)), 1e-12) for _ in range(3)]
     first, second, third = (dict(zip(names, draw.tolist(), strict=True)) for draw in draws)
-    stages = [Stage(first, 5000), Stage(second, 3000, ramp=True), Stage(third)]
+    stages = [Stage(first, 5000), Stage(second, 3000), Stage(third)]
     schedule = Schedule(stages, names).then(9000, {**first, "new": 0.5})
     samples = np.arange(12_000)
     sources, numbers = schedule.locate(samples)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
+from opening import open_store
 from plain import make_documents, spans_of
 
 LENGTHS = st.lists(st.one_of(st.integers(0, 20), st.integers(0, 6000)), max_size=40)
@@ -16,8 +17,7 @@ SHARD_BYTES = st.sampled_from([1, 100, 5_000, 1 << 30])
 READING = st.fixed_dictionaries(
     {
         "backend": st.sampled_from(["pread", "mmap"]),
-        "reads_in_flight": st.integers(1, 40),
-        "max_open_files": st.sampled_from([None, 0, 1, 7]),
+        "open_files": st.sampled_from([None, 0, 1, 7]),
     }
 )
 
@@ -28,7 +28,7 @@ def test_windows_equal_slices(lengths, shard_bytes, reading, length, extra, data
     tokens, frames = plain.tokens, plain.frames()
     with tempfile.TemporaryDirectory() as folder:
         plain.write(Path(folder), shard_bytes=shard_bytes)
-        store = tokenfeed.open(folder, **reading)
+        store = open_store(folder, **reading)
         assert store.num_items == len(tokens)
         view = store.windows(length, extra=extra, columns=data.draw(st.sampled_from([(), ("frame",)])))
         assert len(view) == max(0, (len(tokens) - extra) // length)
@@ -52,7 +52,7 @@ def test_documents_equal_what_was_written(lengths, shard_bytes, reading, data):
     plain = make_documents(lengths)
     with tempfile.TemporaryDirectory() as folder:
         plain.write(Path(folder), shard_bytes=shard_bytes)
-        store = tokenfeed.open(folder, **reading)
+        store = open_store(folder, **reading)
         for table in ("documents", "concepts"):
             written = plain.table(table)
             view = store.documents(table)
@@ -103,7 +103,7 @@ def test_combined_stores_are_one_long_array(groups, reading, length):
         for store, path in zip(stores, paths, strict=True):
             store.write(path, shard_bytes=3000)
         tokenfeed.combine(paths, Path(folder, "all"))
-        for opened in (tokenfeed.open(Path(folder, "all"), **reading), tokenfeed.open(paths, **reading)):
+        for opened in (open_store(Path(folder, "all"), **reading), open_store(paths, **reading)):
             view = opened.windows(length)
             indices = np.arange(min(len(view), 20))
             np.testing.assert_array_equal(
@@ -117,7 +117,7 @@ def test_combined_stores_are_one_long_array(groups, reading, length):
 def test_threads_share_a_store(store_path, plain, backend):
     import threading
 
-    view = tokenfeed.open(store_path, backend=backend, max_open_files=3).windows(50, spans=["concepts"])
+    view = open_store(store_path, backend=backend, open_files=3).windows(50, spans=["concepts"])
     failures = []
 
     def read(seed):

@@ -10,13 +10,11 @@ __all__ = ["Dealt"]
 
 
 class Dealt:
-    """`changes` are (own number, what, value): `grow` by groups, samples to `remove`, another `group`."""
+    """`changes` are (own number, what, value): `grow` by samples, samples to `remove`."""
 
-    def __init__(
-        self, num_samples: int, order: Order, group: int = 1, curriculum: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, num_samples: int, order: Order, curriculum: tuple[int, int] | None = None) -> None:
         """`curriculum` is (buckets, epochs): so many epochs, or with 0 all, go from bucket to bucket."""
-        self.group, self.num_groups, self.plan, self.curriculum = group, num_samples // group, order, curriculum
+        self.num_samples, self.plan, self.curriculum = num_samples, order, curriculum
         self.changes: list[tuple[int, str, object]] = []
         self.removed: set[int] = set()
         self.epoch, self.count = -1, 0
@@ -37,25 +35,23 @@ class Dealt:
 
     def begin_epoch(self) -> None:
         self.epoch += 1
-        self.left, self.within, self.is_fresh = self.order(self.num_groups, self.plan.seed), 0, True
+        self.left, self.is_fresh = self.order(self.num_samples, self.plan.seed), True
         if self.curriculum and (self.epoch < self.curriculum[1] or not self.curriculum[1]):
-            bucket = -(-self.num_groups // self.curriculum[0])
+            bucket = -(-self.num_samples // self.curriculum[0])
             self.left = []
-            for number, first in enumerate(range(0, self.num_groups, bucket)):
+            for number, first in enumerate(range(0, self.num_samples, bucket)):
                 seed = None if self.plan.seed is None else keyed(f"{self.plan.seed}.{number}")
-                self.left += [first + each for each in self.order(min(bucket, self.num_groups - first), seed)]
+                self.left += [first + each for each in self.order(min(bucket, self.num_samples - first), seed)]
         self.streams = [self.left[:]]
 
     def advance(self) -> None:
-        self.within, self.is_fresh = self.within + 1, False
-        if self.within == self.group:
-            self.within = 0
-            del self.left[0]
+        self.is_fresh = False
+        del self.left[0]
         if not self.left:
             self.begin_epoch()
 
     def peek(self) -> tuple[int, int]:
-        while (index := self.left[0] * self.group + self.within) in self.removed:
+        while (index := self.left[0]) in self.removed:
             self.advance()
         return self.epoch, index
 
@@ -67,29 +63,21 @@ class Dealt:
 
     def grow(self, added: int) -> None:
         self.peek()
-        new = range(self.num_groups, self.num_groups + added)
-        self.num_groups += added
+        new = range(self.num_samples, self.num_samples + added)
+        self.num_samples += added
         if self.is_fresh:
             self.epoch -= 1
             self.begin_epoch()
             return
-        head = self.left[:1] if self.within else []
-        left = set(self.left[len(head) :])
+        left = set(self.left)
         seed, key = (None if self.plan.seed is None else keyed(f"{self.plan.seed}{mark}{self.count}") for mark in "+:")
-        self.streams = [[group for group in stream if group in left] for stream in self.streams]
+        self.streams = [[each for each in stream if each in left] for stream in self.streams]
         self.streams.append([new[place] for place in self.order(added, seed)])
         streams = [stream for stream in self.streams if stream]
-        self.left = head + merge(streams, None if self.plan.locality else key, len(head))
+        self.left = merge(streams, None if self.plan.locality else key, 0)
 
     def remove(self, indices: Sequence[int]) -> None:
         self.removed |= set(indices)
-
-    def regroup(self, group: int) -> None:
-        self.peek()
-        removed: set[int] = set()
-        for index in self.removed:
-            removed |= set(range(index * group // self.group, -(-(index + 1) * group // self.group)))
-        self.removed, self.group = removed, group
 
 
 def keyed(text: str) -> int:

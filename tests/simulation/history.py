@@ -17,11 +17,11 @@ class World:
 
     kind: str = SMALL
     view: str = "windows"
-    """`windows`, `groups` (windows whose length may change) or `documents`."""
+    """`windows` or `documents`."""
     weights: tuple[float, ...] = ()
     """Of the sources mixed; none for a run over one view."""
-    stages: tuple[tuple[tuple[float, ...], int, bool], ...] = ()
-    """(weights, samples, is a ramp) before the weights above; with `ends`, there is nothing behind the last."""
+    stages: tuple[tuple[tuple[float, ...], int], ...] = ()
+    """(weights, samples) before the weights above; with `ends`, there is nothing behind the last."""
     ends: bool = False
     seed: int = 0
     shuffle: bool | tuple[int, int] = True
@@ -38,8 +38,6 @@ class Start:
     batch_size: int = 1
     prefetch: int = 0
     threads: int = 1
-    ramp: tuple[tuple[int, int], ...] = ()
-    """(after so many samples, batch size)."""
     back: int = 0
 
 
@@ -75,8 +73,9 @@ class Weigh:
 
 
 @dataclass(frozen=True)
-class SkipSamples:
-    after: int = 0
+class SkipTo:
+    """Leave out so many samples of what runs."""
+
     count: int = 1
 
 
@@ -144,7 +143,7 @@ Event = (
     | Crash
     | Lose
     | Weigh
-    | SkipSamples
+    | SkipTo
     | SkipIndices
     | SkipDocuments
     | Grow
@@ -153,7 +152,7 @@ Event = (
     | Evaluate
     | Refuse
 )
-AMENDMENTS = ("weights", "grown", "indices", "samples", "length", "limit")
+AMENDMENTS = ("weights", "grown", "indices", "limit")
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ def draw_history(seed: int, number: int) -> History:
     events: list[Event] = [draw_start(rng, world, most)]
     for _ in range(rng.randint(1, 4 if kind == WIDE else 16)):
         events.append(draw_event(rng, world, most))
-        if isinstance(events[-1], Crash | Lose | Weigh | SkipSamples | SkipIndices | SkipDocuments | Grow):
+        if isinstance(events[-1], Crash | Lose | Weigh | SkipIndices | SkipDocuments | Grow):
             events += [draw_start(rng, world, most)] if rng.random() < 0.8 else []
         if isinstance(events[-1], Start):
             events.append(Steps(rng.randint(1, 2 if kind == WIDE else 6)))
@@ -196,19 +195,16 @@ def draw_world(rng: random.Random, kind: str) -> World:
     seed = rng.choice([0, 1, rng.getrandbits(63)])
     if kind == WIDE:
         return World(kind, "windows", seed=seed, shuffle=shuffle)
-    view = rng.choice(["windows", "groups"] if kind == VAST else ["windows", "windows", "groups", "documents"])
+    view = rng.choice(["windows"] if kind == VAST else ["windows", "windows", "documents"])
     weights: tuple[float, ...] = ()
-    stages: tuple[tuple[tuple[float, ...], int, bool], ...] = ()
+    stages: tuple[tuple[tuple[float, ...], int], ...] = ()
     if rng.random() < 0.5:
         weights = tuple(rng.choice(WEIGHTS) for _ in range(rng.randint(1, 3)))
         if kind == SMALL and rng.random() < 0.4:
             stages = tuple(
-                (tuple(rng.choice(WEIGHTS) for _ in weights), rng.randint(64, 120), place > 0 and rng.random() < 0.4)
-                for place in range(rng.randint(1, 3))
+                (tuple(rng.choice(WEIGHTS) for _ in weights), rng.randint(64, 120)) for _ in range(rng.randint(1, 3))
             )
     at = rng.choice([0, rng.randrange(10**9), rng.randrange(10**13)]) if kind == VAST else 0
-    if kind == VAST and view == "groups":
-        at -= at % 12  # a number of whole groups, whatever the length
     if kind == VAST and isinstance(shuffle, tuple):
         shuffle = (rng.choice([1, 7, 1024]), rng.choice([1, 3, 64]))
     return World(kind, view, weights, stages, bool(stages) and rng.random() < 0.3, seed, shuffle, at)
@@ -217,18 +213,15 @@ def draw_world(rng: random.Random, kind: str) -> World:
 def draw_start(rng: random.Random, world: World, most: int) -> Start:
     world_size = rng.randint(1, most) if rng.random() < 0.7 else 2 ** rng.randrange(most.bit_length())
     batch_size = 1 if world.kind == WIDE else rng.randint(1, 6)
-    ramp = ()
-    if world.kind != WIDE and rng.random() < 0.2:
-        ramp = tuple((rng.randint(1, 60) * world_size, rng.randint(1, 6)) for _ in range(rng.randint(1, 2)))
     prefetch = rng.choice([0, 0, 1, 2, 5]) if world.kind == SMALL else 0
-    return Start(world_size, batch_size, prefetch, rng.randint(1, 3), ramp, rng.choice([0] * 9 + [1]))
+    return Start(world_size, batch_size, prefetch, rng.randint(1, 3), rng.choice([0] * 9 + [1]))
 
 
 def draw_event(rng: random.Random, world: World, most: int) -> Event:
     after = rng.choice([0, 0, 1, rng.randint(0, 40), rng.randint(-20, 40)])
     kind = rng.choices(
         [
-            *(Start, Steps, Save, Crash, Lose, Weigh, SkipSamples, SkipIndices, SkipDocuments, Evaluate, Refuse),
+            *(Start, Steps, Save, Crash, Lose, Weigh, SkipTo, SkipIndices, SkipDocuments, Evaluate, Refuse),
             *(Grow, Amend, Resize),
         ],
         [1, 5, 5, 1, 2, 2, 1, 1, 1, 0.6, 0.6, 1, 3, 0.6],
@@ -241,8 +234,8 @@ def draw_event(rng: random.Random, world: World, most: int) -> Event:
         return Lose(rng.randint(1, 3), rng.random() < 0.3)
     if kind is Weigh:
         return Weigh(tuple(rng.choice(WEIGHTS) for _ in range(rng.randint(1, 4))), after)
-    if kind is SkipSamples:
-        return SkipSamples(after, rng.randint(1, 30))
+    if kind is SkipTo:
+        return SkipTo(rng.randint(1, 30))
     if kind is SkipIndices:
         return SkipIndices(tuple(rng.randint(0, 40) for _ in range(rng.randint(1, 4))), after)
     if kind is SkipDocuments:

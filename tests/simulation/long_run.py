@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import tokenfeed
+from opening import open_store
 
 ITEMS, SHARDS, LENGTH, ROWS, OPEN_FILES = 1 << 23, 96, 512, 16, 64
 MOST_BYTES_AN_HOUR = 4 << 20
@@ -55,7 +56,7 @@ def check(batch: Any, view: Any) -> None:
 
 def restart(path: Path, state: Any) -> Any:
     """Open, resume, read a little; every other time nothing is closed by hand."""
-    view = tokenfeed.open(path, max_open_files=OPEN_FILES).windows(LENGTH)
+    view = open_store(path, open_files=OPEN_FILES).windows(LENGTH)
     loader = tokenfeed.Loader(view, ROWS, prefetch=8)
     loader.load_state_dict(state)
     for _ in range(20):
@@ -71,7 +72,7 @@ def run(seconds: float, every: float) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="tokenfeed-long-") as folder:
         path = Path(folder, "store")
         write_store(path)
-        view = tokenfeed.open(path, max_open_files=OPEN_FILES).windows(LENGTH)
+        view = open_store(path, open_files=OPEN_FILES).windows(LENGTH)
         loader = tokenfeed.Loader(view, ROWS)
         state = next(loader).state
         began = seen = time.monotonic()

@@ -16,7 +16,7 @@ from simulation.figures import Figures, Violation, demand
 from simulation.history import SMALL, VAST, WIDE, History
 from simulation.reference import Drawn, Stage
 from simulation.run_checks import RunChecks
-from simulation.worlds import GROUP, GROWTHS, NAMES, Data, Dropped, Grown, Lengthened, Masked, Settings, put_vast_items
+from simulation.worlds import GROWTHS, NAMES, Data, Dropped, Grown, Masked, Settings, put_vast_items
 from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, TokenfeedError
 
 IMPOSSIBLE = (
@@ -27,13 +27,8 @@ IMPOSSIBLE = (
     "are whole documents",  # masks are of windows
     "after the end of the run",  # a removal from behind the end of a mixture on
     "the view has",  # a sample that comes with a later growth
-    "before the length changes",
-    "counts in samples of the length before",
-    "a group of windows has begun",
     "is no growth of",  # growths come in the order of the run
-    "it has not grown",  # by no whole group
-    "only windows can change",
-    "which another length must divide",
+    "it has not grown",  # by no whole window
     "names source",  # which comes later
 )
 
@@ -65,7 +60,6 @@ class Ranks:
     loaders: dict[int, Any]
     start: h.Start
     settings: Settings
-    sizes: list[tuple[int, int]]
     end: int | None
     number: int
     batches: list[Any] = field(default_factory=list)
@@ -120,7 +114,6 @@ class Player(RunChecks):
         self.stop()
         place = len(self.checkpoints) - 1 - event.back
         checkpoint = self.checkpoints[place] if place >= 0 else None
-        self._forget_lengths(checkpoint.samples if checkpoint else self.world.at)
         try:
             self._begin(event, checkpoint)
         except PlanMismatchError as error:
@@ -134,24 +127,15 @@ class Player(RunChecks):
             self.settings = checkpoint.settings  # what it was made with must do
             self._begin(event, checkpoint)
 
-    def _forget_lengths(self, begin: int) -> None:
-        """A length that changes later might change within a step now: leave it out, and all that was made after it."""
-        run = self.data.reference(self.settings)
-        for place, skip in enumerate(self.settings.skips):
-            if isinstance(skip, Lengthened) and run.retreat(skip.at) > begin:
-                self.settings = replace(self.settings, skips=self.settings.skips[:place])
-                return
-
     def _begin(self, event: h.Start, checkpoint: Checkpoint | None) -> None:
         settings = self.settings
         begin = checkpoint.samples if checkpoint else self.world.at
-        sizes = [(0, event.batch_size), *((begin + after, size) for after, size in sorted(dict(event.ramp).items()))]
         subject = self.data.subject(settings)
         loaders = {}
         for rank in self._ranks_to_run(event.world_size):
             loaders[rank] = tokenfeed.Loader(
                 subject,
-                dict(sizes),
+                event.batch_size,
                 prefetch=event.prefetch,
                 threads=event.threads,
                 rank=rank,
@@ -176,7 +160,7 @@ class Player(RunChecks):
         self.log = list(checkpoint.log) if checkpoint else []
         self.figures.starts += 1
         self.figures.largest_world = max(self.figures.largest_world, event.world_size)
-        self.ranks = Ranks(loaders, event, settings, sizes, self._end(settings), self.figures.starts)
+        self.ranks = Ranks(loaders, event, settings, self._end(settings), self.figures.starts)
 
     def _ranks_to_run(self, world_size: int) -> Sequence[int]:
         if self.world.kind != VAST:
@@ -185,21 +169,14 @@ class Player(RunChecks):
 
     def _end(self, settings: Settings) -> int | None:
         """How many samples a run has whose last stage ends."""
-        run = self.data.reference(settings)
-        if run.turns.total is None:
-            return None
-        return next(k for k in range(run.turns.total + 1) if run.jump(k) >= run.turns.total)
+        return self.data.reference(settings).turns.total
 
     def _must_accept(self, checkpoint: Checkpoint, settings: Settings) -> bool:
         """Whether settings are the same but for what begins behind the checkpoint."""
-        # A schedule counts what is skipped, too.
-        reached = self.data.reference(checkpoint.settings).jump(checkpoint.samples - 1) + 1
 
         def past(given: Settings) -> Any:
-            chapters = [chapter for chapter in given.chapters if chapter[0] < reached]
-            run = self.data.reference(given)
-            begins = [run.retreat(skip[0] if isinstance(skip, tuple) else skip.at) for skip in given.skips]
-            return chapters, {s for s, begin in zip(given.skips, begins, strict=True) if begin < checkpoint.samples}
+            chapters = [chapter for chapter in given.chapters if chapter[0] < checkpoint.samples]
+            return chapters, {skip for skip in given.skips if skip.at < checkpoint.samples}
 
         return bool(past(settings) == past(checkpoint.settings))
 
@@ -222,8 +199,7 @@ class Player(RunChecks):
             self._check_trace(tokenfeed.Run(self.run_path), self.step - 1)
 
     def _step(self, ranks: Ranks) -> None:
-        size = next(size for start, size in reversed(ranks.sizes) if start <= self.samples)
-        wide = size * ranks.start.world_size
+        wide = ranks.start.batch_size * ranks.start.world_size
         if ranks.end is not None and self.samples >= ranks.end:
             for loader in ranks.loaders.values():
                 demand(next(loader, None) is None, "a loader goes on behind the end", ranks.end)
@@ -240,9 +216,7 @@ class Player(RunChecks):
         if self.world.kind == VAST:
             for row in (row for rows in expected.values() for row in rows):
                 put_vast_items(row.drawn.source, *self.data.bounds(row.drawn, row.settings))
-        if not ranks.has_begun:
-            ranks.has_begun = True
-            self.rows = {place: rows for place, rows in self.rows.items() if place[0] < self.step}
+        self._note_begin(ranks)
         states = []
         for rank, loader in ranks.loaders.items():
             batch = next(loader)
@@ -258,6 +232,12 @@ class Player(RunChecks):
         self.figures.steps += 1
         self.figures.largest_sample = max(self.figures.largest_sample, delivered)
 
+    def _note_begin(self, ranks: Ranks) -> None:
+        """From here on the run file says that what ran behind this was rolled back."""
+        if not ranks.has_begun:
+            ranks.has_begun = True
+            self.rows = {place: rows for place, rows in self.rows.items() if place[0] < self.step}
+
     def _check_batch(self, batch: Any, expected: Sequence[Delivered], settings: Settings) -> None:
         demand(batch.samples.tolist() == [row.sample for row in expected], "samples", batch.samples, "not", expected)
         epochs = [row.drawn.epoch for row in expected]
@@ -268,23 +248,20 @@ class Player(RunChecks):
             wanted = self.data.content(row.drawn, settings)
             demand(tokens.tobytes() == wanted.tobytes(), "sample", row, "is", tokens, "not", wanted)
         if masked:
-            jump = self.data.reference(settings).jump
-            self._check_masks(batch.loss_mask, expected, masked, [jump(row.sample) for row in expected])
+            self._check_masks(batch.loss_mask, expected, masked)
         self.figures.samples += len(expected)
 
     def _masked(self, settings: Settings) -> list[Masked]:
         return [skip for skip in settings.skips if isinstance(skip, Masked)]
 
-    def _check_masks(
-        self, mask: Any, expected: Sequence[Delivered], masked: Sequence[Masked], turns: Sequence[int]
-    ) -> None:
-        for number, (row, turn) in enumerate(zip(expected, turns, strict=True)):
+    def _check_masks(self, mask: Any, expected: Sequence[Delivered], masked: Sequence[Masked]) -> None:
+        for number, row in enumerate(expected):
             start, stop = self.data.bounds(row.drawn, row.settings)
             spans = self.data.documents(row.drawn.source)
             hidden = [
                 spans[document]
                 for skip in masked
-                if skip.source == row.drawn.source and skip.at <= turn
+                if skip.source == row.drawn.source and skip.at <= row.sample
                 for document in skip.documents
             ]
             counts = [not any(first <= item < end for first, end in hidden) for item in range(start + 1, stop)]
@@ -316,7 +293,7 @@ class Player(RunChecks):
         self._check_exactly_once()
 
     def _check_ledger(self, plan: Any, settings: Settings) -> None:
-        if not self.data.is_mixed or any(isinstance(skip, tuple) for skip in settings.skips):
+        if not self.data.is_mixed:
             return
         counts = self.data.reference(settings).turns.count(self.samples)
         for entry, count in zip(plan.ledger(self.samples), counts, strict=True):
@@ -354,35 +331,31 @@ class Player(RunChecks):
         known = self.settings.num_sources
         weights = event.weights[: min(known + 1, len(NAMES))]
         weights += (0.0,) * (known - len(weights))
-        at = self.data.reference(self.settings).jump(self._here(event.after))
+        at = self._here(event.after)
         chapter = (at, (Stage(weights),))
         self._change(replace(self.settings, chapters=(*self.settings.chapters, chapter)))
 
     def _skip(self, skip: Any) -> None:
         self._change(replace(self.settings, skips=(*self.settings.skips, skip)))
 
-    def _skipsamples(self, event: h.SkipSamples) -> None:
-        start = self.data.reference(self.settings).jump(self._here(event.after))
-        self._skip((start, start + event.count))
-
     def _skipindices(self, event: h.SkipIndices) -> None:
         at = self._here(event.after)
         reference = self.data.reference(self.settings)
         total = reference.turns.total
         numbers = [at + offset for offset in event.offsets]
-        drawn = [reference.deliver(k) for k in numbers if total is None or reference.jump(k) < total]
+        drawn = [reference.deliver(k) for k in numbers if total is None or k < total]
         if drawn:
             source = drawn[0].source
             indices = tuple(sorted({each.index for each in drawn if each.source == source}))
-            self._skip(Dropped(source, reference.jump(at), indices))
+            self._skip(Dropped(source, at, indices))
 
     def _skipdocuments(self, event: h.SkipDocuments) -> None:
         if self.world.kind != SMALL:
             return
         source = event.source % self.settings.num_sources
         documents = tuple(sorted(set(event.documents)))
-        at = self.data.reference(self.settings).jump(self._here(event.after))
-        self._skip(Masked(source, at, documents) if event.mask else Dropped(source, at, documents=documents))
+        at, is_masked = self._here(event.after), event.mask or self.world.view != "documents"
+        self._skip(Masked(source, at, documents) if is_masked else Dropped(source, at, documents=documents))
 
     def _version(self, source: int) -> int:
         grown = [skip for skip in self.settings.skips if isinstance(skip, Grown) and skip.source == source]
@@ -392,30 +365,23 @@ class Player(RunChecks):
         source = event.source % self.settings.num_sources
         version = self._version(source) + 1
         if self.world.kind == SMALL and version <= len(GROWTHS[NAMES[source]]):
-            at = self.data.reference(self.settings).jump(self._here(event.after))
-            self._skip(Grown(source, at, version))
+            self._skip(Grown(source, self._here(event.after), version))
 
     def _amend(self, event: h.Amend) -> None:
         if self.ranks is None or self.world.kind != SMALL or self.ranks.settings != self.settings:
             return
-        reference, settings = self.data.reference(self.settings), self.settings
-        turn = reference.jump(self.samples)
+        settings, at = self.settings, self.samples
         source, number = event.source % settings.num_sources, event.numbers[0]
         change: dict[str, Any] = {}
         made: Any = None
         if event.what == "weights" and self.data.is_mixed:
             weights = tuple(float(each) for each in event.numbers[: settings.num_sources])
             change = {"weights": dict(zip(NAMES, weights, strict=False))}
-            settings = replace(settings, chapters=(*settings.chapters, (turn, (Stage(weights),))))
+            settings = replace(settings, chapters=(*settings.chapters, (at, (Stage(weights),))))
         elif event.what == "grown" and self._version(source) < len(GROWTHS[NAMES[source]]):
-            made = Grown(source, turn, self._version(source) + 1)
+            made = Grown(source, at, self._version(source) + 1)
         elif event.what == "indices":
-            made = Dropped(source, turn, (number % self.data.size(source, settings),))
-        elif event.what == "samples":
-            made = (turn, reference.jump(self.samples + number - 1) + 1)
-            change = {"skip": tokenfeed.Skip(samples=(self.samples, self.samples + number))}
-        elif event.what == "length":
-            made = Lengthened(turn, [each for each in range(1, GROUP + 1) if GROUP % each == 0][number % 6])
+            made = Dropped(source, at, (number % self.data.size(source, settings),))
         elif event.what == "limit":
             change = {"max_epochs": {NAMES[source] if self.data.is_mixed else "": 10**6}}
         if made is not None:
@@ -445,6 +411,16 @@ class Player(RunChecks):
             loader.resize(rank=rank, world_size=world_size)
         ranks.start = replace(ranks.start, world_size=world_size)
         self.figures.resized += 1
+
+    def _skipto(self, event: h.SkipTo) -> None:
+        ranks = self.ranks
+        if ranks is None:
+            return
+        self._note_begin(ranks)
+        sample = self.samples + event.count
+        self.samples = sample if ranks.end is None else max(self.samples, min(sample, ranks.end - 1))
+        for loader in ranks.loaders.values():
+            loader.skip_to(self.samples)
 
     # Beside the run.
 

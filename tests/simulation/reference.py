@@ -5,7 +5,7 @@ imports nothing of tokenfeed. Sources of up to `SMALL` samples are walked throug
 """
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -76,7 +76,7 @@ def keys_of(seed: int, epoch: int, n: int) -> list[int]:
 
 
 class Order(NamedTuple):
-    """How the groups of a source are shuffled: not at all, all with all, or with a locality (block, tile)."""
+    """How the samples of a source are shuffled: not at all, all with all, or with a locality (block, tile)."""
 
     seed: int | None
     locality: tuple[int, int] | None = None
@@ -166,7 +166,6 @@ class Source:
 
     num_samples: int
     order: Order
-    group: int = 1
     removals: list[tuple[int, frozenset[int]]] = field(default_factory=list)
     _walked: list[tuple[int, int]] = field(default_factory=list)
     _position: int = 0
@@ -174,13 +173,10 @@ class Source:
     def at(self, position: int) -> tuple[int, int]:
         """(epoch, index) at a place of the endless stream from which nothing is missing."""
         epoch, place = divmod(position, self.num_samples)
-        group, within = divmod(place, self.group)
-        return epoch, self.order.at(self.num_samples // self.group, epoch, group) * self.group + within
+        return epoch, self.order.at(self.num_samples, epoch, place)
 
     def find(self, epoch: int, index: int) -> int:
-        group, within = divmod(index, self.group)
-        place = self.order.find(self.num_samples // self.group, epoch, group) * self.group + within
-        return epoch * self.num_samples + place
+        return epoch * self.num_samples + self.order.find(self.num_samples, epoch, index)
 
     def deliver(self, number: int) -> tuple[int, int]:
         """(epoch, index) of its own sample `number`."""
@@ -216,7 +212,7 @@ class Source:
         """The place from which on a removal holds: behind `start` samples of the source with those before it."""
         if start == 0:
             return 0
-        earlier = Source(self.num_samples, self.order, self.group, self.removals[:stage])
+        earlier = Source(self.num_samples, self.order, self.removals[:stage])
         return (earlier.search(start - 1) if stage else start - 1) + 1
 
     def _count(self, index: int, begin: int, end: int) -> int:
@@ -224,14 +220,14 @@ class Source:
 
         def before(place: int) -> int:
             epoch = place // self.num_samples
-            return epoch + (find_cached(self.num_samples, self.order, self.group, epoch, index) < place)
+            return epoch + (find_cached(self.num_samples, self.order, epoch, index) < place)
 
         return max(0, before(end) - before(begin))
 
 
 @lru_cache(1 << 16)
-def find_cached(num_samples: int, order: Order, group: int, epoch: int, index: int) -> int:
-    return Source(num_samples, order, group).find(epoch, index)
+def find_cached(num_samples: int, order: Order, epoch: int, index: int) -> int:
+    return Source(num_samples, order).find(epoch, index)
 
 
 # Whose turn it is.
@@ -312,7 +308,6 @@ def apportion(owed: Sequence[int], size: int) -> list[int]:
 class Stage(NamedTuple):
     weights: tuple[float, ...]
     samples: int | None = None
-    ramp: bool = False
 
 
 class Piece(NamedTuple):
@@ -349,32 +344,29 @@ class Turns:
     def __init__(self, chapters: Sequence[tuple[int, Sequence[Stage]]], num_sources: int) -> None:
         self.pieces: list[Piece] = []
         had, owed = [0] * num_sources, [0] * num_sources
-        last: list[Fraction] = []
         for number, (at, stages) in enumerate(chapters):
             end = chapters[number + 1][0] if number + 1 < len(chapters) else FOREVER
-            start, before = at, last
+            start = at
             for stage in stages:
                 weights = [*stage.weights, *[0.0] * (num_sources - len(stage.weights))]
-                asked = normalise(weights)
-                for length, shares in steps_of(stage, before, asked):
-                    rates = whole_counts(shares)
-                    tail = 0 if length == FOREVER else length % sum(rates)
-                    for size in (length - tail, tail):
-                        stop = min(start + size, end)
-                        if start >= stop:
-                            continue
-                        counts = rates
-                        if size == tail:
-                            wanted = [a + b for a, b in zip(owed, due(rates, tail), strict=True)]
-                            drawn = [i for i, rate in enumerate(rates) if rate]
-                            places = apportion([wanted[i] for i in drawn], tail)
-                            counts = [places[drawn.index(i)] if rate else 0 for i, rate in enumerate(rates)]
-                        piece = Piece(start, stop, tuple(counts), tuple(rates), tuple(had), tuple(owed))
-                        self.pieces.append(piece)
-                        last, start = shares, stop
-                        if stop < FOREVER:
-                            had, owed = piece.count(stop), piece.owe(stop)
-                before = asked
+                rates = whole_counts(normalise(weights))
+                length = stage.samples or FOREVER
+                tail = 0 if length == FOREVER else length % sum(rates)
+                for size in (length - tail, tail):
+                    stop = min(start + size, end)
+                    if start >= stop:
+                        continue
+                    counts = rates
+                    if size == tail:
+                        wanted = [a + b for a, b in zip(owed, due(rates, tail), strict=True)]
+                        drawn = [i for i, rate in enumerate(rates) if rate]
+                        places = apportion([wanted[i] for i in drawn], tail)
+                        counts = [places[drawn.index(i)] if rate else 0 for i, rate in enumerate(rates)]
+                    piece = Piece(start, stop, tuple(counts), tuple(rates), tuple(had), tuple(owed))
+                    self.pieces.append(piece)
+                    start = stop
+                    if stop < FOREVER:
+                        had, owed = piece.count(stop), piece.owe(stop)
         self.total = None if self.pieces[-1].stop == FOREVER else self.pieces[-1].stop
 
     def _piece(self, k: int) -> Piece:
@@ -392,19 +384,6 @@ class Turns:
         return self._piece(max(0, k - 1)).count(k)
 
 
-def steps_of(stage: Stage, before: list[Fraction], asked: list[Fraction]) -> list[tuple[int, list[Fraction]]]:
-    """A ramp is up to 256 steps, each with the weights at its middle."""
-    if not stage.ramp or stage.samples is None:
-        return [(stage.samples or FOREVER, asked)]
-    steps = min(256, stage.samples)
-    found = []
-    for step in range(steps):
-        way = Fraction(2 * step + 1, 2 * steps)
-        shares = [a * (1 - way) + b * way for a, b in zip(before, asked, strict=True)]
-        found.append((stage.samples * (step + 1) // steps - stage.samples * step // steps, shares))
-    return found
-
-
 # The run.
 
 
@@ -414,11 +393,10 @@ class Drawn(NamedTuple):
     source: int
     epoch: int
     index: int
-    length: int = 0  # of samples, where it changes on the way
 
 
 class Removal(NamedTuple):
-    """Samples of a source that are missing from turn `at` on: a number of the run without skipped ranges."""
+    """Samples of a source that are missing from sample `at` on."""
 
     source: int
     indices: frozenset[int]
@@ -427,36 +405,26 @@ class Removal(NamedTuple):
 
 class Growth(NamedTuple):
     source: int
-    groups: int
+    samples: int
     at: int
 
 
-class Regrouping(NamedTuple):
-    group: int
-    at: int
-    length: int
-
-
-Change = Removal | Growth | Regrouping
+Change = Removal | Growth
 
 
 class Run:
-    """k → what it is. `skips` are ranges (start, stop) of the run without skips, and changes, as they were made."""
+    """k → what it is. `changes` as they were made."""
 
     def __init__(
         self,
         sizes: Sequence[int],
         orders: Sequence[Order],
         chapters: Sequence[tuple[int, Sequence[Stage]]],
-        skips: Sequence[tuple[int, int] | Change] = (),
-        groups: Sequence[int] = (),
+        changes: Sequence[Change] = (),
     ) -> None:
         self.turns = Turns(chapters, len(sizes))
-        groups = groups or [1] * len(sizes)
-        self.sources = [Source(*each) for each in zip(sizes, orders, groups, strict=True)]
-        self.ranges = [skip for skip in skips if not isinstance(skip, Change)]
-        changes = sorted((skip for skip in skips if isinstance(skip, Change)), key=lambda skip: skip.at)
-        self.lengths = [(change.at, change.length) for change in changes if isinstance(change, Regrouping)]
+        self.sources = [Source(*each) for each in zip(sizes, orders, strict=True)]
+        changes = sorted(changes, key=lambda change: change.at)
         self.dealt: list[Any] = []
         if all(isinstance(change, Removal) for change in changes):
             for change in changes:
@@ -465,34 +433,15 @@ class Run:
             return
         from simulation.dealing import Dealt  # which needs orders of this module
 
-        self.dealt = [Dealt(*each) for each in zip(sizes, orders, groups, strict=True)]
+        self.dealt = [Dealt(*each) for each in zip(sizes, orders, strict=True)]
         for change in changes:
             counts = self.turns.count(change.at)
-            if isinstance(change, Regrouping):
-                for each, own in zip(self.dealt, counts, strict=True):
-                    each.changes.append((own, "regroup", change.group))
-            else:
-                what = ("remove", change.indices) if isinstance(change, Removal) else ("grow", change.groups)
-                self.dealt[change.source].changes.append((counts[change.source], *what))
-
-    def jump(self, k: int) -> int:
-        """Ranges count in the run without skips: all that k has reached are jumped over, the first of them first."""
-        reached = 0
-        for start, stop in sorted(self.ranges):
-            if k >= start:
-                k += max(0, stop - max(start, reached))
-                reached = max(reached, stop)
-        return k
-
-    def retreat(self, number: int) -> int:
-        """The first k at `number` of the run without skips, or beyond it."""
-        return bisect_left(range(number), number, key=self.jump)
+            what = ("remove", change.indices) if isinstance(change, Removal) else ("grow", change.samples)
+            self.dealt[change.source].changes.append((counts[change.source], *what))
 
     def deliver(self, k: int) -> Drawn:
-        turn = self.jump(k)
-        source, number = self.turns.draw(turn)
-        length = max((each for each in self.lengths if each[0] <= turn), default=(0, 0))[1]
-        return Drawn(source, *(self.dealt or self.sources)[source].deliver(number), length)
+        source, number = self.turns.draw(k)
+        return Drawn(source, *(self.dealt or self.sources)[source].deliver(number))
 
 
 def source_seed(seed: int, name: str) -> int:

@@ -8,14 +8,13 @@ import pytest
 
 import tokenfeed.loader.loader
 import tokenfeed.loader.reading
-from plans import plan_over
 from simulation.command import find_violation, play_many
 from simulation.history import (
     WIDE,
     History,
     Lose,
     Save,
-    SkipSamples,
+    SkipTo,
     Start,
     Steps,
     Weigh,
@@ -27,7 +26,6 @@ from simulation.reference import Order, Turns
 from simulation.reference import Stage as PlainStage
 from simulation.shrinking import shrink
 from tiers import pick
-from tokenfeed.errors import PlanMismatchError
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
 from tokenfeed.plan.plan import Plan
@@ -102,7 +100,7 @@ def plant_prefetched(monkeypatch):
 
     def state_dict(self):
         state = right(self)
-        ahead = self.world_size * self.rule.sizes.at(state["samples"])
+        ahead = self.world_size * self.rule.size
         return {**state, "samples": state["samples"] + (ahead if self._prefetch > 1 and self._next else 0)}
 
     monkeypatch.setattr(Loader, "state_dict", state_dict)
@@ -150,32 +148,16 @@ def test_a_planted_fault_is_found_and_shrunk(monkeypatch, plant, most):
     assert not find_violation(smallest)
 
 
-def test_skips_in_any_order_and_changes_behind_them():
-    """A range skipped before one that was made earlier; a schedule counts what is skipped."""
+def test_samples_left_out_and_changes_behind_them():
+    """A checkpoint taken before any batch follows; a change of weights beside it; and the end of the last stage."""
     world = World("small", "windows")
-    play(History(world, (Start(), Steps(3), Save(), SkipSamples(5, 4), SkipSamples(1, 2), Start(2, 2), Steps(4))))
+    play(History(world, (Start(), Steps(3), SkipTo(5), Save(), Start(2, 2), Steps(2), SkipTo(1), Steps(2), Start(3))))
+    back = (Start(), Steps(1), Save(), SkipTo(9), Steps(3), Start(2, 2), Steps(2), SkipTo(3), Steps(1))
+    play(History(world, back))
     mixed = World("small", "windows", weights=(1.0, 2.0))
-    play(History(mixed, (SkipSamples(0, 1), Start(), Steps(1), Save(), Weigh((1.0,), 0), Start(), Steps(3), Lose())))
-    short = World("small", "windows", weights=(1.0,), stages=(((1.0,), 64, False),), ends=True)
-    figures = play(History(short, (Start(1, 6), Steps(12), SkipSamples(20, 16), Save(), Start(), Steps(2))))
-    assert figures.refused == 1  # the run would have ended before the checkpoint
-
-
-@pytest.mark.parametrize("delivered", [0, 10, 11, 45, 46, 48, 60])
-def test_a_skip_that_a_later_one_brings_closer_is_part_of_the_past(delivered):
-    """Samples (50, 60), then (10, 15): the first begins at 45 now, and a checkpoint behind that tells so."""
-    one = plan_over(1000).amend(skip=tokenfeed.Skip(samples=(10, 15)))
-    both = plan_over(1000).amend(skip=tokenfeed.Skip(samples=(50, 60))).amend(skip=tokenfeed.Skip(samples=(10, 15)))
-    samples = np.arange(delivered)
-    are_same = np.array_equal(both.locate(samples), one.locate(samples))
-    assert are_same == (delivered <= 45)
-    if are_same:
-        assert one.accept(both.state(delivered)) == delivered
-    else:
-        with pytest.raises(PlanMismatchError, match="amended differently"):
-            one.accept(both.state(delivered))
-        with pytest.raises(PlanMismatchError, match="the skip begins at sample 45, before this checkpoint"):
-            both.accept(one.state(delivered))
+    play(History(mixed, (Start(), SkipTo(1), Steps(1), Save(), Weigh((1.0,), 0), Start(), Steps(3), Lose())))
+    short = World("small", "windows", weights=(1.0,), stages=(((1.0,), 64),), ends=True)
+    play(History(short, (Start(1, 6), Steps(7), SkipTo(16), Save(), Steps(2), Start(), Steps(2))))
 
 
 def test_the_reference_is_of_the_same_definition():

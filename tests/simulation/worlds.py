@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 import tokenfeed
 from simulation.history import SMALL, VAST, WIDE, World
-from simulation.reference import Drawn, Growth, Order, Regrouping, Removal, Run, Stage, source_seed
+from simulation.reference import Drawn, Growth, Order, Removal, Run, Stage, source_seed
 from tokenfeed.format.layout import MANIFEST, SHARD, column_file
 from tokenfeed.format.manifest import Column, FileRecord, Manifest, ShardEntry, ShardRecord
 from tokenfeed.format.npy import build_header
 from tokenfeed.kernels.checksum import checksum
 
 NAMES = ("web", "code", "math", "law")
-LENGTH, GROUP = 4, 12
+LENGTH = 4
 DOCUMENTS = {
     "web": [5, 30, 0, 1, 9, 14, 25, 2, 40, 8, 17, 11],
     "code": [3, 12, 20, 1, 0, 6, 9, 4, 4, 15, 2, 7],
@@ -43,10 +43,7 @@ class Settings:
 
     chapters: tuple[tuple[int, tuple[Stage, ...]], ...]
     skips: tuple[Any, ...] = ()
-    """(start, stop), `Dropped`, `Masked`, `Grown` or `Lengthened`, in the order in which they were made.
-
-    All count in the run as it is without skipped ranges.
-    """
+    """`Dropped`, `Masked` or `Grown`, in the order in which they were made."""
     length: int = LENGTH
 
     @property
@@ -76,12 +73,6 @@ class Grown:
     source: int
     at: int
     version: int
-
-
-@dataclass(frozen=True)
-class Lengthened:
-    at: int
-    length: int
 
 
 @cache
@@ -176,12 +167,10 @@ class Data:
 
     def first_settings(self) -> Settings:
         world = self.world
-        stages = [Stage(tuple(weights), samples, ramp) for weights, samples, ramp in world.stages]
+        stages = [Stage(tuple(weights), samples) for weights, samples in world.stages]
         if not (world.ends and stages):
             stages.append(Stage(world.weights or (1.0,)))
-        length = LENGTH
-        if world.kind == VAST:
-            length = LENGTH if world.view == "groups" else VAST_LENGTHS[world.seed % len(VAST_LENGTHS)]
+        length = VAST_LENGTHS[world.seed % len(VAST_LENGTHS)] if world.kind == VAST else LENGTH
         return Settings(((0, tuple(stages)),), length=length)
 
     def documents(self, source: int) -> list[tuple[int, int]]:
@@ -200,24 +189,16 @@ class Data:
             return VAST_ITEMS[NAMES[source]]
         return WIDE_ITEMS if self.world.kind == WIDE else sum(self.lengths(source, version))
 
-    def unit(self) -> int:
-        """Items that are shuffled together, whatever the length."""
-        return GROUP if self.world.view == "groups" else self.first_settings().length
-
-    def per_group(self, settings: Settings) -> int:
-        return 1 if self.world.view == "documents" else self.unit() // settings.length
-
     def size(self, source: int, settings: Settings, version: int = 0) -> int:
         if self.world.view == "documents":
             return len(self.lengths(source, version))
-        return (self.num_items(source, version) - 1) // self.unit() * self.per_group(settings)
+        return (self.num_items(source, version) - 1) // settings.length
 
     def bounds(self, drawn: Drawn, settings: Settings) -> tuple[int, int]:
         """The items of a sample."""
         if self.world.view == "documents":
             return self.documents(drawn.source)[drawn.index]
-        length = drawn.length or settings.length
-        return drawn.index * length, (drawn.index + 1) * length + 1
+        return drawn.index * settings.length, (drawn.index + 1) * settings.length + 1
 
     def content(self, drawn: Drawn, settings: Settings) -> npt.NDArray[Any]:
         start, stop = self.bounds(drawn, settings)
@@ -249,31 +230,28 @@ class Data:
             if not self.world.shuffle:
                 orders = [Order(None)] * count
             skips: list[Any] = []
-            now, versions = settings, [0] * count
+            versions = [0] * count
             for skip in settings.skips:
                 if isinstance(skip, Dropped):
-                    found = {*skip.indices, *self.touching(skip.source, skip.documents, now, versions[skip.source])}
+                    found = {
+                        *skip.indices,
+                        *self.touching(skip.source, skip.documents, settings, versions[skip.source]),
+                    }
                     skips.append(Removal(skip.source, frozenset(found), skip.at))
-                elif isinstance(skip, tuple):
-                    skips.append(skip)
                 elif isinstance(skip, Grown):
-                    sizes = [self.size(skip.source, now, each) for each in (versions[skip.source], skip.version)]
-                    skips.append(Growth(skip.source, (sizes[1] - sizes[0]) // self.per_group(now), skip.at))
+                    sizes = [self.size(skip.source, settings, each) for each in (versions[skip.source], skip.version)]
+                    skips.append(Growth(skip.source, sizes[1] - sizes[0], skip.at))
                     versions[skip.source] = skip.version
-                elif isinstance(skip, Lengthened):
-                    now = replace(now, length=skip.length)
-                    skips.append(Regrouping(self.per_group(now), skip.at, skip.length))
             sizes = [self.size(source, settings) for source in range(count)]
-            groups = [self.per_group(settings)] * count
             chapters = sorted(settings.chapters, key=lambda chapter: chapter[0])
-            self._runs[settings] = Run(sizes, orders, chapters, skips, groups)
+            self._runs[settings] = Run(sizes, orders, chapters, skips)
         return self._runs[settings]
 
     def view(self, source: int, settings: Settings) -> Any:
         store = open_store(self.world.kind, NAMES[source])
         if self.world.view == "documents":
             return store.documents()
-        return store.windows(settings.length, group=GROUP if self.world.view == "groups" else None)
+        return store.windows(settings.length)
 
     def plain(self, settings: Settings) -> Any:
         """A view, or a mixture as it began."""
@@ -281,9 +259,7 @@ class Data:
         if not self.is_mixed:
             return self.view(0, settings)
         names = NAMES[: len(first[0].weights)]
-        stages = [
-            tokenfeed.Stage(dict(zip(names, each.weights, strict=True)), each.samples, each.ramp) for each in first
-        ]
+        stages = [tokenfeed.Stage(dict(zip(names, each.weights, strict=True)), each.samples) for each in first]
         return tokenfeed.mix({name: self.view(number, settings) for number, name in enumerate(names)}, stages=stages)
 
     def subject(self, settings: Settings) -> Any:
@@ -297,15 +273,11 @@ class Data:
             weights = dict.fromkeys(NAMES[:known], 0.0) | dict(zip(NAMES, stage.weights, strict=False))
             plan = plan.amend(at, weights=weights, sources=added or None)
         for skip in settings.skips:
-            if not isinstance(skip, tuple):
-                plan = plan.amend(skip.at, **self.change(skip))
-        ranges = [tokenfeed.Skip(samples=skip) for skip in settings.skips if isinstance(skip, tuple)]
-        return plan.amend(0, skip=ranges) if ranges else plan  # all at once, so that none counts in another's run
+            plan = plan.amend(skip.at, **self.change(skip))
+        return plan
 
     def change(self, skip: Any) -> dict[str, Any]:
         """What `amend` is asked for."""
-        if isinstance(skip, Lengthened):
-            return {"length": skip.length}
         source = NAMES[skip.source] if self.is_mixed else None
         if isinstance(skip, Grown):
             store = open_store(self.world.kind, NAMES[skip.source], skip.version)

@@ -59,7 +59,7 @@ def test_the_wheel_stays_small():
 
 def test_extras_say_what_they_add():
     """`tokenfeed doctor` names the extra of everything optional that pyproject.toml has one for."""
-    from tokenfeed.observe.checks import check_all
+    from tokenfeed.cli.doctor import check_all
 
     extras = PROJECT["optional-dependencies"]
     assert {"text", "remote", "ui", "all"} <= set(extras)
@@ -72,4 +72,4 @@ def test_the_container_copies_what_there_is():
         if line.startswith("COPY "):
             *sources, _ = line.split()[1:]
             assert all((ROOT / source).exists() for source in sources), line
-    assert (ROOT / "examples" / "torch" / "train_stream.py").exists()
+    assert (ROOT / "examples" / "demo.py").exists()

@@ -12,7 +12,7 @@ from tokens import LENGTH, ROWS, Job, Tokens
 import tokenfeed
 
 PACKAGES = ("tokenfeed", "torch", "numba")
-SETTINGS = "store of uint16, windows(T, dtype='int64'), Loader(prefetch=0 without workers; workers are threads)"
+SETTINGS = "store of uint16, windows(T), Loader(prefetch=0 without workers; workers are threads)"
 OVERLAP = 1
 BACKEND = "pread"
 
@@ -25,7 +25,7 @@ def write(tokens: Tokens, folder: Path, job: Job) -> None:
 
 class Feed:
     def __init__(self, folder: Path, job: Job) -> None:
-        view = tokenfeed.open(folder / "store", backend=BACKEND).windows(job.length, dtype="int64")
+        view = tokenfeed.open(folder / "store", backend=BACKEND).windows(job.length)
         self.loader = tokenfeed.Loader(
             view,
             job.rows,
@@ -39,7 +39,7 @@ class Feed:
 
     def __iter__(self) -> Any:
         for batch in self.loader:
-            tokens = torch.from_numpy(batch.tokens)
+            tokens = torch.from_numpy(batch.tokens).long()
             yield tokens[:, :-1], tokens[:, 1:]
 
     def state(self) -> Any:
@@ -56,13 +56,13 @@ def order(n: int, epoch: int, count: int) -> Any:
 def breakdown(folder: str) -> dict[str, float]:
     """Where the time of a batch goes, in µs, and that of the first, in s: what our place in the tables is due to."""
     began = time.perf_counter()
-    view = tokenfeed.open(Path(folder) / "store", backend=BACKEND).windows(LENGTH, dtype="int64")
+    view = tokenfeed.open(Path(folder) / "store", backend=BACKEND).windows(LENGTH)
     opened = time.perf_counter() - began
     first, again = _first_batch(view), _first_batch(view)
     order = tokenfeed.Permutation(len(view))(np.arange(len(view)))
     batches = [order[at : at + ROWS] for at in range(0, len(view) - ROWS, ROWS)]
-    out = np.zeros((ROWS, LENGTH + 1), np.int64)
-    read = _microseconds(lambda indices: view.read(indices, out=out), batches)
+    buffer = np.zeros(ROWS * view.sample_bytes, np.uint8)
+    read = _microseconds(lambda indices: view.read(indices, allocate=lambda _: buffer), batches)
     loader = iter(tokenfeed.Loader(view, ROWS, prefetch=0))
     whole = _microseconds(lambda _: next(loader), batches)
     return {"open": opened, "first": first, "again": again, "read": read, "whole": whole}

@@ -17,14 +17,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Feeds language-model training from text, tokenised and packed on the fly, or from stores of tokens.",
-    epilog="Start with `tokenfeed demo`. `tokenfeed --install-completion` sets up completion in your shell.",
+    epilog="`tokenfeed --install-completion` sets up completion in your shell.",
 )
 
 _EXAMPLES = {
-    "bench": "store --length 2048 --batch-size 32",
     "combine": "store-a store-b -o store",
-    "compress": "store -o smaller",
-    "demo": "--keep demo",
     "diff": "before/run.jsonl after/run.jsonl",
     "doctor": "--json",
     "download": "climbmix-400b -n 8 -o text",
@@ -32,7 +29,6 @@ _EXAMPLES = {
     "inspect": "store --split val --sample 5",
     "pack": "store --length 2048",
     "prepare": "text -o store --tokenizer tokenizer --keep url",
-    "push": "store hf://owner/name",
     "seal": "s3://bucket/store",
     "serve": "store --tokenizer tokenizer",
     "top": "run.stats.jsonl",

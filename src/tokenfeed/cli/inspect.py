@@ -66,11 +66,8 @@ def _show(path: str, described: dict[str, Any]) -> None:
             for one in described["versions"]
         ]
         console.print(make_table(("version", "shards", "items", "identity"), versions, title="Versions"))
-    columns = [
-        (column["name"], column["dtype"], column["stored"], show_bytes(column["bytes"]))
-        for column in described["columns"]
-    ]
-    console.print(make_table(("column", "dtype", "stored", "size"), columns, title="Columns"))
+    columns = [(column["name"], column["dtype"], show_bytes(column["bytes"])) for column in described["columns"]]
+    console.print(make_table(("column", "dtype", "size"), columns, title="Columns"))
     if described["spans"]:
         spans = [
             (table["name"], table["codec"] or "no payloads", f"{table['spans']:,}", f"{table['mean_items']:,.1f}")

@@ -18,9 +18,7 @@ StorePath = Annotated[str, typer.Argument(metavar="PATH", help="A store, or a to
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")]
 Inputs = Annotated[
     list[str],
-    typer.Argument(
-        metavar="INPUT...", help="Parquet, JSONL, Arrow, WebDataset or text: files, folders, patterns, addresses."
-    ),
+    typer.Argument(metavar="INPUT...", help="Parquet, JSONL, Arrow or text: files, folders, patterns, addresses."),
 ]
 TextOption = Annotated[str, typer.Option(help="The column, or key, that holds the text.")]
 Stores = Annotated[

@@ -39,9 +39,6 @@ def command(
         bool, typer.Option("--no-separator", help="Put nothing between documents: they run into each other.")
     ] = False,
     dtype: Annotated[str | None, typer.Option(help="Default: uint16 for up to 65,536 tokens, else uint32.")] = None,
-    compress: Annotated[
-        bool, typer.Option("--compress", help="Store tokens in as few bits as they need: 17 instead of 32 for 128k.")
-    ] = False,
     val: Val = None,
     map_: Annotated[
         str | None, typer.Option("--map", help="A function of your own: file.py:function or module:function.")
@@ -99,7 +96,6 @@ def command(
                 eos=eos,
                 separator=None if no_separator else "auto",
                 dtype=dtype,
-                compress=compress,
                 val=parse_val(val),
                 map=map_,
                 chat=chat and _make_chat(template, layout, train_on, _parse_variables(variables)),

@@ -11,22 +11,19 @@ if TYPE_CHECKING:
 
 
 def command(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A store, a run or stats file, or a folder of text.")],
-    other: Annotated[
-        str | None, typer.Argument(metavar="[OTHER]", help="A second run, to compare the first with.")
-    ] = None,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A store, or a run or stats file.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
-    tokenizer: Annotated[str | None, typer.Option(help="Tokenizer that decodes tokens and encodes text.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Tokenizer that decodes tokens.")] = None,
     split: Split = None,
     dtype: Dtype = None,
     eos: Eos = None,
 ) -> None:
-    """Show a store, a run or a folder of text in the browser, read-only and on this machine only, until Ctrl-C."""
+    """Show a store or a run in the browser, read-only and on this machine only, until Ctrl-C."""
     # Imported here because it is slow, and other commands do not need it.
     from tokenfeed.ui import Server, open_subject
 
-    server = Server(open_subject(path, tokenizer=tokenizer, other=other, split=split, dtype=dtype, eos=eos), port=port)
+    server = Server(open_subject(path, tokenizer=tokenizer, split=split, dtype=dtype, eos=eos), port=port)
     run_until_interrupted(server, opens=not no_open)
 
 

@@ -15,7 +15,6 @@ from tokenfeed.errors import quantity
 
 if TYPE_CHECKING:
     from tokenfeed.observe.diagnosis import Rates
-    from tokenfeed.observe.machine import Gpu
     from tokenfeed.observe.watching import Watched
     from tokenfeed.storage.remote import RemoteStats
 
@@ -32,25 +31,24 @@ def command(
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Watch a run: tokens per second, what the loop waits for, queue, CPU, memory, GPUs. Ctrl-C stops."""
-    from tokenfeed.observe.machine import find_gpus
+    """Watch a run: tokens per second, what the loop waits for, queue, CPU, memory. Ctrl-C stops."""
     from tokenfeed.observe.watching import watch
 
     if as_json:
         watched = [asdict(each) for each in watch(path, seconds=span)]
-        print_json({"loaders": watched, "gpus": [asdict(gpu) for gpu in find_gpus()]})
+        print_json({"loaders": watched})
         return
-    drawing = _draw(watch(path, seconds=span), find_gpus())
+    drawing = _draw(watch(path, seconds=span))
     if once or not console.is_terminal:
         console.print(drawing)
         return
     with contextlib.suppress(KeyboardInterrupt), Live(drawing, console=console, auto_refresh=False) as live:
         while True:
             time.sleep(every)
-            live.update(_draw(watch(path, seconds=span), find_gpus()), refresh=True)
+            live.update(_draw(watch(path, seconds=span)), refresh=True)
 
 
-def _draw(watched: "list[Watched]", gpus: "list[Gpu]") -> RenderableType:
+def _draw(watched: "list[Watched]") -> RenderableType:
     right = ("tokens/s", "samples/s", "waits", "queue", "CPU", "memory")
     names = ("rank", "process", *right, "tokens/s before")
     rows = [_describe(each) for each in watched]
@@ -60,9 +58,6 @@ def _draw(watched: "list[Watched]", gpus: "list[Gpu]") -> RenderableType:
         parts += [styled(rank + line) for line in each.words]
         if each.rates.remote is not None:
             parts.append(_describe_remote(each.rates, each.rates.remote))
-    for gpu in gpus:
-        memory = f"{show_bytes(gpu.used_bytes)} of {show_bytes(gpu.total_bytes)}"
-        parts.append(styled(f"GPU {gpu.index} {gpu.name}: busy {gpu.busy:.0%}, {memory}", style="dim"))
     return Group(*parts)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from tokenfeed.errors import FormatError
-from tokenfeed.kernels.checked import CHECKED_BYTES
 
 __all__ = [
-    *("MANIFEST", "PREPARED", "PREPARE_PLAN", "SHARD", "SHARD_SUMS", "SPAN_DTYPE", "SUM_DTYPE"),
+    *("CHECKED_BYTES", "MANIFEST", "PREPARED", "PREPARE_PLAN", "SHARD", "SHARD_SUMS", "SPAN_DTYPE", "SUM_DTYPE"),
     *("check_name", "column_file", "first_sums", "span_files"),
 ]
 
@@ -20,6 +19,8 @@ PREPARED = ".prepare/slices"
 """Folder of its records: one for each part of its inputs that is done, which names the shards made of it."""
 SHARD = "shard.json"
 SHARD_SUMS = "shard.blocks.npy"
+CHECKED_BYTES = 4096
+"""Size of the blocks that it has checksums of."""
 
 SPAN_DTYPE = np.dtype("<i8")
 SUM_DTYPE = np.dtype("<u8")
@@ -39,9 +40,8 @@ def check_name(kind: str, name: object, where: str) -> str:
     return name
 
 
-def column_file(column: str, *, packed: bool = False) -> str:
-    """A packed column has another name: `np.load` of a file named like a plain one gives its values."""
-    return f"{column}.bits.npy" if packed else f"{column}.npy"
+def column_file(column: str) -> str:
+    return f"{column}.npy"
 
 
 def span_files(table: str, *, payloads: bool = True) -> list[str]:

@@ -12,12 +12,10 @@ from tokenfeed.errors import CorruptionError, FormatError, MissingError
 from tokenfeed.format.layout import check_name
 from tokenfeed.format.records import Digest, parse, reader, refuse, sign
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.kernels.numbers import MOST_BITS
 
 __all__ = ["Column", "FileRecord", "Manifest", "Reference", "ShardEntry", "ShardRecord", "SpanCount", "Version"]
 
 _LARGEST_ITEM = 1 << 31
-_MOST_PACKED_BITS = 1 << 62
 
 _Split = Annotated[str, partial(check_name, "split")]
 
@@ -49,25 +47,6 @@ class Column:
     def item_bytes(self) -> int:
         return self.dtype.itemsize * math.prod(self.shape)
 
-    @property
-    def most_bits(self) -> int:
-        """Most bits that one number of it may be packed into: fewer than it has. 0 where its values are no integers."""
-        if self.dtype.kind == "b":
-            return 1
-        return min(MOST_BITS, 8 * self.dtype.itemsize - 1) if self.dtype.kind in "iu" else 0
-
-    def packed(self, bits: int, num_items: int) -> tuple["Column", int]:
-        """Row and number of rows of the file that holds items in so many bits a number. A row is 8 numbers.
-
-        The name of its field says what the values are, and how many numbers are in the last row: so the header fits no
-        other column and no other count.
-
-            13 numbers of 17 bits  →  2 rows of [("<u4 () last 5", "u1", (17,))], where 3 numbers of the second are 0
-        """
-        numbers = num_items * math.prod(self.shape)
-        last = (numbers - 1) % 8 + 1 if numbers else 0
-        return Column(np.dtype([(f"{self.dtype.str} {self.shape} last {last}", "|u1", (bits,))])), -(-numbers // 8)
-
     def __str__(self) -> str:
         inner = f" × {self.shape}" if self.shape else ""
         return f"{self.dtype}{inner}"
@@ -89,8 +68,6 @@ class ShardEntry:
     spans: _Spans
     checksum: Digest
     split: _Split | None = None
-    bits: Mapping[str, int] | None = None
-    """Bits of one number, of the columns that are packed; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +155,6 @@ class Manifest:
         for absent in [name for name in ("shards", "earlier", "versions", "stores") if not described[name]]:
             if described[absent] is None or absent == "versions":
                 del described[absent]
-        for lists in {"shards", "earlier"} & described.keys():
-            described[lists] = [_without_none(entry, "bits") for entry in described[lists]]
         return sign("tokenfeed", described)
 
     @classmethod
@@ -188,7 +163,6 @@ class Manifest:
         shards = manifest.listed
         for entry in shards:
             _check_tables(entry.spans, manifest.spans, path)
-            _check_bits(entry, manifest.columns, f"{path}: shard {entry.name!r}")
         if len({entry.name for entry in shards}) < len(shards):
             raise FormatError(f"{path} lists a shard twice")
         if sum(each is not None for each in (manifest.shards, manifest.earlier, manifest.stores)) > 1:
@@ -214,36 +188,15 @@ class ShardRecord:
     spans: _Spans
     files: Mapping[str, FileRecord]
     split: _Split | None = None
-    bits: Mapping[str, int] | None = None
-    """As for `ShardEntry`."""
 
     def to_json(self) -> str:
-        return sign("tokenfeed-shard", _without_none(asdict(self), "bits"))
+        return sign("tokenfeed-shard", asdict(self))
 
     @classmethod
-    def from_json(
-        cls, data: bytes, path: str, tables: Mapping[str, Any], columns: Mapping[str, Column]
-    ) -> "ShardRecord":
+    def from_json(cls, data: bytes, path: str, tables: Mapping[str, Any]) -> "ShardRecord":
         record = parse(cls, "tokenfeed-shard", data, path)
         _check_tables(record.spans, tables, path)
-        _check_bits(record, columns, path)
         return record
-
-
-def _without_none(fields: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key != name or value is not None}
-
-
-def _check_bits(shard: ShardEntry | ShardRecord, columns: Mapping[str, Column], where: str) -> None:
-    for name, bits in (shard.bits or {}).items():
-        if name not in columns:
-            raise CorruptionError(f"{where} packs a column {name!r}; the store has {sorted(columns)}")
-        most = columns[name].most_bits
-        if not 1 <= bits <= most:
-            expected = f"1 to {most}" if most else "none, because only integers can be packed"
-            raise FormatError(f"{where} packs {name!r}, {columns[name]}, into {bits} bits; expected {expected}")
-        if bits * shard.items * math.prod(columns[name].shape) > _MOST_PACKED_BITS:
-            raise CorruptionError(f"{where} claims {shard.items:,} items of {name!r}, which is too many")
 
 
 def _check_tables(found: Mapping[str, Any], expected: Mapping[str, Any], path: str) -> None:

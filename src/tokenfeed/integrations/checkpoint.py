@@ -12,13 +12,12 @@ import torch.distributed as dist
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.delivery import Delivery, PlacedLoader
-from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.mixing import Mixture
 from tokenfeed.plan.plan import Plan
 from tokenfeed.store.view import View
 
-__all__ = ["AllRanks", "Data", "find_place", "gather", "make_loader"]
+__all__ = ["AllRanks", "Data", "gather", "make_loader"]
 
 Data = View | Mixture | Plan | Callable[..., Delivery]
 """What a trainer is fed from: a view, a mixture, a plan, or a call with rank= and world_size= that makes a loader."""
@@ -56,14 +55,6 @@ class AllRanks:
 
     def load_state_dict(self, state: Any) -> None:
         self.loader.load_state_dict(json.loads(state["ranks"]) if "ranks" in state else state)
-
-
-def find_place() -> dict[str, Any]:
-    """Rank and world size: those of torch.distributed where it is initialised, else the launcher's."""
-    if dist.is_available() and dist.is_initialized():
-        return {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
-    rank, world_size = find_rank(None, None)
-    return {"rank": rank, "world_size": world_size}
 
 
 def make_loader(data: Data, batch_size: int, place: Mapping[str, Any], **options: Any) -> Delivery:

@@ -10,7 +10,6 @@ of 2,048 tokens, and no target is lost. The state lies in every checkpoint, in `
 """
 
 import json
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
@@ -26,14 +25,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from tokenfeed.errors import ArgumentError, StateError
 from tokenfeed.integrations.checkpoint import AllRanks
-from tokenfeed.integrations.logging import measure
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.loader import Loader
+from tokenfeed.observe.numbers import measure
 from tokenfeed.plan.mixing import Mixture
 from tokenfeed.store.batch import Batch
 from tokenfeed.store.view import View
 from tokenfeed.torch.device import to_device
-from tokenfeed.torch.steering import LossBySource
 
 __all__ = ["Samples", "Trainer", "as_inputs", "find_checkpoint"]
 
@@ -117,7 +115,7 @@ class _Batches(IterableDataset[dict[str, Any]]):
     """The batches of a loader, an epoch of the Trainer at a time. The next epoch goes on where the last one ended."""
 
     def __init__(
-        self, loader: Delivery, device: torch.device, *, longest: int | None, separate_documents: bool, keep: bool
+        self, loader: Delivery, device: torch.device, *, longest: int | None, separate_documents: bool
     ) -> None:
         self.loader = loader
         self._longest = longest
@@ -125,8 +123,6 @@ class _Batches(IterableDataset[dict[str, Any]]):
         self._separate = separate_documents
         self.skipped = 0
         """Batches that the Trainer is going to throw away, for it takes a dataset to begin again on resume."""
-        self.waiting: deque[Batch] = deque(maxlen=None if keep else 0)
-        """Batches that were fetched, and not trained on yet, if they are to be kept: one for each to accumulate."""
 
     def __len__(self) -> int:
         """Batches in an epoch, where there is one: a stream has none, and sources of a mixture have their own."""
@@ -140,9 +136,7 @@ class _Batches(IterableDataset[dict[str, Any]]):
             yield {} if step < skipped else self._next()
 
     def _next(self) -> dict[str, Any]:
-        batch = next(self._placed)
-        self.waiting.append(batch)
-        given = as_inputs(batch, separate_documents=self._separate)
+        given = as_inputs(next(self._placed), separate_documents=self._separate)
         length = given["input_ids"].shape[1]
         if self._longest is not None and length > self._longest:
             raise ArgumentError(
@@ -165,14 +159,9 @@ class Trainer(transformers.Trainer):
         train_dataset: Any = None,
         eval_dataset: Any = None,
         separate_documents: bool = False,
-        loss_by_source: bool = False,
         **more: Any,
     ) -> None:
-        """`separate_documents` keeps attention within documents (`position_ids` begin again with each).
-
-        `loss_by_source` logs the mean loss of every source of a mixture: a second cross entropy over the same logits.
-        """
-        self._losses = LossBySource() if loss_by_source else None
+        """`separate_documents` keeps attention within documents (`position_ids` begin again with each)."""
         self._data = train_dataset if isinstance(train_dataset, View | Mixture | Delivery) else None
         self._separate = separate_documents
         self._checkpoint: str | None = None
@@ -243,27 +232,13 @@ class Trainer(transformers.Trainer):
                 )
             AllRanks(loader).load_state_dict(json.loads(path.read_text()))
         longest = getattr(self.model.config, "max_position_embeddings", None)  # not every model has a limit
-        options = {"separate_documents": self._separate, "keep": self._losses is not None}
-        self._batches = _Batches(loader, self.args.device, longest=longest, **options)
+        self._batches = _Batches(loader, self.args.device, longest=longest, separate_documents=self._separate)
         return DataLoader(self._batches, batch_size=None)
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **more: Any) -> Any:
-        if self._losses is None or self._batches is None or not model.training:
-            return super().compute_loss(model, inputs, return_outputs, **more)
-        labels = inputs["labels"][:, 1:]
-        loss, outputs = super().compute_loss(model, inputs, True, **more)
-        if outputs.logits is None:
-            raise ArgumentError("loss_by_source=True, and the model gives no logits: leave it out, or liger kernels")
-        logits = outputs.logits[:, :-1].detach().float().transpose(1, 2)
-        nats = torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
-        self._losses.add(nats, self._batches.waiting.popleft())
-        return (loss, outputs) if return_outputs else loss
-
     def log(self, logs: dict[str, float], *arguments: Any, **more: Any) -> None:
-        """With every training loss, what `tokenfeed.integrations.logging.measure` gives."""
+        """With every training loss, what `tokenfeed.observe.measure` gives."""
         if self._batches is not None and "loss" in logs:
-            losses = None if self._losses is None else self._losses.take()
-            logs = logs | measure(self._batches.loader, losses=losses)
+            logs = logs | measure(self._batches.loader)
         super().log(logs, *arguments, **more)
 
     def num_examples(self, dataloader: Any) -> int:

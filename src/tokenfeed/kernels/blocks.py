@@ -141,17 +141,6 @@ def put_blocks(cache, wanted, data):
 
 
 @kernel
-def drop_blocks(cache, unwanted):
-    """Take out the blocks that are there; their slots stay empty until it is their turn again."""
-    keys, index = _slot_arrays(cache[0])
-    for i in range(unwanted.size):
-        slot = _find(unwanted[i], keys, index)
-        if slot != EMPTY:
-            _forget(unwanted[i], keys, index)
-            keys[slot] = EMPTY
-
-
-@kernel
 def checksum_blocks(data, block_bytes):
     """The checksum of each block; the last block may be short."""
     sums = np.empty((data.size + block_bytes - 1) // block_bytes, np.uint64)

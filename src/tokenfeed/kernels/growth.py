@@ -22,9 +22,7 @@ from tokenfeed.kernels.permutation import GOLDEN, scramble
 COLUMNS = 8
 """int64 numbers of a node: one line of the cache."""
 _ALPHA, _PHASE, _SHIFT, _LEFT, _RIGHT, _LEFT_CHILD, _RIGHT_CHILD, _PARENT = range(COLUMNS)
-_REST, _BEGIN, _GROUP, _NODE, _SLOT, _WHOLE, _SIZE, _EPOCH, _BUCKET, _ORDERED = range(
-    10
-)  # of a chapter: see `place_numbers`
+_REST, _BEGIN, _NODE, _SLOT, _WHOLE, _SIZE, _EPOCH, _BUCKET, _ORDERED = range(9)  # of a chapter: see `place_numbers`
 # A child below 0 is a list, ~child. A parent is 2 · node + 1 for its right child, + 0 for its left one; −1 for none.
 
 
@@ -52,11 +50,10 @@ def _middle(ends, low, high):
 
 
 @kernel
-def build_tree(sizes, leads, is_even, key, nodes, parents):
+def build_tree(sizes, is_even, key, nodes, parents):
     """Fill the nodes of a tree over lists of these positive sizes, one fewer than there are lists; node 0 is the root.
 
-    If `leads`, the first list comes before all others; unless `is_even`, every list does. parents[i] becomes the parent
-    of list i.
+    Unless `is_even`, every list comes before all after it. parents[i] becomes the parent of list i.
     """
     ends = np.zeros(sizes.size + 1, np.int64)
     for i in range(sizes.size):
@@ -75,13 +72,13 @@ def build_tree(sizes, leads, is_even, key, nodes, parents):
             nodes[parent >> 1, _RIGHT_CHILD if parent & 1 else _LEFT_CHILD] = child
         if high - low == 1:
             continue
-        middle = low + 1 if leads and parent < 0 else _middle(ends, low, high)
+        middle = _middle(ends, low, high)
         left, right = ends[middle] - ends[low], ends[high] - ends[middle]
         shift = 61
         while shift > 0 and (left + right) >> (61 - shift) > 0:
             shift -= 1
         alpha, phase = np.int64(1) << shift, np.int64(0)
-        if is_even and not (leads and parent < 0):
+        if is_even:
             alpha = max(np.int64(1), (left << shift) // (left + right))
             word = scramble(np.uint64(key) + GOLDEN * np.uint64(middle + 1))
             phase = np.int64(word >> np.uint64(3)) & ((1 << shift) - 1)
@@ -142,25 +139,24 @@ def count_elements(place, nodes, counts):
 
 
 @kernel
-def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, streams, turns, groups, offsets):
+def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, streams, turns, offsets):
     """Row j is number numbers[j] of source sources[j]: turns[j] becomes its number in the run over streams[j] alone.
 
-    At place p of the stream stands sample p · groups[j] + offsets[j] of the source.
+    At place p of the stream stands sample p + offsets[j] of the source.
 
     Chapters [bounds[i], bounds[i + 1]) are those of source i. A chapter begins at number `starts`, and has
 
         rest     samples that it delivers in the epoch that it begins in
         begin    the first of them, in places of the epoch
-        group    samples of a group
         node     its first node, or −1 where it has one slot
         slot     its first slot
         whole    the stream of later epochs
         size     samples of a later epoch
         epoch    the first of them
-        bucket   groups of a bucket, where buckets come one after the other: the streams after `whole`; else 0
+        bucket   samples of a bucket, where buckets come one after the other: the streams after `whole`; else 0
         ordered  epochs in which they do
 
-    A slot is (stream, number of its first element in the run over the stream, first group of the stream); nodes count
+    A slot is (stream, number of its first element in the run over the stream, first sample of the stream); nodes count
     slots, and nodes, from the chapter's own on.
     """
     chapter = np.int64(-1)
@@ -176,16 +172,11 @@ def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, stre
                     chapter = between
                 else:
                     top = between - 1
-        rest, group, size = chapters[chapter, _REST], chapters[chapter, _GROUP], chapters[chapter, _SIZE]
+        rest, size = chapters[chapter, _REST], chapters[chapter, _SIZE]
         q = number - starts[chapter]
         is_rest = q < rest
         periods = 0 if is_rest else (q - rest) // size
         q = q + chapters[chapter, _BEGIN] if is_rest else q - rest - periods * size
-        within = np.int64(0)
-        if group > 1:
-            within = q % group
-            q //= group
-        groups[row] = group
         if is_rest:
             first, slot = chapters[chapter, _NODE], chapters[chapter, _SLOT]
             if first >= 0:
@@ -198,12 +189,12 @@ def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, stre
                         q, node = q - passed, nodes[first + node, _RIGHT_CHILD]
                 slot += ~node
             streams[row], turns[row] = slots[slot, 0], slots[slot, 1] + q
-            offsets[row] = slots[slot, 2] * group + within
+            offsets[row] = slots[slot, 2]
         else:
             epoch, bucket = chapters[chapter, _EPOCH] + periods, chapters[chapter, _BUCKET]
-            stream, count, first = chapters[chapter, _WHOLE], size // group, np.int64(0)
+            stream, count, first = chapters[chapter, _WHOLE], size, np.int64(0)
             if bucket > 0 and epoch < chapters[chapter, _ORDERED]:
                 stream += 1 + q // bucket
                 first = q // bucket * bucket
                 count = min(bucket, count - first)
-            streams[row], turns[row], offsets[row] = stream, epoch * count + q - first, first * group + within
+            streams[row], turns[row], offsets[row] = stream, epoch * count + q - first, first

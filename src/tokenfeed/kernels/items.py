@@ -16,8 +16,7 @@ import numpy as np
 
 from tokenfeed.kernels import posix
 from tokenfeed.kernels.jit import inlined, kernel, step
-from tokenfeed.kernels.numbers import OVERREAD_BYTES, unpack_row, widen_row
-from tokenfeed.kernels.posix import BAD_INDEX, MISSING, OK, PLAIN, UNOPENED, array_of, fetch, file_table, int64s
+from tokenfeed.kernels.posix import BAD_INDEX, MISSING, OK, array_of, fetch, file_table, int64s
 from tokenfeed.types import Array, Ints
 
 ALIGNMENT = 64
@@ -28,7 +27,6 @@ REQUEST = posix.words(
     "stride",  # items from the start of one window to the next
     "num_items",  # items in a window
     "num_samples",  # windows in the view
-    "ahead",  # reads to have under way at once
     "segment_starts",  # address of an array of num_segments + 1
     "num_segments",
     "files",  # address of the file table
@@ -36,18 +34,13 @@ REQUEST = posix.words(
 )
 COLUMN = posix.words(
     "file",  # number among the files of a segment
-    "item_bytes",  # in the file
-    "out_bytes",  # in the buffer; where these are more, numbers are widened on the way
-    "numbers",  # in an item
-    "number_bytes",  # of one of them, in a file that is not packed
-    "out_number_bytes",  # in the buffer
-    "is_signed",  # 1 if these numbers may be negative
-    "is_packed",  # 1 if some file holds its numbers in fewer bits
+    "item_bytes",
 )
 _REQUEST_WORDS, _COLUMN_WORDS = REQUEST.itemsize // 8, COLUMN.itemsize // 8
 _MOST_BYTES = 1 << 62
 _PREFETCHED_LINES = 8
-_VECTOR_BYTES = 16
+_AHEAD = 32
+"""Reads under way at once; `docs/decisions/2026-11-15-reading.md` has the rates of other numbers."""
 
 # What becomes of a row at the first attempt: it was read, or is not in the page cache, or takes more than one read.
 _READ, _UNCACHED, _INVOLVED = range(3)
@@ -55,16 +48,13 @@ _READ, _UNCACHED, _INVOLVED = range(3)
 _requests, _columns = array_of(REQUEST), array_of(COLUMN)
 
 
-def make_request(
-    segment_starts: Ints, files: Array, files_per_segment: int, columns: Array, *, ahead: int, **window: int
-) -> Ints:
+def make_request(segment_starts: Ints, files: Array, files_per_segment: int, columns: Array, **window: int) -> Ints:
     """The request for `columns`, an array of COLUMN; for windows also their stride, num_items and num_samples.
 
     `segment_starts` and `files` must outlive it.
     """
     fixed = posix.record(
         REQUEST,
-        ahead=ahead,
         segment_starts=segment_starts.ctypes.data,
         num_segments=segment_starts.size - 1,
         files=files.ctypes.data,
@@ -119,23 +109,16 @@ def _align(offset):
 
 @inlined
 def _measure(row_offsets, columns):
-    """(bytes of the buffer, bytes of the longest row that is read aside to be converted).
-
-    What does not fit 62 bits is said to be 2**62, which no buffer has: products must not wrap around.
+    """Bytes of the buffer. What does not fit 62 bits is said to be 2**62, which no buffer has: products must not wrap
+    around.
     """
-    rows = row_offsets.size - 1
-    longest = 0
-    for row in range(rows):
-        longest = max(longest, row_offsets[row + 1] - row_offsets[row])
+    total = row_offsets[row_offsets.size - 1]
     size = 0
-    aside = 0
     for c in range(columns.size):
-        if row_offsets[rows] > (_MOST_BYTES - _align(size)) // max(1, columns[c].out_bytes):
-            return _MOST_BYTES, 0
-        size = _align(size) + row_offsets[rows] * columns[c].out_bytes
-        if columns[c].out_bytes != columns[c].item_bytes or columns[c].is_packed != 0:
-            aside = max(aside, longest * columns[c].item_bytes + 1 + OVERREAD_BYTES)
-    return size, aside
+        if total > (_MOST_BYTES - _align(size)) // max(1, columns[c].item_bytes):
+            return _MOST_BYTES
+        size = _align(size) + total * columns[c].item_bytes
+    return size
 
 
 @inlined
@@ -143,10 +126,10 @@ def _clear_row(offset, num_items, total, columns, address):
     """Fill the row at item `offset` of every column with zeros."""
     first_byte = 0
     for c in range(columns.size):
-        out_bytes = columns[c].out_bytes
+        item_bytes = columns[c].item_bytes
         first_byte = _align(first_byte)
-        posix.c_memset(address + first_byte + offset * out_bytes, np.int32(0), num_items * out_bytes)
-        first_byte += total * out_bytes
+        posix.c_memset(address + first_byte + offset * item_bytes, np.int32(0), num_items * item_bytes)
+        first_byte += total * item_bytes
 
 
 @step
@@ -159,96 +142,61 @@ def load_lines(file, byte, count):
                 posix.prefetch_line(file.address + byte + line * ALIGNMENT)
 
 
-@step
-def _place(column, file, position, num_items):
-    """(first byte, number of bytes, bits before the first item) of items of a file, which begin at item `position`.
-
-    5 bits an item, items [3, 5):  bits [15, 25)  →  bytes 1, 2 and 3, of which 7 bits belong to item 2
-    """
-    if file.bits <= PLAIN:
-        return position * column.item_bytes, num_items * column.item_bytes, 0
-    item_bits = (file.bits - PLAIN) * column.numbers
-    bit = position * item_bits
-    return bit >> 3, ((bit & 7) + num_items * item_bits + 7) >> 3, bit & 7
-
-
-@inlined
-def _convert(column, file, source, first_bit, target, num_items):
-    """The numbers at address `source`, as they lie in a file, to `target`, as they are in the buffer."""
-    count = num_items * column.numbers
-    if file.bits == PLAIN:
-        widen_row(source, column.number_bytes, column.is_signed, target, column.out_number_bytes, count)
-    else:
-        bits = file.bits - PLAIN
-        unpack_row(source, first_bit, bits, column.is_signed, target, column.out_number_bytes, count)
-
-
 @inlined
 def _begin_row(position, num_items, segment, fixed, columns, starts, files):
     """Tell the operating system about a row: the part of it that lies in its first segment."""
     count = min(num_items, starts[segment + 1] - position)
     for c in range(columns.size):
         file = files[segment * fixed.files_per_segment + columns[c].file]
-        byte, num_bytes, _ = _place(columns[c], file, position - starts[segment], count)
-        posix.prefetch_file(file, byte, num_bytes)
+        item_bytes = columns[c].item_bytes
+        posix.prefetch_file(file, (position - starts[segment]) * item_bytes, count * item_bytes)
 
 
 @step
-def _try_run(column, file, position, num_items, target, scratch, may_wait):
+def _try_run(column, file, position, num_items, target, vector):
     """Read items that lie in one file, where that takes a copy or one system call; what became of it."""
-    if file.handle == 0 or file.start == 0 or file.bits == 0:
+    if file.handle == 0 or file.start == 0:
         return _INVOLVED
-    byte, num_bytes, first_bit = _place(column, file, position, num_items)
-    is_converted = column.out_bytes != column.item_bytes or file.bits != PLAIN
-    landing = scratch + _VECTOR_BYTES if is_converted else target
-    byte += file.start - 1
+    byte = position * column.item_bytes + file.start - 1
+    num_bytes = num_items * column.item_bytes
     if file.address != 0:
-        if byte + num_bytes + (0 if file.bits == PLAIN else OVERREAD_BYTES) > file.size:
+        if byte + num_bytes > file.size:
             return _INVOLVED
-        landing = file.address + byte
-        if not is_converted:
-            posix.c_memcpy(target, landing, num_bytes)
+        posix.c_memcpy(target, file.address + byte, num_bytes)
     elif file.handle < 0:
         return _INVOLVED
-    elif may_wait:
-        if posix.c_pread(np.int32(file.handle - 1), landing, num_bytes, byte) != num_bytes:
-            return _INVOLVED
-    else:
-        vector = int64s(scratch, 2)
-        vector[0] = landing
-        vector[1] = num_bytes
-        if posix.try_pread(file.handle - 1, scratch, byte) != num_bytes:
+    elif posix.HAS_NOWAIT:
+        words = int64s(vector, 2)
+        words[0] = target
+        words[1] = num_bytes
+        if posix.try_pread(file.handle - 1, vector, byte) != num_bytes:
             return _UNCACHED
-    if is_converted:
-        _convert(column, file, landing, first_bit, target, num_items)
+    elif posix.c_pread(np.int32(file.handle - 1), target, num_bytes, byte) != num_bytes:
+        return _INVOLVED
     return _READ
 
 
 @step
-def _try_row(position, num_items, segment, offset, total, fixed, columns, starts, files, address, scratch):
+def _try_row(position, num_items, segment, offset, total, fixed, columns, starts, files, address, vector):
     """Read one row of every column at the least cost; what became of it."""
     if position + num_items > starts[segment + 1]:
         return _INVOLVED
-    may_wait = fixed.ahead <= 1 or not posix.HAS_NOWAIT
     first_byte = 0
     for c in range(columns.size):
         column = columns[c]
         file = files[segment * fixed.files_per_segment + column.file]
         first_byte = _align(first_byte)
-        target = address + first_byte + offset * column.out_bytes
-        outcome = _try_run(column, file, position - starts[segment], num_items, target, scratch, may_wait)
+        target = address + first_byte + offset * column.item_bytes
+        outcome = _try_run(column, file, position - starts[segment], num_items, target, vector)
         if outcome != _READ:
             return outcome
-        first_byte += total * column.out_bytes
+        first_byte += total * column.item_bytes
     return _READ
 
 
 @inlined
-def _read_run(position, num_items, fixed, column, starts, files, address, aside):
-    """Read items [position, position + num_items) of one column to `address`, across segments; 0: only prepare to.
-
-    `aside` is the address of room for as many items, to convert them from.
-    """
+def _read_run(position, num_items, fixed, column, starts, files, address):
+    """Read items [position, position + num_items) of one column to `address`, across segments; 0: only prepare to."""
     done = 0
     result = OK
     segment = find_segment(starts, position)
@@ -257,26 +205,19 @@ def _read_run(position, num_items, fixed, column, starts, files, address, aside)
             segment += 1
         count = min(num_items - done, starts[segment + 1] - position - done)
         number = segment * fixed.files_per_segment + column.file
-        file = files[number]
-        if file.bits == 0:
-            return UNOPENED, number
-        byte, num_bytes, first_bit = _place(column, file, position + done - starts[segment], count)
-        target = address + done * column.out_bytes
-        is_converted = column.out_bytes != column.item_bytes or file.bits != PLAIN
-        landing = 0 if address == 0 else aside if is_converted else target
-        status = fetch(files, number, byte, num_bytes, landing)
+        byte = (position + done - starts[segment]) * column.item_bytes
+        target = 0 if address == 0 else address + done * column.item_bytes
+        status = fetch(files, number, byte, count * column.item_bytes, target)
         if status == MISSING:
             result = MISSING
         elif status != OK:
             return status, number
-        elif is_converted and address != 0:
-            _convert(column, file, aside, first_bit, target, count)
         done += count
     return result, 0
 
 
 @inlined
-def _read_row(row, first_items, row_offsets, fixed, columns, starts, files, address, scratch):
+def _read_row(row, first_items, row_offsets, fixed, columns, starts, files, address):
     """Read one row of every column, whatever it takes. Blocks that are missing are noted for all columns."""
     offset = row_offsets[row]
     num_items = row_offsets[row + 1] - offset
@@ -285,14 +226,13 @@ def _read_row(row, first_items, row_offsets, fixed, columns, starts, files, addr
     first_byte = 0
     for c in range(columns.size):
         first_byte = _align(first_byte)
-        target = address + first_byte + offset * columns[c].out_bytes
-        aside = scratch + _VECTOR_BYTES
-        status, file = _read_run(first_items[row], num_items, fixed, columns[c], starts, files, target, aside)
+        target = address + first_byte + offset * columns[c].item_bytes
+        status, file = _read_run(first_items[row], num_items, fixed, columns[c], starts, files, target)
         if status == MISSING:
             result = MISSING
         elif status != OK:
             return status, file
-        first_byte += total * columns[c].out_bytes
+        first_byte += total * columns[c].item_bytes
     return result, 0
 
 
@@ -301,8 +241,8 @@ def _read_rows(first_items, row_offsets, request, buffer):
     """Read rows, first those that need no waiting.
 
     Every row is first tried at the least cost: a copy, or one system call that takes what the page cache has. If it is
-    not cached, the operating system is told to read it, and the row waits until `ahead` rows do; then the oldest is
-    waited for. So `ahead` reads are under way from one thread.
+    not cached, the operating system is told to read it, and the row waits until `_AHEAD` rows do; then the oldest is
+    waited for. So `_AHEAD` reads are under way from one thread.
 
     The functions called here take addresses, records and arrays that own nothing. A call with an array that owns its
     memory counts references, by atomic instructions that keep the processor from overlapping one row's memory accesses
@@ -312,14 +252,11 @@ def _read_rows(first_items, row_offsets, request, buffer):
     fixed = records[0]
     rows = first_items.size
     total = row_offsets[rows]
-    size, aside_bytes = _measure(row_offsets, columns)
-    if size > buffer.size:
+    if _measure(row_offsets, columns) > buffer.size:
         return posix.SMALL_OUTPUT, 0, 0
     address = buffer.ctypes.data
-    # Room for the vector of a system call, and to read aside what is converted. Used up to the end, else it were freed.
-    memory = np.empty(_VECTOR_BYTES + aside_bytes, np.uint8)
-    scratch = memory.ctypes.data
-    waiting = np.empty(fixed.ahead, np.int64)  # rows, as a ring
+    memory = np.empty(2, np.int64)  # the vector of a system call. Used up to the end, else it were freed.
+    waiting = np.empty(_AHEAD, np.int64)  # rows, as a ring
     first_waiting = 0
     num_waiting = 0
     result = OK
@@ -334,33 +271,33 @@ def _read_rows(first_items, row_offsets, request, buffer):
             next_segment = find_segment(starts, first_items[row + 1])
             if columns.size > 0:
                 file = files[next_segment * fixed.files_per_segment + columns[0].file]
-                byte, _, _ = _place(columns[0], file, first_items[row + 1] - starts[next_segment], 0)
+                byte = (first_items[row + 1] - starts[next_segment]) * columns[0].item_bytes
                 load_lines(file, byte, _PREFETCHED_LINES)  # the processor then finds the rest by itself
         if position == PADDING:
             _clear_row(offset, num_items, total, columns, address)
             continue
-        outcome = _try_row(position, num_items, segment, offset, total, fixed, columns, starts, files, address, scratch)
+        vector = memory.ctypes.data
+        outcome = _try_row(position, num_items, segment, offset, total, fixed, columns, starts, files, address, vector)
         if outcome == _READ:
             continue
         due = row
         if outcome == _UNCACHED:
             _begin_row(position, num_items, segment, fixed, columns, starts, files)
-            if num_waiting < fixed.ahead:
-                waiting[(first_waiting + num_waiting) % fixed.ahead] = row
+            if num_waiting < _AHEAD:
+                waiting[(first_waiting + num_waiting) % _AHEAD] = row
                 num_waiting += 1
                 continue
             due = waiting[first_waiting]
             waiting[first_waiting] = row
-            first_waiting = (first_waiting + 1) % fixed.ahead
-        status, number = _read_row(due, first_items, row_offsets, fixed, columns, starts, files, address, scratch)
+            first_waiting = (first_waiting + 1) % _AHEAD
+        status, number = _read_row(due, first_items, row_offsets, fixed, columns, starts, files, address)
         if status == MISSING:
             result = MISSING
         elif status != OK:
             return status, number, due
     for turn in range(num_waiting):
-        due = waiting[(first_waiting + turn) % fixed.ahead]
-        scratch = memory.ctypes.data
-        status, number = _read_row(due, first_items, row_offsets, fixed, columns, starts, files, address, scratch)
+        due = waiting[(first_waiting + turn) % _AHEAD]
+        status, number = _read_row(due, first_items, row_offsets, fixed, columns, starts, files, address)
         if status == MISSING:
             result = MISSING
         elif status != OK:
@@ -402,7 +339,7 @@ def read_ragged(first_items, row_offsets, request, buffer):
 
 @kernel
 def want_rows(first_items, row_offsets, request):
-    """Have readers prepare for rows: note blocks that are missing, or begin to read them. Nothing is delivered."""
+    """Note blocks that rows need and that are missing. Nothing is delivered."""
     records, columns, starts, files = _open_request(request)
     fixed = records[0]
     result = OK
@@ -413,7 +350,7 @@ def want_rows(first_items, row_offsets, request):
         if count < 0 or not 0 <= first_items[row] <= starts[starts.size - 1] - count:
             return BAD_INDEX, 0, row
         for c in range(columns.size):
-            status, file = _read_run(first_items[row], count, fixed, columns[c], starts, files, 0, 0)
+            status, file = _read_run(first_items[row], count, fixed, columns[c], starts, files, 0)
             if status == MISSING:
                 result = MISSING
             elif status != OK:

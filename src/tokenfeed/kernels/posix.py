@@ -32,10 +32,8 @@ FILE = words(
     "start",  # 1 + the byte at which its items begin; 0: the record is not complete yet
     "path",  # address of the NUL-terminated path, if TRANSIENT
     "reader",  # address of a reader that reads in place of the kernel, or 0 (see `read_by`)
-    "bits",  # PLAIN, or PLAIN + the bits of a number where they are packed (`numbers.py`); 0: not complete yet
 )
 TRANSIENT = -1
-PLAIN = 1
 
 
 def record(kind: np.dtype[Any], **fields: int) -> Any:
@@ -47,8 +45,8 @@ def record(kind: np.dtype[Any], **fields: int) -> Any:
 
 
 # The status that a kernel returns; a positive one is an errno. MISSING: blocks of a remote file are not in memory, and
-# the log of its cache says which. DAMAGED: a block is not what was written, and its reader says which.
-OK, END_OF_FILE, UNOPENED, BAD_INDEX, BAD_SPANS, SMALL_OUTPUT, MISSING, DAMAGED = range(0, -8, -1)
+# the log of its cache says which.
+OK, END_OF_FILE, UNOPENED, BAD_INDEX, BAD_SPANS, SMALL_OUTPUT, MISSING = range(0, -7, -1)
 
 _EINTR = 4
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO in the place of a file is not waited for
@@ -95,7 +93,7 @@ def array_of(kind: Any) -> Any:
     return array_at
 
 
-uint8s, uint16s, uint32s, int32s, int64s = map(array_of, (np.uint8, np.uint16, np.uint32, np.int32, np.int64))
+int32s, int64s = map(array_of, (np.int32, np.int64))
 file_table = array_of(FILE)
 
 
@@ -103,8 +101,7 @@ file_table = array_of(FILE)
 def read_by(_context: Any, reader: Any, file: Any, offset: Any, size: Any, address: Any) -> Any:
     """Have a reader copy bytes [offset, offset + size) of a file to `address`; if that is 0, only prepare to.
 
-    A reader is an array of int64 that begins with the address of a function: `blocks.read_through` for remote files,
-    `checked.read_checked` for files compared with their checksums.
+    A reader is an array of int64 that begins with the address of a function: `blocks.read_through` for remote files.
     """
     word = ir.IntType(64)
     function = ir.FunctionType(word, [word] * 5).as_pointer()

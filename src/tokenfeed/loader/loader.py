@@ -13,13 +13,14 @@ from tokenfeed.loader.delivery import AS_DATASET, Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.loader.reading import Era, StepReader, Steps, announced, check_changes, deal_steps, find_eras, make_steps
+from tokenfeed.loader.reading import Joined, StepReader, Steps, announced, deal_steps, make_steps
 from tokenfeed.plan.amending import Changes
 from tokenfeed.plan.dealing import Balance, StepRule, TokenCounts
 from tokenfeed.plan.mixing import Mixture, Sources
 from tokenfeed.plan.permutation import Locality, Shuffle
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
+from tokenfeed.plan.steps import count_steps
 from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.store import Store
@@ -52,9 +53,9 @@ class Loader(Delivery):
     def __init__(
         self,
         view: View | Mixture | Plan,
-        batch_size: int | Mapping[int, int] | None = None,
+        batch_size: int | None = None,
         *,
-        tokens: int | Mapping[int, int] | None = None,
+        tokens: int | None = None,
         balance: Balance = None,
         too_long: str = "error",
         seed: int = 0,
@@ -69,23 +70,23 @@ class Loader(Delivery):
         run: str | Path | None = None,
         accumulate: int = 1,
     ) -> None:
-        """`view` may be a plan, which has its own seed, shuffle and skips. `batch_size` is that of one rank, or a ramp
-        {samples delivered: batch size}. `prefetch` batches are read ahead: 0 for none, and no thread; by default 32, or
-        what fits 64 MiB. `rank` and `world_size` come from the launcher unless given. `threads` read without the
-        interpreter lock; their number does not change the order. A `Locality` as `shuffle` mixes less, where reading
-        single samples from all over the data is too slow.
+        """`view` may be a plan, which has its own seed, shuffle and skips. `batch_size` is that of one rank. `prefetch`
+        batches are read ahead: 0 for none, and no thread; by default 32, or what fits 64 MiB. `rank` and `world_size`
+        come from the launcher unless given. `threads` read without the interpreter lock; their number does not change
+        the order. A `Locality` as `shuffle` mixes less, where reading single samples from all over the data is too
+        slow.
 
         `collate` is called with every batch, in the background; its result is `batch.data`. `run` is a file in which
         rank 0 notes what was run from where, for `Run`; `accumulate` batches are one training step there.
 
-        `tokens`, in place of `batch_size`, is the budget of one rank and batch, or a ramp. A training step takes
-        samples as long as their tokens (inputs without padding, as in `batch.flat`) sum to `tokens` · world_size ·
-        `accumulate`. That sum is a cap; one rank may have more than `tokens`, for samples are not cut. A sample of more
-        than `tokens` is an error, or with `too_long="own"` alone in its batch. A batch may be empty.
+        `tokens`, in place of `batch_size`, is the budget of one rank and batch. A training step takes samples as long
+        as their tokens (inputs without padding, as in `batch.flat`) sum to `tokens` · world_size · `accumulate`. That
+        sum is a cap; one rank may have more than `tokens`, for samples are not cut. A sample of more than `tokens` is
+        an error, or with `too_long="own"` alone in its batch. A batch may be empty.
 
-        `balance` makes ranks and batches of a training step equal: True in tokens, `Cost(a, b)` in a·L + b·L², or a
-        function from an array of lengths to costs. With `batch_size` every batch keeps its number of rows. Otherwise
-        samples go to the ranks in turn; with `tokens`, each to the one with the fewest tokens so far.
+        `balance` makes ranks and batches of a training step equal: True in tokens, `Cost(a, b)` in a·L + b·L². With
+        `batch_size` every batch keeps its number of rows. Otherwise samples go to the ranks in turn; with `tokens`,
+        each to the one with the fewest tokens so far.
 
         With `tokens` or `balance`, `accumulate` batches are dealt as one training step, and the state advances with the
         last of them: a step that was not finished comes again, as its gradients are lost with the process.
@@ -98,8 +99,6 @@ class Loader(Delivery):
         whole("epochs", 1 if epochs is None else epochs, 1)
         whole("accumulate", accumulate, 1)
         self.rule = StepRule.of(batch_size, tokens, accumulate, balance, too_long)
-        if accumulate > 1 and len(self.rule.sizes.stages) > 1 and not self.rule.is_dealt:
-            raise ArgumentError("batch_size is a ramp, and accumulate is more than 1: only one of them may be")
         if isinstance(view, Plan) and (seed not in (0, view.seed) or shuffle not in (True, view.shuffle) or skips):
             raise ArgumentError(f"{view} has its seed, shuffle and skips; give Plan.of(…) what they should be")
         self._epochs = epochs
@@ -115,7 +114,7 @@ class Loader(Delivery):
         """Samples delivered when training steps of these batches began."""
         self._step: int | None = None
         self._buffers = Buffers()
-        self._known: tuple[Sources | None, list[Era]] = None, []
+        self._known: tuple[Sources | None, Joined | None] = None, None
         """Views that were read up to now, joined."""
         self._place(*find_rank(rank, world_size))
         self._use(view if isinstance(view, Plan) else Plan.of(view, seed=seed, shuffle=shuffle, skips=skips))
@@ -129,31 +128,26 @@ class Loader(Delivery):
 
     def _use(self, plan: Plan) -> None:
         """Read what this plan says from the next batch on."""
-        given, eras = self._known
-        if not eras or plan.given is not given or len(plan.eras) > 1 or plan.masks:
-            eras = find_eras(plan)
-            self._check_pairs(eras[-1].views)
+        given, joined = self._known
+        if joined is None or plan.given is not given or plan.masks:
+            joined = Joined.of(plan)
+            self._check_pairs(plan.views)
         stop = plan.end if self._epochs is None else plan.count(self._epochs)
         self.close()
-        self.plan, self._stop, self._known = plan, stop, (plan.given, eras)
+        self.plan, self._stop, self._known = plan, stop, (plan.given, joined)
         self._counted: dict[int, int] = {}
         """Training steps of so many samples, where it took a walk to count them."""
-        self._changes = [era.start for era in eras[1:]]
-        view = eras[-1].view
+        view = joined.view
         self._reader = view.reader
         self._counts = TokenCounts(plan) if self.rule.is_dealt else None
-        self._batch_rows = self.rule.sizes.at(0)
+        self._batch_rows = self.rule.size
         if self.rule.by_tokens:
             self._batch_rows = -(-self._batch_rows // max(1, view.width))
         self._batch_bytes = self._batch_rows * self._reader.bytes_to_fetch(max(1, view.sample_bytes))
         fitting = min(_PREFETCH, max(2, _PREFETCH_BYTES // self._batch_bytes))
         self._prefetch = fitting if self._asked_prefetch is None else self._asked_prefetch
-        self._steps = StepReader(
-            plan,
-            eras,
-            collate=self._collate,
-            block_bytes=self._prepare_blocks(plan.shuffle, eras[-1].views),
-        )
+        block_bytes = self._prepare_blocks(plan.shuffle, plan.views)
+        self._steps = StepReader(plan, joined, collate=self._collate, block_bytes=block_bytes)
         self._steps.use_buffers(self._buffers)
 
     def _check_pairs(self, views: Sequence[View]) -> None:
@@ -176,7 +170,7 @@ class Loader(Delivery):
         if remote is None or not isinstance(shuffle, Locality) or (self.world_size > 1 and remote.cache is None):
             return 0
         ahead = (self._prefetch + 2) * self._batch_rows
-        blocks = [shuffle.block * view.spec.samples_per_group * view.stored_bytes for view in views]
+        blocks = [shuffle.block * view.stored_bytes for view in views]
         kept = (3 * shuffle.tile * block + ahead * view.stored_bytes for block, view in zip(blocks, views, strict=True))
         whole = (len(view) * view.stored_bytes for view in views)
         if self._reader.blocks is not None:
@@ -202,8 +196,8 @@ class Loader(Delivery):
         *,
         rank: int | None = None,
         world_size: int | None = None,
-        batch_size: int | Mapping[int, int] | None = None,
-        tokens: int | Mapping[int, int] | None = None,
+        batch_size: int | None = None,
+        tokens: int | None = None,
         same_global_batch: bool = False,
     ) -> None:
         """Go on as another rank of another number of ranks, from the next batch on; as the launcher says, or as given.
@@ -217,13 +211,26 @@ class Loader(Delivery):
         rule = self.rule
         if batch_size is not None or tokens is not None:
             new = StepRule.of(batch_size, tokens)
-            rule = replace(rule, sizes=new.sizes, by_tokens=new.by_tokens)
+            rule = replace(rule, size=new.size, by_tokens=new.by_tokens)
         if same_global_batch:
             rule = self.rule.spread(self.world_size, world_size)
         self.close()
         self.rule, self._since = rule, self._next
         self._place(rank, world_size)
         self._use(self.plan)
+
+    def skip_to(self, sample: int) -> None:
+        """Leave out the samples of the run before `sample`, which is the first of the next batch.
+
+        Every rank must make the call after the same batch.
+        """
+        self._check_between_steps("skip_to")
+        if not self._next <= whole("sample", sample) <= (sample if self._stop is None else self._stop):
+            end = "" if self._stop is None else f", and it ends after {self._stop:,}"
+            raise ArgumentError(f"sample is {sample:,}; the run is at {self._next:,}{end}: it can go forward alone")
+        self.close()
+        before, self._next, self._since = self._next, sample, sample
+        self._begin_run(left_out=before)
 
     def _check_between_steps(self, call: str) -> None:
         if self._done:
@@ -259,8 +266,7 @@ class Loader(Delivery):
         """Batches of a rank from the beginning until `stop` samples were delivered."""
         rule = self.rule
         if not rule.by_tokens:
-            sizes = rule.sizes.times(rule.parts)
-            return rule.parts * sizes.steps_between(0, stop, self.world_size)
+            return rule.parts * count_steps(stop, rule.size * rule.parts * self.world_size)
         if stop > _MOST_COUNTED:
             raise TypeError(
                 f"how many steps {stop:,} samples take under a token budget follows from all their lengths; that is "
@@ -276,10 +282,10 @@ class Loader(Delivery):
     def next_batch_size(self) -> int:
         if self.rule.by_tokens:
             raise ArgumentError(
-                f"tokens={self.rule.sizes} limits tokens, and batches have no fixed number of rows; give batch_size= "
+                f"tokens={self.rule.size} limits tokens, and batches have no fixed number of rows; give batch_size= "
                 "where one is needed, and balance= beside it for equal work"
             )
-        return self.rule.sizes.at(self._next)
+        return self.rule.size
 
     def _note(self, batch: HostBatch) -> None:
         self._done = self._done + 1 if batch.num_delivered == self._next else 0
@@ -295,8 +301,11 @@ class Loader(Delivery):
         return {**self._steps.work, "remote": self._reader.stats(), "delivered": self._next}
 
     def _start(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
-        if not self.rule.by_tokens:
-            check_changes(self._next, self._changes, self.rule.sizes.times(self.rule.parts), self.world_size)
+        self._begin_run()
+        batches, end = self._read()
+        return batches, end if self._run is None else partial(_note_and_end, self._run, end)
+
+    def _begin_run(self, left_out: int | None = None) -> None:
         if self._run is not None:
             self._run.begin(
                 {"stores": self.plan.paths},
@@ -306,10 +315,9 @@ class Loader(Delivery):
                 stop=self._stop,
                 plan=self.plan,
                 step=self._step,
+                left_out=left_out,
             )
             self._step = None
-        batches, end = self._read()
-        return batches, end if self._run is None else partial(_note_and_end, self._run, end)
 
     def _read(self) -> tuple[Iterator[HostBatch], Callable[[], object]]:
         # Several steps are read by one call: handing over batches one by one would cost more than reading them. Not so
@@ -318,7 +326,7 @@ class Loader(Delivery):
         place = self.rank, self.world_size, together
         if self._counts is None:
             parts = self.rule.accumulate, self._since
-            coming = make_steps(self._next, self._stop, self.rule.sizes, *place, self._changes, *parts)
+            coming = make_steps(self._next, self._stop, self.rule.size, *place, *parts)
         else:
             coming = deal_steps(self.rule, self._next, self._stop, *place, self._counts, self._done)
         if self._prefetch == 0:
@@ -349,16 +357,15 @@ class Loader(Delivery):
         self._since = num_delivered
 
     def __reduce__(self) -> Any:
-        sizes = self.rule.sizes.stages
-        by_tokens = self.rule.by_tokens
-        now = {"view": self.plan, "batch_size": None if by_tokens else sizes, "tokens": sizes if by_tokens else None}
+        size, by_tokens = self.rule.size, self.rule.by_tokens
+        now = {"view": self.plan, "batch_size": None if by_tokens else size, "tokens": size if by_tokens else None}
         plain = {"seed": 0, "shuffle": True, "skips": (), "rank": self.rank, "world_size": self.world_size}
         return _open_again, ({**self._arguments, **plain, **now}, self.state_dict())
 
     def __repr__(self) -> str:
         end = "" if self._stop is None else f" of {self._stop:,}"
         place = f"rank {self.rank} of {self.world_size}, {self._next:,}{end} samples delivered"
-        size = f"{'tokens' if self.rule.by_tokens else 'batch_size'}={self.rule.sizes}"
+        size = f"{'tokens' if self.rule.by_tokens else 'batch_size'}={self.rule.size}"
         return f"Loader({self.plan}, {size}, {place})"
 
 

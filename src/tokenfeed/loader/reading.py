@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +18,13 @@ from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.dealing import StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.rounding import some
-from tokenfeed.plan.steps import BatchSizes, rows_of
+from tokenfeed.plan.steps import rows_of
 from tokenfeed.store.batch import Draw, HostBatch
 from tokenfeed.store.rows import Rows
 from tokenfeed.store.view import View
 from tokenfeed.types import Bools, Ints
 
-__all__ = ["Era", "StepReader", "Steps", "announced", "check_changes", "deal_steps", "find_eras", "make_steps"]
+__all__ = ["Joined", "StepReader", "Steps", "announced", "deal_steps", "make_steps"]
 
 
 class Steps(NamedTuple):
@@ -44,39 +43,34 @@ class Steps(NamedTuple):
 def make_steps(
     start: int,
     stop: int | None,
-    batch_sizes: BatchSizes,
+    batch_size: int,
     rank: int,
     world_size: int,
     together: int,
-    changes: Sequence[int] = (),
     accumulate: int = 1,
     since: int = 0,
 ) -> Generator[Steps, None, None]:
     """The steps from `start` samples on, to `stop` or without end, so many `together`; samples are dealt in turn.
 
     Row j of rank r in a step that begins at K is sample K + j·W + r, and the next step begins at K + B·W. So rows of
-    consecutive steps are one progression, whatever their batch sizes: K + i·W + r for i = 0, 1, 2, …
+    consecutive steps are one progression: K + i·W + r for i = 0, 1, 2, …
 
-    The first step comes alone, so that it comes soon. Rows of one reading have one length, which `changes` at some
-    samples. `accumulate` steps are one training step, counted from sample `since` on.
+    The first step comes alone, so that it comes soon. `accumulate` steps are one training step, counted from sample
+    `since` on.
     """
-    count = 1
+    count, width = 1, batch_size * world_size
     while stop is None or start < stop:
-        first, rows = start, 0
+        first = start
         batches: list[tuple[int, int, tuple[int, int]]] = []
-        change = min((change for change in changes if change > start), default=None) if changes else None
-        while len(batches) < count and (stop is None or start < stop) and start != change:
-            size = batch_sizes.at(start)
-            width = size * world_size
+        while len(batches) < count and (stop is None or start < stop):
             begun = start if accumulate == 1 else start - (start - since) % (width * accumulate)
             done = begun + width * accumulate
             start += width
-            rows += size
             if stop is not None:
-                batches.append((size, min(start, stop), (begun, min(done, stop))))
+                batches.append((batch_size, min(start, stop), (begun, min(done, stop))))
             else:
-                batches.append((size, start, (begun, done)))
-        samples = rows_of(first, rows, rank, world_size)
+                batches.append((batch_size, start, (begun, done)))
+        samples = rows_of(first, batch_size * len(batches), rank, world_size)
         yield Steps(first, samples if stop is None else samples[samples < stop], batches)
         count = together
 
@@ -97,9 +91,6 @@ def deal_steps(
     """
     held: list[tuple[tuple[int, int], Ints, int]] = []
     for step in rule.walk(start, stop, world_size, counts):
-        if held and step.start in counts.changes:
-            yield _join(held)
-            held = []
         parts = rule.rows_of(step, rank, world_size, counts.tell)
         for part, samples in enumerate(parts, 1):
             if step.start == start and part <= skip:
@@ -116,19 +107,6 @@ def _join(batches: list[tuple[tuple[int, int], Ints, int]]) -> Steps:
     samples = [each for _, each, _ in batches]
     told = [(each.size, end, taken) for taken, each, end in batches]
     return Steps(batches[0][0][0], np.concatenate(samples), told)
-
-
-def check_changes(start: int, changes: Sequence[int], batch_sizes: BatchSizes, world_size: int) -> None:
-    """Refuse steps that hold rows of two lengths."""
-    for change in changes:
-        if change > start:
-            count = batch_sizes.steps_between(start, change, world_size)
-            before, after = (batch_sizes.after(start, steps, world_size) for steps in (count - 1, count))
-            if after != change:
-                raise ArgumentError(
-                    f"the length changes at sample {change:,}, in the middle of a step: steps begin at {before:,} and "
-                    f"{after:,}. Amend the length at one of these, or choose a batch size that fits"
-                )
 
 
 def announced(coming: Iterator[Steps], announce: Callable[[Steps], None], ahead: int) -> Iterator[Steps]:
@@ -180,30 +158,23 @@ def _mask(masks: list[_Mask], table: str, rows: Rows, samples: Ints, start: int,
     return mask
 
 
-class Era(NamedTuple):
-    """Samples of one length."""
+class Joined(NamedTuple):
+    """The views that a plan is over, as one."""
 
-    start: int
-    """First sample of the run."""
     view: View
     """Samples of all sources, one source after the other."""
-    views: Sequence[View]
     first_samples: Ints
     """Number in that view of the first sample of each source."""
     masks: Callable[[Rows, Ints, int, int], Bools] | None
     """Tells which targets of rows count, from (rows, their samples, start, stop); None where all do."""
 
-
-def find_eras(plan: Plan) -> list[Era]:
-    """The views that a plan is over, joined, one for every length."""
-    eras = []
-    for start, views in plan.open_eras():
+    @classmethod
+    def of(cls, plan: Plan) -> "Joined":
+        views = plan.views
         firsts = np.cumsum([0, *(len(view) for view in views)])[:-1]
         masks = [_Mask.find(views, *each) for each in plan.masks]
         masking = partial(_mask, masks, views[0].spec.table) if masks else None
-        joined = views[0].join(views[1:]) if len(views) > 1 else views[0]
-        eras.append(Era(start, joined, views, firsts, masking))
-    return eras
+        return cls(views[0].join(views[1:]) if len(views) > 1 else views[0], firsts, masking)
 
 
 class StepReader:
@@ -212,14 +183,14 @@ class StepReader:
     def __init__(
         self,
         plan: Plan,
-        eras: Sequence[Era],
+        joined: Joined,
         *,
         collate: Callable[[HostBatch], Any] | None,
         block_bytes: int = 0,
     ) -> None:
         """`block_bytes` is that of `announce`."""
         self._plan = plan
-        self._eras = eras
+        self._joined = joined
         self._collate = collate
         self._block_bytes = block_bytes
         self._source_names = tuple(source.name for source in plan.sources)
@@ -236,38 +207,31 @@ class StepReader:
     def announce(self, steps: Steps) -> None:
         """Begin to fetch what steps will read."""
         with contextlib.suppress(Exception):  # an error is raised when the steps have their turn
-            view, numbers, _ = self._draw(steps.start, steps.samples)
-            view.announce(numbers, block_bytes=self._block_bytes)
+            numbers, _ = self._draw(steps.samples)
+            self._joined.view.announce(numbers, block_bytes=self._block_bytes)
 
-    def _draw(self, start: int, samples: Ints) -> tuple[View, Ints, Draw]:
-        """The view that samples of a step are of, which joins all sources, their numbers in it, and what they are."""
+    def _draw(self, samples: Ints) -> tuple[Ints, Draw]:
+        """The numbers of samples in the view that joins all sources, and what they are."""
         sources, epochs, indices = self._plan.locate(samples)
-        era = self._eras[0]
-        if len(self._eras) > 1:
-            era = next(era for era in reversed(self._eras) if era.start <= start)
-        numbers = indices + era.first_samples[sources] if self._is_joined else indices
-        told = self._source_names, self._plan.state, era.masks, self.count_targets
-        return era.view, numbers, Draw(samples, epochs, sources, indices, *told)
+        numbers = indices + self._joined.first_samples[sources] if self._is_joined else indices
+        told = self._source_names, self._plan.state, self._joined.masks, self.count_targets
+        return numbers, Draw(samples, epochs, sources, indices, *told)
 
     def count_targets(self, start: int, stop: int) -> int:
         """How many targets of samples [start, stop) of the run count. Those of the last step are remembered."""
         taken, number = self._counted
         if taken != (start, stop):
-            cuts = [start, *(era.start for era in self._eras if start < era.start < stop), stop]
-            number = sum(self._count(first, last) for first, last in pairwise(cuts))
+            numbers, draw = self._draw(np.arange(start, stop))
+            rows = self._joined.view.rows(numbers)
+            number = HostBatch(rows, 0, len(rows), draw).num_targets
             self._counted = (start, stop), number
         return number
-
-    def _count(self, start: int, stop: int) -> int:
-        view, numbers, draw = self._draw(start, np.arange(start, stop))
-        rows = view.rows(numbers)
-        return HostBatch(rows, 0, len(rows), draw).num_targets
 
     def __call__(self, steps: Steps) -> list[HostBatch]:
         """The batches of steps, read by one call."""
         began = time.perf_counter()
-        view, numbers, draw = self._draw(steps.start, steps.samples)
-        rows = view.load(numbers, self._buffers.take)
+        numbers, draw = self._draw(steps.samples)
+        rows = self._joined.view.load(numbers, self._buffers.take)
         batches, first = [], 0
         for size, end, taken in steps.batches:
             last = min(first + size, numbers.size)

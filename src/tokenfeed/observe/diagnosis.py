@@ -149,7 +149,7 @@ def _explain(rates: Rates, stats: Stats, cores: int) -> str:
             f"only {_percent(rates.encode_busy)} of the time. Prepare a store once: reading it is faster."
         )
     if cause == "read":
-        otherwise = "All cores are in use: leave one to the loader, or measure the disk with `tokenfeed bench`"
+        otherwise = "All cores are in use: leave one to the loader"
         return (
             f"reading is the bottleneck; {_threads(stats)} busy {_percent(rates.busy)} of the time. "
             f"{threads or otherwise}."

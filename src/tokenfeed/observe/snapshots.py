@@ -23,7 +23,7 @@ from typing import Any, get_args
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError
 from tokenfeed.loader.delivery import Delivery, PlacedLoader, Stats
 from tokenfeed.observe.diagnosis import NO_STATS
-from tokenfeed.observe.machine import Gpu, find_gpus, measure_memory
+from tokenfeed.observe.memory import measure_memory
 from tokenfeed.storage.local import reading, writing
 from tokenfeed.text.tokenizer.engines import available_cores
 
@@ -84,8 +84,6 @@ class Snapshot:
     stats: Stats
     steps: int | None = None
     """Training steps that the run is to have, where the script said."""
-    gpus: tuple[Gpu, ...] = ()
-    """GPUs of the host, reported by its first process."""
     scalars: tuple[Scalar, ...] = ()
     """Numbers logged since the last snapshot."""
 
@@ -273,8 +271,6 @@ class Publisher:
     def __init__(self, loader: Delivery, path: Path, *, every: float, steps: int | None, max_bytes: int) -> None:
         self.path = path
         self._scalars: deque[Scalar] = deque(maxlen=_MOST_SCALARS)
-        local_rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
-        self._has_gpus = local_rank == "0" and bool(find_gpus())
         self._loader = weakref.ref(loader)
         self._final: Stats | None = None
         self._max_bytes = max_bytes
@@ -309,9 +305,8 @@ class Publisher:
             return
         now, cpu = round(time.time(), 3), round(time.process_time(), 3)
         memory, scalars = measure_memory(), self._take_scalars()
-        gpus = tuple(find_gpus()) if self._has_gpus else ()
         self._last = replace(self._last, time=now, cpu_seconds=cpu, memory_bytes=memory, ended=ended, stats=stats)
-        self._last = replace(self._last, gpus=gpus, scalars=scalars)
+        self._last = replace(self._last, scalars=scalars)
         line = f"\n{self._last.to_json()}\n".encode()
         # The file is opened for every line, so that one rank may rename it while others write. Each line is one write,
         # with a line break before it: the line stays whole even after the half line of a killed process.

@@ -1,8 +1,4 @@
-"""`Amendment`: what changes from some point of a run on, as data: JSON in and out, in a plan and in a run file.
-
-Its point is a *turn*: a number of the run as it is without skipped ranges. So a range that is skipped later, before
-that point, does not change what an amendment does.
-"""
+"""`Amendment`: what changes from some sample of a run on, as data: JSON in and out, in a plan and in a run file."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +6,7 @@ from typing import Any
 
 from tokenfeed.errors import StateError, quantity, whole
 from tokenfeed.plan.schedule import Stage
-from tokenfeed.plan.skips import Range, Skip
+from tokenfeed.plan.skips import Skip
 from tokenfeed.store.spec import PackedSpec, ViewSpec
 
 __all__ = ["Amendment", "PlanSource"]
@@ -53,7 +49,7 @@ class PlanSource:
 
 @dataclass(frozen=True)
 class Amendment:
-    """What changes from turn `at` on; everything that is not named stays as it is. Made by `Plan.amend`."""
+    """What changes from sample `at` on; everything that is not named stays as it is. Made by `Plan.amend`."""
 
     at: int
     stages: tuple[Stage, ...] = ()
@@ -64,23 +60,17 @@ class Amendment:
     """Name that the only source, which had none, has from there on: there are several now."""
     grown: tuple[PlanSource, ...] = ()
     """Sources that have more samples from there on."""
-    length: int | None = None
-    """Length of samples from there on."""
     skips: tuple[Skip, ...] = ()
     """Samples and documents of sources that are left out, or masked, from there on."""
-    ranges: tuple[Range, ...] = ()
-    """Turns that are jumped over."""
     max_epochs: Mapping[str, int | None] = field(default_factory=dict)
     """Limits on how often sources are seen."""
     counts: tuple[int, ...] | None = field(default=None, compare=False)
-    """Turns that each source had before, where weights change: all else tells them too, and takes longer."""
+    """Samples that each source had before, where weights change: all else tells them too, and takes longer."""
 
     def changes(self) -> Iterator[Any]:
         """What it does to the order of sources, and to what counts of them: the part that a state has a digest of."""
         for source in self.grown:
             yield [self.at, "grown", source.name, source.num_samples, source.data]
-        if self.length is not None:
-            yield [self.at, "length", self.length]
         for skip in sorted(self.skips, key=lambda each: str(each.to_json())):
             yield [self.at, "skip", skip.to_json()]
 
@@ -94,11 +84,8 @@ class Amendment:
         if self.grown:
             names = ", ".join(each.name for each in self.grown)
             told.append(f"the growth of {names}" if names else "the growth of the data")
-        if self.length is not None:
-            told.append(f"the change to length {self.length}")
-        if self.skips or self.ranges:
-            count = len(self.skips) + len(self.ranges)
-            told.append("the skip" if count == 1 else quantity(count, "skip"))
+        if self.skips:
+            told.append("the skip" if len(self.skips) == 1 else quantity(len(self.skips), "skip"))
         if self.max_epochs:
             told.append("the change of max_epochs")
         return " and ".join(told) or "an amendment that changes nothing"
@@ -110,9 +97,7 @@ class Amendment:
             "sources": [source.to_json() for source in self.sources],
             "name": self.name,
             "grown": [source.to_json() for source in self.grown],
-            "length": self.length,
             "skips": [skip.to_json() for skip in self.skips],
-            "ranges": [list(each) for each in self.ranges],
             "max_epochs": dict(self.max_epochs),
             "counts": None if self.counts is None else list(self.counts),
         }
@@ -125,8 +110,6 @@ class Amendment:
             if unknown:
                 raise ValueError(f"it has {', '.join(sorted(unknown))}, which this tokenfeed does not know")
             found = {name: _READERS[name](each) for name, each in value.items() if each is not None}
-            if any(start >= stop for start, stop in found.get("ranges", ())):
-                raise ValueError("one of its ranges is empty")
             return cls(**found)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise StateError(f"{str(value)[:200]} describes no amendment ({error})") from error
@@ -152,13 +135,11 @@ def _sources(value: Any) -> tuple[PlanSource, ...]:
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "at": _number,
-    "stages": lambda value: tuple(Stage(*each) for each in value),
+    "stages": lambda value: tuple(map(Stage.from_json, value)),
     "sources": _sources,
     "name": _name,
     "grown": _sources,
-    "length": _number,
     "skips": lambda value: tuple(map(Skip.from_json, value)),
-    "ranges": lambda value: tuple((_number(start), _number(stop)) for start, stop in value),
     "max_epochs": lambda value: {name: None if each is None else _number(each) for name, each in value.items()},
     "counts": _numbers,
 }

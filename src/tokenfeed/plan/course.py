@@ -1,11 +1,11 @@
-"""`Course`: the order of one source that was amended: samples left out, a store that grew, another sequence length.
+"""`Course`: the order of one source that was amended: samples left out, a store that grew.
 
 A course is a list of *chapters*. A chapter begins at some number of the source (it counts what the source delivers),
 goes on with the rest of the epoch that the source is in, and then with whole epochs over all samples:
 
     number ──samples left out──► (epoch, place in the epoch) ──order of the epoch──► index
 
-The order of an epoch is a permutation of all groups. Where the source grows in mid-epoch, the groups that are added
+The order of an epoch is a permutation of all samples. Where the source grows in mid-epoch, those that are added
 have a permutation of their own (a *stream*), and what is left of the epoch is the rests of all its streams, each spread
 evenly over the whole (`kernels/growth.py`), however often the source grew:
 
@@ -33,7 +33,7 @@ __all__ = ["Course", "Deck", "Stream", "permute_streams"]
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Groups [first, first + size) of a source, shuffled among themselves in every epoch by a seed of their own."""
+    """Samples [first, first + size) of a source, shuffled among themselves in every epoch by a seed of their own."""
 
     first: int
     size: int
@@ -42,15 +42,15 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Deck:
-    """How the groups of a source are shuffled: what any number of them makes of a place in an epoch, and back."""
+    """How the samples of a source are shuffled: what any number of them makes of a place in an epoch, and back."""
 
     seed: int
     shuffle: Shuffle
     curriculum: tuple[int, int] | None = None
-    """(buckets, epochs) in which all groups are shuffled bucket by bucket; 0 for all epochs."""
+    """(buckets, epochs) in which all samples are shuffled bucket by bucket; 0 for all epochs."""
 
     def buckets(self, size: int) -> list[Stream]:
-        """The groups of an epoch of a curriculum, bucket after bucket: all have as many, but for the last."""
+        """The samples of an epoch of a curriculum, bucket after bucket: all have as many, but for the last."""
         if self.curriculum is None:
             return []
         bucket = -(-size // self.curriculum[0])
@@ -64,17 +64,17 @@ class Deck:
         return 0 if self.curriculum is None else self.curriculum[1] or (1 << 62)
 
     def whole(self, size: int) -> Stream:
-        """All groups of the source."""
+        """All samples of the source."""
         return Stream(0, size, self.seed)
 
-    def find(self, stream: Stream, groups: Ints, epoch: int) -> Ints:
-        """The places in an epoch at which groups of a stream stand."""
-        own = groups - stream.first
+    def find(self, stream: Stream, samples: Ints, epoch: int) -> Ints:
+        """The places in an epoch at which samples of a stream stand."""
+        own = samples - stream.first
         if epoch < self.ordered and stream == self.whole(stream.size):
-            plain, places = replace(self, curriculum=None), np.empty_like(groups)
+            plain, places = replace(self, curriculum=None), np.empty_like(samples)
             for each in self.buckets(stream.size):
-                rows = (groups >= each.first) & (groups < each.first + each.size)
-                places[rows] = plain.find(each, groups[rows], epoch) + each.first
+                rows = (samples >= each.first) & (samples < each.first + each.size)
+                places[rows] = plain.find(each, samples[rows], epoch) + each.first
             return places
         key = stream.size, stream.seed, epoch
         if isinstance(self.shuffle, Locality):
@@ -82,19 +82,19 @@ class Deck:
         return Permutation(*key).inverse(own) if self.shuffle else own
 
     def run(self, turns: Ints, stream: Stream) -> tuple[Ints, Ints]:
-        """(epochs, groups) at turns of the endless run over one stream."""
-        epochs, groups = np.empty_like(turns), np.empty_like(turns)
+        """(epochs, samples) at turns of the endless run over one stream."""
+        epochs, samples = np.empty_like(turns), np.empty_like(turns)
         if self.curriculum is not None and stream == self.whole(stream.size):
             parts = [stream, *self.buckets(stream.size)]
             epochs, places = np.divmod(turns, stream.size)
             which = np.where(epochs < self.ordered, 1 + places // parts[1].size, 0)
             firsts, sizes, seeds = np.array([(each.first, each.size, each.seed) for each in parts], np.int64).T.copy()
             own = epochs * sizes[which] + places - firsts[which]
-            permute_streams(self.shuffle, which, own, sizes, seeds, epochs, groups)
-            return epochs, groups + firsts[which]
-        permute_streams(self.shuffle, None, turns, [stream.size], [stream.seed], epochs, groups)
-        groups += stream.first
-        return epochs, groups
+            permute_streams(self.shuffle, which, own, sizes, seeds, epochs, samples)
+            return epochs, samples + firsts[which]
+        permute_streams(self.shuffle, None, turns, [stream.size], [stream.seed], epochs, samples)
+        samples += stream.first
+        return epochs, samples
 
 
 def permute_streams(
@@ -121,116 +121,106 @@ def permute_streams(
 
 
 class Rest:
-    """What is left of an epoch: the rests of its streams, merged. A group that has begun (`head`) is finished first.
+    """What is left of an epoch: the rests of its streams, merged.
 
-    Unless groups are shuffled all with all, those that were added come last: mixing them in would lose the order, or
+    Unless samples are shuffled all with all, those that were added come last: mixing them in would lose the order, or
     the locality, of what is left.
     """
 
-    def __init__(
-        self, deck: Deck, epoch: int, streams: Sequence[Stream], drawn: Sequence[int], head: int | None, number: int
-    ) -> None:
-        """`drawn` are the groups of each stream that came before; `number` is that of the source at which it begins."""
+    def __init__(self, deck: Deck, epoch: int, streams: Sequence[Stream], drawn: Sequence[int], number: int) -> None:
+        """`drawn` are the samples of each stream that came before; it begins at `number` of the source."""
         self._deck, self._epoch = deck, epoch
-        self.streams, self._drawn, self._head = tuple(streams), np.array(drawn, np.int64), head
-        slots = [(stream, each) for stream, each in zip(streams, drawn, strict=True) if each < stream.size]
+        self.streams, self._drawn = tuple(streams), np.array(drawn, np.int64)
+        left = [each for each, stream in enumerate(streams) if drawn[each] < stream.size]
         self._numbers = np.full(len(streams), -1)
         """Slot of each stream; −1 where all of it came before."""
-        left = [number for number, stream in enumerate(streams) if drawn[number] < stream.size]
-        self._numbers[left] = np.arange(len(left)) + (head is not None)
-        if head is not None:
-            slots.insert(0, (Stream(head, 1, 0), 0))
-        self.slots = [(stream, epoch * stream.size + each) for stream, each in slots]
+        self._numbers[left] = np.arange(len(left))
+        self.slots = [(streams[each], epoch * streams[each].size + drawn[each]) for each in left]
         """(stream, first turn of the run over it) of all that is merged."""
-        sizes = np.array([stream.size - each for stream, each in slots], np.int64)
+        sizes = np.array([streams[each].size - drawn[each] for each in left], np.int64)
         self.size = int(sizes.sum())
-        self.nodes = np.zeros((max(0, len(slots) - 1), kernels.COLUMNS), np.int64)
-        self._parents = np.full(len(slots), -1)
-        if len(slots) > 1:
+        self.nodes = np.zeros((max(0, len(left) - 1), kernels.COLUMNS), np.int64)
+        self._parents = np.full(len(left), -1)
+        if len(left) > 1:
             key = int(checksum(f"{deck.seed}:{number}".encode()), 16) >> 1
-            kernels.build_tree(sizes, head is not None, deck.shuffle is True, key, self.nodes, self._parents)
+            kernels.build_tree(sizes, deck.shuffle is True, key, self.nodes, self._parents)
 
     @classmethod
     def whole(cls, deck: Deck, size: int, epoch: int) -> "Rest":
-        """A whole epoch over `size` groups."""
-        return cls(deck, epoch, [deck.whole(size)], [0], None, 0)
+        """A whole epoch over `size` samples."""
+        return cls(deck, epoch, [deck.whole(size)], [0], 0)
 
     @property
     def is_whole(self) -> bool:
-        return len(self.slots) == 1 and len(self.streams) == 1 and not self._drawn[0] and self._head is None
+        return len(self.streams) == 1 and not self._drawn[0]
 
-    def grow(self, begin: int, is_within: bool, added: int, known: int, number: int) -> "Rest":
-        """What is left from place `begin` on, or within the group there, with `added` groups after the `known` ones."""
+    def grow(self, begin: int, added: int, known: int, number: int) -> "Rest":
+        """What is left from place `begin` on, with `added` samples after the `known` ones."""
         drawn = self._drawn.copy()
-        counts = np.full(len(self.slots), begin + is_within)
+        counts = np.full(len(self.slots), begin)
         if self.nodes.size:
-            kernels.count_elements(begin + is_within, self.nodes, counts)
+            kernels.count_elements(begin, self.nodes, counts)
         there = self._numbers >= 0
         drawn[there] += counts[self._numbers[there]]
-        head = int(self.at(np.array([begin]))[0]) if is_within else None
         seed = int(checksum(f"{self._deck.seed}+{number}".encode()), 16) >> 1
         streams = [*self.streams, Stream(known, added, seed)]
-        return Rest(self._deck, self._epoch, streams, [*drawn.tolist(), 0], head, number)
+        return Rest(self._deck, self._epoch, streams, [*drawn.tolist(), 0], number)
 
     def at(self, places: Ints) -> Ints:
-        """The groups at places."""
+        """The samples at places."""
         if not self.nodes.size:
             stream, first = self.slots[0]
             return self._deck.run(places + first, stream)[1]
         lists, ranks = np.empty_like(places), np.empty_like(places)
         kernels.find_elements(places, self.nodes, lists, ranks)
-        groups = np.empty_like(places)
+        samples = np.empty_like(places)
         for each in np.unique(lists).tolist():
             rows = np.flatnonzero(lists == each)
             stream, first = self.slots[each]
-            groups[rows] = self._deck.run(ranks[rows] + first, stream)[1]
-        return groups
+            samples[rows] = self._deck.run(ranks[rows] + first, stream)[1]
+        return samples
 
-    def place(self, groups: Ints) -> Ints:
-        """Where groups stand; −1 for those that came before, or are not there."""
-        places = np.full_like(groups, -1)
+    def place(self, samples: Ints) -> Ints:
+        """Where samples stand; −1 for those that came before, or are not there."""
+        places = np.full_like(samples, -1)
         firsts = [stream.first for stream in self.streams]
-        which = np.searchsorted(firsts, groups, side="right") - 1
+        which = np.searchsorted(firsts, samples, side="right") - 1
         for each in np.unique(which).tolist():
             stream, slot = self.streams[each], int(self._numbers[each])
-            rows = np.flatnonzero((which == each) & (groups < stream.first + stream.size))
+            rows = np.flatnonzero((which == each) & (samples < stream.first + stream.size))
             if slot >= 0 and rows.size:
-                ranks = self._deck.find(stream, groups[rows], self._epoch) - self._drawn[each]
+                ranks = self._deck.find(stream, samples[rows], self._epoch) - self._drawn[each]
                 found = np.maximum(ranks, -1)
                 if self.nodes.size:
                     kernels.find_places(np.full_like(ranks, slot), found, self.nodes, self._parents, found)
                 places[rows] = found
-        if self._head is not None:
-            places[groups == self._head] = 0
         return places
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chapter:
-    """From number `start` on: the rest of an epoch from sample `begin` of `node` on, then epochs over `size` groups."""
+    """From number `start` on: the rest of an epoch from place `begin` of `node` on, then epochs over `size` samples."""
 
     start: int
     epoch: int
     node: Rest
     begin: int
     size: int
-    group: int
-    """Samples of a group."""
     removed: Ints
     """Samples left out, sorted."""
 
     @property
     def kept(self) -> int:
         """Samples of a whole epoch that are delivered."""
-        return self.size * self.group - self.removed.size
+        return self.size - self.removed.size
 
 
 class Course:
     """number ↔ (epoch, index) of one source. Amending it makes another course: what was before is shared."""
 
-    def __init__(self, deck: Deck, size: int, group: int) -> None:
+    def __init__(self, deck: Deck, size: int) -> None:
         self.deck = deck
-        self._chapters = [Chapter(0, 0, Rest.whole(deck, size, 0), 0, size, group, np.empty(0, np.int64))]
+        self._chapters = [Chapter(0, 0, Rest.whole(deck, size, 0), 0, size, np.empty(0, np.int64))]
         self._starts = [0]
         self._gone: dict[tuple[int, int], Ints] = {}
 
@@ -246,33 +236,20 @@ class Course:
     @property
     def num_samples(self) -> int:
         """Number of samples that the source has by now."""
-        return self._chapters[-1].size * self._chapters[-1].group
+        return self._chapters[-1].size
 
-    def amend(self, number: int, *, added: int = 0, removed: Ints | None = None, group: int | None = None) -> "Course":
-        """The same up to `number`. Then `added` groups more, without `removed` too, or with groups of `group` samples.
-
-        With another `group`, every sample is left out that holds an item of one that was.
-        """
+    def amend(self, number: int, *, added: int = 0, removed: Ints | None = None) -> "Course":
+        """The same up to `number`. Then `added` samples more, or without `removed` too."""
         last = self._chapters[-1]
         (epoch,), (place,) = (each.tolist() for each in self._place(len(self._chapters) - 1, np.array([number])))
         node = last.node if epoch == last.epoch else Rest.whole(self.deck, last.size, epoch)
         chapter = replace(last, start=number, epoch=epoch, node=node, begin=place)
-        if group is not None:
-            begin, within = divmod(place, last.group)
-            if within:
-                raise ArgumentError("a group of windows has begun there, and its rest would be lost by another length")
-            least = last.removed * group // last.group
-            most = -(-(last.removed + 1) * group // last.group)
-            overlaps = [np.arange(*each) for each in zip(least.tolist(), most.tolist(), strict=True)]
-            gone = np.unique(np.concatenate([last.removed[:0], *overlaps]))
-            chapter = replace(chapter, begin=begin * group, group=group, removed=gone)
         if added:
-            begin, within = divmod(place, last.group)
             if place or not node.is_whole:
-                node = node.grow(begin, within > 0, added, last.size, number)
+                node = node.grow(place, added, last.size, number)
             else:
                 node = Rest.whole(self.deck, last.size + added, epoch)
-            chapter = replace(chapter, node=node, begin=within, size=last.size + added)
+            chapter = replace(chapter, node=node, begin=0, size=last.size + added)
         if removed is not None:
             if removed.min(initial=0) < 0 or removed.max(initial=0) >= self.num_samples:
                 told = f"samples {removed.min()} to {removed.max()}"
@@ -285,10 +262,6 @@ class Course:
         course._chapters, course._starts = [*self._chapters, chapter], [*self._starts, number]
         return course
 
-    def is_between_groups(self, number: int) -> bool:
-        """Whether a group begins with this number."""
-        return int(self._place(len(self._chapters) - 1, np.array([number]))[1][0]) % self._chapters[-1].group == 0
-
     def _missing(self, which: int, epoch: int) -> Ints:
         """Sorted places of the samples that a chapter leaves out in an epoch. A few epochs are remembered."""
         chapter = self._chapters[which]
@@ -297,17 +270,15 @@ class Course:
         if (which, epoch) not in self._gone:
             if len(self._gone) > 16:
                 self._gone.clear()
-            groups, within = np.divmod(chapter.removed, chapter.group)
             is_rest = epoch == chapter.epoch
-            places = (chapter.node if is_rest else Rest.whole(self.deck, chapter.size, epoch)).place(groups)
-            places = np.where(places < 0, -1, places * chapter.group + within)
+            places = (chapter.node if is_rest else Rest.whole(self.deck, chapter.size, epoch)).place(chapter.removed)
             self._gone[which, epoch] = np.sort(places[places >= (chapter.begin if is_rest else 0)])
         return self._gone[which, epoch]
 
     def _rest(self, which: int) -> int:
         """Samples that a chapter delivers in the epoch that it begins in, if it goes on so long."""
         chapter = self._chapters[which]
-        return chapter.node.size * chapter.group - chapter.begin - int(self._missing(which, chapter.epoch).size)
+        return chapter.node.size - chapter.begin - int(self._missing(which, chapter.epoch).size)
 
     def _place(self, which: int, numbers: Ints) -> tuple[Ints, Ints]:
         """(epochs, places) of numbers that lie in a chapter."""
@@ -336,36 +307,29 @@ class Course:
     def _locate(self, which: int, numbers: Ints) -> tuple[Ints, Ints]:
         chapter = self._chapters[which]
         epochs, places = self._place(which, numbers)
-        groups, within = np.divmod(places, chapter.group)
         indices = np.empty_like(numbers)
         in_rest = epochs == chapter.epoch
-        indices[in_rest] = chapter.node.at(groups[in_rest])
+        indices[in_rest] = chapter.node.at(places[in_rest])
         later = ~in_rest
-        turns = epochs[later] * chapter.size + groups[later]
+        turns = epochs[later] * chapter.size + places[later]
         indices[later] = self.deck.run(turns, self.deck.whole(chapter.size))[1]
-        return epochs, indices * chapter.group + within
+        return epochs, indices
 
-    def find(self, indices: Ints, epoch: int, *, group: int | None = None) -> Ints:
-        """The numbers at which samples are delivered in an epoch, −1 where they are not.
-
-        Where the length changed, `indices` count samples of one length: that with groups of `group`, or the last.
-        """
-        group = self._chapters[-1].group if group is None else group
+    def find(self, indices: Ints, epoch: int) -> Ints:
+        """The numbers at which samples are delivered in an epoch, −1 where they are not."""
         numbers = np.full_like(indices, -1)
-        groups, within = np.divmod(indices, group)
         stops = [*self._starts[1:], (1 << 63) - 1]
         for which, (chapter, stop) in enumerate(zip(self._chapters, stops, strict=True)):
             ends = which + 1 < len(self._chapters) and self._chapters[which + 1].epoch < epoch
-            if chapter.epoch > epoch or ends or chapter.group != group:
+            if chapter.epoch > epoch or ends:
                 continue
             is_rest = chapter.epoch == epoch
             begin = chapter.begin if is_rest else 0
-            places = (chapter.node if is_rest else Rest.whole(self.deck, chapter.size, epoch)).place(groups)
-            samples = np.where(places < 0, -1, places * group + within)
+            places = (chapter.node if is_rest else Rest.whole(self.deck, chapter.size, epoch)).place(indices)
             missing = self._missing(which, epoch)
             before = 0 if is_rest else self._rest(which) + (epoch - chapter.epoch - 1) * chapter.kept
-            found = chapter.start + before + samples - begin - np.searchsorted(missing, samples)
-            there = (samples >= begin) & ~np.isin(samples, missing) & (found >= chapter.start) & (found < stop)
+            found = chapter.start + before + places - begin - np.searchsorted(missing, places)
+            there = (places >= begin) & ~np.isin(places, missing) & (found >= chapter.start) & (found < stop)
             numbers[there] = found[there]
         return numbers
 

@@ -7,28 +7,24 @@ the lengths of the samples of the step and nothing else, so all ranks find the s
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from types import FunctionType
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, StateError, quantity, whole
+from tokenfeed.errors import ArgumentError, StateError, whole
 from tokenfeed.kernels.balance import deal
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.view import View
 from tokenfeed.types import Floats, Ints
 
-__all__ = ["Balance", "Cost", "OwnCost", "Step", "StepRule", "TokenCounts"]
+__all__ = ["Balance", "Cost", "Step", "StepRule", "TokenCounts"]
 
 _FIRST_LOOK, _LOOK = 256, 1 << 14
 """Samples whose lengths are looked up by one call: of the first, which somebody waits for, and of later ones."""
 _ROUNDS = 4
 """Rounds of improvement for each bin, at most; the kernel ends when loads are as good as equal."""
 _NO_LIMIT = 1 << 40
-_PROBE = (1, 2, 100, 4096, 131_072)
-"""Lengths at which a cost function is tried."""
 
 
 @dataclass(frozen=True)
@@ -56,58 +52,8 @@ class Cost:
         return [float(self.a), float(self.b)]
 
 
-@dataclass(frozen=True)
-class OwnCost:
-    """The user's function of an array of lengths; its results are checked."""
-
-    function: Callable[[Ints], Any] | None
-    """None where a run file names it, and only the caller has it."""
-    name: str
-    probe: list[Any] = field(default_factory=list)
-    """Costs of some lengths: a run file tells one function from another by them."""
-
-    @classmethod
-    def of(cls, function: Callable[[Ints], Any]) -> "OwnCost":
-        is_plain = isinstance(function, FunctionType)
-        name = f"{function.__module__}.{function.__qualname__}" if is_plain else repr(function)[:100]
-        first, again = (cls(function, name)(np.array(_PROBE)).tolist() for _ in range(2))
-        if first != again:
-            raise ArgumentError(
-                f"balance: {name} gives {again} where it gave {first} before, for lengths {list(_PROBE)}. Ranks must "
-                "agree: the costs may depend on nothing but lengths"
-            )
-        return cls(function, name, first)
-
-    def __call__(self, lengths: Ints) -> Floats:
-        if self.function is None:
-            raise ArgumentError(
-                f"the run was balanced by {self.name}, which a run file cannot hold: give it, Run(path, balance=…), to "
-                "learn which rank took which sample"
-            )
-        given = self.function(lengths.copy())
-        try:
-            costs = np.asarray(given, np.float64)
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"balance: {self.name} gives no numbers: {given!r:.100}") from error
-        if costs.shape != lengths.shape:
-            raise ArgumentError(
-                f"balance: {self.name} gives costs of shape {costs.shape} for lengths of shape {lengths.shape}; "
-                "expected a cost for each"
-            )
-        wrong = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
-        if wrong.size:
-            raise ArgumentError(
-                f"balance: {self.name} gives {costs[wrong[0]]} for a sample of {quantity(lengths[wrong[0]], 'token')}; "
-                "costs must be finite, and not negative"
-            )
-        return costs
-
-    def to_json(self) -> Any:
-        return {"function": self.name, "probe": self.probe}
-
-
-Balance: TypeAlias = bool | Cost | Callable[[Ints], Any] | None
-"""What `balance=` takes: True for equal tokens, a `Cost`, a function of lengths; None for samples dealt in turn."""
+Balance: TypeAlias = bool | Cost | None
+"""What `balance=` takes: True for equal tokens, or a `Cost`; None for samples dealt in turn."""
 
 
 class TokenCounts:
@@ -119,14 +65,12 @@ class TokenCounts:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._eras = plan.open_eras()
-        self.changes = [start for start, _ in self._eras[1:]]
-        """Samples at which the length of rows changes."""
+        self._views = plan.views
 
     def __call__(self, samples: Ints) -> Ints:
-        """About 0.1 µs each. All samples must be of one length of rows."""
+        """About 0.1 µs each."""
         sources, _, indices = self._plan.locate(samples)
-        views = next(views for start, views in reversed(self._eras) if start <= samples[0])
+        views = self._views
         if len(views) == 1:
             return _tokens(views[0], indices)
         counts = np.empty_like(indices)
@@ -138,7 +82,7 @@ class TokenCounts:
     def tell(self, sample: int) -> str:
         """A sample in words."""
         (trace,) = self._plan.trace([sample])
-        spec, source = self._plan.spec_at(sample), f" of source {trace.source!r}" if trace.source else ""
+        spec, source = self._plan.sources[0].spec, f" of source {trace.source!r}" if trace.source else ""
         what = f"document {trace.index:,}" if spec.kind == "documents" else f"number {trace.index:,} of {spec}"
         return f"sample {sample:,} of the run ({what}{source})"
 
@@ -163,12 +107,12 @@ class Step(NamedTuple):
 class StepRule:
     """How a run is cut into training steps, and how the samples of a step are divided."""
 
-    sizes: BatchSizes
+    size: int
     """Rows, or tokens, of one rank and micro-batch."""
     by_tokens: bool = False
     accumulate: int = 1
     """Batches of one rank that are a training step."""
-    cost: Cost | OwnCost | None = None
+    cost: Cost | None = None
     """Cost of a sample that is the same for all ranks and micro-batches; None where samples are dealt in turn."""
     too_long: str = "error"
     """What to do with a sample of more tokens than one rank may have: "error", or "own" for a batch of its own."""
@@ -176,8 +120,8 @@ class StepRule:
     @classmethod
     def of(
         cls,
-        batch_size: int | Mapping[int, int] | None,
-        tokens: int | Mapping[int, int] | None,
+        batch_size: int | None,
+        tokens: int | None,
         accumulate: int = 1,
         balance: Balance = None,
         too_long: str = "error",
@@ -190,9 +134,8 @@ class StepRule:
         if too_long != "error" and tokens is None:
             raise ArgumentError(f"too_long={too_long!r} is for token budgets: batch_size=… limits no tokens")
         if tokens is not None:
-            return cls(BatchSizes(tokens, name="tokens"), True, accumulate, as_cost(balance), too_long)
-        assert batch_size is not None
-        return cls(BatchSizes(batch_size), False, accumulate, as_cost(balance))
+            return cls(whole("tokens", tokens, 1), True, accumulate, as_cost(balance), too_long)
+        return cls(whole("batch_size", batch_size, 1), False, accumulate, as_cost(balance))
 
     @property
     def is_dealt(self) -> bool:
@@ -205,25 +148,24 @@ class StepRule:
         return self.accumulate if self.is_dealt else 1
 
     @property
-    def rows(self) -> BatchSizes:
+    def rows(self) -> int:
         """Rows per rank and training step; or tokens."""
-        return self.sizes.times(self.accumulate)
+        return self.size * self.accumulate
 
     def spread(self, before: int, after: int) -> "StepRule":
         """The rule with which so many ranks have as much together as so many had before."""
-        return replace(self, sizes=self.sizes.spread(before, after))
+        wide = self.size * before
+        if wide % after:
+            name, what = ("tokens", "tokens") if self.by_tokens else ("batch_size", "rows")
+            raise ArgumentError(f"{wide} {what} of all ranks cannot be divided among {after}; give {name}=")
+        return replace(self, size=wide // after)
 
     def walk(self, start: int, stop: int | None, world_size: int, counts: TokenCounts) -> Iterator[Step]:
-        """The training steps from sample `start` on. Lengths are looked up many samples at a time.
-
-        A step ends where the length of rows changes.
-        """
+        """The training steps from sample `start` on. Lengths are looked up many samples at a time."""
         tokens, totals, at = np.empty(0, np.int64), np.zeros(1, np.int64), 0
-        rows, look = self.rows, _FIRST_LOOK
+        width, look = self.rows * world_size, _FIRST_LOOK
         while stop is None or start < stop:
-            width = rows.at(start) * world_size
-            ends = [each for each in (stop, *counts.changes) if each is not None and each > start]
-            left = min(ends) - start if ends else None
+            left = None if stop is None else stop - start
             while True:
                 known = tokens.size - at
                 if self.by_tokens:
@@ -247,13 +189,12 @@ class StepRule:
     def deal(self, step: Step, world_size: int, tell: Callable[[int], str]) -> Ints:
         """The bin of every sample of a step: micro-batch m of rank r is bin m·world_size + r. `tell` names a sample."""
         num_bins, size = world_size * self.accumulate, step.tokens.size
-        limit = self.sizes.at(step.start)
-        alone = step.tokens > limit if self.by_tokens else np.zeros(size, np.bool_)
+        alone = step.tokens > self.size if self.by_tokens else np.zeros(size, np.bool_)
         if self.too_long == "error" and alone.any():
             place = int(np.argmax(alone))
             raise ArgumentError(
                 f"{tell(step.start + place)} has {step.tokens[place]:,} tokens; the budget of one rank is tokens="
-                f'{limit:,}. Give a larger budget, too_long="own" to give it a batch of its own, or skip it'
+                f'{self.size:,}. Give a larger budget, too_long="own" to give it a batch of its own, or skip it'
             )
         costs = step.tokens if self.cost is None else _as_integers(self.cost(step.tokens))
         order = np.arange(size) if self.cost is None else np.argsort(-costs, kind="stable")
@@ -278,7 +219,7 @@ class StepRule:
 
     def to_json(self) -> dict[str, Any]:
         """Fields of a line of the run file."""
-        fields: dict[str, Any] = {"tokens" if self.by_tokens else "batch_sizes": self.sizes.to_json()}
+        fields: dict[str, Any] = {"tokens" if self.by_tokens else "batch_sizes": [[0, self.size]]}
         fields |= {} if self.accumulate == 1 else {"accumulate": self.accumulate}
         fields |= {} if self.cost is None else {"balance": self.cost.to_json()}
         return fields if self.too_long == "error" else fields | {"too_long": self.too_long}
@@ -286,36 +227,28 @@ class StepRule:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "StepRule":
         by_tokens = "tokens" in fields
-        sizes = BatchSizes.from_json(fields["tokens" if by_tokens else "batch_sizes"])
+        name = "tokens" if by_tokens else "batch_sizes"
+        match fields[name]:
+            case [[0, int(size)]]:
+                whole(name, size, 1, kind=StateError)
+            case wrong:
+                raise StateError(f"{name} is {str(wrong)[:80]}; expected [[0, {name}]]")
         accumulate = whole("accumulate", fields.get("accumulate", 1), 1, 31, StateError)
-        cost: Cost | OwnCost | None = None
+        cost: Cost | None = None
         match fields.get("balance"):
             case None:
                 pass
             case [a, b]:
                 cost = Cost(a, b)
-            case {"function": str(name), "probe": list(probe)}:
-                cost = OwnCost(None, name, probe)
             case wrong:
-                raise StateError(f"balance is {str(wrong)[:80]}; expected [a, b], or a function and its probe")
-        return cls(sizes, by_tokens, accumulate, cost, str(fields.get("too_long", "error")))
-
-    def with_cost(self, given: Balance) -> "StepRule":
-        """The rule with the cost function that its run file could only name."""
-        lost = self.cost
-        if not isinstance(lost, OwnCost) or lost.function is not None or given is None:
-            return self
-        cost = as_cost(given)
-        if not isinstance(cost, OwnCost) or cost.probe != lost.probe:
-            told = f"{lost.name}, which gives {lost.probe} for lengths {list(_PROBE)}"
-            raise ArgumentError(f"balance is {given!r}; the run was balanced by {told}")
-        return replace(self, cost=cost)
+                raise StateError(f"balance is {str(wrong)[:80]}; expected [a, b]")
+        return cls(size, by_tokens, accumulate, cost, str(fields.get("too_long", "error")))
 
     def __repr__(self) -> str:
-        return repr(self.sizes) + (" tokens" if self.by_tokens else "")
+        return repr(self.size) + (" tokens" if self.by_tokens else "")
 
 
-def as_cost(balance: Balance) -> Cost | OwnCost | None:
+def as_cost(balance: Balance) -> Cost | None:
     """The cost that `balance=` asks for."""
     if balance is None or balance is False:
         return None
@@ -323,12 +256,7 @@ def as_cost(balance: Balance) -> Cost | OwnCost | None:
         return Cost(1)
     if isinstance(balance, Cost):
         return balance
-    if not callable(balance):
-        raise ArgumentError(
-            f"balance is {balance!r}; it must be True, tokenfeed.Cost(a, b) for a·L + b·L², or a function that gives a "
-            "cost for each of an array of lengths"
-        )
-    return OwnCost.of(balance)
+    raise ArgumentError(f"balance is {balance!r}; it must be True, or tokenfeed.Cost(a, b) for a·L + b·L²")
 
 
 def _as_integers(costs: Floats) -> Ints:

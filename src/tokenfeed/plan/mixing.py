@@ -14,7 +14,6 @@ from tokenfeed.store.view import View
 
 __all__ = ["Ledger", "Mixture", "check_named", "mix", "weigh"]
 
-Part: TypeAlias = "View | Mixture"
 Limits: TypeAlias = int | Mapping[str, int] | None
 
 
@@ -39,7 +38,7 @@ class Ledger:
 
 
 def mix(
-    sources: Mapping[str, "Part | tuple[Part, float]"],
+    sources: Mapping[str, View | tuple[View, float]],
     *,
     stages: Sequence[Stage] | None = None,
     by: str = "samples",
@@ -54,20 +53,19 @@ def mix(
 
         mix({"web": web, "code": code}, stages=[Stage({"web": 1, "code": 0}, 10**6), Stage({"web": 1, "code": 1})])
 
-    A source may itself be a mixture of constant weights, which it keeps, and its sources are then called `outer/inner`.
     `max_epochs`, for all sources or by name, ends the run where a source would be seen more often; `Mixture.budget`
     tells beforehand. Sources must have been made with one tokenizer, unless `allow_different_tokenizers` is set.
     """
     if by not in ("samples", "tokens"):
         raise ArgumentError(f"by is {by!r}; it must be 'samples' or 'tokens'")
     parts, asked = weigh(sources, stages, "view")
-    flat = Sources({}, {}, {}, by, max_epochs, allow_different_tokenizers).add(parts)
+    flat = Sources({}, {}, by, max_epochs, allow_different_tokenizers).add(parts)
     unknown = sorted(set(max_epochs if isinstance(max_epochs, Mapping) else ()) - set(flat.views))
     if unknown:
         raise ArgumentError(f"max_epochs names {', '.join(unknown)}; the sources are {', '.join(flat.views)}")
     spread = [stage.spread(flat.spread(stage.weights)) for stage in asked]
-    check_named(asked, flat.shares, flat.views)
-    return Mixture(Schedule(spread, list(flat.views)), flat, shares=spread[0].weights if stages is None else None)
+    check_named(asked, flat.views)
+    return Mixture(Schedule(spread, list(flat.views)), flat)
 
 
 def weigh(sources: Any, stages: Sequence[Stage] | None, what: str) -> tuple[dict[str, Any], Sequence[Stage]]:
@@ -97,8 +95,6 @@ class Sources:
     """The views of a mixture, and the rules that hold for those added later, too."""
 
     views: Mapping[str, View]
-    shares: Mapping[str, Mapping[str, float]]
-    """For every source as it was named, the shares of samples of the views in it: its own, or a nested mixture's."""
     max_epochs: Mapping[str, int | None]
     """Limits on how often views are seen, by name."""
     by: str = "samples"
@@ -106,29 +102,23 @@ class Sources:
     allow_different_tokenizers: bool = False
 
     def add(self, parts: Mapping[str, Any]) -> "Sources":
-        """The same with more sources. A view of a nested mixture has the smaller of both limits."""
-        views, shares, limits = dict(self.views), dict(self.shares), dict(self.max_epochs)
+        """The same with more sources."""
+        views, limits = dict(self.views), dict(self.max_epochs)
         for name, part in parts.items():
             if not isinstance(name, str) or not name:
                 raise ArgumentError(f"the sources of a mixture need names; one is called {name!r}")
-            if name in shares or name in views:
+            if name in views:
                 raise ArgumentError(f"there is a source {name!r} already; it goes on with its own samples")
-            if not isinstance(part, View | Mixture):
+            if not isinstance(part, View):
                 raise ArgumentError(
                     f"source {name!r} is {part!r}; give a view of a store: store.windows(2048), store.documents() or "
                     "store.packed(2048)"
                 )
-            inner = Mixture.of(part)
-            if inner.shares is None:
-                raise ArgumentError(f"{name!r} is a mixture with stages; one within another must have constant weights")
-            own_shares = shares[name] = dict[str, float]()
-            for each, view in inner.views.items():
-                full = f"{name}/{each}" if each else name
-                views[full], own_shares[full] = view, inner.shares[each] / sum(inner.shares.values())
-                own = self.limit.get(full) if isinstance(self.limit, Mapping) else self.limit
-                limits[full] = min((n for n in (own, inner.max_epochs[each]) if n is not None), default=None)
-                if own is not None and own < 1:
-                    raise ArgumentError(f"max_epochs of {full!r} is {own}; it must be at least 1")
+            _check_filled(part)
+            views[name] = part
+            limit = limits[name] = self.limit.get(name) if isinstance(self.limit, Mapping) else self.limit
+            if limit is not None and limit < 1:
+                raise ArgumentError(f"max_epochs of {name!r} is {limit}; it must be at least 1")
         first_name, first = next(iter(views.items()))
         for name, view in views.items():
             told = f"sources {first_name!r} and {name!r}" if first_name else f"the data of the run and source {name!r}"
@@ -139,41 +129,30 @@ class Sources:
                 )
             if view.tokenizer != first.tokenizer and not self.allow_different_tokenizers:
                 raise ArgumentError(
-                    f"{told} were made with different tokenizers, {first.tokenizer} and {view.tokenizer}: "
-                    f"{_explain(first.tokenizer, view.tokenizer)}, or say "
-                    "allow_different_tokenizers=True if their ids mean the same"
+                    f"{told} were made with different tokenizers, {first.tokenizer} and {view.tokenizer}: prepare them "
+                    "with one, or say allow_different_tokenizers=True if their ids mean the same"
                 )
-        return replace(self, views=views, shares=shares, max_epochs=limits)
+        return replace(self, views=views, max_epochs=limits)
 
     def spread(self, asked: Mapping[str, float]) -> dict[str, float]:
-        """Weights of samples of every view, from weights of sources or of views within them."""
-        shares = {**{view: {view: 1.0} for view in self.views}, **self.shares}
-        unknown = sorted(set(asked) - set(shares))
+        """Weights of samples of every view, from weights as they were given."""
+        unknown = sorted(set(asked) - set(self.views))
         if unknown:
-            raise ArgumentError(f"weights name {', '.join(unknown)}; the sources are {', '.join(self.shares)}")
+            raise ArgumentError(f"weights name {', '.join(unknown)}; the sources are {', '.join(self.views)}")
         weights = dict.fromkeys(self.views, 0.0)
         for name, weight in asked.items():
-            parts = shares[name]
-            lengths = [self.views[each].mean_length if self.by == "tokens" else 1 for each in parts]
-            length = sum(Fraction(part) * each for part, each in zip(parts.values(), lengths, strict=True))
+            length = self.views[name].mean_length if self.by == "tokens" else 1
             if not length:
                 raise ArgumentError(f"source {name!r} has no tokens to weigh; leave it out, or mix by='samples'")
-            for each, part in parts.items():
-                weights[each] += float(Fraction(float(weight)) * Fraction(part) / length)
+            weights[name] = float(Fraction(float(weight)) / length)
         return weights
 
 
-def check_named(stages: Sequence[Stage], shares: Mapping[str, Mapping[str, float]], needed: Iterable[str]) -> None:
-    """Refuse weights that leave out a source that is drawn: whether it should stop must be said.
-
-    `shares` are those of `Sources`: naming a nested mixture names all views in it.
-    """
+def check_named(stages: Sequence[Stage], needed: Iterable[str]) -> None:
+    """Refuse weights that leave out a source that is drawn: whether it should stop must be said."""
+    needed = list(needed)
     for stage in stages:
-        named = {view for name in stage.weights for view in (name, *shares.get(name, ()))}
-        missing = [name for name in needed if name not in named]
-        whole = [name for name, parts in shares.items() if missing and set(parts) <= set(missing)]
-        inner = {view for name in whole for view in shares[name]}
-        missing = [*whole, *(name for name in missing if name not in inner)]
+        missing = [name for name in needed if name not in stage.weights]
         if missing:
             told = ", ".join(f"{name!r}: {weight:g}" for name, weight in stage.weights.items())
             added = ", ".join(f"{name!r}: 0" for name in missing)
@@ -183,35 +162,29 @@ def check_named(stages: Sequence[Stage], shares: Mapping[str, Mapping[str, float
             )
 
 
-def _explain(*tokenizers: str | None) -> str:
-    """What is wrong with a mixture of what these made, and what to do."""
-    if len({(each or "").partition(" ")[0] for each in tokenizers}) == 1:
-        return "some documents would begin or end with other tokens. Prepare them with the same bos=… and eos=…"
-    return "a batch would hold both vocabularies. Prepare them with one tokenizer"
+def _check_filled(view: View) -> None:
+    if len(view) == 0:
+        raise ArgumentError(f"{view} is empty: there is nothing to load")
 
 
 class Mixture:
     """Sources and their schedule. Made by `mix`; a `Loader` takes it as it takes a view, and `amend` changes it."""
 
-    def __init__(self, schedule: Schedule, sources: Sources, *, shares: Mapping[str, float] | None = None) -> None:
+    def __init__(self, schedule: Schedule, sources: Sources) -> None:
         self.schedule = schedule
         self.sources = sources
         self.views = {name: sources.views[name] for name in schedule.names}
         """Views of the sources, by name, in the order of the schedule."""
         self.max_epochs = sources.max_epochs
         """Limits on how often sources are seen, by name."""
-        self.shares = shares
-        """Weights of samples where they never change; None where they do."""
 
     @classmethod
-    def of(cls, view: Part) -> "Mixture":
+    def of(cls, view: "View | Mixture") -> "Mixture":
         """The mixture itself; a view as the mixture of one source, whose name is empty."""
         if isinstance(view, Mixture):
             return view
-        if len(view) == 0:
-            raise ArgumentError(f"{view} is empty: there is nothing to load")
-        sources = Sources({"": view}, {}, {"": None})
-        return cls(Schedule([Stage({"": 1.0})], [""]), sources, shares={"": 1.0})
+        _check_filled(view)
+        return cls(Schedule([Stage({"": 1.0})], [""]), Sources({"": view}, {"": None}))
 
     @cached_property
     def joined(self) -> View:
@@ -230,5 +203,5 @@ class Mixture:
         first = self.schedule.targets(1).tolist()
         told = [f"{name} {share:.1%}: {view}" for (name, view), share in zip(self.views.items(), first, strict=True)]
         more = f", and {len(told) - 8} more" if len(told) > 8 else ""
-        stages = "" if self.shares is not None else f"; {self.schedule}"
+        stages = "" if self.schedule.chapters[0].is_simple else f"; {self.schedule}"
         return f"Mixture({', '.join(told[:8])}{more}{stages})"

@@ -101,7 +101,7 @@ def _is_whole(value: Any) -> TypeGuard[int | np.integer[Any]]:
 class Locality:
     """A shuffle for data that is dear to read at random: `Loader(view, 32, shuffle=Locality(block=1024, tile=64))`.
 
-    The data is cut into blocks of `block` consecutive samples (groups of samples, where the view has groups). Blocks
+    The data is cut into blocks of `block` consecutive samples. Blocks
     come in random order, and samples are mixed across `tile` blocks and then across tiles that begin half a tile later.
     So at any time samples come from 2 · `tile` blocks, each of which is read once an epoch if that much is kept.
 

@@ -2,20 +2,21 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, Unpack
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError, quantity, whole
-from tokenfeed.plan.amending import Changes, Drafter, check_changes, with_spec
+from tokenfeed.plan.amending import Changes, Drafter, check_changes
 from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Mixture, Sources
 from tokenfeed.plan.permutation import Shuffle, shuffle_from_json, shuffle_to_json
+from tokenfeed.plan.rounding import some
 from tokenfeed.plan.run_order import RunOrder, digest
 from tokenfeed.plan.schedule import Schedule
 from tokenfeed.plan.skips import Skip
-from tokenfeed.plan.state import VERSION, check_kind, explain
+from tokenfeed.plan.state import VERSION, check_kind, check_parts
 from tokenfeed.storage.local import read_bytes, replace_bytes
 from tokenfeed.store.view import View
 
@@ -30,7 +31,7 @@ class Plan(RunOrder):
 
     Every source is shuffled, and goes through its epochs, by itself. Over one view of n samples, sample k has epoch
     k // n and index `Permutation(n, seed, epoch)[k % n]`, as long as nothing is amended; `Orders` tells the rule with
-    groups and with locality. Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do
+    locality. Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do
     later: `amend` makes such plans.
     """
 
@@ -48,29 +49,24 @@ class Plan(RunOrder):
         plan = cls(sources, mixture.schedule, seed=seed, shuffle=shuffle, given=given, by=given.by)
         return plan.amend(0, skip=skips) if skips != () and skips != [] else plan
 
-    def amend(self, at: int | None = None, **changes: Unpack[Changes]) -> "Plan":
+    def amend(self, at: int, **changes: Unpack[Changes]) -> "Plan":
         """The same run up to sample `at`, and from there on what is given; the rest goes on as it was.
 
         `weights`, by source, count as those of the mixture do; every source that is drawn is named, with 0 if it stops;
-        or a list of `Stage`. `sources` adds views, or mixtures, which need weights; where the run began with one view,
-        that view takes the name that `weights` give it. `grown` is the view of a store that has more samples now, or
-        the store (by source, in a mixture): added samples are spread over what is left of the epoch, in random order,
-        nothing is lost or repeated, and the next epoch is over everything. `skip` leaves out samples or documents.
-        `length` is that of windows from there on: it divides their group. `max_epochs` limits how often sources are
-        seen; {name: None} lifts a limit.
+        or a list of `Stage`. `sources` adds views, which need weights; where the run began with one view, that view
+        takes the name that `weights` give it. `grown` is the view of a store that has more samples now, or the store
+        (by source, in a mixture): added samples are spread over what is left of the epoch, in random order, nothing is
+        lost or repeated, and the next epoch is over everything. `skip` leaves out samples, or masks documents.
+        `max_epochs` limits how often sources are seen; {name: None} lifts a limit.
 
-        A checkpoint taken at or before `at` fits both plans. A skip of samples needs no `at`.
+        A checkpoint taken at or before `at` fits both plans.
         """
         check_changes(changes)
-        skip, limits = changes.get("skip"), changes.get("max_epochs")
-        if at is None and not (isinstance(skip, Skip) and skip.samples is not None):
-            raise ArgumentError(
-                "from which sample on? Give at=…, such as the samples of a checkpoint: state['samples']"
-            )
-        drafter = Drafter(self, 0 if at is None else whole("at", at))
+        limits = changes.get("max_epochs")
+        drafter = Drafter(self, whole("at", at))
         drafter.draft(changes)
         plan = self.amended(drafter.amendment, drafter.sources)
-        if limits is not None and at is not None and plan.end is not None and plan.end < at:
+        if limits is not None and plan.end is not None and plan.end < at:
             raise ArgumentError(
                 f"max_epochs is {limits}: the run would have ended after {plan.end:,} samples, and this is sample "
                 f"{at:,}. Allow one epoch more"
@@ -100,14 +96,12 @@ class Plan(RunOrder):
         views = {} if self.given is None else self.given.views
         return {source.name: views[key].paths for source, key in self.keyed_sources}
 
-    def open_eras(self) -> list[tuple[int, list[View]]]:
-        """(first sample, views of all sources) for every length that the run has."""
+    @property
+    def views(self) -> list[View]:
+        """The views of all sources."""
         if self.given is None:
             raise ArgumentError("the plan was read from a file and is over no views: Run(path).plan() opens them")
-        views = [self.given.views[key] for key in self.schedule.names]
-        *earlier, (last, _) = self.eras
-        found = [(self._ranges.retreat(turn), [with_spec(view, spec) for view in views]) for turn, spec in earlier]
-        return [*found, (self._ranges.retreat(last), views)]
+        return [self.given.views[key] for key in self.schedule.names]
 
     def parts(self, num_delivered: int) -> dict[str, Any]:
         """What the first `num_delivered` samples depend on, part by part: the plan that a state carries.
@@ -117,22 +111,19 @@ class Plan(RunOrder):
         start, stop, known = self._steady
         if start <= num_delivered < stop:
             return dict(known)
-        reached = self._reached(num_delivered)
-        mixture, begun, until = self.schedule.past(reached)
+        mixture, begun, until = self.schedule.past(num_delivered)
         drawn = [each for each, is_drawn in zip(self._first, begun, strict=True) if is_drawn or not each.name]
-        count = bisect_left(self._changes, reached, key=lambda each: each[0])
-        jumps = [each for each in self._ranges if each[0] < reached]
+        count = bisect_left(self._changes, num_delivered, key=lambda each: each[0])
         parts = {
             "data": _summary([[each.name, each.num_samples, each.data] for each in drawn], {e.data for e in drawn}),
             "view": _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
             "mixture": mixture,
             "seed": self.seed if self.shuffle else None,
             "locality": None if isinstance(self.shuffle, bool) else shuffle_to_json(self.shuffle),
-            "amendments": digest([jumps, self._digests[count]]) if jumps or count else None,
+            "amendments": digest([[], self._digests[count]]) if count else None,
         }
-        turns = [until, *(start for start, _ in self._ranges if start >= reached)]
-        turns += [turn for turn, _ in self._changes[count : count + 1]]
-        self._steady = num_delivered, self._ranges.retreat(min(turns)) + 1, parts
+        coming = [at for at, _ in self._changes[count : count + 1]]
+        self._steady = num_delivered, min([until, *coming]) + 1, parts
         return dict(parts)
 
     def state(self, num_delivered: int) -> dict[str, Any]:
@@ -149,29 +140,15 @@ class Plan(RunOrder):
         if type(num_delivered) is not int or not 0 <= num_delivered < 1 << 62 or not isinstance(theirs, Mapping):
             raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
         total = self.schedule.total
-        if total is not None and self._reached(num_delivered) > total:
+        if total is not None and num_delivered > total:
             raise PlanMismatchError(
-                f"the checkpoint was taken after {num_delivered:,} samples; this schedule ends after {total:,}, and "
-                "with these skips there are not as many"
+                f"the checkpoint was taken after {num_delivered:,} samples; this schedule ends after {total:,}"
             )
         ours = self.parts(num_delivered)
-        if dict(theirs) != ours:
-            early = [each for each in self.amendments if self.begins(each) < num_delivered]
-            told = next(
-                (f"{each} begins at sample {self.begins(each):,}" for each in self._culprits(early, given)), None
-            )
-            raise PlanMismatchError(explain(ours, theirs, num_delivered, told, bool(early)))
+        if theirs.keys() != ours.keys():
+            raise StateError(f"the plan of the state has {some(list(theirs))}, not {some(list(ours))}; it is damaged")
+        check_parts(ours, theirs)
         return num_delivered
-
-    def _culprits(self, early: Sequence[Amendment], state: Mapping[str, Any]) -> Iterable[Amendment]:
-        """Amendments without which, or without which and those after it, the state would have been accepted."""
-        for number in range(len(early) - 1, max(-1, len(early) - 64), -1):
-            for kept in (early[:number], [*early[:number], *early[number + 1 :]]):
-                try:
-                    if self._again(kept, None).parts(state["samples"]) == state["plan"]:
-                        yield early[number]
-                except ArgumentError:  # one amendment needs another
-                    continue
 
     def to_json(self) -> dict[str, Any]:
         sources, schedule = self._base

@@ -1,13 +1,12 @@
 """`RunOrder`: which sample of which source a run delivers as its k-th, and when it delivers a sample.
 
-    k ──skipped ranges──► turn ──schedule──► (source, its own number) ──order of the source──► (epoch, index)
+    k ──schedule──► (source, its own number) ──order of the source──► (epoch, index)
 
 A run over one view is a mixture of one source, whose name is empty: the schedule is then the identity. Whatever changes
 on the way is an amendment: a point of the run, and what changes from there on.
 """
 
 import json
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,15 +18,13 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, SampleIndexError, whole
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.amending import with_length
 from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Ledger, Sources
 from tokenfeed.plan.order import INT64, Orders, Row
 from tokenfeed.plan.permutation import Locality, Shuffle
 from tokenfeed.plan.schedule import Change, Schedule, Stage, fingerprint
-from tokenfeed.plan.skips import Ranges, Skip
-from tokenfeed.store.spec import ViewSpec
-from tokenfeed.types import Bools, Ints
+from tokenfeed.plan.skips import Skip
+from tokenfeed.types import Ints
 
 __all__ = ["RunOrder", "Trace", "check_epochs", "digest"]
 
@@ -92,21 +89,18 @@ class RunOrder:
         self._first = self.sources
         """The sources as they were when they came."""
         self.arrivals = [0] * len(sources)
-        """Turns at which sources come."""
+        """Samples at which sources come."""
         self._orders = Orders(self._rows(self.sources), self.shuffle)
-        self._ranges = Ranges([])
         self._changes: list[tuple[int, Any]] = []
-        """(turn, what) of all that changes the order of a source."""
+        """(first sample, what) of all that changes the order of a source."""
         self._digests = [""]
         """Checksums of the changes before each."""
-        self.eras = [(0, self.sources[0].spec)]
-        """(turn, what one sample is from there on): the length may change."""
         for amendment in self.amendments:
             self._apply(amendment)
         self._finish()
 
     def _counted(self, amendment: Amendment) -> Amendment:
-        """The same amendment, with the turns that sources had before it where it changes weights."""
+        """The same amendment, with the samples that sources had before it where it changes weights."""
         if not amendment.stages or amendment.counts is not None:
             return amendment
         counts = self.schedule.counts(amendment.at).tolist()
@@ -116,15 +110,10 @@ class RunOrder:
 
     def _rows(self, sources: Sequence[PlanSource]) -> list[Row]:
         """What `Orders` needs to know of each source."""
-        return [
-            (each.num_samples, each.spec.samples_per_group, _seed_of(each.name, self.seed), each.spec.curriculum)
-            for each in sources
-        ]
+        return [(each.num_samples, _seed_of(each.name, self.seed), each.spec.curriculum) for each in sources]
 
     def _apply(self, amendment: Amendment) -> None:
         """Take over all that an amendment changes but weights, which the schedule has."""
-        if amendment.ranges:
-            self._ranges = Ranges([*self._ranges, *amendment.ranges])
         if amendment.sources:
             self._orders = self._orders.add(self._rows(amendment.sources))
             self._first, self.sources = (*self._first, *amendment.sources), (*self.sources, *amendment.sources)
@@ -133,7 +122,7 @@ class RunOrder:
             self._replace(0, name=amendment.name)
         for key, limit in amendment.max_epochs.items():
             self._replace(self._number(key), max_epochs=limit)
-        if not (amendment.grown or amendment.skips or amendment.length is not None):
+        if not (amendment.grown or amendment.skips):
             return
         try:
             counts = self.schedule.counts(amendment.at).tolist()
@@ -141,18 +130,14 @@ class RunOrder:
             raise ArgumentError(f"{amendment} begins after the end of the run: {error}") from error
         for source in amendment.grown:
             number = self._number(source.name)
-            added, rest = divmod(source.num_samples - self.sources[number].num_samples, source.spec.samples_per_group)
-            if added < 1 or rest:
-                before = self.sources[number].num_samples
+            before = self.sources[number].num_samples
+            if source.num_samples <= before:
                 raise ArgumentError(
                     f"{amendment}, to {source.num_samples:,} samples, is no growth of {before:,}: growths come in the "
                     "order of the run"
                 )
-            self._amend(number, counts[number], added=added)
+            self._amend(number, counts[number], added=source.num_samples - before)
             self._replace(number, num_samples=source.num_samples, data=source.data)
-        if amendment.length is not None:
-            self._change_length(amendment.length, counts)
-            self.eras = [*self.eras, (amendment.at, self.sources[0].spec)]
         for skip in amendment.skips:
             number = self._number(skip.source or "")
             if not skip.mask:  # which changes no order
@@ -162,12 +147,6 @@ class RunOrder:
         self._digests = list(self._digests)
         for entry in entries:
             self._digests.append(digest([self._digests[-1], entry]))
-
-    def _change_length(self, length: int, counts: Sequence[int]) -> None:
-        for number, source in enumerate(self.sources):
-            spec = with_length(source.spec, length, repr(source.name))
-            self._amend(number, counts[number], group=spec.samples_per_group)
-            self._replace(number, spec=spec, num_samples=self._orders.course(number).num_samples)
 
     def _amend(self, number: int, count: int, **change: Any) -> None:
         self._orders = self._orders.amend(number, lambda course: course.amend(count, **change))
@@ -220,38 +199,6 @@ class RunOrder:
             sources, schedule, seed=self.seed, shuffle=shuffle, amendments=others, given=given, by=self.by
         )
 
-    def turn(self, sample: int) -> int:
-        """The number of sample k in the run as it is without skipped ranges."""
-        return int(self._ranges.jump(np.array([sample]))[0])
-
-    def retreat(self, turn: int) -> int:
-        """The first sample k at a turn, or after it."""
-        return self._ranges.retreat(turn)
-
-    @property
-    def stages(self) -> list[tuple[int, Stage]]:
-        """(first sample k, stage of weights) of all stages."""
-        return [(self._ranges.retreat(turn), stage) for turn, stage in self.schedule.stages()]
-
-    def begins(self, amendment: Amendment) -> int:
-        """The first sample k that an amendment may change."""
-        if not self._ranges:
-            return amendment.at
-        first = min([amendment.at, *(start for start, _ in amendment.ranges)])
-        return self._ranges.retreat(first)
-
-    def sources_within_groups(self, samples: Ints) -> Bools:
-        """At which samples of the run any source has begun a group and not finished it."""
-        within = np.zeros(samples.size, np.bool_)
-        for number, source in enumerate(self.sources):
-            if source.spec.samples_per_group > 1:
-                course = self._orders.course(number)
-                within |= [
-                    not course.is_between_groups(int(self.schedule.counts(self.turn(sample))[number]))
-                    for sample in samples.tolist()
-                ]
-        return within
-
     def source_number(self, name: str | None) -> int:
         """The place of a source in `sources`; without a name, of the only one."""
         names = [source.name for source in self.sources]
@@ -271,8 +218,6 @@ class RunOrder:
         O(1) each, O(log s) with s samples removed. Over one view, 3 µs a call and 15 ns a sample.
         """
         numbers = np.asarray(samples, INT64)
-        if self._ranges:
-            numbers = self._ranges.jump(numbers)
         if self._is_alone:
             return np.zeros(numbers.size, INT64), *self._orders.locate(None, numbers)
         sources, numbers = self.schedule.locate(numbers)
@@ -280,55 +225,34 @@ class RunOrder:
 
     @property
     def skips(self) -> tuple[Skip, ...]:
-        """All that is skipped; ranges in numbers of the run as it is without them."""
-        found = [skip for each in self.amendments for skip in each.skips]
-        return (*found, *(Skip(samples=each) for each in self._ranges))
+        """All that is skipped."""
+        return tuple(skip for each in self.amendments for skip in each.skips)
 
     @property
     def masks(self) -> list[tuple[int, int, Sequence[int]]]:
         """(first sample, source, documents) of all that is delivered with documents masked."""
-        masked = [(each, skip) for each in self.amendments for skip in each.skips if skip.mask]
         return [
-            (self._ranges.retreat(each.at), self._number(skip.source or ""), skip.documents) for each, skip in masked
+            (each.at, self._number(skip.source or ""), skip.documents)
+            for each in self.amendments
+            for skip in each.skips
+            if skip.mask
         ]
 
-    def spec_at(self, sample: int) -> ViewSpec:
-        """What sample k is."""
-        if len(self.eras) == 1:
-            return self.eras[0][1]
-        return self.eras[bisect_right(self.eras, self.turn(sample), key=lambda era: era[0]) - 1][1]
-
-    def find(self, index: int, *, epochs: Sequence[int], source: str | None = None, length: int | None = None) -> Ints:
-        """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped.
-
-        Where the length changed on the way, `index` counts samples of `length`.
-        """
+    def find(self, index: int, *, epochs: Sequence[int], source: str | None = None) -> Ints:
+        """The k at which a sample is delivered in these epochs of its source; fewer where it is skipped."""
         check_epochs(epochs)
-        found = [self.find_all([index], epoch, source=source, length=length) for epoch in epochs]
+        found = [self.find_all([index], epoch, source=source) for epoch in epochs]
         samples = np.concatenate([np.empty(0, np.int64), *found])
         return samples[samples >= 0]
 
-    def find_all(
-        self, indices: Sequence[int] | Ints, epoch: int, *, source: str | None = None, length: int | None = None
-    ) -> Ints:
-        """The k at which samples of a source are delivered in one of its epochs, −1 where never. 100 ns each.
-
-        Where the length changed on the way, `indices` count samples of `length`.
-        """
-        if length is None and len(self.eras) > 1:
-            told = ", then ".join(str(spec) for _, spec in self.eras)
-            raise ArgumentError(f"samples of the run are {told}: say by length=… which of them are counted")
+    def find_all(self, indices: Sequence[int] | Ints, epoch: int, *, source: str | None = None) -> Ints:
+        """The k at which samples of a source are delivered in one of its epochs, −1 where never. 100 ns each."""
         number = self.source_number(source)
-        given, spec = np.asarray(indices, np.int64), self.sources[number].spec
-        group = spec.samples_per_group
-        if length is not None:
-            group = with_length(spec, length, f"source {source!r}").samples_per_group
-        size = self.sources[number].num_samples // spec.samples_per_group * group
+        given, size = np.asarray(indices, np.int64), self.sources[number].num_samples
         if given.size and not (given.min() >= 0 and given.max() < size):
             raise ArgumentError(f"samples {given.min()} to {given.max()} are asked for; the view has {size:,}")
-        own = self._orders.find(number, given, epoch, group=group)
-        found = own if self._is_alone else self.schedule.find(number, own)
-        return self._ranges.jump_back(found) if self._ranges else found
+        own = self._orders.find(number, given, epoch)
+        return own if self._is_alone else self.schedule.find(number, own)
 
     @cached_property
     def end(self) -> int | None:
@@ -336,7 +260,7 @@ class RunOrder:
         limits = [(number, each.max_epochs) for number, each in enumerate(self.sources) if each.max_epochs is not None]
         ends = [self._count(number, limit) for number, limit in limits]
         if self.schedule.total is not None:
-            ends.append(self._ranges.retreat(self.schedule.total))
+            ends.append(self.schedule.total)
         return min((end for end in ends if end is not None), default=None)
 
     def count(self, epochs: int) -> int:
@@ -351,7 +275,7 @@ class RunOrder:
         """How many samples come before a source would begin its next epoch after so many; None if it never does."""
         own = self._orders.course(number).count(epochs)
         sample = int(self.schedule.find(number, np.array([own]))[0])
-        return None if sample < 0 else self._ranges.retreat(sample)
+        return None if sample < 0 else sample
 
     def trace(self, samples: Sequence[int] | Ints) -> list[Trace]:
         """Where samples of the run come from."""
@@ -366,21 +290,12 @@ class RunOrder:
         ]
 
     def ledger(self, num_delivered: int) -> list[Ledger]:
-        """What every source has given among the first `num_delivered` samples (those of skipped ranges not counted)."""
-        reached = self._reached(num_delivered)
-        jumps = [(start, stop) for start, stop in self._ranges if start < reached]
-        counts, targets = (
-            (count(reached) - sum(count(stop) - count(start) for start, stop in jumps)).tolist()
-            for count in (self.schedule.counts, self.schedule.targets)
-        )
+        """What every source has given among the first `num_delivered` samples."""
+        counts, targets = (count(num_delivered).tolist() for count in (self.schedule.counts, self.schedule.targets))
         return [
             Ledger(source.name, count, target, source.num_samples, source.max_epochs)
             for source, count, target in zip(self.sources, counts, targets, strict=True)
         ]
-
-    def _reached(self, num_delivered: int) -> int:
-        """Where the schedule is after the last sample: a range that is skipped from here on changes nothing yet."""
-        return int(self._ranges.jump(np.array([num_delivered - 1]))[0]) + 1 if num_delivered else 0
 
     @property
     def keyed_sources(self) -> list[tuple[PlanSource, str]]:

@@ -26,7 +26,7 @@ import hashlib
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -43,7 +43,6 @@ from tokenfeed.types import Bools, Floats, Ints
 
 __all__ = ["Change", "Schedule", "Stage", "fingerprint"]
 
-RAMP_STEPS = 256
 Before = tuple[Ints, Ints]
 """Samples that each source had, and that it was owed, before some point."""
 _MANY = 16  # changes that are computed together, or segments that are looked up together
@@ -63,11 +62,8 @@ class Stage:
     weights: Mapping[str, float]
     samples: int | None = None
     """Length of the stage. Only the last stage may leave it out, and then has no end."""
-    ramp: bool = False
-    """Whether weights change linearly from those of the stage before to these: in min(256, samples) steps, each with
-    the weights at its middle."""
     asked: Mapping[str, float] | None = field(default=None, compare=False, repr=False)
-    """Weights as they were given, where those of samples follow from them: by tokens, or of nested mixtures."""
+    """Weights as they were given, where those of samples follow from them: by tokens."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.weights, Mapping):
@@ -78,8 +74,6 @@ class Stage:
         object.__setattr__(self, "weights", {name: float(weight) for name, weight in self.weights.items()})
         if self.samples is not None and (type(self.samples) is not int or not 0 < self.samples < END):
             raise ArgumentError(f"a stage lasts a positive whole number of samples, not {self.samples!r}")
-        if self.ramp and self.samples is None:
-            raise ArgumentError("a ramp needs to know over how many samples: Stage(weights, samples, ramp=True)")
         if self.asked is not None:
             object.__setattr__(self, "asked", Stage(self.asked).weights)
 
@@ -88,13 +82,19 @@ class Stage:
         return replace(self, weights=weights, asked=None if weights == self.weights else self.weights)
 
     def to_json(self) -> list[Any]:
-        fields = [dict(self.weights), self.samples, self.ramp]
+        fields = [dict(self.weights), self.samples, False]
         return fields if self.asked is None else [*fields, dict(self.asked)]
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Stage":
+        weights, samples, constant, *asked = value
+        if constant is not False or len(asked) > 1:
+            raise ValueError(f"{str(value)[:80]} is no stage")
+        return cls(weights, samples, *asked)
 
     def __str__(self) -> str:
         """`web 0.7, code 0.3`, as the weights were given."""
-        told = ", ".join(f"{name} {weight:g}" for name, weight in (self.asked or self.weights).items())
-        return f"a ramp to {told}" if self.ramp else told
+        return ", ".join(f"{name} {weight:g}" for name, weight in (self.asked or self.weights).items())
 
 
 @dataclass(frozen=True)
@@ -183,27 +183,24 @@ class Schedule:
                 self._segments.append(last := replace(last, stop=start))
                 self._end = last.count(start), last.owed(start)
         del self._pasts[len(self._segments) :]
-        before = pad(self._segments[-1].shares, len(self.names)) if self._segments else None
         state = pad(self._end[0], len(self.names)), pad(self._end[1], len(self.names))
         for stage in chapter.stages:
-            asked = scale(np.array([stage.weights.get(name, 0.0) for name in self.names]))
-            for length, shares in _steps(stage, before, asked):
-                (rates,) = rationalise(shares[None])
-                period = int(rates.sum())
-                stop = min(END if length is None else start + length, END)
-                whole = END if length is None else start + length // period * period
-                while start < stop:
-                    counts = rates
-                    if start == whole:
-                        counts, drawn, places = np.zeros_like(rates), np.flatnonzero(rates), stop - start
-                        counts[drawn] = apportion((state[1] + due(rates, period, places))[drawn], places)
-                    end = whole if start < whole else stop
-                    segment = Segment(start, end, rates, counts, *state, shares)
-                    self._segments.append(segment)
-                    start = end
-                    if end < END:
-                        state = segment.count(end), segment.owed(end)
-            before = asked
+            shares = scale(np.array([stage.weights.get(name, 0.0) for name in self.names]))
+            (rates,) = rationalise(shares[None])
+            period, length = int(rates.sum()), stage.samples
+            stop = min(END if length is None else start + length, END)
+            whole = END if length is None else start + length // period * period
+            while start < stop:
+                counts = rates
+                if start == whole:
+                    counts, drawn, places = np.zeros_like(rates), np.flatnonzero(rates), stop - start
+                    counts[drawn] = apportion((state[1] + due(rates, period, places))[drawn], places)
+                end = whole if start < whole else stop
+                segment = Segment(start, end, rates, counts, *state, shares)
+                self._segments.append(segment)
+                start = end
+                if end < END:
+                    state = segment.count(end), segment.owed(end)
         self.total, self._end = None if start == END else start, state
 
     @cached_property
@@ -298,8 +295,7 @@ class Schedule:
         """The same for all k < at, then other stages; weights alone are a stage without end. Every source goes on.
 
         A source that a stage does not name weighs nothing; new ones are numbered after those there were. What a source
-        was owed, it still is. `at` may not lie before an earlier change. A ramp begins at the
-        weights that k = at − 1 was drawn with.
+        was owed, it still is. `at` may not lie before an earlier change.
         """
         change = Change(at, tuple(stage if isinstance(stage, Stage) else Stage(stage) for stage in stages))
         again = copy(self)  # what is known of k < at need not be computed again
@@ -380,7 +376,7 @@ class Schedule:
     @classmethod
     def from_json(cls, value: Any) -> "Schedule":
         try:
-            first, *changes = [Change(at, tuple(Stage(*each) for each in stages)) for at, stages in value["chapters"]]
+            first, *changes = [Change(at, tuple(map(Stage.from_json, stages))) for at, stages in value["chapters"]]
             return cls(first.stages, value["names"], changes=changes)
         except (TypeError, KeyError, ValueError, IndexError) as error:
             raise StateError(f"{str(value)[:200]} describes no schedule ({error})") from error
@@ -399,20 +395,6 @@ class Schedule:
         changes = quantity(len(self.chapters) - 1, "change")
         stages = quantity(sum(len(chapter.stages) for chapter in self.chapters), "stage")
         return f"Schedule({quantity(len(self.names), 'source')}, {stages}, {length}, {changes})"
-
-
-def _steps(stage: Stage, before: Floats | None, asked: Floats) -> Iterator[tuple[int | None, Floats]]:
-    """The constant pieces of a stage, as (samples, normalised weights)."""
-    if not stage.ramp or stage.samples is None:
-        yield stage.samples, asked
-        return
-    if before is None:
-        raise ArgumentError("the first stage cannot be a ramp: there are no weights before it to start from")
-    steps = min(RAMP_STEPS, stage.samples)
-    for step in range(steps):
-        way = (2 * step + 1) / (2 * steps)
-        length = stage.samples * (step + 1) // steps - stage.samples * step // steps
-        yield length, before * (1 - way) + asked * way
 
 
 def _collect_names(first: Sequence[str], chapters: Sequence[Change]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.collate import SIDES
 from tokenfeed.preparation.inputs import InputFile, Slice, read_slice
-from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters, MapFunction, MapOrigin, Span, tile
 from tokenfeed.preparation.records import Counts, Recipe, Record, slice_name
 from tokenfeed.preparation.tokens import TokenPortion
@@ -32,8 +31,6 @@ Tell = Callable[[Counts], object]
 """Called with the counts of a slice so far, several times a second."""
 
 Kept = Mapping[str, Any]
-_LONGEST_CONVERSATION = 1 << 28
-"""Bytes of a line of JSONL; a longer one is refused, because a template needs all of it at once."""
 
 
 class Task(NamedTuple):
@@ -62,19 +59,16 @@ class WorkerSetup:
     def open_writer(self, name: str | None, split: str | None, function: MapFunction | None) -> Writer:
         """A writer of shards of one split, which leaves the manifest alone and makes again what may be there."""
         columns, spans = {"tokens": self.recipe.dtype}, {"documents": "json" if self.recipe.keep else None}
-        bits = {} if self.recipe.compress is None else {"tokens": self.recipe.compress}
         if function is not None:
             columns, spans = {**columns, **function.columns}, {**spans, **function.spans}
         if self.chat is not None:
             columns[LOSS_MASK] = "bool"
-            bits |= {LOSS_MASK: 1} if bits else {}
             spans |= {SIDES: "utf8"} if self.chat.is_paired else {}
         return Writer(
             self.out,
             mode="append",
             columns=columns,
             spans=spans,
-            bits=bits,
             split=split,
             name=name,
             shard_bytes=self.recipe.shard_bytes,
@@ -109,9 +103,7 @@ class SliceMaker:
         name = slice_name(task.slice)
         splits = ("train", "val") if task.file.split == "train" and recipe.val else (task.file.split,)
         names = {split: name if split is None else f"{name}-{split}" for split in splits}
-        rules = TextRules(recipe.text_column, recipe.keep, setup.on_error, whole=self._function is not None)
-        if setup.chat is not None:
-            rules = replace(rules, long_bytes=_LONGEST_CONVERSATION)
+        rules = TextRules(recipe.text_column, recipe.keep, setup.on_error)
         record = Record(task.slice, task.file.digest)
         writers: dict[str | None, Writer] = {}
         with ExitStack() as stack:
@@ -145,7 +137,7 @@ def _read_ahead(portions: Iterator[Portion]) -> Iterator[Portion]:
 class _DocumentWriter:
     """Encodes the portions of one slice and puts them into their splits, with what the map function returns for them.
 
-    Memory is that of a portion; a long document is written piece by piece.
+    Memory is that of a portion.
     """
 
     def __init__(
@@ -159,10 +151,8 @@ class _DocumentWriter:
         self._recipe, self._tokenizer, self._function = setup.recipe, setup.tokenizer, function
         self._chat = setup.chat
         self._file_split, self._counts, self._writer_of = file_split, counts, writer_of
-        self._long: _LongDocument | None = None
 
     def add(self, portion: Portion) -> None:
-        """Write whole documents, or a piece of one."""
         counts = self._counts
         counts.input_bytes = portion.input_bytes
         counts.malformed += portion.num_malformed
@@ -170,20 +160,12 @@ class _DocumentWriter:
         counts.characters += sum(map(len, portion.texts))
         if isinstance(portion, TokenPortion):
             self._add_tokens(portion.tokens, portion.kept)
-            return
-        if self._chat is not None:
+        elif self._chat is not None:
             self._add_conversations(portion.texts, portion.kept)
-            return
-        if portion.begins and portion.ends:
-            self._add_whole(portion.texts, portion.kept)
-            return
-        if portion.begins:
-            assert self._tokenizer is not None
-            self._long = _LongDocument(self._tokenizer, portion.kept[0])
-        assert self._long is not None, "the first piece of a document begins it"
-        self._add_piece(self._long, portion.texts[0], ends=portion.ends)
+        else:
+            self._add_texts(portion.texts, portion.kept)
 
-    def _add_whole(self, texts: Sequence[str], kept: Sequence[Kept]) -> None:
+    def _add_texts(self, texts: Sequence[str], kept: Sequence[Kept]) -> None:
         splits = [self._split_of(text) for text in texts]
         self._counts.empty += sum(not text for text in texts)
         if self._function is not None:
@@ -272,21 +254,6 @@ class _DocumentWriter:
                 writer.extend(part, **new)
         self._count(split, 1, len(tokens))
 
-    def _add_piece(self, long: "_LongDocument", text: str, *, ends: bool) -> None:
-        recipe = self._recipe
-        ready = long.add(text, ends)
-        if not ready and not ends:
-            return
-        ids, _ = self._encode([ready], None if long.is_begun else recipe.bos, recipe.eos if ends else None)
-        split = self._split_of(long.head)
-        if long.is_begun:
-            self._writer_of(split).extend({"tokens": ids})
-        else:
-            payload: dict[str, Any] = {"documents": long.kept} if recipe.keep else {}
-            self._writer_of(split).append({"tokens": ids}, **payload)
-        self._count(split, 0 if long.is_begun else 1, len(ids))
-        long.is_begun = True
-
     def _split_of(self, text: str | RenderedRecord) -> str | None:
         return "val" if self._file_split == "train" and is_val(text, self._recipe.val) else self._file_split
 
@@ -303,28 +270,3 @@ class _DocumentWriter:
         elif split == "test":
             self._counts.test_documents += documents
             self._counts.test_tokens += tokens
-
-
-class _LongDocument:
-    """A document that has not been read to its end."""
-
-    def __init__(self, tokenizer: Tokenizer, kept: Kept) -> None:
-        self.kept = kept
-        self.head = ""
-        """Its first characters, which decide its split."""
-        self.is_begun = False
-        """Whether some of it is written."""
-        self._text = LongText(tokenizer)
-        self._ready: list[str] = []
-
-    def add(self, piece: str, ends: bool) -> str:
-        """The text that can be encoded and written now."""
-        self.head += piece[: HASHED_CHARACTERS - len(self.head)]
-        self._ready.append(self._text.add(piece))
-        if ends:
-            self._ready.append(self._text.finish())
-        elif len(self.head) < HASHED_CHARACTERS:
-            return ""
-        ready = "".join(self._ready)
-        self._ready.clear()
-        return ready

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, quantity
-from tokenfeed.format.manifest import Column
 from tokenfeed.preparation.documents import Task, WorkerSetup
 from tokenfeed.preparation.engines import make_engine
 from tokenfeed.preparation.inputs import InputFile, cut, split_inputs
@@ -47,7 +46,6 @@ def prepare(
     eos: str | None = None,
     separator: Literal["auto"] | None = "auto",
     dtype: Any = None,
-    compress: bool = False,
     val: Val = 0.001,
     map: str | Callable[..., Any] | None = None,  # noqa: A002
     chat: Chat | ChatTemplate | PathLike | bool = False,
@@ -77,9 +75,6 @@ def prepare(
     documents as they are, with `bos` and `eos` around them if you name these. The tokenizer is then optional: if it is
     given, the store knows it, and ids that it does not have are refused; else those that do not fit `dtype`, uint32.
 
-    `compress` stores each token in as few bits as the vocabulary needs: 17 instead of 32 for 128k tokens. It is refused
-    where that saves nothing, as for 50k tokens, which need all 16 bits of their dtype.
-
     `val` goes into the split of that name, the rest into `train`: a share of the documents, chosen by a hash of their
     text, as `stream` does; files, by name or pattern; "last" for the last file; None makes no splits. Files whose name
     or folder says val or test are never train, and where there are such, no share of the others is held out. `map` is a
@@ -96,7 +91,8 @@ def prepare(
     `workers` slices are made at a time, by default one a core: up to four by threads of this process, more, or with a
     map function, by processes (`engine="processes"`: always); 0 makes one after the other. `engine="ray"` is a cluster.
     `part=(i, n)` does every n-th slice from the i-th on; the run that does the last one seals the store. A worker takes
-    less than 400 MB, most of it Numba's and the tokenizer's, whatever the size of files and documents.
+    less than 400 MB, most of it Numba's and the tokenizer's, whatever the size of files, and several times its largest
+    document beside. A document has at most 1 GiB.
 
     `progress` is called with a report about ten times a second. `dry_run` only reports what there is to do.
     `slice_bytes` of input are one task, by default 8 to 256 MiB, by how much there is.
@@ -131,7 +127,6 @@ def prepare(
         map=None if function is None else function.name if origin is None else origin.name,
         slice_bytes=_find_slice_bytes(workplace, files) if slice_bytes is None else slice_bytes,
         shard_bytes=shard_bytes,
-        compress=_find_bits(num_ids, np.dtype(chosen_dtype)) if compress else None,
         chat=None if reading is None else reading.name,
     )
     TextRules(recipe.text_column, recipe.keep, on_error)  # refuses what cannot be meant before anything is made
@@ -258,16 +253,6 @@ def _find_dtype(tokenizer: Tokenizer | None, dtype: Any) -> str:
     elif np.dtype(name).kind not in "iu":
         raise ArgumentError(f"dtype is {name}; tokens need an integer dtype")
     return name
-
-
-def _find_bits(num_ids: int, dtype: np.dtype[Any]) -> int:
-    bits = max(1, (num_ids - 1).bit_length()) + (dtype.kind == "i")
-    if bits > Column(dtype).most_bits:
-        raise ArgumentError(
-            f"compress would save nothing: {num_ids:,} ids need {bits} bits, and {dtype} has {8 * dtype.itemsize}. "
-            "Leave it out"
-        )
-    return bits
 
 
 def _check_part(part: tuple[int, int] | None, replace_changed: bool) -> None:

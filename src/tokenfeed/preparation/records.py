@@ -48,8 +48,6 @@ class Recipe:
     """Name of the map function, and a digest of its source."""
     slice_bytes: int = _SMALLEST_SLICE
     shard_bytes: int = SHARD_BYTES
-    compress: int | None = None
-    """Bits of a token in files; None for plain arrays."""
     chat: str | None = None
     """For conversations: the template, the layout, and the messages that are learned."""
 

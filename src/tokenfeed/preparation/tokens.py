@@ -155,11 +155,13 @@ def _lists(column: Any) -> list[Any]:
 
 
 def _as_ids(value: Any) -> Any:
-    """A list of JSON as an array; None for null, and what is wrong with anything else."""
+    """A list, an array or a tensor as an array; None for null, and what is wrong with anything else."""
     if value is None:
         return None
     try:
-        ids = np.asarray(value if value != [] else np.empty(0, np.int64))
+        ids = np.asarray(value)
     except (ValueError, OverflowError):
         return "is not a list of ids"
-    return ids if isinstance(value, list) and ids.ndim == 1 and ids.dtype.kind in "iu" else "is not a list of ids"
+    if ids.shape == (0,):
+        return np.empty(0, np.int64)
+    return ids if ids.ndim == 1 and ids.dtype.kind in "iu" else "is not a list of ids"

@@ -5,6 +5,5 @@ origins      the views that a run was over, opened again and checked
 tracing      rows, traced to shards and documents; documents, and the rows that deliver them
 run          `Run`, which puts these together
 sets         the samples that a run has delivered, and those it never has, as views
-adoption     runs of other systems, continued
 comparison   where two runs part, and why
 """

@@ -95,9 +95,7 @@ class _Progress(NamedTuple):
     def pace(self) -> Any:
         """What decides how many samples each step takes: rows of all ranks, or their budget of tokens."""
         start = self.leg.start
-        if not start.rule.by_tokens:
-            return start.rule.rows.at(self.samples) * start.world_size
-        return [(since, size * start.world_size) for since, size in start.rule.rows.stages.items()]
+        return start.rule.by_tokens, start.rule.rows * start.world_size
 
     @property
     def left(self) -> int:
@@ -114,7 +112,7 @@ class _Progress(NamedTuple):
         start, rule = self.leg.start, self.leg.start.rule
         return {
             "world size": start.world_size,
-            "tokens" if rule.by_tokens else "batch size": rule.rows.at(self.samples),
+            "tokens" if rule.by_tokens else "batch size": rule.rows,
             "micro-batches": rule.parts,
             "balance": None if rule.cost is None else rule.cost.to_json(),
         }
@@ -123,7 +121,7 @@ class _Progress(NamedTuple):
 def compare(first: Run, second: Run) -> Comparison:
     """Compare what two runs deliver, step by step: (source, epoch, index) of every row, in the order of the run.
 
-    O(starts + stages), and some 60 digests for every pair of plans that are not equal: runs of 10⁹ steps take no longer
+    O(starts), and some 60 digests for every pair of plans that are not equal: runs of 10⁹ steps take no longer
     than short ones. Both are compared beyond what was run, as planned.
     """
     division: dict[str, Any] = {}
@@ -161,7 +159,7 @@ def _walk(first: Run, second: Run) -> Iterator[tuple[int, int | None, _Progress,
             raise StateError(f"{run.path} has no start: nothing was run, and nothing can be compared")
     legs = [run.legs[0] for run in (first, second)]
     begin = max([0, *(leg.first_step for leg in legs if leg.start.rule.by_tokens)])
-    steps = {part.step for run in (first, second) for leg in run.legs for part in leg.stretches}
+    steps = {leg.first_step for run in (first, second) for leg in run.legs}
     ordered = sorted({begin, *(step for step in steps if step > begin)})
     for step, stop_step in zip(ordered, [*ordered[1:], None], strict=True):
         ones, others = _progress(first, step), _progress(second, step)
@@ -261,7 +259,7 @@ def _layout(ones: _Progress, others: _Progress) -> Iterator[Difference]:
 def _amended(plan: Plan, other: Plan, num_delivered: int) -> list[str]:
     """The amendments before some sample that another plan does not have."""
     others = {json.dumps(each.to_json()) for each in other.amendments}
-    ours = [(each, plan.begins(each)) for each in plan.amendments if json.dumps(each.to_json()) not in others]
+    ours = [(each, each.at) for each in plan.amendments if json.dumps(each.to_json()) not in others]
     return [f"{each} at sample {begin:,}" for each, begin in ours if begin < num_delivered]
 
 
@@ -280,7 +278,10 @@ def _tell_weights(*places: tuple[Plan, int]) -> list[str]:
     """The weights with which the last sample before each place was drawn; where they are equal, those of all stages."""
     lines, told = [], []
     for plan, num_delivered in places:
-        stages = [(first, "one view" if list(stage.weights) == [""] else str(stage)) for first, stage in plan.stages]
+        stages = [
+            (first, "one view" if list(stage.weights) == [""] else str(stage))
+            for first, stage in plan.schedule.stages()
+        ]
         by = " (by tokens)" if plan.by == "tokens" else ""
         lines.append(", then ".join(f"{stage} from sample {first:,} on" for first, stage in stages) + by)
         told.append(next(stage for first, stage in reversed(stages) if first < max(1, num_delivered)) + by)

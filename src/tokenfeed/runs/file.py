@@ -5,7 +5,7 @@ One JSON object a line. The first line holds the plan and where its data lies:
     {"kind": "run", "version": 2, "plan": {…}, "stores": {"": ["/data/store"]}}
 
 At every start, resume or return to an earlier checkpoint, and whenever the run is amended or resized, a line follows
-with the training step, the samples delivered before it, the world size, the batch sizes (or token budgets, and how
+with the training step, the samples delivered before it, the world size, the batch size (or token budget, and how
 ranks were balanced), how many batches are a step, and the time. A line `{"amend": [{"at": K, …}], "stores": {…}}` comes
 before it where the plan was amended, and the first line again where it is another plan. The last start that begins at
 or before step N tells what step N delivers: an amendment changes nothing that was delivered before it. A line
@@ -34,6 +34,7 @@ from tokenfeed.errors import NotFoundError, StateError, TokenfeedError, whole
 from tokenfeed.plan.dealing import Step, StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.state import VERSION, check_kind
+from tokenfeed.plan.steps import count_steps
 from tokenfeed.storage.local import read_bytes, reading, writing
 
 __all__ = ["Paths", "RunFile", "Start", "StreamStart", "Trail", "find_step", "read_starts"]
@@ -113,10 +114,12 @@ class RunFile:
         stop: int | None = None,
         plan: Plan | None = None,
         step: int | None = None,
+        left_out: int | None = None,
     ) -> None:
         """Note that a run goes on from here. `what` tells what it is over, beside a `plan`, which a stream has not.
 
-        `step` is the training step that comes next, where the caller knows it and the file may not.
+        `step` is the training step that comes next, where the caller knows it and the file may not. `left_out` is the
+        first sample that is left out before this one.
         """
         with reading(str(self._path)):
             is_there = self._path.exists()
@@ -128,8 +131,10 @@ class RunFile:
                 before = None if plan is None else _read_plan(self._path, header)
                 ours = {"kind", "version", "line", *(() if plan is None else ["plan"])}
                 self._told = before, {name: each for name, each in header.items() if name not in ours}
+        if step is None:
+            step = find_step(self._starts, num_delivered if left_out is None else left_out, plan)
         start = {
-            "step": find_step(self._starts, num_delivered, plan) if step is None else step,
+            "step": step,
             "samples": num_delivered,
             "world_size": world_size,
             **rule.to_json(),
@@ -154,7 +159,7 @@ class RunFile:
         new = None if before is None else plan.follows(before)
         if new == () and said == what:
             return []
-        if new and all(plan.begins(each) >= num_delivered for each in new):
+        if new and all(each.at >= num_delivered for each in new):
             return [{"amend": [each.to_json() for each in new], **what}]
         return [{"kind": "run", "version": VERSION, "plan": plan.to_json(), **what}]
 
@@ -297,7 +302,7 @@ def _read_start(fields: Mapping[str, Any]) -> StreamStart:
     step, samples = _count(fields, "step"), _count(fields, "samples")
     world_size = _count(fields, "world_size", least=1)
     stop = None if fields["stop"] is None else _count(fields, "stop")
-    rows, most = rule.rows.largest * world_size, _MOST_TOKENS if rule.by_tokens else _MOST_ROWS
+    rows, most = rule.rows * world_size, _MOST_TOKENS if rule.by_tokens else _MOST_ROWS
     if rows > most:
         what = "tokens" if rule.by_tokens else "rows"
         raise StateError(f"{rows:,} {what} in a step; at most {most:,} are expected")
@@ -358,5 +363,5 @@ def find_step(starts: Sequence[StreamStart], num_delivered: int, plan: Plan | No
                 assert plan is not None
                 step, begin = Trail(start, TokenCounts(plan)).find(num_delivered)
                 return step + (begin < num_delivered)
-            return start.step + start.rule.rows.steps_between(start.samples, num_delivered, start.world_size)
+            return start.step + count_steps(num_delivered - start.samples, start.rule.rows * start.world_size)
     return 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.plan.dealing import Step, TokenCounts
-from tokenfeed.plan.steps import Stretch, rows_of
+from tokenfeed.plan.steps import rows_of
 from tokenfeed.runs.file import Start, Trail
 from tokenfeed.types import Bools, Ints
 
@@ -66,7 +66,12 @@ class Leg:
             return start.reached
         if self._following is None:
             return start.stop
-        end = self._following.start.samples if start.rule.by_tokens else self.begin(self._following.first_step)
+        step = self._following.first_step
+        if start.rule.by_tokens:  # a start that leaves samples out notes where the last one ended
+            noted = (samples for mark, samples in start.marks if mark == step)
+            end = next(noted, self._following.start.samples)
+        else:
+            end = self.begin(step)
         return end if start.stop is None else min(end, start.stop)
 
     @property
@@ -74,21 +79,12 @@ class Leg:
         """Number of samples known to be delivered; those of the last leg that come later are planned."""
         return self.start.reached if self.stop_step is None or self.stop is None else self.stop
 
-    @cached_property
-    def stretches(self) -> list[Stretch]:
-        """Its parts of equal batch size, or of equal token budget. O(stages of the batch size)."""
-        if self.start.rule.by_tokens:
-            return [Stretch(self.start.step, self.start.samples, self.start.rule.rows.at(self.start.samples))]
-        found = self.start.rule.rows.stretches(self.start.samples, self.start.world_size)
-        found = [each._replace(step=self.start.step + each.step) for each in found]
-        return [each for each in found if self.stop_step is None or each.step < self.stop_step]
-
     def begin(self, step: int) -> int:
         """Number of samples delivered before a step."""
         start = self.start
         if start.rule.by_tokens:
             return self._trail.begin(step)
-        return start.rule.rows.after(start.samples, step - start.step, start.world_size)
+        return start.samples + (step - start.step) * start.rule.rows * start.world_size
 
     def holds(self, samples: Ints) -> Bools:
         """Which samples of the run it delivers."""
@@ -110,8 +106,7 @@ class Leg:
             if rank is not None:
                 samples = np.concatenate(rule.rows_of(taken, rank, world_size, self.counts.tell))
         else:
-            rows = rule.rows.at(begin)
-            ranks = (rows * world_size, 0, 1) if rank is None else (rows, rank, world_size)
+            ranks = (rule.rows * world_size, 0, 1) if rank is None else (rule.rows, rank, world_size)
             samples = rows_of(begin, *ranks)
         return samples if stop is None else samples[samples < stop]
 
@@ -128,10 +123,9 @@ class Leg:
         if self.start.rule.by_tokens:
             steps, begins = np.array([self._trail.find(each) for each in samples.tolist()], np.int64).reshape(-1, 2).T
             return steps, begins
-        first_steps, firsts, sizes = np.array(self.stretches, np.int64).T
-        which = np.maximum(np.searchsorted(firsts, samples, side="right") - 1, 0)
-        steps, within = np.divmod(samples - firsts[which], sizes[which] * self.start.world_size)
-        return first_steps[which] + steps, samples - within
+        start = self.start
+        steps, within = np.divmod(samples - start.samples, start.rule.rows * start.world_size)
+        return start.step + steps, samples - within
 
     def place(self, samples: Ints) -> tuple[Ints, Ints, Ints]:
         """(steps, ranks, rows) of samples that it delivers."""
@@ -176,4 +170,4 @@ def _has_run(start: Start, step: int) -> bool:
     if start.rule.by_tokens:
         return start.marks[-1][0] > step
     steps = max(0, step - start.step)
-    return start.reached > start.rule.rows.after(start.samples, steps, start.world_size)
+    return start.reached > start.samples + steps * start.rule.rows * start.world_size

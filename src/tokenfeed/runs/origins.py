@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError, PlanMismatchError
-from tokenfeed.plan.amending import with_spec
 from tokenfeed.plan.amendment import PlanSource
 from tokenfeed.plan.plan import Plan
 from tokenfeed.runs.file import Paths
-from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.store.view import View
 
@@ -40,16 +38,9 @@ class Origins:
         """The source of that name; without a name all, or if it must be `one`, the only one."""
         return self.names if source is None and not one else [self.names[self.plan.source_number(source)]]
 
-    def view(self, name: str, spec: ViewSpec | None = None) -> View:
-        """The view of a source, in samples of an earlier length if `spec` says so.
-
-        Opening reads the manifest, and the identity is O(shards); then it is at hand.
-        """
-        view = self._find(self.plan.sources[self.plan.source_number(name)])
-        return view if spec is None or spec == view.spec.sample else with_spec(view, spec)
-
-    def _find(self, source: PlanSource) -> View:
-        name = source.name
+    def view(self, name: str) -> View:
+        """The view of a source. Opening reads the manifest, and the identity is O(shards); then it is at hand."""
+        source = self.plan.sources[self.plan.source_number(name)]
         told = f"the data of source {name!r}" if name else "the data"
         given = self._stores.get(name)
         if given is None:

@@ -1,14 +1,14 @@
 """`Run`: what a run delivered, from its run file alone; the stores are needed only for the content of rows."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, StateError, quantity
-from tokenfeed.plan.dealing import Balance, TokenCounts
+from tokenfeed.plan.dealing import TokenCounts
 from tokenfeed.plan.mixing import Sources
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import check_epochs
@@ -29,19 +29,14 @@ class Run(Delivered):
     `view.unseen(run)` and `view.seen(run)` are views of the samples that it has never, or ever, delivered.
     """
 
-    def __init__(self, path: str | Path, *, balance: Balance = None) -> None:
-        """`balance` is the function that the run was balanced by, where that was one of the user's: a run file cannot
-        hold it, and only it tells which rank took which sample of a step.
-        """
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._balance = balance
         self._opened: dict[Any, Any] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Read the file again, which may have grown; what was opened stays open."""
-        starts, cost = read_starts(self.path), self._balance
-        self.starts = [replace(start, rule=start.rule.with_cost(cost)) for start in starts] if cost else starts
+        self.starts = read_starts(self.path)
         self._legs: list[Leg] | None = None
 
     @property
@@ -70,7 +65,7 @@ class Run(Delivered):
         origins = self._origins(start, stores)
         views = {key: origins.view(each.name) for each, key in start.plan.keyed_sources}
         limits = {key: each.max_epochs for each, key in start.plan.keyed_sources}
-        return start.plan.over(Sources(views, {}, limits, start.plan.by))
+        return start.plan.over(Sources(views, limits, start.plan.by))
 
     def _origins(self, start: Start, stores: Stores | None) -> Origins:
         return Origins(start.plan, start.stores, stores, self._opened)
@@ -116,7 +111,12 @@ class Run(Delivered):
                     f"{leg.reached:,}: what comes later was not seen. Give an earlier step, or none for all of it"
                 )
             reached = end
-        return select(view, leg.start.plan, reached, source, seen=seen)
+        left_out = [
+            (before.stop, after.start.samples)
+            for before, after in pairwise(self.legs)
+            if before.stop is not None and before.stop < after.start.samples
+        ]
+        return select(view, leg.start.plan, reached, left_out, source, seen=seen)
 
     def trace(
         self,
@@ -153,8 +153,8 @@ class Run(Delivered):
         ][part]
 
     def place(self, sample: int) -> StepRow:
-        """The step, rank and row of sample k, the inverse of `samples`. O(starts + stages of the batch size); under a
-        token budget, a walk from the last note before it.
+        """The step, rank and row of sample k, the inverse of `samples`. O(starts); under a token budget, a
+        walk from the last note before it.
 
         A sample that was delivered again, after a return to an earlier checkpoint, is where it came last.
         """

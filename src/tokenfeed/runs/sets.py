@@ -2,10 +2,10 @@
 
 In an epoch that nothing has changed, the samples of a source come in the order P[0], P[1], …, P[n − 1]. After c of
 them, those that were seen are P[0 … c), the others P[c … n): both are computed sample by sample, and take no memory.
-Where samples were skipped, or the data grew in mid-epoch, the set is a sorted array.
+Where samples were left out, or the data grew in mid-epoch, the set is a sorted array.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.amending import with_length
 from tokenfeed.plan.amendment import PlanSource
 from tokenfeed.plan.plan import Plan
 from tokenfeed.store.spec import ViewSpec
@@ -24,6 +23,7 @@ from tokenfeed.types import Bools, Ints
 __all__ = ["RunSetSpec", "select"]
 
 _SLICE = 1 << 20
+Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -37,33 +37,45 @@ class RunSetSpec(SubsetSpec):
     samples: int
     source: str
     seen: bool
+    left_out: tuple[Range, ...] = ()
+    """Ranges of the first `samples` samples that the run did not deliver, in order."""
 
     def select(self, view: View) -> Selection:
         number, size = self.plan.source_number(self.source), len(view)
         known = self.plan.sources[number].num_samples
-        if _is_plain(self.plan) and len(self.plan.sources) == 1 and size >= known:
+        is_plain = _is_plain(self.plan) and not self.left_out
+        if is_plain and len(self.plan.sources) == 1 and size >= known:
             if self.samples >= known:
                 return Slice(0, known) if self.seen else Slice(known, size)
             if self.seen:
                 return _Ordered(self.plan, 0, self.samples)
             rest = _Ordered(self.plan, self.samples, known)
             return rest if size == known else Chain([(0, rest), (0, Slice(known, size))])
-        return Listed(np.flatnonzero(_mark(self.plan, self.samples, number, size) == self.seen))
+        bounds = [0, *(each for both in self.left_out for each in both), self.samples]
+        delivered = list(zip(bounds[::2], bounds[1::2], strict=True))
+        return Listed(np.flatnonzero(_mark(self.plan, delivered, number, size) == self.seen))
 
     def to_json(self) -> dict[str, Any]:
-        return super().to_json() | {"plan": self.plan.to_json()}
+        values = super().to_json() | {"plan": self.plan.to_json()}
+        left_out = [list(each) for each in values.pop("left_out")]
+        return values | ({"left_out": left_out} if left_out else {})
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> Self:
         unknown = values.keys() - {each.name for each in fields(cls)}
         match values:
             case {"samples": int(samples), "source": str(source), "seen": bool(seen), "plan": plan} if not unknown:
-                if 0 <= samples < 1 << 62:
-                    return cls(ViewSpec.from_json(values.get("base")), Plan.from_json(plan), samples, source, seen)
+                left_out = tuple(map(tuple, values.get("left_out", ())))
+                bounds = [0, *(each for both in left_out for each in both), samples]
+                are_whole = all(type(each) is int for each in bounds) and all(len(each) == 2 for each in left_out)
+                if are_whole and bounds == sorted(bounds) and samples < 1 << 62:
+                    base = ViewSpec.from_json(values.get("base"))
+                    return cls(base, Plan.from_json(plan), samples, source, seen, left_out)
         raise StateError(f"{str(values)[:200]} describes no set of samples, and so no view")
 
     def __str__(self) -> str:
-        digest = checksum(str(self.plan.to_json()).encode())[:8]
+        told = self.plan.to_json(), *self.left_out
+        digest = checksum(str(told if self.left_out else told[0]).encode())[:8]
         of = f" of {self.source!r}" if self.source else ""
         return f"{self.base} {'seen' if self.seen else 'unseen'} after {self.samples}{of} of {digest}"
 
@@ -89,48 +101,38 @@ class _Ordered(Selection):
 
 def _is_plain(plan: Plan) -> bool:
     """Whether every source goes through its epochs one after the other, with nothing left out or added."""
-    return not any(each.ranges or any(each.changes()) for each in plan.amendments)
+    return not any(any(each.changes()) for each in plan.amendments)
 
 
-def _mark(plan: Plan, num_delivered: int, source: int, size: int) -> Bools:
-    """Which of the first `size` samples of a source are among the first `num_delivered` of a plan. O(num_delivered)."""
+def _mark(plan: Plan, ranges: Sequence[Range], source: int, size: int) -> Bools:
+    """Which of the first `size` samples of a source are in ranges of a plan. O(samples in them)."""
     marked = np.zeros(size, np.bool_)
-    last = plan.sources[source].spec.samples_per_group
-    for start, stop, group in _stretches(plan, num_delivered, source):
+    for start, stop in ranges:
         for begin in range(start, stop, _SLICE):
             sources, _, indices = plan.locate(np.arange(begin, min(begin + _SLICE, stop)))
             own = indices[sources == source]
-            first, end = own * last // group, -(-(own + 1) * last // group)  # where the length was another
-            for place in range(int((end - first).max(initial=0))):
-                here = first + place
-                marked[here[(here < end) & (here < size)]] = True
+            marked[own[own < size]] = True
             if marked.all():
                 return marked
     return marked
 
 
-def _stretches(plan: Plan, num_delivered: int, source: int) -> Iterator[tuple[int, int, int]]:
-    """(start, stop, samples of a group) of the samples of one length."""
-    turns, specs = zip(*plan.eras, strict=True)
-    starts = [min(plan.retreat(turn), num_delivered) for turn in turns]
-    unit = plan.sources[source].spec
-    for start, stop, spec in zip(starts, [*starts[1:], num_delivered], specs, strict=True):
-        group = unit.samples_per_group
-        if len(specs) > 1:
-            group = with_length(unit, spec.length, repr(plan.sources[source].name)).samples_per_group
-        yield start, stop, group
+def select(
+    view: View, plan: Plan, num_delivered: int, left_out: Sequence[Range], source: str | None, *, seen: bool
+) -> View:
+    """The samples of a view that are among the first `num_delivered` samples of a plan, or all others.
 
-
-def select(view: View, plan: Plan, num_delivered: int, source: str | None, *, seen: bool) -> View:
-    """The samples of a view that are among the first `num_delivered` samples of a plan, or all others."""
+    `left_out` are ranges of these that were not delivered.
+    """
     number = _find_source(plan, view, source)
     found, key = plan.keyed_sources[number]
     name = found.name
-    if _is_plain(plan):  # then how many came before is all that matters of the others
+    left_out = tuple((start, min(stop, num_delivered)) for start, stop in left_out if start < num_delivered)
+    if _is_plain(plan) and not left_out:  # then how many came before is all that matters of the others
         num_delivered = plan.ledger(num_delivered)[number].samples
         plan = Plan([PlanSource(key, found.num_samples, found.data, found.spec)], seed=plan.seed, shuffle=plan.shuffle)
         name = key
-    spec = RunSetSpec(view.spec, plan, num_delivered, name, seen)
+    spec = RunSetSpec(view.spec, plan, num_delivered, name, seen, left_out)
     return Subset(view, spec.select(view), spec)
 
 

@@ -1,7 +1,7 @@
 """Rows of a run, traced to the shards and documents in them; documents, and the rows that deliver them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -9,13 +9,12 @@ import numpy as np
 
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import Trace
-from tokenfeed.plan.skips import Where, explain_missing, find_documents
+from tokenfeed.plan.skips import Where, find_documents
 from tokenfeed.runs.legs import Leg
 from tokenfeed.runs.origins import Origins
 from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.reader import Location
 from tokenfeed.store.spans import Span
-from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.view import View
 from tokenfeed.types import Bools, Ints
 
@@ -46,15 +45,14 @@ class Seen(_Row):
 class _SourceRows:
     """The rows of one step that come from one source: looked up together, when the first of them is asked for."""
 
-    def __init__(self, origins: Origins, *place: Any) -> None:
-        """`place` is the source, and what one sample of it is."""
+    def __init__(self, origins: Origins, source: str) -> None:
         self.plan = origins.plan
         self.indices: list[int] = []
-        self._origins, self._place = origins, place
+        self._origins, self._source = origins, source
 
     @cached_property
     def view(self) -> View:
-        return self._origins.view(*self._place)
+        return self._origins.view(self._source)
 
     @cached_property
     def batch(self) -> HostBatch:
@@ -108,13 +106,12 @@ class RowTrace(_Row):
 
 def trace_rows(origins: Origins, leg: Leg, samples: Sequence[int]) -> list[RowTrace]:
     """Samples of the run that a leg delivers. O(1) each; nothing is opened."""
-    by_source: dict[tuple[str, ViewSpec], _SourceRows] = {}
+    by_source: dict[str, _SourceRows] = {}
     traced = []
     places = np.stack(leg.place(np.array(samples, np.int64))).T.tolist()
     for trace, (step, rank, row) in zip(origins.plan.trace(samples), places, strict=True):
         k, source = trace.sample, trace.source
-        spec = origins.plan.spec_at(k)
-        rows = by_source.setdefault((source, spec), _SourceRows(origins, source, spec))
+        rows = by_source.setdefault(source, _SourceRows(origins, source))
         rows.indices.append(trace.index)
         told = step, rank, row, k >= leg.reached, leg.rolled_back
         traced.append(RowTrace(k, trace.epoch, trace.index, source, *told, rows, len(rows.indices) - 1))
@@ -138,7 +135,7 @@ class Sightings(Sequence[Seen]):
         self._columns = columns
         self._names = names
         self.why = why
-        """Why there are none: no such field, another split, or documents that these epochs do not deliver."""
+        """Why there are none: no document has such a payload, or these epochs deliver none."""
 
     def __len__(self) -> int:
         return int(self._columns.shape[1])
@@ -190,36 +187,28 @@ def find_rows(
     chosen: dict[Any, tuple[list[int], _Touching]] = {}
     names: list[str] = []
     views: list[View] = []
-    reasons: list[str] = []
     found = [np.empty((11, 0), np.int64)]
-    first_step = min((leg.first_step for _, legs in parts for leg in legs), default=0)
     for origins, legs in parts:
         for name in origins.choose(source, one=document is not None):
-            for spec in dict.fromkeys(spec for _, spec in origins.plan.eras):
-                view = origins.view(name, spec if len(origins.plan.eras) > 1 else None)
-                identity = view.identity, view.spec.sample
-                if identity not in chosen:
-                    documents = _known(document, view) if where is None else find_documents(view, where)
-                    chosen[identity] = documents, _Touching.of(view, documents)
-                documents, touching = chosen[identity]
-                length = view.length if len(origins.plan.eras) > 1 else None
-                for epoch in epochs if documents else ():
-                    samples = origins.plan.find_all(touching.samples, epoch, source=name, length=length)
-                    found += (_rows_of(leg, name, touching, samples, epoch, len(names)) for leg in legs)
-                    if not any(each.size for each in found):
-                        what = "it" if len(documents) == 1 else "them"
-                        reasons += _explain(legs, name, touching.samples, samples, what, first_step)
-                names.append(name)
-                views.append(view)
+            view = origins.view(name)
+            identity = view.identity, view.spec.sample
+            if identity not in chosen:
+                documents = _known(document, view) if where is None else find_documents(view, where)
+                chosen[identity] = documents, _Touching.of(view, documents)
+            documents, touching = chosen[identity]
+            for epoch in epochs if documents else ():
+                samples = origins.plan.find_all(touching.samples, epoch, source=name)
+                found += (_rows_of(leg, name, touching, samples, epoch, len(names)) for leg in legs)
+            names.append(name)
+            views.append(view)
     count = sum(len(documents) for documents, _ in chosen.values())
     if document is not None and not count:
         views[-1].samples_touching([document])  # says how many there are
     rows = np.concatenate(found, axis=1)
+    why = f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"
     if not count and where is not None:
-        reasons = [explain_missing(view, where) for view in views]
-    elif not reasons:
-        reasons = [f"no row of these epochs delivers {'it' if count == 1 else f'any of {count:,} documents'}"]
-    why = "" if rows.size else "; ".join(dict.fromkeys(reasons))
+        why = "no document has such a payload"
+    why = "" if rows.size else why
     return Sightings(rows[:, np.lexsort((rows[9], rows[0], rows[4]))], names, why)
 
 
@@ -227,33 +216,6 @@ def _known(document: int | None, view: View) -> list[int]:
     """The document, unless it came with a later growth of the store."""
     table = view.span_table
     return [] if document is None or (table is not None and document >= len(table)) else [document]
-
-
-def _explain(
-    legs: Sequence[Leg], source: str, indices: Ints, samples: Ints, what: str, first_step: int
-) -> Iterator[str]:
-    """Why legs with one plan may deliver none of the `samples`, which are `indices` of a source.
-
-    `what` says what they touch; `first_step` is that of the run file.
-    """
-    legs = [leg for leg in legs if not leg.rolled_back]
-    if not legs:
-        return
-    start, plan, stop = legs[0].start, legs[0].start.plan, legs[-1].stop
-    if not indices.size:
-        yield f"no sample of the view holds {what}"
-    if (samples < 0).any():
-        skips = [each for each in plan.skips if each.source in (None, source) and not each.mask]
-        named = [each for each in skips if not set(indices.tolist()).isdisjoint(each.indices)]
-        for skip in named or [each for each in skips if each.samples is not None]:
-            yield f"{replace(skip, indices=()) if skip.documents else skip} leaves {what} out"
-    if legs[0].first_step == first_step and ((samples >= 0) & (samples < start.samples)).any():
-        yield (
-            f"this run file starts after {start.samples:,} samples, and {what} would come before. Look in the run file "
-            "of the run that this one continues"
-        )
-    if stop is not None and (samples >= stop).any():
-        yield f"the run ends after {stop:,} samples, before {what}"
 
 
 def _rows_of(leg: Leg, source: str, touching: _Touching, samples: Ints, epoch: int, number: int) -> Ints:

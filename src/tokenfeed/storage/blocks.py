@@ -154,18 +154,6 @@ class BlockCache:
         for run in runs:
             result_of(run.landed)
 
-    def reload(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Fetch bytes [start, stop) of files from their server again, even if memory or disk have them."""
-        size = self._slot_bytes
-        runs = [_Run(file, start // size, -(-stop // size)) for file, start, stop in ranges]
-        with self.guard:
-            for run in runs:
-                blocks.drop_blocks(self._header, run.keys)
-            self._counts["requests"] += len(runs)
-        self._request(runs)
-        for run in runs:
-            result_of(run.landed)
-
     def announce(self, wanted: Ints, block_bytes: int) -> None:
         """Begin to load slots, without waiting, in blocks of so many bytes unless `Remote` says otherwise. Errors are
         raised where the slots are needed."""

@@ -1,8 +1,9 @@
 """Numbered files, opened on first use and read by kernels (`kernels/posix.py` describes the table).
 
-The first `max_open_files` files that are touched stay open for as long as the table lives. Every further file is opened
-and closed around each read. Under a global shuffle all files are equally likely to be next, so no eviction policy would
-do better; and because a record, once made, never changes, threads share the table without a lock.
+The first files that are touched stay open for as long as the table lives, up to a quarter of what the process may open.
+Every further file is opened and closed around each read. Under a global shuffle all files are equally likely to be
+next, so no eviction policy would do better; and because a record, once made, never changes, threads share the table
+without a lock.
 """
 
 import contextlib
@@ -17,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, ReadError, TruncatedError, describe_errno
-from tokenfeed.kernels import checked, extents, posix
-from tokenfeed.kernels.jit import address_of
+from tokenfeed.kernels import posix
 from tokenfeed.storage.address import is_remote
 from tokenfeed.storage.local import close_all, default_open_files, open_regular, read_at, reading
 from tokenfeed.storage.remote import Remote
@@ -27,20 +27,11 @@ from tokenfeed.types import Array
 if TYPE_CHECKING:
     from tokenfeed.storage.blocks import BlockCache
 
-__all__ = ["Backend", "Extents", "FileTable", "Part"]
+__all__ = ["Backend", "FileTable", "Part"]
 
 Backend = Literal["pread", "mmap"]
 
 _KEPT_BYTES = 64 << 20
-
-
-class Extents(NamedTuple):
-    """The pieces of a file that hold its items (`kernels/extents.py`)."""
-
-    firsts: Array
-    """First byte of each piece, as if they were one after the other; and the end."""
-    places: Array
-    """Byte of the file at which each piece begins."""
 
 
 class Part(NamedTuple):
@@ -57,18 +48,9 @@ class Part(NamedTuple):
     identity: str = ""
     """Name for the content of a remote file; its address and size are used where this is empty."""
     sums: "Part | None" = None
-    """File of block checksums that every read is compared with (`kernels/checked.py`)."""
+    """File of the checksums of its blocks, for `verify`."""
     first_sum: int = 0
     """Number of the checksum of its first block."""
-    bits: int = 0
-    """Bits of one number of a column that is packed; 0 for any other file."""
-    extents: Extents | None = None
-    """Pieces of a file whose items do not lie in one piece."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of its items."""
-        return self.file_bytes - self.byte_start if self.extents is None else int(self.extents.firsts[-1])
 
 
 class FileTable:
@@ -84,36 +66,27 @@ class FileTable:
         describe: Callable[[int], Part | Array],
         *,
         backend: Backend = "pread",
-        max_open_files: int | None = None,
         remote: Remote | None = None,
     ) -> None:
         """`remote` says how remote files are read; without it there must be none."""
         if backend not in ("pread", "mmap"):
             raise ArgumentError(f"backend is {backend!r}; it must be 'pread' or 'mmap'")
-        if max_open_files is not None and max_open_files < 0:
-            raise ArgumentError(f"max_open_files is {max_open_files}; it must be at least 0")
         self.rows = np.zeros(num_files, posix.FILE)
         self._describe = describe
         self._backend = backend
-        self._room = default_open_files() if max_open_files is None else max_open_files
+        self._room = default_open_files()
         self._bytes_kept = 0
         self._lock = threading.Lock()
         self._descriptors: list[int] = []
         self._kept_alive: list[object] = []
         weakref.finalize(self, close_all, self._descriptors)
         _ALL.add(self)
-        self._plain = self.rows[:0]  # the files that are checked, as they lie, then their files of sums
-        self._sums: list[Part] = []
-        self._sums_numbers: dict[str, int] = {}
-        self._checks: dict[int, Array] = {}
         self.blocks: BlockCache | None = None
         if remote is not None:
             from tokenfeed.storage import blocks  # the client of servers takes 60 ms to import
 
-            sums = self._sums
-
             def describe_remote(number: int) -> Part:
-                part = describe(number) if number < num_files else sums[number - num_files]
+                part = describe(number)
                 assert isinstance(part, Part)
                 return part
 
@@ -134,82 +107,23 @@ class FileTable:
             if not isinstance(part, Part):
                 array = np.ascontiguousarray(part, np.int64)
                 _publish(row, address=self._keep(array), size=array.nbytes)
-            elif part.sums is not None:
-                self._open_checked(number, part, part.sums)
-            elif part.extents is not None:
-                self._open_extents(number, part, part.extents)
             else:
                 self._open_part(row, part)
 
-    def _about(self, kind: Any, read: Any, number: int, **fields: int) -> Any:
-        """The record by which a kernel reads a file through another table, of the files as they lie."""
-        if len(self._plain) == 0:
-            self._plain = np.zeros(2 * len(self.rows), posix.FILE)
-        table = {"files": self._plain.ctypes.data, "num_files": len(self._plain)}
-        return posix.record(kind, read=address_of(read), data=number, **table, **fields)
-
-    def _open_extents(self, number: int, part: Part, pieces: Extents) -> None:
-        """A file that is read in pieces."""
-        places = {name: self._keep(np.ascontiguousarray(each, np.int64)) for name, each in pieces._asdict().items()}
-        about = self._about(extents.EXTENTS, extents.read_extents, number, count=pieces.places.size, **places)
-        self._open_part(self._plain[number], part)
-        _publish(self.rows[number], reader=self._keep(about), size=part.num_bytes)
-
-    def _open_checked(self, number: int, part: Part, sums: Part) -> None:
-        """A file that is kept in memory is checked now, any other whenever it is read."""
-        check = self._about(checked.CHECK, checked.read_checked, number, first_sum=part.first_sum)
-        check["sums"] = self._open_sums(sums)
-        self._checks[number] = check
-        row, plain = self.rows[number], self._plain[number]
-        if not self._open_part(plain, part):
-            _publish(row, reader=check.ctypes.data, size=part.file_bytes, start=part.byte_start, bits=part.bits)
-            return
-        status = checked.read_whole(check, part.file_bytes)
-        if status != posix.OK:
-            self._plain[number] = 0
-            raise self.failure(status, number)
-        self.rows[number] = plain
-
-    def _open_sums(self, sums: Part) -> int:
-        """The number of a file of sums, which several files share."""
-        if sums.path not in self._sums_numbers:
-            number = len(self.rows) + len(self._sums)
-            self._open_part(self._plain[number], sums)
-            self._sums.append(sums)
-            self._sums_numbers[sums.path] = number
-        return self._sums_numbers[sums.path]
-
     def call(self, kernel: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a kernel that reads these files. If blocks of remote files are missing, they are fetched, and the
-        kernel is called again; blocks that arrived damaged are fetched once more."""
+        """Call a kernel that reads these files; again, once blocks of remote files that it missed are fetched."""
         cache = self.blocks
         if cache is None:
             return kernel(*arguments)
-        tried: set[tuple[int, int]] = set()
         while True:
             with cache.counting() as discount:
                 answer = kernel(*arguments)
                 missing = cache.take_missing()
                 if answer[0] != posix.OK:
                     discount()
-            if answer[0] == posix.MISSING:
-                cache.load(missing)
-            elif answer[0] == posix.DAMAGED and self._plain["reader"][answer[1]] != 0:
-                place = answer[1], int(self._checks[answer[1]]["damaged_block"][0])
-                if place in tried:
-                    return answer
-                tried.add(place)
-                cache.reload(self._ranges_of_block(*place))
-            else:
+            if answer[0] != posix.MISSING:
                 return answer
-
-    def _ranges_of_block(self, number: int, block: int) -> list[tuple[int, int, int]]:
-        """(file, start, stop) of the bytes that a block of a remote file is checked by: its own, and its sum."""
-        check, size = self._checks[number][0], checked.CHECKED_BYTES
-        stop = min((block + 1) * size, int(self.rows["size"][number]))
-        sums = int(check["sums"])
-        start = int(self._plain["start"][sums]) - 1 + (int(check["first_sum"]) + block) * checked.SUM_BYTES
-        return [(number, block * size, stop), (sums, start, start + checked.SUM_BYTES)]
+            cache.load(missing)
 
     def announce(self, kernel: Callable[..., Any], *arguments: Any, block_bytes: int = 0) -> Any:
         """Call a kernel that notes what it would read, and begin to fetch what is missing, in blocks of that size."""
@@ -220,16 +134,16 @@ class FileTable:
         self.blocks.announce(missing, block_bytes)
         return answer
 
-    def _open_part(self, row: Any, part: Part) -> bool:
-        """Make a file readable as it lies. Returns whether it was read into memory.
+    def _open_part(self, row: Any, part: Part) -> None:
+        """Fill in the record of a file.
 
         A remote one sends no request: every answer of the server, the first one too, is compared with the description.
         """
         if is_remote(part.path):
             assert self.blocks is not None
             self.blocks.check_size(part)
-            _publish(row, reader=self.blocks.address, size=part.file_bytes, start=part.byte_start, bits=part.bits)
-            return False
+            _publish(row, reader=self.blocks.address, size=part.file_bytes, start=part.byte_start)
+            return
         is_kept = part.kept > 0 and self._bytes_kept + part.file_bytes <= part.kept * _KEPT_BYTES
         fd = open_regular(part.path)
         stays_open = False
@@ -262,8 +176,7 @@ class FileTable:
         finally:
             if not stays_open:
                 close_all([fd])
-        _publish(row, size=part.file_bytes, start=part.byte_start, bits=part.bits, **place)
-        return is_kept
+        _publish(row, size=part.file_bytes, start=part.byte_start, **place)
 
     def _keep(self, array: Array) -> int:
         """The address of an array, which lives from now on as long as the table does."""
@@ -279,23 +192,14 @@ class FileTable:
                 "opened. Something truncated or replaced it.",
                 filename=name,
             )
-        if status == posix.DAMAGED:
-            check, size = self._checks[number][0], checked.CHECKED_BYTES
-            block, sums = int(check["damaged_block"]), self._sums[int(check["sums"]) - len(self.rows)]
-            return CorruptionError(
-                f"{name} is damaged in block {block:,}, bytes [{block * size:,}, {(block + 1) * size:,}): they are not "
-                f"what {sums.path} has the checksum of. Nothing of them was delivered. `tokenfeed verify` says what "
-                "else is damaged; restore the file from a copy, or write it again."
-            )
         return ReadError(f"cannot read {name}: {describe_errno(status)}", filename=name, errno=status)
 
 
-def _publish(row: Any, *, start: int = 0, bits: int = 0, handle: int = posix.TRANSIENT, **fields: int) -> None:
+def _publish(row: Any, *, start: int = 0, handle: int = posix.TRANSIENT, **fields: int) -> None:
     """Fill in the record of a file, the handle last: kernels that other threads run may look at it at any time."""
     for name, value in fields.items():
         row[name] = value
     row["start"] = start + 1
-    row["bits"] = posix.PLAIN + bits
     row["handle"] = handle
 
 

@@ -1,6 +1,6 @@
 """Repositories of the Hugging Face hub: `hf://[datasets/|models/]owner/name[@revision][/path]`, datasets by default.
 
-The package huggingface_hub lists repositories, says which commit a revision is, and pushes; it knows the user's token.
+The package huggingface_hub lists repositories and says which commit a revision is; it knows the user's token.
 The bytes are read as from any other server: an address of the hub becomes one of its https:// server, of one commit, so
 that a run never reads two. `HF_ENDPOINT` names a mirror, `HF_TOKEN` a token.
 """
@@ -12,16 +12,15 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, NotFoundError, TokenfeedError, WriteError
+from tokenfeed.errors import ArgumentError, DependencyError, DownloadError, NotFoundError, TokenfeedError
 from tokenfeed.storage.address import clean, remember
 from tokenfeed.storage.retries import Failure, Kind
 
 __all__ = [
-    *("Repository", "address_of", "endpoint", "failure_of", "library", "list_files", "pin", "push", "repository_of"),
+    *("Repository", "address_of", "endpoint", "failure_of", "library", "list_files", "pin", "repository_of"),
     *("server_address",),
 ]
 
@@ -117,28 +116,6 @@ def list_files(address: str, place: Repository) -> list[Any]:
     return sorted(found, key=lambda each: each.path)
 
 
-def push(folder: Path, address: str, *, message: str, private: bool | None = None) -> str:
-    """Put all files of a folder into a repository in one commit, and make the repository if need be.
-
-    Returns the commit. What a hub has already is not sent again. `private` is for a repository that is made.
-    """
-    place = repository_of(address)
-    with _explaining("push to", address):
-        client = _client()
-        client.create_repo(place.name, repo_type=place.kind, private=private, exist_ok=True)
-        done = client.upload_folder(
-            repo_id=place.name,
-            repo_type=place.kind,
-            folder_path=folder,
-            path_in_repo=place.path or None,
-            revision=place.revision,
-            commit_message=message,
-            ignore_patterns=["*.tmp", ".*"],
-        )
-    _pinned.pop((endpoint(), str(place._replace(path=""))), None)
-    return str(done.oid)
-
-
 @contextlib.contextmanager
 def _explaining(doing: str, address: str) -> Iterator[None]:
     """Turn what huggingface_hub raises into an error of ours."""
@@ -149,11 +126,9 @@ def _explaining(doing: str, address: str) -> Iterator[None]:
         raise
     except errors.HFValidationError as error:
         raise ArgumentError(f"{address} names no repository: {error}") from None
-    except (errors.HTTPError, RuntimeError) as error:
-        failure = failure_of(error.__cause__ if isinstance(error, RuntimeError) else error)  # of one file of many
+    except errors.HTTPError as error:
+        failure = failure_of(error)
         what = f"cannot {doing} {address}: {failure.what}"
-        if doing == "push to":
-            raise WriteError(what, filename=address) from None
         raise (NotFoundError if failure.status == 404 and doing == "open" else DownloadError)(what) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         answer = "a list of files" if doing == "list" else "what a hub says"

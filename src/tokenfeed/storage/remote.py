@@ -61,7 +61,7 @@ class RemoteStats:
     bytes_fetched: int = 0
     """Bytes that servers sent: the blocks needed and not cached, and the gaps between them."""
     bytes_used: int = 0
-    """Bytes that were read from memory: rows and spans; with `verify=True`, whole blocks of 4 KiB and their sums."""
+    """Bytes that were read from memory: rows and spans."""
     bytes_held: int = 0
     """Bytes that are in memory now, and may still be used."""
     cache_hits: int = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, MissingError, PlanMismatchError, TooLargeError, quantity
+from tokenfeed.errors import MissingError, PlanMismatchError, TooLargeError, quantity
 from tokenfeed.format.codecs import Codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
@@ -20,9 +20,6 @@ from tokenfeed.types import Array, Bytes, Ints
 __all__ = ["ColumnSet", "Data", "new_bytes", "offsets_of"]
 
 _MOST_ITEMS = 1 << 62
-
-_REMEMBERED_OUTPUTS = 8
-_REMEMBERED_BYTES = 2 << 20
 
 
 class Data:
@@ -109,31 +106,19 @@ class Data:
 class ColumnSet:
     """Columns that are read together, and where each lies in the buffer they share (see `kernels/items.py`)."""
 
-    def __init__(self, data: Data, names: tuple[str, ...], dtype: str | None, windows: Mapping[str, int]) -> None:
-        """`dtype` is that of the primary column in batches; None for the one it is stored in. `windows` is as for
-        `Reader.request`.
-        """
+    def __init__(self, data: Data, names: tuple[str, ...], windows: Mapping[str, int]) -> None:
+        """`windows` is as for `Reader.request`."""
         self.names = names
         for name in self.names:
             if name not in data.columns:
                 raise MissingError(f"the store has no column {name!r}; it has {', '.join(data.columns) or 'none'}")
-        stored = {name: data.columns[name] for name in self.names}
-        self._columns = dict(stored)
-        if dtype is not None and data.primary in stored:
-            self._columns[data.primary] = _widened(data.primary, stored[data.primary], np.dtype(dtype))
-        self.signed = {
-            name
-            for name, column in self._columns.items()
-            if column.item_bytes == stored[name].item_bytes and stored[name].dtype.kind + column.dtype.kind == "ui"
-        }
-        """Columns of unsigned numbers that are delivered as signed ones of the same width."""
-        sizes = {name: _sizes(stored[name], self._columns[name]) for name in self.names}
+        self._columns = {name: data.columns[name] for name in self.names}
+        sizes = {name: column.item_bytes for name, column in self._columns.items()}
         self.request = data.reader.request(sizes, **windows)
         """What the reading kernel must know of them."""
-        self.kinds = [f"{name!r} is {stored[name]}, read as {self._columns[name]}" for name in self.names]
-        """What an item of each is, in files and in batches."""
-        self._item_bytes = [column.item_bytes for column in self._columns.values()]
-        self._known_outputs: dict[int, tuple[Array, tuple[int, ...], dict[str, Bytes]]] = {}
+        self.kinds = [f"{name!r} is {column}" for name, column in self._columns.items()]
+        """What an item of each is."""
+        self._item_bytes = list(sizes.values())
 
     def buffer_bytes(self, num_items: int) -> int:
         """The size of a buffer that holds `num_items` items of every column."""
@@ -154,57 +139,7 @@ class ColumnSet:
         """One column of a buffer whose rows have that shape. A view, not a copy."""
         start, _ = self._places(math.prod(shape))[self.names.index(name)]
         column = self._columns[name]
-        return self.fitting(name, np.ndarray((*shape, *column.shape), column.dtype, buffer.data, start))
-
-    def fitting(self, name: str, array: Array) -> Array:
-        """The array; a FitError where a stored value does not fit, and became a negative one of the same width."""
-        if name in self.signed and array.size and array.min() < 0:
-            value = int(array.min()) + (1 << 8 * array.dtype.itemsize)
-            raise FitError(f"column {name!r} holds {value:,}, which {array.dtype} cannot: read it in a wider dtype")
-        return array
-
-    def outputs(self, out: Any, shape: tuple[int, ...]) -> dict[str, Bytes]:
-        """The bytes of the caller's arrays by column, if they can take rows of that shape.
-
-        An array that is given again, as in a loop, is looked at once.
-        """
-        known = self._known_outputs.get(id(out))
-        if known is not None and known[0] is out and known[1] == shape:
-            return known[2]
-        given = {self.names[0]: out} if isinstance(out, np.ndarray) and self.names else out
-        if not isinstance(given, Mapping):
-            raise ArgumentError(f"out must be an array, or arrays by column, not {type(out).__name__}")
-        if given.keys() != set(self.names):
-            raise ArgumentError(f"out has {', '.join(given)}; this view reads {', '.join(self.names)}")
-        for name, column in self._columns.items():
-            array, expected = given[name], (*shape, *column.shape)
-            if array.shape != expected or array.dtype != column.dtype:
-                raise ArgumentError(
-                    f"out for {name!r} is {array.dtype} of shape {array.shape}; expected {column.dtype} of {expected}"
-                )
-            if not array.flags.carray:
-                raise ArgumentError(f"out for {name!r} must be C-contiguous, aligned and writeable")
-        found = {name: given[name].reshape(-1).view(np.uint8) for name in self.names}
-        if given is not out and out.nbytes <= _REMEMBERED_BYTES:
-            if len(self._known_outputs) >= _REMEMBERED_OUTPUTS:
-                self._known_outputs.clear()
-            self._known_outputs[id(out)] = out, shape, found
-        return found
-
-
-def _widened(name: str, stored: Column, dtype: np.dtype[Any]) -> Column:
-    kinds = (np.dtype(each) for each in ("int32", "int64"))
-    wide = [each for each in kinds if stored.dtype.kind in "iu" and stored.dtype.itemsize <= each.itemsize]
-    if dtype not in (stored.dtype, *wide):
-        others = "".join(f" or {each}" for each in wide)
-        raise ArgumentError(f"{name!r} is a column of {stored}; dtype may be {stored.dtype}{others}, not {dtype}")
-    return Column(dtype, stored.shape)
-
-
-def _sizes(stored: Column, delivered: Column) -> tuple[int, ...]:
-    """What `items.COLUMN` says of a column, from `item_bytes` to `is_signed`."""
-    sizes = math.prod(stored.shape), stored.dtype.itemsize, delivered.dtype.itemsize
-    return stored.item_bytes, delivered.item_bytes, *sizes, stored.dtype.kind == "i"
+        return np.ndarray((*shape, *column.shape), column.dtype, buffer.data, start)
 
 
 def offsets_of(lengths: Ints) -> Ints:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import quantity
 from tokenfeed.storage.folder import PathLike
 from tokenfeed.store.numbers import outside
 from tokenfeed.store.resolve import resolve
@@ -61,17 +60,11 @@ def describe(store: Store, *, sample: int = 0, decode: Callable[[Any], str] | No
 
 
 def describe_columns(store: Store) -> list[dict[str, Any]]:
-    """Name, dtype and size of each column, and how shards store it: "plain", "17 bits", or both."""
-    described = []
-    for name, column in store.columns.items():
-        widths, size = {shard.bits.get(name, 0) for shard in store.shards}, 0
-        for shard in store.shards:
-            bits = shard.bits.get(name)
-            item, count = (column, shard.num_items) if bits is None else column.packed(bits, shard.num_items)
-            size += count * item.item_bytes
-        stored = ", ".join(quantity(bits, "bit") if bits else "plain" for bits in sorted(widths))
-        described.append({"name": name, "dtype": str(column), "stored": stored, "bytes": size})
-    return described
+    """Name, dtype and size of each column."""
+    return [
+        {"name": name, "dtype": str(column), "bytes": store.num_items * column.item_bytes}
+        for name, column in store.columns.items()
+    ]
 
 
 def describe_table(store: Store, name: str) -> dict[str, Any]:

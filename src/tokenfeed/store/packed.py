@@ -99,8 +99,6 @@ class PackingPlan(NamedTuple):
 
     folder: Path
     record: PackRecord
-    is_verified: bool = False
-    """Whether everything read is compared with its block checksums."""
 
     def parts(self) -> dict[str, Part]:
         """The files of block checksums, of rows and of pieces, by name."""
@@ -198,8 +196,7 @@ def _hash_places(places: Ints, key: Array) -> int:
 
 def _describe_file(plans: Sequence[PackingPlan], number: int) -> Part:
     plan, file = divmod(number, pieces.PLAN_FILES)
-    part = plans[plan].parts()[(ROWS, PIECES)[file]]
-    return part if plans[plan].is_verified else part._replace(sums=None)
+    return plans[plan].parts()[(ROWS, PIECES)[file]]
 
 
 def plan_folders(data: Data, wanted: PackKey, cache: str | Path | None) -> list[Path]:
@@ -256,7 +253,7 @@ def _find_plan(data: Data, spec: PackedSpec) -> PackingPlan:
                             f"expected {ours!r}. Pack again with {_advice(data, spec)}, or open the store that was "
                             "packed"
                         )
-                return PackingPlan(folder, record, data.reader.is_verified)
+                return PackingPlan(folder, record)
         except (StateError, CorruptionError) as error:
             problem = problem or error
     raise problem or MissingError(
@@ -322,14 +319,10 @@ class Packed(View, opens=PackedSpec):
 class PieceRows(StoreRows):
     """Rows of equal width, made of pieces of documents and padding: row j has pieces [entries[j], entries[j + 1])."""
 
-    def __init__(
-        self, view: View, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints, *, crosses: bool = False
-    ) -> None:
-        """`crosses` says whether the first item of a piece counts as a target of the last one before it."""
+    def __init__(self, view: View, indices: Ints, entries: Ints, first_items: Ints, offsets: Ints) -> None:
         super().__init__(view, indices)
         self._entries = entries
         self._extents = first_items, offsets
-        self._crosses = crosses
 
     @property
     def lengths(self) -> Ints:
@@ -354,7 +347,7 @@ class PieceRows(StoreRows):
         )
 
     def loss_mask(self, start: int, stop: int) -> Bools | None:
-        """Whether a target is an item that follows its input: in the same document, unless rows cross documents.
+        """Whether a target is an item that follows its input in the same document.
 
         So it is never padding; nor the first item of a document or of the later part of a cut one; nor an item for
         which the column `loss_mask` or `loss_weights` of the view is 0.
@@ -365,14 +358,10 @@ class PieceRows(StoreRows):
         first_items, offsets = self.extents
         first, last = self._entries[start], self._entries[stop]
         filled, offsets = first_items[first:last] >= 0, offsets[first : last + 1]
-        if self._crosses and filled.all():
-            return wanted
         mask = np.repeat(filled, np.diff(offsets))
-        if not self._crosses:
-            mask[offsets[:-1] - offsets[0]] = False
+        mask[offsets[:-1] - offsets[0]] = False
         mask = mask.reshape(stop - start, self.view.width)[:, 1:]
         return mask if wanted is None else mask & wanted
 
     def num_targets(self, start: int, stop: int) -> Ints:
-        is_simple = not self.view.masks and not self._crosses
-        return self._count(1, start, stop) if is_simple else super().num_targets(start, stop)
+        return super().num_targets(start, stop) if self.view.masks else self._count(1, start, stop)

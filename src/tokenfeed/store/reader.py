@@ -7,13 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, SampleIndexError, quantity
-from tokenfeed.format.manifest import Column
 from tokenfeed.kernels import items, posix, spans
-from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.storage.files import Backend, FileTable, Part
 from tokenfeed.storage.remote import Remote, RemoteStats
 from tokenfeed.store.numbers import outside
-from tokenfeed.store.shards import Shard, check_records
+from tokenfeed.store.shards import Shard
 from tokenfeed.types import Array, Bytes, Ints
 
 __all__ = ["Location", "Payloads", "ReadOptions", "Reader"]
@@ -34,8 +32,6 @@ class ReadOptions(NamedTuple):
     """How files are read: the arguments of `open` with these names."""
 
     backend: Backend = "pread"
-    reads_in_flight: int = 32
-    max_open_files: int | None = None
     remote: Remote | None = None
 
 
@@ -48,47 +44,35 @@ class Reader:
     def __init__(
         self, shards: Sequence[Shard], columns: Sequence[str], tables: Sequence[str], options: ReadOptions
     ) -> None:
-        if options.reads_in_flight < 1:
-            raise ArgumentError(f"reads_in_flight is {options.reads_in_flight}; it must be at least 1")
         self.shards = shards
         self.options = options
         self._columns = list(columns)
         self._tables = list(tables)
         self._files_per_segment = len(columns) + spans.TABLE_FILES * len(tables)
         self.starts = _cumulative([shard.num_items for shard in shards])
-        self._bits: dict[str, int] = {}
-        """Columns that are packed in some shard, and the fewest bits of a number of each."""
-        for column, bits in (packed for shard in shards for packed in shard.bits.items()):
-            self._bits[column] = min(bits, self._bits.get(column, bits))
         self._arguments: dict[str, tuple[Ints, Array, int, int]] = {}
         is_remote = any(shard.is_remote for shard in shards)
         self.remote = Remote() if options.remote is None and is_remote else options.remote
         """How remote files are read; None if there are none."""
-        self.is_verified = any(shard.is_verified for shard in shards)
-        self._announces = self.remote is None and self.is_verified
-        """Whether to tell the operating system about rows before they are read, because the kernel does not do so."""
         self._files = FileTable(
             len(shards) * self._files_per_segment,
             # Not a method of this object: the two would refer to each other, and files would stay open until the next
             # garbage collection.
             partial(_describe_file, shards, self._columns, self._tables),
             backend=options.backend,
-            max_open_files=options.max_open_files,
             remote=self.remote,
         )
         self.blocks = self._files.blocks
         """What was fetched of remote files; None if there are none."""
 
-    def request(self, columns: Mapping[str, tuple[int, ...]], **windows: int) -> Ints:
-        """The columns to read, what `items.COLUMN` says of each from `item_bytes` to `is_signed`, and what `windows`
-        are, as kernels take it.
+    def request(self, columns: Mapping[str, int], **windows: int) -> Ints:
+        """The columns to read, with the bytes of an item of each, and what `windows` are, as kernels take it.
 
         It is valid for as long as this reader exists.
         """
-        rows = [(self._columns.index(name), *sizes, name in self._bits) for name, sizes in columns.items()]
+        rows = [(self._columns.index(name), item_bytes) for name, item_bytes in columns.items()]
         table = np.array(rows, items.COLUMN)
-        ahead = self.options.reads_in_flight
-        return items.make_request(self.starts, self._files.rows, self._files_per_segment, table, ahead=ahead, **windows)
+        return items.make_request(self.starts, self._files.rows, self._files_per_segment, table, **windows)
 
     def span_starts(self, table: str) -> Ints:
         """Number of the first span of every shard, and the number of all."""
@@ -108,10 +92,6 @@ class Reader:
 
     def read_windows(self, indices: Ints, request: Ints, buffer: Bytes) -> None:
         """Row j of every column becomes the items of window indices[j]; `request` says which those are."""
-        if self._announces:
-            stride, num_items, _ = items.windows_of(request)
-            row_offsets = np.arange(0, (indices.size + 1) * num_items, num_items)
-            items.want_rows(indices * stride, row_offsets, request)
         if self.remote is None:  # at once: every tenth of a microsecond before a kernel keeps other threads waiting
             status, file, row = items.read_windows(indices, request, buffer)
         else:
@@ -128,8 +108,6 @@ class Reader:
 
         A row that begins at `items.PADDING` becomes zeros.
         """
-        if self._announces:
-            items.want_rows(first_items, row_offsets, request)
         self._run(items.read_ragged, first_items, row_offsets, request, buffer)
 
     def announce(self, first_items: Ints, row_offsets: Ints, request: Ints, block_bytes: int = 0) -> None:
@@ -141,18 +119,10 @@ class Reader:
                 return  # whoever reads the rows is told of anything else that is wrong
             self._recover(status, file, self.starts, first_items)
 
-    def row_bytes(self, name: str, column: Column, num_items: int) -> int:
-        """Bytes of so many items of a column, in the file that holds them in the fewest."""
-        bits = self._bits.get(name)
-        item, count = (column, num_items) if bits is None else column.packed(bits, num_items)
-        return count * item.item_bytes
-
     def bytes_to_fetch(self, num_bytes: int) -> int:
         """About how many bytes have to be fetched to read `num_bytes` in one place."""
         if self.remote is None:
             return num_bytes
-        if self.is_verified:  # whole blocks, and others for their checksums
-            num_bytes += 2 * CHECKED_BYTES
         return num_bytes + (self.remote.block_bytes or 512)
 
     def stats(self) -> RemoteStats | None:
@@ -217,9 +187,7 @@ class Reader:
         if status == posix.UNOPENED:
             found = np.searchsorted(starts, positions, side="right") - 1
             segments = np.unique(np.append(found, file // self._files_per_segment))
-            near = segments[(segments >= 0) & (segments < len(self.shards))].tolist()
-            check_records(self.shards[segment] for segment in near)
-            for segment in near:
+            for segment in segments[(segments >= 0) & (segments < len(self.shards))].tolist():
                 self._files.open(segment * self._files_per_segment + file % self._files_per_segment)
         elif status == posix.BAD_SPANS:
             name = self._files.name(file)

@@ -10,28 +10,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, NotAStoreError, StateError
-from tokenfeed.format.foreign import open_all
-from tokenfeed.format.foreign.recognise import describe_remote
+from tokenfeed.format.foreign import open_foreign
+from tokenfeed.format.foreign.recognise import describe, describe_remote
 from tokenfeed.format.layout import MANIFEST
 from tokenfeed.format.manifest import Manifest, Reference
 from tokenfeed.format.npy import descr_to_json
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.storage.folder import Folder, PathLike, RemoteFolder, display, open_folder
+from tokenfeed.storage.local import reading
 from tokenfeed.store.sealing import differences, find_unfinished, list_shards, load_manifest, merge_entries
-from tokenfeed.store.shards import ForeignShard, NativeShard, Shard, check_records
+from tokenfeed.store.shards import ForeignShard, NativeShard, Shard
 
 __all__ = ["Content", "SplitSize", "StoreVersion", "as_paths", "combine", "resolve"]
 
-_FOREIGN = (".idx", ".bin", ".ds", ".npy", ".mds", ".arrow")
-_DEEPEST = 16
+_FOREIGN = (".idx", ".bin", ".ds", ".npy", ".mds", ".arrow", ".feather", ".ipc")
 _ONE_TOKENIZER = (
     ". Prepare them with one tokenizer, and the same bos=… and eos=…; or mix them: tokenfeed.mix(…, "
     "allow_different_tokenizers=True) if their ids mean the same"
 )
 _MOST_SHARDS = 1 << 22
-"""Most shards of a combined store: nested ones multiply, and this many take some GB of memory."""
-_MOST_MANIFESTS = 1 << 16
-"""Most manifests opened for a combined store: those of empty stores multiply as well."""
+"""Most shards of a combined store, which may name one store many times: this many take some GB of memory."""
 
 
 class SplitSize(NamedTuple):
@@ -58,8 +56,6 @@ class Content:
     manifest: Manifest
     """Columns, span tables, tokenizer and provenance; those of the first of several."""
     shards: Sequence[Shard]
-    num_manifests: int = 0
-    """Number of manifests that were opened for it."""
     unfinished: tuple[str, ...] = ()
     """Messages about the stores in it that `prepare` began and has not completed."""
     version: int | None = None
@@ -142,17 +138,15 @@ def resolve(
     dtype: Any = None,
     eos: int | None = None,
     version: int | None = None,
-    verify: bool = False,
-    within: frozenset[str] = frozenset(),
+    is_part: bool = False,
 ) -> Content:
     """The content at a path. Reads only manifests, and the headers of foreign files.
 
-    `version` is that of one store, by default the newest. `verify` compares everything read later with its checksums;
-    and manifests now, and every `shard.json` that is not on a server. `within` holds the identities of the combined
-    stores that this one is part of. The caller decides whether an unfinished store will do.
+    `version` is that of one store, by default the newest. A combined store is refused where it would be `is_part` of
+    another. The caller decides whether an unfinished store will do.
     """
     if not isinstance(path, str | os.PathLike):
-        how: dict[str, Any] = {"dtype": dtype, "eos": eos, "version": version, "verify": verify, "within": within}
+        how: dict[str, Any] = {"dtype": dtype, "eos": eos, "version": version}
         if version is not None and len(as_paths(path)) > 1:
             raise ArgumentError(
                 f"version={version} is of one store, and a list of {len(as_paths(path))} is opened. Combine them: "
@@ -166,39 +160,38 @@ def resolve(
             raise ArgumentError(
                 f"{folder} is a file of another system, which has no versions. Leave version={version} out"
             )
-        if verify:
-            raise ArgumentError(
-                f"{folder} is a file of another system, which has no checksums to verify. Open it without verify=True"
-            )
         return content
     if folder.local is None and str(folder).endswith(_FOREIGN):
         raise ArgumentError(str(describe_remote(str(folder))))
-    if len(within) > _DEEPEST:
-        raise CorruptionError(f"{folder} is a combined store nested in more than {_DEEPEST} others")
-    if folder.identity in within:
-        raise CorruptionError(f"{folder} is a combined store that contains itself")
     try:
-        manifest = load_manifest(folder, verify=verify)
+        manifest = load_manifest(folder)
     except NotAStoreError as error:
         names = folder.names() if isinstance(folder, RemoteFolder) else []
         raise NotAStoreError(describe_remote(str(folder), names) or str(error)) from None
     if manifest.stores is None:
-        return _resolve_shards(folder, manifest, version, verify)
+        return _resolve_shards(folder, manifest, version)
+    if is_part:
+        raise ArgumentError(f"{folder} is a combined store, which cannot be part of another: combine the stores in it")
     if version is not None:
         raise ArgumentError(
             f"{folder} is a combined store: it names the version of each store in it, and has none of its own. Leave "
             f"version={version} out"
         )
-    return _resolve_stores(folder, manifest, manifest.stores, verify, within | {folder.identity})
+    return _resolve_stores(folder, manifest, manifest.stores)
 
 
 def _resolve_foreign(path: Path, dtype: Any, eos: int | None) -> Content:
-    files = open_all(path, dtype=dtype, eos=eos)
-    spans = {} if files[0].boundaries is None else {"documents": None}
-    return Content(Manifest(files[0].columns, spans), [ForeignShard(file) for file in files])
+    with reading(path):
+        is_folder = path.is_dir()
+    if is_folder:
+        how = "`tokenfeed prepare` makes a store of text, tokenfeed.Writer of tokens"
+        raise NotAStoreError(describe(path) or f"{path} is not a store: it has no {MANIFEST}. {how}")
+    file = open_foreign(path, dtype=dtype, eos=eos)
+    spans = {} if file.boundaries is None else {"documents": None}
+    return Content(Manifest(file.columns, spans), [ForeignShard(file)])
 
 
-def _resolve_shards(folder: Folder, manifest: Manifest, version: int | None, verify: bool) -> Content:
+def _resolve_shards(folder: Folder, manifest: Manifest, version: int | None) -> Content:
     entries = manifest.shards if version is None else manifest.at(version, str(folder))
     unfinished = find_unfinished(folder, manifest) if version is None else None
     if entries is None:
@@ -208,25 +201,18 @@ def _resolve_shards(folder: Folder, manifest: Manifest, version: int | None, ver
                 "was written"
             )
         committed, is_begun = list_shards(folder).committed, unfinished is not None
-        entries = merge_entries(folder, manifest, committed, replace_changed=is_begun, verify=verify)
+        entries = merge_entries(folder, manifest, committed, replace_changed=is_begun)
     elif version is None:
         version = manifest.version
-    shards = [NativeShard(folder, entry, manifest.columns, manifest.spans, verify=verify) for entry in entries]
-    if version is None and manifest.shards is None:
-        for shard in shards:
-            shard.is_proven = True
-    elif folder.local is not None:  # on a server it would be a request for each shard; it is made when one is read
-        check_records(shards)
-    return Content(manifest, shards, 1, () if unfinished is None else (unfinished,), version)
+    shards = [NativeShard(folder, entry, manifest.columns, manifest.spans) for entry in entries]
+    return Content(manifest, shards, () if unfinished is None else (unfinished,), version)
 
 
-def _resolve_stores(
-    folder: Folder, manifest: Manifest, stores: Sequence[Reference], verify: bool, within: frozenset[str]
-) -> Content:
-    parts, num_shards, num_manifests = [], 0, 1
+def _resolve_stores(folder: Folder, manifest: Manifest, stores: Sequence[Reference]) -> Content:
+    parts, num_shards = [], 0
     for store in stores:
         how: dict[str, Any] = {"dtype": store.dtype, "eos": store.eos, "version": store.version}
-        content = resolve(folder.resolve(store.uri), **how, verify=verify, within=within)
+        content = resolve(folder.resolve(store.uri), **how, is_part=True)
         if content.identity != store.identity:
             raise CorruptionError(
                 f"{store.uri} has changed since it was combined into {folder}: its identity was {store.identity}, and "
@@ -234,13 +220,11 @@ def _resolve_stores(
             )
         parts.append((store.uri, content))
         num_shards += len(content.shards)
-        num_manifests += content.num_manifests
-        if num_shards > _MOST_SHARDS or num_manifests > _MOST_MANIFESTS:
-            most = f"{_MOST_SHARDS:,} shards or {_MOST_MANIFESTS:,} stores"
-            raise CorruptionError(f"{folder} combines more than {most}, which nested combined stores multiply")
+        if num_shards > _MOST_SHARDS:
+            raise CorruptionError(f"{folder} combines more than {_MOST_SHARDS:,} shards")
     content = _concatenate(parts) if parts else Content(manifest, [])
     manifest = replace(content.manifest, provenance=manifest.provenance, shards=None, earlier=None, versions=())
-    return replace(content, manifest=manifest, num_manifests=num_manifests, version=None)
+    return replace(content, manifest=manifest, version=None)
 
 
 def _concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
@@ -261,7 +245,7 @@ def _concatenate(parts: Sequence[tuple[str, Content]]) -> Content:
 
 
 def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos: int | None = None) -> None:
-    """Make `out` a store that consists of `stores`, one after the other.
+    """Make `out` a store that consists of `stores`, one after the other. None of them may be a combined store.
 
     This only writes a manifest. It names the others by relative path (remote ones by address) and by identity, so that
     opening the combined store detects a part that has changed. `dtype` and `eos` are as for `open`.
@@ -269,7 +253,7 @@ def combine(stores: Sequence[PathLike], out: PathLike, *, dtype: Any = None, eos
     if isinstance(stores, str | os.PathLike) or not stores:
         raise ArgumentError("combine expects a list of at least one store")
     folder = open_folder(out)
-    contents = [(display(store), resolve(store, dtype=dtype, eos=eos)) for store in as_paths(stores)]
+    contents = [(display(store), resolve(store, dtype=dtype, eos=eos, is_part=True)) for store in as_paths(stores)]
     whole = _concatenate(contents)
     for message in whole.unfinished:  # what is there is a part of the data, and would be taken for all of it
         raise StateError(message)

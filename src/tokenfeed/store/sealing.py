@@ -1,7 +1,4 @@
-"""The list of shards of a store: in the manifest once it is sealed, found by listing folders before that.
-
-And `push`, which needs that list: the hub cannot list folders.
-"""
+"""The list of shards of a store: in the manifest once it is sealed, found by listing folders before that."""
 
 import contextlib
 import json
@@ -16,19 +13,16 @@ from tokenfeed.errors import (
     NotFoundError,
     ReadError,
     StateError,
-    quantity,
 )
 from tokenfeed.format.layout import MANIFEST, PREPARE_PLAN, PREPARED, SHARD, check_name
 from tokenfeed.format.manifest import Manifest, ShardEntry, ShardRecord, Version
-from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.storage import hub
 from tokenfeed.storage.folder import Folder, PathLike, is_missing, open_folder
 from tokenfeed.store.shards import NativeShard
 
 __all__ = [
-    *("ShardList", "differences", "discard", "find_lacking", "find_unfinished", "list_shards"),
-    *("load_entries", "load_manifest", "merge_entries", "parse_record", "push", "record_file", "seal", "unseal"),
+    *("ShardList", "differences", "find_lacking", "find_unfinished", "list_shards"),
+    *("load_manifest", "merge_entries", "parse_record", "record_file", "seal", "unseal"),
 ]
 
 
@@ -40,8 +34,8 @@ class ShardList(NamedTuple):
     """Shards being written, or abandoned by a killed writer."""
 
 
-def load_manifest(path: PathLike | Folder, *, verify: bool = False) -> Manifest:
-    """Read the manifest of a store. `verify` checks its signature, which covers every bit."""
+def load_manifest(path: PathLike | Folder) -> Manifest:
+    """Read the manifest of a store."""
     folder = open_folder(path)
     try:
         data = folder.read(MANIFEST)
@@ -49,8 +43,6 @@ def load_manifest(path: PathLike | Folder, *, verify: bool = False) -> Manifest:
         if not is_missing(error):
             raise
         raise NotAStoreError(f"{folder} is not a store: it has no {MANIFEST}") from None
-    if verify:
-        check_signature(data, folder.path(MANIFEST))
     return Manifest.from_json(data, folder.path(MANIFEST))
 
 
@@ -105,28 +97,18 @@ def record_file(folder: Folder, name: str) -> str:
 def parse_record(folder: Folder, name: str, data: bytes, manifest: Manifest) -> tuple[ShardRecord, ShardEntry]:
     """The record in a shard's `shard.json`, and its entry for the manifest, from the bytes of the file."""
     path = folder.path(record_file(folder, name))
-    record = ShardRecord.from_json(data, path, manifest.spans, manifest.columns)
-    entry = ShardEntry(name, record.items, record.spans, checksum(data), record.split, record.bits)
+    record = ShardRecord.from_json(data, path, manifest.spans)
+    entry = ShardEntry(name, record.items, record.spans, checksum(data), record.split)
     expected = NativeShard(folder, entry, manifest.columns, manifest.spans).parts().keys()
     if record.files.keys() != expected:
         raise CorruptionError(f"{path} lists the files {sorted(record.files)}; expected {sorted(expected)}")
     return record, entry
 
 
-def load_entries(
-    folder: Folder, manifest: Manifest, names: Sequence[str], *, verify: bool = False
-) -> tuple[ShardEntry, ...]:
-    """The manifest entries of many shards, from their `shard.json`, all of which are read.
-
-    `verify` is as for `load_manifest`.
-    """
-    entries = []
+def _load_entries(folder: Folder, manifest: Manifest, names: Sequence[str]) -> list[ShardEntry]:
+    """The manifest entries of many shards, from their `shard.json`, all of which are read."""
     found = folder.read_all([record_file(folder, name) for name in names])
-    for name, data in zip(names, found, strict=True):
-        if verify:
-            check_signature(data, folder.path(record_file(folder, name)))
-        entries.append(parse_record(folder, name, data, manifest)[1])
-    return tuple(entries)
+    return [parse_record(folder, name, data, manifest)[1] for name, data in zip(names, found, strict=True)]
 
 
 def seal(
@@ -165,14 +147,13 @@ def seal(
 
 
 def merge_entries(
-    folder: Folder, manifest: Manifest, committed: Sequence[str], *, replace_changed: bool = False, verify: bool = False
+    folder: Folder, manifest: Manifest, committed: Sequence[str], *, replace_changed: bool = False
 ) -> tuple[ShardEntry, ...]:
     """The shards of the last version, then those that are new, by name; the `shard.json` of each is read.
 
     `replace_changed` is as for `seal`: where shards of the last version are not as they were, all are listed by name.
-    `verify` is as for `load_manifest`.
     """
-    found = {entry.name: entry for entry in load_entries(folder, manifest, committed, verify=verify)}
+    found = {entry.name: entry for entry in _load_entries(folder, manifest, committed)}
     listed = () if manifest.version is None else manifest.listed
     wrong = [entry.name for entry in listed if found.get(entry.name) != entry]
     if wrong and not replace_changed:
@@ -195,38 +176,3 @@ def unseal(path: PathLike | Folder, *, sync: bool, forget: bool = False) -> None
     if manifest.shards is not None or (forget and manifest.earlier is not None):
         earlier = None if forget else manifest.listed
         folder.replace(MANIFEST, replace(manifest, shards=None, earlier=earlier).to_json().encode(), sync=sync)
-
-
-def discard(folder: Folder) -> None:
-    """Remove a store and its packing plans. If this is interrupted, no store is left, rather than a part of one."""
-    folder.remove(MANIFEST)
-    committed = list_shards(folder).committed
-    for name in [*(f"{shard}/{SHARD}" for shard in committed), *committed]:
-        folder.remove(name)
-    for plan in () if folder.local is None else folder.local.glob(".packed-*"):
-        folder.remove(plan.name)
-
-
-def push(path: PathLike, address: str, *, message: str | None = None, private: bool | None = None) -> str:
-    """Put a local store into a repository `hf://owner/name[@branch][/folder]`, in one commit.
-
-    Returns the address that opens it, in that commit. The repository is made if need be, `private` or not; the token is
-    that of HF_TOKEN or `hf auth login`. The store must be sealed, and hold its own data: a combined store is refused.
-    Files that the hub has already are not sent again.
-    """
-    place = hub.repository_of(address)
-    folder = open_folder(path)
-    if folder.local is None or not folder.exists(MANIFEST):
-        raise NotAStoreError(f"{folder} is no store on this machine, and nothing else can be pushed")
-    manifest = load_manifest(folder)
-    if manifest.stores is not None:
-        raise ArgumentError(
-            f"{folder} is a combined store, and the hub would not have what it names. Push each store by itself, and "
-            "open them as a list"
-        )
-    if manifest.shards is None:
-        raise ArgumentError(f"{folder} is not sealed, and the hub cannot list its shards: call tokenfeed.seal first")
-    items = sum(entry.items for entry in manifest.shards)
-    what = message or f"{quantity(items, 'item')} in {quantity(len(manifest.shards), 'shard')}"
-    commit = hub.push(folder.local, address, message=what, private=private)
-    return str(place._replace(revision=commit))

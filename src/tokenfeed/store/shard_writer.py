@@ -11,12 +11,11 @@ from typing import Self
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, TokenfeedError, WriteError
-from tokenfeed.format.layout import SHARD, SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, span_files
+from tokenfeed.format.layout import CHECKED_BYTES, SHARD, SHARD_SUMS, SPAN_DTYPE, SUM_DTYPE, column_file, span_files
 from tokenfeed.format.manifest import Column, FileRecord, ShardRecord, SpanCount
 from tokenfeed.format.npy import build_header
-from tokenfeed.kernels.checked import BlockSums
-from tokenfeed.kernels.checksum import Checksum, checksum
-from tokenfeed.kernels.numbers import pack_numbers
+from tokenfeed.kernels.blocks import checksum_blocks
+from tokenfeed.kernels.checksum import Checksum, bytes_of, checksum
 from tokenfeed.kernels.spans import ANCHOR_ITEMS
 from tokenfeed.storage import objects
 from tokenfeed.storage.folder import Folder, is_missing
@@ -24,7 +23,7 @@ from tokenfeed.storage.local import sync_folder, write_all, writing
 from tokenfeed.storage.locks import FileLock
 from tokenfeed.types import Array, Bytes
 
-__all__ = ["CheckedFile", "ShardWriter", "Spans", "is_abandoned", "write_sums"]
+__all__ = ["BlockSums", "CheckedFile", "ShardWriter", "Spans", "is_abandoned", "write_sums"]
 
 Spans = Mapping[str, tuple[Sequence[int], Sequence[bytes | None]]]
 """Lengths and payloads of spans, by table."""
@@ -49,22 +48,19 @@ class ShardWriter:
         *,
         split: str | None,
         sync: bool,
-        bits: Mapping[str, int] | None = None,
         redo: bool = False,
         check_owner: Callable[[], None] | None = None,
     ) -> None:
         """`home` is the folder of the store. `tables` says for each span table whether it has payloads.
 
         `redo` makes a shard again that may be there already. `check_owner` is called before each upload, and raises a
-        WriteError if the name is no longer this writer's. `bits` has the columns to pack, with the bits that every
-        number of each must fit.
+        WriteError if the name is no longer this writer's.
         """
         self.num_items = 0
         self.num_bytes = 0
         self.name = name
         self._home = home
         self._split = split
-        self._bits = dict(bits or {})
         self._redo = redo
         self._check_owner = check_owner
         if not redo and home.exists(f"{name}/{SHARD}"):
@@ -75,10 +71,7 @@ class ShardWriter:
         self._sync = sync and home.local is not None
         self._files: list[CheckedFile] = []
         try:
-            self._columns = {
-                column: self._create(column_file(column, packed=column in self._bits), item, self._bits.get(column, 0))
-                for column, item in columns.items()
-            }
+            self._columns = {column: self._create(column_file(column), item) for column, item in columns.items()}
             self._tables = {
                 table: _SpanWriter(
                     [
@@ -114,22 +107,18 @@ class ShardWriter:
             raise
         return lock
 
-    def _create(self, name: str, item: Column | None, bits: int = 0) -> "CheckedFile":
-        self._files.append(CheckedFile(self._folder / name, item, bits=bits, temporary=self._lock is None))
+    def _create(self, name: str, item: Column | None) -> "CheckedFile":
+        self._files.append(CheckedFile(self._folder / name, item, temporary=self._lock is None))
         return self._files[-1]
 
     def append(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
         """Begin spans one after the other from the current item on, of which the last stays open; and add items."""
         for table, (lengths, payloads) in spans.items():
-            self.begin_spans(table, self.num_items, lengths, payloads)
+            self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
         for name, array in arrays.items():
             self._columns[name].write(array)
-            self.num_bytes += array.size * self._bits[name] // 8 if name in self._bits else array.nbytes
+            self.num_bytes += array.nbytes
         self.num_items += num_items
-
-    def begin_spans(self, table: str, position: int, lengths: Sequence[int], payloads: Sequence[bytes | None]) -> None:
-        """Begin spans of one table from item `position` on, which may not have been added yet."""
-        self.num_bytes += self._tables[table].begin(position, lengths, payloads)
 
     def commit(self) -> str:
         """Finish every file, then write `shard.json`. Returns its checksum."""
@@ -139,7 +128,7 @@ class ShardWriter:
         with self._create_sums() as sums:
             records[SHARD_SUMS] = write_sums(sums, self._files, sync=self._sync)
             counts = {name: table.count for name, table in self._tables.items()}
-            record = ShardRecord(self.num_items, counts, records, self._split, self._bits or None)
+            record = ShardRecord(self.num_items, counts, records, self._split)
             data = record.to_json().encode()
             if self._lock is None:
                 self._upload([*self._files, sums], data)
@@ -231,6 +220,45 @@ def is_abandoned(folder: Path) -> bool:
         return lock.path.is_file() and lock.take(exclusive=True) and lock.is_known
 
 
+class BlockSums:
+    """The checksums of all blocks of a file that is written front to back, except for its header, which comes last.
+
+    It keeps the block that is not full yet, the blocks that hold the header, and 8 bytes for each finished block.
+    """
+
+    def __init__(self, header_bytes: int) -> None:
+        self._front = bytearray(header_bytes)
+        self._rest = bytearray()
+        self._sums: list[Array] = []
+
+    def update(self, data: Bytes) -> None:
+        """Append an array of bytes. One pass over them, without the GIL."""
+        data = _fill(self._rest, _fill(self._front, data))
+        if len(self._rest) == CHECKED_BYTES:
+            self._sums.append(_sums_of(self._rest))
+            self._rest.clear()
+        whole = data.size // CHECKED_BYTES * CHECKED_BYTES
+        self._sums.append(_sums_of(data[:whole]))
+        self._rest += data[whole:].tobytes()
+
+    def finish(self, header: bytes) -> Array:
+        """The checksum of every block, once the header is known."""
+        self._front[: len(header)] = header
+        return np.concatenate([_sums_of(self._front), *self._sums, _sums_of(self._rest)])
+
+
+def _fill(held: bytearray, data: Bytes) -> Bytes:
+    """Append to what is held, as far as whole blocks. Returns the rest of the data."""
+    taken = min(-len(held) % CHECKED_BYTES, data.size)
+    held += data[:taken].tobytes()
+    return data[taken:]
+
+
+def _sums_of(data: bytearray | Bytes) -> Array:
+    sums: Array = checksum_blocks(bytes_of(data), CHECKED_BYTES)
+    return sums
+
+
 class CheckedFile:
     """A file written from front to back, and its checksums. Small writes are buffered.
 
@@ -243,17 +271,15 @@ class CheckedFile:
         path: Path,
         item: Column | None,
         *,
-        bits: int = 0,
         descriptor: int | None = None,
         temporary: bool = False,
     ) -> None:
-        """`bits` are those to put each number into, all of which fit. `descriptor` is that of a file that is open and
-        empty. A `temporary` one has no name, so that nothing is left of it when the process is killed, and stays open
-        after `finish`, to be uploaded."""
+        """`descriptor` is that of a file that is open and empty. A `temporary` one has no name, so that nothing is left
+        of it when the process is killed, and stays open after `finish`, to be uploaded."""
         self.path = path
         self.sums = np.empty(0, SUM_DTYPE)
         """Checksum of every block, set by `finish`."""
-        self._item, self._bits = item, bits
+        self._item = item
         self._given = 0  # bytes of items
         self._stop = header_bytes = len(self._header())
         self._checksum = Checksum()
@@ -276,7 +302,7 @@ class CheckedFile:
         self._given += data.size
         while self._filled + data.size >= _BUFFER_BYTES:
             room = _BUFFER_BYTES - self._filled
-            if room == _BUFFER_BYTES and not self._bits:
+            if room == _BUFFER_BYTES:
                 self._put(data[:room])
             else:
                 self._buffer[self._filled :] = data[:room]
@@ -287,13 +313,7 @@ class CheckedFile:
         self._filled += data.size
 
     def _flush(self) -> None:
-        data = self._buffer[: self._filled]
-        if self._bits and self._item is not None:  # in whole rows of 8 numbers, the last one filled up with zeros
-            size = self._item.dtype.itemsize
-            data = self._buffer[: self._filled + -self._filled % (8 * size)]
-            data[self._filled :] = 0
-            data = pack_numbers(data.view(f"<u{size}"), self._bits)
-        self._put(data)
+        self._put(self._buffer[: self._filled])
         self._filled = 0
 
     def _put(self, data: Bytes) -> None:
@@ -306,9 +326,7 @@ class CheckedFile:
     def _header(self) -> bytes:
         if self._item is None:
             return b""
-        item, count = self._item, self._given // self._item.item_bytes
-        item, count = item.packed(self._bits, count) if self._bits else (item, count)
-        return build_header(item.dtype, item.shape, count)
+        return build_header(self._item.dtype, self._item.shape, self._given // self._item.item_bytes)
 
     def finish(self, *, sync: bool) -> FileRecord:
         """Write what is left, and the header, which is always as long as that of no items."""

@@ -36,8 +36,6 @@ class ViewSpec:
     """Columns to read with every batch, beyond the primary one."""
     spans: tuple[str, ...] = field(default=(), metadata=_DELIVERY)
     """Span tables whose payloads are read with every batch."""
-    dtype: str | None = field(default=None, metadata=_DELIVERY)
-    """Dtype of the primary column in batches; None for the stored one."""
     loss_mask: str | None = field(default=None, metadata=_DELIVERY)
     """Column whose zeros mark items that must not be learned."""
     loss_weights: str | None = field(default=None, metadata=_DELIVERY)
@@ -57,16 +55,6 @@ class ViewSpec:
         return self.sample
 
     @property
-    def family(self) -> str | None:
-        """Text shared by views of other lengths over the same groups; None where samples are not grouped."""
-        return None
-
-    @property
-    def samples_per_group(self) -> int:
-        """Number of samples that stay together in every shuffle."""
-        return 1
-
-    @property
     def curriculum(self) -> tuple[int, int] | None:
         """(buckets, epochs) in which samples are shuffled bucket by bucket; 0 for all epochs, None for no buckets."""
         return None
@@ -76,8 +64,7 @@ class ViewSpec:
         values: dict[str, Any] = {"kind": self.kind}
         for each in fields(self):
             value = getattr(self, each.name)
-            is_usual = value == each.default and (each.metadata or value is False)
-            if value is not None and not is_usual:
+            if value is not None and not (each.metadata and value == each.default):
                 values[each.name] = list(value) if isinstance(value, tuple) else value
         return values
 
@@ -117,34 +104,15 @@ class WindowsSpec(ViewSpec):
 
     length: int
     extra: int = 1
-    group: int | None = None
-    """Items whose windows stay together in every shuffle."""
-    by_shard: bool = False
-    """Whether the windows of every shard begin at its first item, so that none crosses from one shard to the next."""
 
     def __post_init__(self) -> None:
         if not all(isinstance(each, int | np.integer) for each in (self.length, self.extra)):
             raise ArgumentError(f"windows of length {self.length!r}, extra {self.extra!r}; both must be whole numbers")
         if self.length < 1 or self.extra < 0:
             raise ArgumentError(f"windows of length {self.length}, extra {self.extra}; they must be at least 1 and 0")
-        if self.group is not None and (self.group < self.length or self.group % self.length):
-            raise ArgumentError(f"a group of {self.group} items is no whole number of windows of {self.length}")
-
-    @property
-    def family(self) -> str | None:
-        extra = "" if self.extra == 1 else f", extra={self.extra}"
-        by_shard = ", by_shard=True" if self.by_shard else ""
-        return None if self.group is None else f"windows(group={self.group}{extra}{by_shard})"
-
-    @property
-    def samples_per_group(self) -> int:
-        return 1 if self.group is None else self.group // self.length
 
     def __str__(self) -> str:
-        options = [] if self.extra == 1 else [f"extra={self.extra}"]
-        options += [] if self.group is None else [f"group={self.group}"]
-        options += ["by_shard=True"] if self.by_shard else []
-        return f"windows({', '.join([str(self.length), *options])})"
+        return f"windows({self.length}{'' if self.extra == 1 else f', extra={self.extra}'})"
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from tokenfeed.errors import ArgumentError, StateError, quantity
 from tokenfeed.format.codecs import Codec, find_codec
 from tokenfeed.storage.address import is_remote, remember
@@ -73,32 +70,23 @@ class Store(Data):
         length: int,
         *,
         extra: int = 1,
-        group: int | None = None,
-        by_shard: bool = False,
         columns: Sequence[str] = (),
         spans: Sequence[str] = (),
         loss_mask: str | None = "auto",
         loss_weights: str | None = None,
-        dtype: npt.DTypeLike | None = None,
     ) -> Windows:
         """Samples of `length` items and `extra` more: sample i = items [i·length, i·length + length + extra).
 
-        Windows of one `group` of items stay together when shuffled, so that a run may change to another length that
-        divides the group, in mid-epoch, and still see every item of the epoch once. The last items, which fill no whole
-        group, are in no epoch: `repr` of the view says how many. Windows run on from shard to shard; with `by_shard`
-        they begin again at every shard, and those of a shard that is added never change with what was before.
+        Windows run on from shard to shard. The last items, which fill no window, are in no epoch: `repr` of the view
+        says how many.
 
         The primary column (`tokens`, or the only one), the `columns` named, and the `spans` named with their payloads
         are read together when a batch is; anything else when it is asked for. `loss_mask` names a column whose zeros
         mark items that must not be learned: by default the column `loss_mask`, where the store has one; None learns
         everything. `loss_weights` names one of numbers from 0 on, the weights of items as targets.
-
-        `dtype` is the dtype of the primary column in batches: int32 or int64, for a model that takes them from host
-        memory; a value that does not fit raises a FitError when it is read. By default it is the stored one, which is
-        best for a device: `tokenfeed.torch.to_device` widens there.
         """
-        delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
-        return Windows(self, WindowsSpec(length, extra, group, by_shard, **delivery))
+        delivery = self._delivery(columns, spans, loss_mask, loss_weights)
+        return Windows(self, WindowsSpec(length, extra, **delivery))
 
     def documents(
         self,
@@ -108,14 +96,13 @@ class Store(Data):
         spans: Sequence[str] = (),
         loss_mask: str | None = "auto",
         loss_weights: str | None = None,
-        dtype: npt.DTypeLike | None = None,
     ) -> Documents:
-        """One span of `table` = one sample. `loss_mask`, `loss_weights` and `dtype` as for `windows`.
+        """One span of `table` = one sample. `loss_mask` and `loss_weights` as for `windows`.
 
         Columns of a batch hold its documents one after the other (`batch.offsets` says where each begins); inputs and
         targets are padded to the longest, and `loss_mask` leaves the padding out.
         """
-        delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
+        delivery = self._delivery(columns, spans, loss_mask, loss_weights)
         return Documents(self, DocumentsSpec(table=table, **delivery))
 
     def packed(
@@ -128,14 +115,13 @@ class Store(Data):
         loss_mask: str | None = "auto",
         loss_weights: str | None = None,
         cache: str | Path | None = None,
-        dtype: npt.DTypeLike | None = None,
     ) -> Packed:
         """Samples of `length` + 1 items made of whole spans of `table`, by a plan that `pack` made: O(1) to open.
 
         A document longer than that is in several samples; none is lost and none is repeated. `cache` is the folder of
-        the plan, if `pack` was given one. `loss_mask`, `loss_weights` and `dtype` as for `windows`.
+        the plan, if `pack` was given one. `loss_mask` and `loss_weights` as for `windows`.
         """
-        delivery = self._delivery(columns, spans, loss_mask, loss_weights, dtype)
+        delivery = self._delivery(columns, spans, loss_mask, loss_weights)
         spec = PackedSpec(length, table=table, cache=None if cache is None else str(cache), **delivery)
         return Packed(self, spec)
 
@@ -145,7 +131,6 @@ class Store(Data):
         spans: Sequence[str],
         loss_mask: str | None,
         loss_weights: str | None,
-        dtype: npt.DTypeLike | None,
     ) -> dict[str, Any]:
         """The fields of a spec that say what comes along with a sample."""
         for option, names in (("columns", columns), ("spans", spans)):
@@ -153,8 +138,7 @@ class Store(Data):
                 raise ArgumentError(f"{option} is {names!r}; expected a list of names: {option}=[{names!r}]")
         if loss_mask == "auto":
             loss_mask = LOSS_MASK if LOSS_MASK in self.columns else None
-        given = {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "loss_weights": loss_weights}
-        return {**given, "dtype": None if dtype is None else np.dtype(dtype).name}
+        return {"columns": tuple(columns), "spans": tuple(spans), "loss_mask": loss_mask, "loss_weights": loss_weights}
 
     def pack(
         self,
@@ -189,10 +173,7 @@ def open_store(
     eos: int | None = None,
     codecs: Iterable[Codec] = (),
     backend: Backend = "pread",
-    reads_in_flight: int = 32,
-    max_open_files: int | None = None,
     remote: Remote | None = None,
-    verify: bool = False,
 ) -> Store:
     """Open a store, a file of another system, or several of either as one long array. Reads the manifest alone.
 
@@ -205,23 +186,18 @@ def open_store(
     `dtype` is that of files which do not say (raw nanoGPT and OLMo-core files); `eos`, the token that ends a document,
     makes documents of files that have no boundaries. `codecs` are those of your own, for span payloads.
 
-    `backend="pread"` reads positionally, with `reads_in_flight` rows under way at once; `"mmap"` maps the files, which
-    is faster while they fit the page cache, slower when they do not, and kills the process when a file is truncated
-    under it. `max_open_files` bounds the descriptors kept open, by default a quarter of what the process may have.
+    `backend="pread"` reads positionally; `"mmap"` maps the files, which is faster while they fit the page cache, slower
+    when they do not, and kills the process when a file is truncated under it.
 
     `path` may be an address: s3://, gs://, az://, https://, http:// (files of other systems must be local). `remote`
     says how such data is read, and whether a cache on disk keeps it.
-
-    `verify=True` compares whatever is read with the checksums of its blocks: a byte that is not the one that was
-    written is never delivered, but raises a CorruptionError. It reads the `shard.json` of every shard first; on a
-    server, that of a shard before its data. Files of other systems have no such checksums, and are refused.
 
     A store that `prepare` has not finished is refused with a StateError; `tokenfeed.seal(path)` takes what is there.
     """
     if isinstance(path, Store):
         raise ArgumentError(f"{path} is open already: use it as it is; tokenfeed.open(store.paths) opens it once more")
-    options = ReadOptions(backend, reads_in_flight, max_open_files, remote)
-    how = {"split": split, "version": version, "dtype": dtype, "eos": eos, "codecs": tuple(codecs), "verify": verify}
+    options = ReadOptions(backend, remote)
+    how = {"split": split, "version": version, "dtype": dtype, "eos": eos, "codecs": tuple(codecs)}
     return _open(path, options, **how)[0]
 
 

@@ -52,26 +52,21 @@ class Slice(Selection):
 
 
 class Listed(Selection):
-    """Samples in an array, each once, in its order. The array may be one on disk."""
+    """Samples in a sorted array, each once."""
 
     def __init__(self, indices: Ints) -> None:
-        self._indices = np.asarray(indices)  # the plain array of one that is mapped
+        self._indices = indices
 
     def __len__(self) -> int:
         return int(self._indices.size)
 
     def locate(self, numbers: Ints) -> Ints:
-        return self._indices[numbers].astype(np.int64, copy=False)
-
-    @cached_property
-    def _order(self) -> Ints:
-        return np.argsort(self._indices, kind="stable")
+        return self._indices[numbers]
 
     def find(self, indices: Ints) -> Ints:
         if not len(self):
             return np.full(indices.size, -1)
-        places = np.searchsorted(self._indices, indices, sorter=self._order)
-        numbers = self._order[np.minimum(places, len(self) - 1)]
+        numbers = np.minimum(np.searchsorted(self._indices, indices), len(self) - 1)
         return np.where(self._indices[numbers] == indices, numbers, -1)
 
 

@@ -10,11 +10,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tokenfeed.errors import TokenfeedError, quantity
-from tokenfeed.format.layout import MANIFEST
+from tokenfeed.format.layout import CHECKED_BYTES, MANIFEST
 from tokenfeed.format.manifest import FileRecord, Manifest
 from tokenfeed.format.records import check_signature
 from tokenfeed.kernels.blocks import checksum_blocks
-from tokenfeed.kernels.checked import CHECKED_BYTES
 from tokenfeed.kernels.checksum import Checksum, bytes_of
 from tokenfeed.kernels.spans import ANCHOR_ITEMS, ANCHORS, OFFSETS, PAYLOAD, STARTS
 from tokenfeed.storage.address import is_remote
@@ -106,7 +105,7 @@ class _Verification:
             if manifest.stores is None:
                 self._check_store(folder, manifest)
                 return self.report
-            resolve(path)  # raises if a part has changed, or contains this store
+            resolve(path)  # raises if a part has changed, or is a combined store
             for store in manifest.stores:
                 self.run(folder.resolve(store.uri), store.dtype, store.eos)
         return self.report

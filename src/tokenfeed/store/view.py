@@ -50,8 +50,6 @@ class View(ABC):
         self.paths = data.paths
         """Paths that the store was opened from. A hint for finding it again, never its identity."""
         self.spec = spec
-        if spec.dtype is not None and data.primary is None:
-            raise ArgumentError(f"dtype={spec.dtype} is that of `tokens` or the only column; there is neither")
         masks = {"loss_mask": spec.loss_mask, "loss_weights": spec.loss_weights}
         self.masks = {name: column for name, column in masks.items() if column is not None}
         """Columns that say which items are learned, and with which weights, by the options that name them."""
@@ -68,9 +66,7 @@ class View(ABC):
         if self.reader.blocks is not None and self.columns:
             table = data.spans.get(spec.table)  # packed rows are made of spans
             row_items = windows.get("num_items") or data.num_items // max(1, 0 if table is None else len(table))
-            self.reader.blocks.expect_rows(
-                min(self.reader.row_bytes(name, data.columns[name], row_items) for name in self.columns)
-            )
+            self.reader.blocks.expect_rows(min(data.columns[name].item_bytes * row_items for name in self.columns))
         self._payloads_of = [data.spans[name].name for name in spec.spans]
         names, is_weighted = self.column_set.names, spec.loss_weights is not None
         self.layout = Layout(length, extra, names, data.primary, spec.table, tuple(data.spans), is_weighted)
@@ -206,10 +202,10 @@ class View(ABC):
         return _check_run(run).select(self, step=step, source=source, seen=True)
 
     def choose(self, names: Iterable[str]) -> ColumnSet:
-        """Columns to be read together, in the dtypes of batches."""
+        """Columns to be read together."""
         key = tuple(dict.fromkeys(names))
         if key not in self._chosen:
-            self._chosen[key] = ColumnSet(self.data, key, self.spec.dtype, self._windows)
+            self._chosen[key] = ColumnSet(self.data, key, self._windows)
         return self._chosen[key]
 
     @property

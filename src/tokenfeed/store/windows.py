@@ -1,17 +1,16 @@
 """`store.windows(length)`: the store as one long array, cut into samples of equal length."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
 
 from tokenfeed.errors import quantity
-from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
-from tokenfeed.store.numbers import as_indices, check_inside
+from tokenfeed.store.numbers import check_inside
 from tokenfeed.store.spec import WindowsSpec
 from tokenfeed.store.view import StoreRows, View
-from tokenfeed.types import Array, Bytes, Ints
+from tokenfeed.types import Bytes, Ints
 
 __all__ = ["Windows"]
 
@@ -21,12 +20,8 @@ class Windows(View, opens=WindowsSpec):
 
     Eight items, length 3, extra 1:  0 1 2 3 4 5 6 7  →  sample 0 = 0 1 2 3,  sample 1 = 3 4 5 6; len = 2
 
-    With `group`, there are as many windows as fit whole groups of that many items; `repr` says how many are left out.
-    The windows of a group stay together in every shuffle: a run over `windows(2048, group=8192)` can go on with
-    `windows(8192, group=8192)`.
-
     Several stores may be joined; no window crosses from one to the next. Stores of 10 and 9 items, length 4: samples 0,
-    1 begin at items 0, 4;  samples 2, 3 at items 10, 14. With `by_shard`, so it is with the shards of one store.
+    1 begin at items 0, 4;  samples 2, 3 at items 10, 14.
     """
 
     spec: WindowsSpec
@@ -34,17 +29,15 @@ class Windows(View, opens=WindowsSpec):
 
     def __init__(self, data: Data, spec: WindowsSpec, *, part_items: Sequence[int] = ()) -> None:
         """`part_items` are the items of every store that was joined."""
-        whole = [shard.num_items for shard in data.shards] if spec.by_shard else [data.num_items]
-        counts = np.array(part_items or whole, np.int64)
-        unit = spec.group or spec.length
-        samples = np.maximum(0, (counts - spec.extra) // unit) * (unit // spec.length)
+        counts = np.array(part_items or [data.num_items], np.int64)
+        samples = np.maximum(0, (counts - spec.extra) // spec.length)
         self._first_samples = np.concatenate(([0], np.cumsum(samples)))
         self._part_items = np.concatenate(([0], np.cumsum(counts)))
         self._shifts = self._part_items[:-1] - self._first_samples[:-1] * spec.length
         """Item of sample i minus i·length, in every part."""
         self._num_samples = int(self._first_samples[-1])
         self.left_out = int((counts - samples * spec.length - spec.extra * (samples > 0)).sum())
-        """Items that are in no window: of each store, those at its end that fill no window, or no group of windows."""
+        """Items that are in no window: of each store, those at its end that fill no window."""
         self.is_joined = counts.size > 1
         self.length = spec.length
         self.width = spec.length + spec.extra
@@ -59,7 +52,7 @@ class Windows(View, opens=WindowsSpec):
         return Fraction(self.length)
 
     def __repr__(self) -> str:
-        rest = f"; {quantity(self.left_out, 'item')} at the end in no {'group' if self.spec.group else 'window'}"
+        rest = f"; {quantity(self.left_out, 'item')} at the end in no window"
         return super().__repr__()[:-1] + (rest if self.left_out else "") + ")"
 
     def rows(self, numbers: Ints) -> "_WindowRows":
@@ -86,39 +79,8 @@ class Windows(View, opens=WindowsSpec):
             self._read_payloads(rows)
         return rows
 
-    def read(
-        self,
-        indices: Sequence[int] | Array,
-        *,
-        out: Array | Mapping[str, Array] | None = None,
-        allocate: Callable[[int], Bytes] = new_bytes,
-    ) -> HostBatch:
-        """As `View.read`. `out` may give the memory: an array of shape (len(indices), length + extra, …) for the only
-        column, or one for every column by name; C-contiguous, and of the dtype that batches have.
-        """
-        numbers = as_indices(indices)
-        if out is None:
-            return HostBatch(self.load(numbers, allocate), 0, numbers.size)
-        rows, columns = _WindowRows(self, numbers), self.column_set
-        outputs = columns.outputs(out, (numbers.size, self.width))
-        if type(out) is np.ndarray and not self.is_joined:  # no loop: 0.4 µs of the 5 of a mapped batch
-            (name,) = outputs
-            self.reader.read_windows(numbers, columns.request, outputs[name])
-            rows.arrays[name] = out
-        else:
-            for name, flat in outputs.items():
-                rows.read_into(columns if len(outputs) == 1 else self.choose([name]), flat)
-                rows.arrays[name] = out if type(out) is np.ndarray else out[name]
-        if columns.signed:
-            for name in columns.signed:
-                columns.fitting(name, rows.arrays[name])
-        if self._payloads_of:
-            self._read_payloads(rows)
-        return HostBatch(rows, 0, numbers.size)
-
     def _join(self, others: Sequence["Windows"], data: Data) -> "Windows":
-        items = () if self.spec.by_shard else [view.data.num_items for view in (self, *others)]
-        return Windows(data, self.spec, part_items=items)
+        return Windows(data, self.spec, part_items=[view.data.num_items for view in (self, *others)])
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         found = [np.empty(0, np.int64)]

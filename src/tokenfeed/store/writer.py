@@ -15,15 +15,14 @@ from tokenfeed.format.codecs import Codec, resolve_codec
 from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
 from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, descr_to_json
-from tokenfeed.kernels.numbers import MOST_BITS
 from tokenfeed.storage.folder import PathLike, RemoteFolder, open_folder
 from tokenfeed.storage.lease import Lease
 from tokenfeed.storage.locks import FileLock
-from tokenfeed.store.sealing import differences, discard, list_shards, load_manifest, seal, unseal
+from tokenfeed.store.sealing import differences, list_shards, load_manifest, seal, unseal
 from tokenfeed.store.shard_writer import ShardWriter, Spans, is_abandoned
 from tokenfeed.types import Array
 
-__all__ = ["Writer", "check_bits", "check_range", "fit"]
+__all__ = ["Writer", "fit"]
 
 _SHARD_BYTES = 1 << 30
 _LONGEST_NAME = 190
@@ -43,19 +42,15 @@ class Writer:
 
     `columns` gives a NumPy dtype for each column, such as `("uint8", (3, 32, 32))` for one with an inner shape. `spans`
     gives a codec for each span table, by name or as an object, or None for spans without payloads.
-
-    `bits={"tokens": 17}` packs the numbers of a column of integers into so many bits each: 53 % of the bytes of uint32
-    for a vocabulary of up to 131,072. It is read as before, at least half as fast, but not by `np.load`.
     """
 
     def __init__(
         self,
         path: PathLike,
         *,
-        mode: Literal["x", "append", "w"] = "x",
+        mode: Literal["x", "append"] = "x",
         columns: Mapping[str, Any],
         spans: Mapping[str, str | Codec | None] | None = None,
-        bits: Mapping[str, int] | None = None,
         split: str | None = None,
         name: str | None = None,
         shard_bytes: int = _SHARD_BYTES,
@@ -67,8 +62,7 @@ class Writer:
     ) -> None:
         """`mode="x"` refuses a store that has shards, so that running a script again does not write its data twice,
         whether it ended well or was killed. Only where other writers are at work on a local store does it join them; in
-        an object store, where that cannot be told, join by `"append"`. `"append"` adds to what is there; `"w"` removes
-        the store when the writer is made, and begins a new one, unless another writer is at work on it.
+        an object store, where that cannot be told, join by `"append"`, which adds to what is there.
 
         `name` is the prefix of this writer's shard names, by which shards are ordered. One live writer has it at a
         time: a second one is refused. After a kill it is free at once, in an object store after a minute.
@@ -94,7 +88,6 @@ class Writer:
         }
         if not self._columns and not self._codecs:
             raise ArgumentError("a store needs at least one column or span table")
-        self._bits = check_bits(bits or {}, self._columns)
         self._split = None if split is None else check_name("split", split, where=str(self._folder))
         if split == "all":
             raise ArgumentError('split="all" stands for every split; choose another name, such as "train"')
@@ -123,20 +116,13 @@ class Writer:
             self._lease = Lease(self._folder, name)
 
     def _create(self, manifest: Manifest, mode: str) -> None:
-        if mode not in ("x", "append", "w"):
-            raise ArgumentError(f"mode is {mode!r}; expected 'x', 'append' or 'w'")
+        if mode not in ("x", "append"):
+            raise ArgumentError(f"mode is {mode!r}; expected 'x' or 'append'")
         self._folder.make()
         self._lock = None if self._folder.local is None else FileLock(self._folder.local)
-        if mode == "w":
-            if self._lock is not None and not self._lock.take(exclusive=True):
-                raise ArgumentError(
-                    f'{self._folder} cannot be replaced (mode="w"): another writer is at work on it. Close it first'
-                )
-            discard(self._folder)
-        elif self._is_left_over() and self._is_left_over():  # again: another writer may just have made the manifest
+        if self._is_left_over() and self._is_left_over():  # again: another writer may just have made the manifest
             raise ArgumentError(
-                f"{self._folder} holds shards and no {MANIFEST}: what is left of a store that was being replaced. "
-                'mode="w" removes them'
+                f"{self._folder} holds shards and no {MANIFEST}, as a store that was damaged does. Use a new folder"
             )
         if self._folder.create(MANIFEST, manifest.to_json().encode(), sync=self._sync):
             self._join()
@@ -147,13 +133,12 @@ class Writer:
         ours = replace(manifest, tokenizer=manifest.tokenizer or existing.tokenizer)
         for what, there, here in differences(existing, ours):
             raise ArgumentError(
-                f'{self._folder} has {what} {there}; this writer has {here}. Use the same, or a new folder; mode="w" '
-                "replaces the store"
+                f"{self._folder} has {what} {there}; this writer has {here}. Use the same, or a new folder"
             )
         if mode == "x" and existing.shards:
             size = quantity(sum(entry.items for entry in existing.shards), "item")
             raise ArgumentError(
-                f'{self._folder} is a complete store of {size}. mode="append" adds to it, mode="w" replaces it'
+                f'{self._folder} is a complete store of {size}. mode="append" adds to it; remove it to write it again'
             )
         if mode == "x":
             self._refuse_remains()
@@ -162,7 +147,7 @@ class Writer:
     def _join(self) -> None:
         """Tell others that a writer is at work."""
         if self._lock is not None and not self._lock.take(exclusive=False, patience=_PATIENCE_SECONDS):
-            raise ArgumentError(f"another writer is replacing {self._folder}; wait until it has begun to write")
+            raise ArgumentError(f"another writer keeps {self._folder} to itself, to look at what it holds; try again")
 
     def _refuse_remains(self) -> None:
         """Refuse an unsealed store with shards, unless other writers are at work on it. One writer asks at a time."""
@@ -176,8 +161,8 @@ class Writer:
             if committed := list_shards(self._folder).committed:
                 raise ArgumentError(
                     f"{self._folder} holds {quantity(len(committed), 'shard')} of a writer that is done or was killed; "
-                    'the store was not sealed. mode="append" adds to it, mode="w" replaces it, tokenfeed.seal(path) '
-                    "makes a complete store of what is there"
+                    'the store was not sealed. mode="append" adds to it, tokenfeed.seal(path) makes a complete store '
+                    "of what is there; remove it to write it again"
                 )
             self._join()
 
@@ -232,8 +217,6 @@ class Writer:
         if columns.keys() != self._columns.keys():
             raise FitError(f"expected the columns {sorted(self._columns)}, got {sorted(columns)}")
         arrays = {name: fit(columns[name], column, name) for name, column in self._columns.items()}
-        for name, width in self._bits.items():
-            check_range(arrays[name], width, name)
         counts = {name: len(array) for name, array in arrays.items()}
         if len(set(counts.values())) > 1:
             raise FitError(f"columns must have the same number of items; they have {counts}")
@@ -259,7 +242,6 @@ class Writer:
                     *(self._folder, name, self._columns, tables),
                     split=self._split,
                     sync=self._sync,
-                    bits=self._bits,
                     redo=self._redo,
                     check_owner=None if self._lease is None else self._lease.check,
                 )
@@ -345,31 +327,6 @@ def _column(name: str, described: Any) -> Column:
     if 0 in shape:
         raise ArgumentError(f"column {name!r} has inner shape {shape}, which holds no values")
     return Column(base, shape)
-
-
-def check_bits(bits: Mapping[str, int], columns: Mapping[str, Column]) -> dict[str, int]:
-    """The bits to pack columns into; an ArgumentError for a number that a column cannot have, or that saves nothing."""
-    for name, width in bits.items():
-        if name not in columns:
-            raise ArgumentError(f"bits names the column {name!r}; the store has {', '.join(columns) or 'none'}")
-        dtype, most = columns[name].dtype, columns[name].most_bits
-        if not most:
-            raise ArgumentError(f"bits names the column {name!r} of {dtype}; only integers can be packed. Leave it out")
-        if not isinstance(width, int | np.integer) or not 1 <= width <= most:
-            reason = f": {dtype} has {8 * dtype.itemsize}, so more would save nothing" if most < MOST_BITS else ""
-            raise ArgumentError(
-                f"bits of column {name!r} is {width!r}; expected 1 to {most}{reason}. Leave it out for a plain array"
-            )
-    return {name: int(width) for name, width in bits.items()}
-
-
-def check_range(array: Array, bits: int, name: str) -> None:
-    """Refuse numbers that do not fit: of signed ones, one of the bits is for the sign."""
-    is_signed = array.dtype.kind == "i"
-    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if is_signed else (0, (1 << bits) - 1)
-    for value in (int(array.min()), int(array.max())) if array.size else ():
-        if not low <= value <= high:
-            raise FitError(f"column {name!r} is packed into {bits} bits, which hold {low} to {high}; got {value}")
 
 
 def fit(values: Any, column: Column, name: str) -> Array:

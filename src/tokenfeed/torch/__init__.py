@@ -7,14 +7,11 @@ from tokenfeed.store.forms import ContextParallel
 from tokenfeed.torch.adapters import as_dataset, as_node, data_parallel
 from tokenfeed.torch.bits import evaluate_bpb
 from tokenfeed.torch.device import DeviceBatch, DeviceLoader, to_device
-from tokenfeed.torch.steering import LossBySource, OnlineMixing
 
 __all__ = [
     "ContextParallel",
     "DeviceBatch",
     "DeviceLoader",
-    "LossBySource",
-    "OnlineMixing",
     "as_dataset",
     "as_node",
     "data_parallel",

@@ -1,4 +1,4 @@
-"""The page of `tokenfeed serve`: shows a store, a run or a folder of text, read-only and on this machine only."""
+"""The page of `tokenfeed serve`: shows a store or a run, read-only and on this machine only."""
 
 from tokenfeed.ui.server import Server
 from tokenfeed.ui.subject import Subject, open_subject

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from tokenfeed.errors import NotFoundError
 from tokenfeed.observe.diagnosis import CAUSES, Rates, find_cause
-from tokenfeed.observe.machine import Gpu, look_for_gpus
 from tokenfeed.observe.snapshots import Snapshot, StatsFile
 from tokenfeed.observe.watching import Watched, judge, look
 from tokenfeed.ui.messages import Json, pick
@@ -26,7 +25,6 @@ _RATES_SECONDS = 5.0
 _MOST_BYTES = 8 << 20
 """Bytes read at once: twice the default size limit of a stats file."""
 _MOST_LOADERS = 512
-_MOST_GPUS = 512
 _MOST_SCALARS = 16
 _MOST_LOGGED = 4000
 _LATEST = 128
@@ -128,7 +126,7 @@ class _Loader:
 
 
 class Live:
-    """The loaders of a stats file, what they log, and GPUs. Any number of pages may ask `tell`."""
+    """The loaders of a stats file, and what they log. Any number of pages may ask `tell`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """`path` is the stats file. It may be created later."""
@@ -136,7 +134,6 @@ class Live:
         self._lock = threading.Lock()
         self._file = StatsFile(path, _MOST_BYTES)
         self._num_loaders = 0
-        self._gpus: dict[tuple[str, int], tuple[Gpu, Series]] = {}
         self._logged: dict[str, Logged] = {}
         self._logging_rank = -1
         self._delivered = Series()
@@ -156,18 +153,10 @@ class Live:
             self._add(loader.series, snapshot.time, loader.add(snapshot))
             if snapshot.stats.delivered:
                 self._add(self._delivered, snapshot.time, (snapshot.stats.delivered,))
-            for gpu in snapshot.gpus:
-                self._add_gpu(snapshot.host, gpu, snapshot.time)
             self._log(snapshot)
 
     def _add(self, series: Series, time: float, values: tuple[float, ...]) -> None:
         self.number += series.add(Point(self.number + 1, time, values))
-
-    def _add_gpu(self, host: str, gpu: Gpu, now: float) -> None:
-        if (host, gpu.index) in self._gpus or len(self._gpus) < _MOST_GPUS:
-            _, series = self._gpus.get((host, gpu.index), (gpu, Series()))
-            self._gpus[host, gpu.index] = gpu, series
-            self._add(series, now, (gpu.busy, gpu.used_bytes))
 
     def _log(self, snapshot: Snapshot) -> None:
         """Keep what the lowest rank logs: the others have the same to say, or a part of it."""
@@ -187,18 +176,13 @@ class Live:
         return [look(list(each.latest), seconds=_RATES_SECONDS, now=now) for each in self.loaders.values()]
 
     def tell(self, after: int, now: float | None = None) -> Json:
-        """Every loader and GPU as it is now, the verdict, and the chart points with numbers above `after`."""
+        """Every loader as it is now, the verdict, and the chart points with numbers above `after`."""
         with self._lock:
             now, missing = time.time() if now is None else now, ""
             try:
                 self.update()
             except NotFoundError:
                 missing = self._name
-            no_gpus = ""
-            if not any(host for host, _ in self._gpus):  # no training host reports any: those of this machine
-                gpus, no_gpus = look_for_gpus()
-                for gpu in gpus:
-                    self._add_gpu("", gpu, now)
             watched = self.look(now)
             latest = max((each.last.time for each in watched), default=now)
             past = [each.is_past(watched) for each in watched]
@@ -220,11 +204,6 @@ class Live:
                     name: [[*each[1:]] for each in logged.points if each[0] > after]
                     for name, logged in self._logged.items()
                 },
-                "gpus": [
-                    {"host": host, **pick(gpu, "index name total_bytes"), "points": _rows(series, after)}
-                    for (host, _), (gpu, series) in self._gpus.items()
-                ],
-                "no_gpus": no_gpus,
             }
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, MissingError, TokenfeedError, quantity
 from tokenfeed.plan.dealing import TokenCounts
-from tokenfeed.plan.plan import Plan
-from tokenfeed.runs.comparison import compare
 from tokenfeed.runs.file import Start
 from tokenfeed.runs.legs import Leg, StepRow
 from tokenfeed.runs.origins import Origins
@@ -22,7 +20,7 @@ from tokenfeed.ui.messages import Json, Query, pick, plain, without_paths
 from tokenfeed.ui.samples import read_text
 from tokenfeed.ui.subject import Subject
 
-__all__ = ["compare_runs", "describe_run", "find_sightings", "show_ledger", "show_live", "trace_step"]
+__all__ = ["describe_run", "find_sightings", "show_ledger", "show_live", "trace_step"]
 
 _MOST_STARTS = 200
 _MOST_AMENDMENTS = 200
@@ -39,8 +37,6 @@ _MOST_AHEAD = 1 << 20
 _SNIPPET = 48
 """Items of a row that are shown as text in a list."""
 _LEDGER_POINTS = 48
-_WEIGHED = 1000
-"""Samples whose targets tell the weights of sources."""
 
 
 def show_live(subject: Subject, query: Query) -> Json:
@@ -62,7 +58,7 @@ def _describe_progress(run: Run, told: Json) -> Json:
     end_step = told["steps"] or (None if end is None else _step_at(run, end - 1) + 1)
     left = None if end is None else end - done
     if told["steps"]:
-        left = max(0, told["steps"] - step) * _rows_of(start, done)
+        left = max(0, told["steps"] - step) * _rows_of(start)
     rate = told["samples_per_second"]
     ledger = plan.ledger(done)
     return {
@@ -92,7 +88,7 @@ def _step_in(start: Start, sample: int) -> int:
     if not start.rule.by_tokens:
         return _alone(start).step_of(sample)
     step, before = start.marks[bisect_right(start.marks, sample, key=lambda mark: mark[1]) - 1]
-    return step + int((sample - before) / _rows_of(start, sample))
+    return step + int((sample - before) / _rows_of(start))
 
 
 def _alone(start: Start) -> Leg:
@@ -116,10 +112,10 @@ def _rolled_back(run: Run) -> list[Json]:
     return found
 
 
-def _rows_of(start: Start, sample: int) -> float:
+def _rows_of(start: Start) -> float:
     """Rows of all ranks in the step that delivers a sample; of steps with token budgets, on average."""
     if not start.rule.by_tokens:
-        return start.rule.rows.at(sample) * start.world_size
+        return start.rule.rows * start.world_size
     (first, before), (last, after) = start.marks[0], start.marks[-1]
     return max(1.0, (after - before) / max(1, last - first))
 
@@ -128,24 +124,15 @@ def describe_run(subject: Subject, query: Query) -> Json:
     """Its plan, starts, amendments, and legs: a leg is the steps of one start that no later start rolled back."""
     run = subject[Run]
     if not run.starts:
-        return {"name": subject.name, "starts": [], "legs": [], "plan": None, "sources": [], "amendments": []}
-    return {"name": subject.name, **_describe(run)}
-
-
-def _describe(run: Run) -> Json:
+        return {"starts": [], "legs": [], "plan": None, "sources": [], "amendments": []}
     plan, legs = run.starts[-1].plan, run.legs
-    amendments = [(each, plan.begins(each)) for each in plan.amendments[-_MOST_AMENDMENTS:]]
+    amendments = [(each, each.at) for each in plan.amendments[-_MOST_AMENDMENTS:]]
     end = _end_of(run)
     return {
-        "plan": {"told": without_paths(repr(plan)), "seed": plan.seed, "skips": len(plan.skips)},
-        "sources": [
-            {"name": each.name, "samples": each.num_samples, "told": str(each.spec), "view": each.spec.to_json()}
-            for each in plan.sources
-        ],
-        "weights": [_weights(plan, at) for at in (0, run.reached)] if len(plan.sources) > 1 else None,
+        "plan": without_paths(repr(plan)),
+        "sources": [{"name": each.name, "view": each.spec.to_json()} for each in plan.sources],
         "reached": run.reached,
         "step": _step_at(run, run.reached),
-        "end": end,
         "end_step": None if end is None else _step_at(run, end - 1) + 1,
         "num_starts": len(run.starts),
         "starts": [_describe_start(start, legs) for start in run.starts[-_MOST_STARTS:]],
@@ -166,14 +153,6 @@ def _describe(run: Run) -> Json:
     }
 
 
-def _weights(plan: Plan, at: int) -> dict[str, float]:
-    """Share of each source in the samples that follow, as asked for: before rounding to whole samples."""
-    stop = at + _WEIGHED if plan.end is None else min(plan.end, at + _WEIGHED)
-    before, after = plan.ledger(max(0, min(at, stop - 1))), plan.ledger(stop)
-    grown = {one.source: one.target - other.target for one, other in zip(after, before, strict=True)}
-    return {name: value / max(1e-9, sum(grown.values())) for name, value in grown.items()}
-
-
 def _describe_start(start: Start, legs: list[Leg]) -> Json:
     counts = any(leg.start is start for leg in legs)
     return {**pick(start, "step samples world_size time"), "batch_size": repr(start.rule), "counts": counts}
@@ -190,10 +169,7 @@ def show_ledger(subject: Subject, query: Query) -> Json:
     points = np.unique(np.linspace(0, samples, _LEDGER_POINTS).astype(np.int64)).tolist()
     return {
         "samples": samples,
-        "end": plan.end,
-        "sources": [
-            {"name": each.source, **pick(each, "samples target epochs available")} for each in plan.ledger(samples)
-        ],
+        "sources": [{"name": each.source, **pick(each, "samples target epochs")} for each in plan.ledger(samples)],
         "points": [[point, *[[each.samples, each.target] for each in plan.ledger(point)]] for point in points],
     }
 
@@ -213,7 +189,7 @@ def trace_step(subject: Subject, query: Query) -> Json:
             f"steps of this run have token budgets, so step {step:,} follows from all before it; the page walks up to "
             f"{_MOST_WALKED:,} steps. Use `tokenfeed trace RUN --step {step}`"
         )
-    largest = start.rule.rows.largest * start.world_size
+    largest = start.rule.rows * start.world_size
     if largest > (_MOST_TOKENS if start.rule.by_tokens else _MOST_TRACED):
         raise ArgumentError(
             f"a step of this run may have {largest:,} rows or tokens, which the page does not trace. Use `tokenfeed "
@@ -243,13 +219,12 @@ def trace_step(subject: Subject, query: Query) -> Json:
 
 
 def _describe_row(subject: Subject, row: RowTrace) -> Json:
-    documents, places = row.documents, row.locations
+    documents = row.documents
     shown = [documents[number] for number in range(min(len(documents), _MOST_DOCUMENTS))]
-    text = _read_snippet(subject, row) if places and subject.find(Tokenizer) is not None else ""
+    text = _read_snippet(subject, row) if row.locations and subject.find(Tokenizer) is not None else ""
     return {
         **pick(row, "rank row sample epoch index source planned"),
         "view": row.view.spec.sample.to_json(),
-        "places": [[without_paths(place.shard), place.start, place.stop] for place in places[:_MOST_DOCUMENTS]],
         "num_documents": len(documents),
         "documents": [{**pick(span, "number start stop"), "payload": plain(span.payload)} for span in shown],
         "text": text,
@@ -286,7 +261,7 @@ def find_sightings(subject: Subject, query: Query) -> Json:
         )
     name, index, document = plan.sources[number].name, query.whole("index", -1), query.whole("document", 0)
     if index >= 0:
-        shown = _find_sample(run, index, query.whole("length", 0) or None, name, epochs)
+        shown = _find_sample(run, index, name, epochs)
         told = {"index": index, "num_planned": sum(one["planned"] for one in shown), "total": len(shown), "why": ""}
     else:
         _check_size(subject, document, source, len(epochs))
@@ -309,30 +284,15 @@ def _check_size(subject: Subject, document: int, source: str | None, num_epochs:
                 )
 
 
-def _find_sample(run: Run, index: int, length: int | None, source: str, epochs: range) -> list[Json]:
-    """Rows that are sample `index` of a view; of `length`, where the run changed it on the way."""
+def _find_sample(run: Run, index: int, source: str, epochs: range) -> list[Json]:
+    """Rows that are sample `index` of a view."""
     found = []
     for leg in run.legs:
         plan = leg.start.plan
         for epoch in epochs:
-            of = length if len(plan.eras) > 1 else None
-            samples = plan.find_all([index], epoch, source=source or None, length=of)
+            samples = plan.find_all([index], epoch, source=source or None)
             samples = samples[leg.holds(samples)]
             for sample, *place in zip(samples.tolist(), *(each.tolist() for each in leg.place(samples)), strict=True):
                 planned = sample >= leg.reached
                 found.append({**StepRow(*place)._asdict(), "sample": sample, "epoch": epoch, "planned": planned})
     return sorted(found, key=lambda one: one["sample"])
-
-
-def compare_runs(subject: Subject, query: Query) -> Json:
-    """Both runs side by side, and from which step on they differ, and why."""
-    run, other = subject[Run], subject.other
-    if other is None:
-        raise MissingError("there is no second run to compare with: `tokenfeed serve RUN OTHER` takes one")
-    found = compare(run, other)
-    return {
-        "same": found.same,
-        "told": without_paths(str(found), subject.homes),
-        **pick(found, "step division_step planned"),
-        "runs": [{"name": each.path.name, **_describe(each)} for each in (run, other)],
-    }

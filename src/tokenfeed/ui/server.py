@@ -6,6 +6,7 @@ in the storage of its own origin (scheme, host and port) and sends it in a heade
 would go to every port of the host. The files of the page itself hold no data and need no token.
 """
 
+import errno
 import hmac
 import io
 import secrets
@@ -19,9 +20,8 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl
 
-from tokenfeed.errors import TokenfeedError, printable
-from tokenfeed.observe.metrics import explain_port
-from tokenfeed.ui import documents, order, overview, packing, runs, samples, text_flow
+from tokenfeed.errors import AddressInUseError, ArgumentError, TokenfeedError, printable
+from tokenfeed.ui import documents, overview, packing, runs, samples
 from tokenfeed.ui.messages import Json, Query, to_bytes, without_paths
 from tokenfeed.ui.subject import Subject
 
@@ -32,23 +32,13 @@ HEADER = "X-Tokenfeed-Token"
 _ANSWERS: dict[str, Callable[[Subject, Query], Json]] = {
     "subject": lambda subject, query: subject.describe(),
     "store": overview.describe_store,
-    "shards": overview.list_shards,
-    "lengths": overview.count_lengths,
     "documents": documents.list_documents,
-    "fields": documents.show_fields,
-    "search": documents.search_documents,
     "sample": samples.show_sample,
-    "bytes": samples.show_bytes,
-    "scatter": order.scatter,
-    "steps": order.show_steps,
-    "packing": packing.show_rows,
-    "text": text_flow.list_documents,
-    "flow": text_flow.show_batch,
+    "packing": packing.show_waste,
     "run": runs.describe_run,
     "ledger": runs.show_ledger,
     "trace": runs.trace_step,
     "find": runs.find_sightings,
-    "compare": runs.compare_runs,
     "live": runs.show_live,
 }
 """The questions the page may ask. The work for each is bounded, whatever the size of the data."""
@@ -92,7 +82,14 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as error:
-            raise explain_port(port, error) from error
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                raise AddressInUseError(
+                    f"port {port} of 127.0.0.1 is in use by another process. Stop that process, choose another port, "
+                    "or use port 0, which takes any free one"
+                ) from error
+            raise ArgumentError(
+                f"cannot listen on port {port} of 127.0.0.1: {error}. Port 0 takes any free one"
+            ) from error
 
     @property
     def port(self) -> int:

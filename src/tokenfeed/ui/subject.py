@@ -1,4 +1,4 @@
-"""The subject of the page: a store, a run, a running loader, or a folder of text. Runs and stats may come later."""
+"""The subject of the page: a store, a run, or a running loader. Runs and stats may come later."""
 
 import contextlib
 import json
@@ -8,14 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tokenfeed.errors import ArgumentError, FormatError, MissingError, PlanMismatchError, TokenfeedError
-from tokenfeed.format.layout import MANIFEST
+from tokenfeed.errors import FormatError, MissingError, PlanMismatchError, TokenfeedError
 from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
 from tokenfeed.runs.origins import open_data
 from tokenfeed.runs.run import Run
 from tokenfeed.store.store import Store, open_store
-from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.sources.finding import ENDINGS
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.live import Live
 from tokenfeed.ui.messages import last_name, pick
@@ -29,8 +26,6 @@ _MISSING: dict[type, str] = {
     Store: "does not lead to a store: the data has moved, or none was opened. Open the store itself to see samples",
     Run: "is not a run file, or not there yet; open the run file to see its history",
     Live: "is neither a run file nor a stats file written by observe.publish",
-    TextFiles: "is not a folder of text",
-    Tokenizer: "is shown without a tokenizer, which this needs: start the page with --tokenizer PATH",
 }
 
 
@@ -61,17 +56,13 @@ class FollowedRun:
 class Subject:
     """One thing that the page shows, opened."""
 
-    kind: Literal["store", "run", "stats", "text"]
+    kind: Literal["store", "run", "stats"]
     name: str
     """Last part of its path. The page never gets the rest."""
     things: tuple[object, ...] = ()
-    """The store, followed run, live counters, text files and tokenizer, as far as there are."""
+    """The store, followed run, live counters and tokenizer, as far as there are."""
     homes: tuple[str, ...] = ()
     """Folders of this machine that error messages may name, to be cut out before the page gets them."""
-    other: Run | None = None
-    """A second run, to compare this one with."""
-    kept: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
-    """Fields of payloads that were read for a sorted table, by their names."""
     _opened: dict[str, Store] = field(default_factory=dict, repr=False)
     """Stores of the sources of the run, opened so far."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -139,37 +130,27 @@ class Subject:
             "has_store": has_store,
             "has_run": run is not None and bool(run.starts),
             "has_live": self.find(Live) is not None,
-            "has_text": self.find(TextFiles) is not None,
-            "other": None if self.other is None else self.other.path.name,
-            "tokenizer": None if tokenizer is None else {"digest": tokenizer.digest, "tokens": tokenizer.vocab_size},
+            "tokenizer": None if tokenizer is None else {"digest": tokenizer.digest},
         }
 
 
-def open_subject(path: str, *, tokenizer: str | None = None, other: str | None = None, **options: Any) -> Subject:
-    """Open a run file, a stats file, a folder, file or pattern of text, a store, or a token file of another system.
+def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> Subject:
+    """Open a run file, a stats file, a store, or a token file of another system.
 
-    A run or stats file may be created later, in a folder that exists. `other` is a second run file, to compare the
-    first with. `options` are those of `tokenfeed.open`.
+    A run or stats file may be created later, in a folder that exists. `options` are those of `tokenfeed.open`.
     """
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
     tokenizers = () if tokenizer is None else (Tokenizer.load(tokenizer),)
-    second = None if other is None else Run(other)
     if _is_run(path) or (_is_to_come(path) and not path.endswith(SUFFIX)):
         followed = FollowedRun(path)
         run = followed.read()
-        starts = [*(() if run is None else run.starts), *(() if second is None else second.starts)]
+        starts = () if run is None else run.starts
         hints = [each for start in starts for paths in start.stores.values() for each in paths]
         live = Live(Path(path).with_suffix(SUFFIX))
-        homes = _homes([path, *hints, *(() if other is None else (other,))])
-        return Subject("run", name, (followed, live, *tokenizers), homes, second)
-    if second is not None:
-        raise ArgumentError(f"{name} is no run file, so it cannot be compared with {last_name(str(other))}")
+        return Subject("run", name, (followed, live, *tokenizers), _homes([path, *hints]))
     if path.endswith(SUFFIX):
-        return Subject(
-            "stats", name, (Live(path if _is_to_come(path) else find_stats_file(path)), *tokenizers), _homes([path])
-        )
-    if _is_text(path):
-        return Subject("text", name, (TextFiles.find(path), *tokenizers), _homes([path]))
+        live = Live(path if _is_to_come(path) else find_stats_file(path))
+        return Subject("stats", name, (live, *tokenizers), _homes([path]))
     store = open_store(path, **options)
     _ = store.identity  # O(shards): compute it once now, not while the page waits for it
     return Subject("store", name, (store, *tokenizers), _homes([path]))
@@ -195,12 +176,3 @@ def _is_run(path: str) -> bool:
         first = json.loads(file.readline(_FIRST_LINE_BYTES))
         return isinstance(first, dict) and isinstance(first.get("plan"), dict)
     return False
-
-
-def _is_text(path: str) -> bool:
-    if "://" in path:
-        return False
-    folder = Path(path)
-    if folder.is_dir():
-        return not (folder / MANIFEST).exists()
-    return path.endswith(ENDINGS)

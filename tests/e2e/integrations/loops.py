@@ -1,8 +1,9 @@
-"""Loops around what tests cannot start whole: torchtitan's checkpoints, Megatron's order of samples, Orbax.
+"""Loops around what tests cannot start whole: torchtitan's checkpoints, and examples for nanoGPT, Megatron and Orbax.
 
     loops.py NAME STORE --checkpoint DIR --trace DIR
 
-torchtitan's trainer wants a GPU, and Megatron's loader is in no package: here runs what of them touches data. Each
+torchtitan's trainer wants a GPU, and nanoGPT and Megatron's loader are in no package: here runs what of them touches
+data. Each
 function gives the step to begin with, batches as lists of what is noted, and what saves a step. Ranks are found as
 torchrun sets them.
 """
@@ -10,11 +11,15 @@ torchrun sets them.
 import argparse
 import json
 import os
+import runpy
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 import tokenfeed
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def torchtitan(options, rank, ranks):
@@ -70,11 +75,10 @@ def megatron(options, rank, ranks):
     import torch.distributed as dist
     from torch.utils.data import DataLoader
 
-    from tokenfeed.integrations.megatron import Dataset
-
+    samples_of = runpy.run_path(str(EXAMPLES / "megatron/provider.py"))["Samples"]
     dist.init_process_group("gloo")
     windows = tokenfeed.open(options.store, split="train").windows(options.length)
-    dataset = Dataset(windows, 10_000_000, seed=0)
+    dataset = samples_of({"web": (windows, 1)}, 10_000_000, seed=0)
     newest = max(options.checkpoint.glob("iter_*.json"), default=None)
     step, consumed = json.loads(newest.read_text()) if newest else (0, 0)
     first, size = (step, consumed), options.batch_size
@@ -93,31 +97,62 @@ def megatron(options, rank, ranks):
     return step, batches, save, dist.destroy_process_group
 
 
+def nanogpt(options, rank, ranks):
+    """It saves, and evaluates on rank 0 alone, when it has fetched a batch that it has not trained on."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    make = runpy.run_path(str(EXAMPLES / "nanogpt/get_batch.py"))["Batches"]
+    get_batch = make(options.store, options.length, options.batch_size)
+    newest = max(options.checkpoint.glob("ckpt-*.pt"), default=None)
+    checkpoint = torch.load(newest) if newest else {"iter_num": 0}
+    if newest:
+        get_batch.load_state_dict(checkpoint["data"])
+
+    def batches():
+        inputs, _ = get_batch("train")
+        while True:
+            trained = inputs
+            inputs, _ = get_batch("train")
+            dist.barrier()  # where gradients are exchanged
+            yield [zlib.crc32(row.numpy().tobytes()) for row in trained]
+
+    def save(step):
+        if rank == 0:
+            with torch.no_grad():
+                assert all((get_batch(split)[0] < 2**16).all() for split in ("train", "val"))
+            path = options.checkpoint / f"ckpt-{step:06}.pt"
+            torch.save({"iter_num": step, "data": get_batch.state_dict()}, path.with_suffix(".part"))
+            path.with_suffix(".part").rename(path)
+
+    return checkpoint["iter_num"], batches(), save, dist.destroy_process_group
+
+
 def orbax(options, rank, ranks):
     """Weights and the place in the data, saved in the background by one manager of all processes."""
     import jax
     import orbax.checkpoint as ocp
 
-    from tokenfeed.integrations.orbax import restore, to_save
-
+    example = runpy.run_path(str(EXAMPLES / "orbax/checkpoint.py"))
     jax.distributed.initialize(f"127.0.0.1:{os.environ['MASTER_PORT']}", ranks, rank)
     windows = tokenfeed.open(options.store, split="train").windows(options.length)
     loader = tokenfeed.Loader(windows, options.batch_size, rank=rank, world_size=ranks)
     manager = ocp.CheckpointManager(options.checkpoint.absolute())
     step = manager.latest_step() or 0
     if step:
-        restore(loader, manager)
+        weights = example["restore"](manager, {"w": np.zeros(1000)}, loader)
+        assert (weights["w"] == step).all()
 
     def save(step):
-        weights = ocp.args.StandardSave({"w": np.full(1000, float(step))})
-        manager.save(step, args=ocp.args.Composite(weights=weights, data=to_save(loader)))
+        example["save"](manager, step, {"w": np.full(1000, float(step))}, loader)
 
     return step, (batch.inputs.tolist() for batch in loader), save, manager.close
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("loop", choices=["torchtitan", "megatron", "orbax"])
+    parser.add_argument("loop", choices=["torchtitan", "megatron", "nanogpt", "orbax"])
     parser.add_argument("store", type=Path)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--trace", type=Path)

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import runpy
 import subprocess
 import sys
 from itertools import islice
@@ -42,83 +43,70 @@ def store(tmp_path):
     return tmp_path / "store"
 
 
-def mixture_of(store):
-    web, code = (tokenfeed.open(store, split=split).windows(LENGTH) for split in ("train", "val"))
-    return tokenfeed.Loader(tokenfeed.mix({"web": (web, 0.7), "code (py)": (code, 0.3)}), 10, rank=0, world_size=1)
+NAMES = {"data/wait_share", "data/share/web", "data/epochs/code", "tokenfeed/wait_seconds"}
 
 
-NAMES = {"wait_share", "tokens_per_second", "headroom", "samples", "loss/web"}
+def log(to, folder):
+    """Run the example, as its page says."""
+    words = [sys.executable, EXAMPLES / "logging/log.py", folder, to]
+    subprocess.run(words, check=True, capture_output=True)
 
 
-def test_wandb(store, tmp_path, monkeypatch):
+def test_wandb(tmp_path, monkeypatch):
     """Offline; read back from what the run wrote."""
     wandb = need("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    loader = mixture_of(store)
-    next(loader)
-    with wandb.init(mode="offline", dir=str(tmp_path), project="test") as run:
-        values = tokenfeed_log(loader, run, 3)
-        assert {name.removeprefix("data/") for name in values} >= NAMES
-        run.log({"loss": 1.0}, step=4)  # W&B writes a step when the next one begins
-        summary = {name: run.summary[name] for name in values}
-    assert summary == values
+    monkeypatch.setattr(sys, "argv", ["log.py", str(tmp_path), "wandb"])
+    runpy.run_path(str(EXAMPLES / "logging/log.py"))
+    with wandb.run as run:
+        run.log({"loss": 1.0}, step=21)  # W&B writes a step when the next one begins
+        summary = dict(run.summary)
+    assert summary["data/samples"] == 200.0
+    assert summary.keys() >= NAMES
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
-
-
-def test_mlflow(store, tmp_path, monkeypatch):
-    mlflow = need("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
-    loader = mixture_of(store)
-    next(loader)
-    with mlflow.start_run() as run:
-        values = tokenfeed_log(loader, mlflow, 3)
-    client = mlflow.MlflowClient()
-    found = client.get_run(run.info.run_id).data.metrics
-    assert found == {name.replace("(", "_").replace(")", "_"): pytest.approx(value) for name, value in values.items()}
-    next(loader)
-    again = tokenfeed_log(loader, client, 4, run_id=run.info.run_id)
-    history = client.get_metric_history(run.info.run_id, "data/samples")
-    assert [(each.step, each.value) for each in history] == [(3, 10.0), (4, again["data/samples"])]
-
-
-def tokenfeed_log(loader, run, step, **options):
-    from tokenfeed.integrations.logging import log
-
-    return log(loader, run, step, losses={"web": 2.5}, **options)
 
 
 def test_tensorboard(tmp_path):
     need("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    script = EXAMPLES / "logging/log.py"
-    subprocess.run([sys.executable, script, "--out", tmp_path, "--steps", "20"], check=True, capture_output=True)
+    log("tensorboard", tmp_path)
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()
-    assert {"data/wait_share", "data/share/web", "data/epochs/code", "data/loss/code"} <= set(events.Tags()["scalars"])
+    assert set(events.Tags()["scalars"]) >= NAMES
     assert [(each.step, each.value) for each in events.Scalars("data/samples")] == [(10, 100.0), (20, 200.0)]
     assert [round(each.value, 4) for each in events.Scalars("data/share/web")] == [0.7, 0.7]
+
+
+def test_prometheus(tmp_path):
+    """What the client would answer when it is asked at the end."""
+    need("prometheus_client")
+    script = (EXAMPLES / "logging/log.py").read_text()
+    script += 'from urllib.request import urlopen; print(urlopen("http://127.0.0.1:9464/metrics").read().decode())'
+    done = subprocess.run([sys.executable, "-c", script, tmp_path, "prometheus"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 'tokenfeed{name="data/samples"} 200.0\n' in done.stdout
+    assert all(f'tokenfeed{{name="{name}"}}' in done.stdout for name in NAMES)
 
 
 def test_orbax(store, tmp_path):
     """Weights and the place in the data, by one manager, in the background; on another number of processes."""
     ocp = need("orbax.checkpoint")
-    from tokenfeed.integrations.orbax import restore, to_save
-
+    example = runpy.run_path(str(EXAMPLES / "orbax/checkpoint.py"))
     windows = tokenfeed.open(store, split="train").windows(LENGTH)
     loader = tokenfeed.Loader(windows, 4, rank=0, world_size=2)
     weights = {"w": np.arange(6.0)}
     with ocp.CheckpointManager(tmp_path / "run", options=ocp.CheckpointManagerOptions(max_to_keep=3)) as manager:
         for step, _ in zip(range(1, 4), loader, strict=False):
-            args = ocp.args.Composite(weights=ocp.args.StandardSave(weights), data=to_save(loader))
-            manager.save(step, args=args)
+            example["save"](manager, step, weights, loader)
             weights = {"w": weights["w"] + 1}
         manager.wait_until_finished()
         fewer = tokenfeed.Loader(windows, 3, rank=0, world_size=1)
-        restore(fewer, manager)
+        found = example["restore"](manager, weights, fewer)
+        assert found["w"].tolist() == [2, 3, 4, 5, 6, 7]
         assert next(fewer).samples.tolist() == [24, 25, 26]
-        restore(fewer, manager, 1)
+        example["restore"](manager, weights, fewer, 1)
         assert next(fewer).samples.tolist() == [8, 9, 10]
 
 
@@ -171,7 +159,7 @@ def test_litgpt(store, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     program = tmp_path / "program.py"
     program.write_text(LITGPT)
-    assert "tokenfeed.integrations.litgpt.Tokens" in (EXAMPLES / "litgpt/pretrain.sh").read_text()
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES / "litgpt"), prepend=os.pathsep)
 
     def run(name, *words, status=0):
         out = tmp_path / name
@@ -197,7 +185,7 @@ from litgpt import pretrain
 from litgpt.args import EvalArgs, LogArgs, TrainArgs
 from litgpt.config import Config
 from litgpt.model import GPT
-from tokenfeed.integrations.litgpt import Tokens
+from data import Tokens
 
 store, out, *words = sys.argv[1:]
 sys.argv = ["pretrain.py", "tiny"]  # litgpt reads these again when it saves

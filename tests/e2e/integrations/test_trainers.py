@@ -74,23 +74,6 @@ def write_text(folder):
     tokenfeed.Tokenizer.train(texts, vocab_size=300).save(folder / "tokenizer")
 
 
-def write_litdata(folder, count=100):
-    """A chunk as litdata's `optimize` writes it for TokensLoader; that the real one does is in test_litdata.py."""
-    (folder / "data").mkdir()
-    documents = [np.random.default_rng(number).integers(0, VOCABULARY, 40) for number in range(count)]
-    offsets = 4 * (count + 2) + 2 * np.cumsum([0, *map(len, documents)])
-    chunk = np.array([count, *offsets], np.uint32).tobytes() + np.concatenate(documents).astype(np.uint16).tobytes()
-    (folder / "data" / "chunk-0-0.bin").write_bytes(chunk)
-    entry = {"filename": "chunk-0-0.bin", "chunk_size": count, "chunk_bytes": len(chunk), "dim": 40 * count}
-    config = {"data_format": ["no_header_numpy:5"], "compression": None}
-    (folder / "data" / "index.json").write_text(json.dumps({"chunks": [entry], "config": config}))
-
-
-def copy_mds(folder):
-    """Files that the real MDSWriter wrote."""
-    shutil.copytree(ROOT / "tests" / "data" / "mds" / "fixed", folder / "data")
-
-
 def numbers(folder, count):
     """Trainers that note the numbers of samples."""
     return list(range(count))
@@ -128,20 +111,18 @@ class Trainer:
     before: Sequence[str] = ()
     after: Sequence[str] = ()
     """Folders beside `data` that the script is given before and after it."""
-    option: str = "--checkpoint"
     accumulate: int = 1
     of_ranks: Callable[[int], Sequence[Any]] = lambda world_size: ()
     package: str | None = None
 
 
 TRAINERS = {
-    "litdata": Trainer(EXAMPLES / "other_loaders/train.py", "step-*.pt", write_litdata),
-    "mosaicml": Trainer(EXAMPLES / "other_loaders/train.py", "step-*.pt", copy_mds),
     "nanogpt": Trainer(
-        EXAMPLES / "nanogpt/train.py",
+        LOOPS,
         "ckpt-*.pt",
         write_bins,
-        option="--out",
+        before=("=nanogpt",),
+        arguments=("--length", LENGTH),
         order=lambda folder, count: rows_of(
             tokenfeed.open(folder / "data" / "train.bin").windows(LENGTH), 1337, count, crc_of
         ),
@@ -208,7 +189,7 @@ TRAINERS = {
         write_store,
         before=("=megatron",),
         arguments=("--length", LENGTH),
-        order=lambda folder, count: rows_of(windows_of(folder), 0, count),
+        order=lambda folder, count: rows_of(tokenfeed.mix({"web": (windows_of(folder), 1)}), 0, count),
     ),
     "torchtitan": Trainer(
         LOOPS,
@@ -234,7 +215,7 @@ class Runs:
     def _words(self, name, world_size, steps):
         known = self.trainer
         given = [word[1:] if word[0] == "=" else self.folder / word for word in (*known.before, "data", *known.after)]
-        folders = (known.option, self.folder / name, "--trace", self.folder / f"{name}-trace")
+        folders = ("--checkpoint", self.folder / name, "--trace", self.folder / f"{name}-trace")
         sizes = ("--steps", steps, "--every", EVERY, "--batch-size", BATCH_SIZE)
         return (known.script, *given, *known.arguments, *folders, *sizes, *known.of_ranks(world_size))
 
@@ -352,8 +333,7 @@ def test_the_table_of_lines_is_true():
     page = (ROOT / "docs" / "guides" / "trainers.md").read_text()
     lines = [line for line in page.splitlines() if "| `examples/" in line]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    wanted = ["nanochat", "nanoGPT", "transformers", "TRL", "Lightning", "Accelerate", "torchtitan", "Megatron"]
-    wanted += ["JAX", "litdata", "MosaicML"]
+    wanted = ["nanochat", "transformers", "TRL", "Lightning", "Accelerate", "torchtitan", "JAX"]
     assert len(rows) == len(wanted)
     assert {name.lower() for name in wanted} <= TRAINERS.keys()
     for trainer, (name, _, count, example, _) in zip(wanted, rows, strict=True):
@@ -362,3 +342,11 @@ def test_the_table_of_lines_is_true():
         marked = [line for line in code if line.rstrip().endswith("# tokenfeed")]
         assert len(marked) == int(count) <= 5, (name, marked)
         assert sum(line.rstrip().endswith("# import") for line in code) == 1, name
+
+
+@pytest.mark.parametrize(
+    "name", ["litgpt/data.py", "megatron/provider.py", "nanogpt/get_batch.py", "orbax/checkpoint.py"]
+)
+def test_examples_to_copy_are_short_and_named(name):
+    assert len((EXAMPLES / name).read_text().splitlines()) <= 40
+    assert f"`examples/{name}`" in (ROOT / "docs" / "guides" / "trainers.md").read_text()

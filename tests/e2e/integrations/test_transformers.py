@@ -121,17 +121,15 @@ def test_masks_become_labels(store):
 
 
 def test_what_is_logged(store, tmp_path):
-    """With every loss of the Trainer: what the data does, and the loss by source, which together are the loss."""
+    """With every loss of the Trainer: what the data does."""
     view = store.windows(LENGTH)
     data = tokenfeed.mix({"web": (view, 0.75), "code": (view, 0.25)})
-    options = {"train_dataset": data, "loss_by_source": True, "eval_dataset": view}
+    options = {"train_dataset": data, "eval_dataset": view}
     trainer = train(tmp_path, options, max_steps=4, logging_steps=2, per_device_train_batch_size=4)
     logged = [each for each in trainer.state.log_history if "loss" in each]
     assert [each["step"] for each in logged] == [2, 4]
     for each in logged:
         assert {"data/wait_share", "data/tokens_per_second", "data/epochs/web"} <= each.keys()
-        both = 0.75 * each["data/loss/web"] + 0.25 * each["data/loss/code"]
-        assert both == pytest.approx(each["loss"], abs=1e-3)
     assert logged[-1]["data/samples"] == 4 * 2 * 4
     assert "data/samples" not in trainer.evaluate()
 

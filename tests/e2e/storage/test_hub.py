@@ -1,21 +1,18 @@
-"""The Hugging Face hub: a store is pushed and opened by ranges, and text is streamed, with nothing downloaded first."""
+"""The Hugging Face hub: a store is opened by ranges, and text is streamed, with nothing downloaded first."""
 
-import json
+import os
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import tokenfeed
 from golden import golden_tokenizer
 from hub_server import hub_server
 from servers import free_port
-from tokenfeed.cli import app
-from tokenfeed.errors import ArgumentError, DownloadError, NotFoundError, TokenfeedError, WriteError
+from tokenfeed.errors import ArgumentError, DownloadError, NotFoundError, TokenfeedError
 from tokenfeed.storage import hub as module
-from tokenfeed.store.sealing import push
 
 # huggingface_hub 2.4 with httpx 0.28
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -43,22 +40,28 @@ def store(tmp_path):
     return tmp_path / "store"
 
 
+def upload(store, path=None):
+    """What `hf upload` does, as docs/remote.md says it."""
+    import huggingface_hub
+
+    client = huggingface_hub.HfApi(endpoint=os.environ["HF_ENDPOINT"])
+    client.create_repo("owner/name", repo_type="dataset", exist_ok=True)
+    options = {"repo_type": "dataset", "ignore_patterns": [".*"]}
+    client.upload_folder(repo_id="owner/name", folder_path=store, path_in_repo=path, **options)
+
+
 def rows(loader, count=5):
     return np.concatenate([next(loader).column("tokens") for _ in range(count)])
 
 
-def test_a_store_is_pushed_and_opened_by_ranges(hub, store):
+def test_a_store_is_opened_by_ranges(hub, store):
     """The token goes to the hub and not to the servers it names; only what is needed is fetched."""
-    done = CliRunner().invoke(app, ["push", str(store), "hf://owner/name", "--private", "--json"])
-    assert done.exit_code == 0, done.output
-    address = json.loads(done.stdout)["address"]
+    upload(store)
     commit = hub.newest("owner/name")
-    assert address == f"hf://datasets/owner/name@{commit}"
-    assert hub.private == {"owner/name": True}
     names = {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()}
     assert {name for name in names if not name.startswith(".")} == set(hub.repositories["owner/name"]["main"])
     local = tokenfeed.open(store)
-    for given in ("hf://owner/name", "hf://datasets/owner/name@main", address):
+    for given in ("hf://owner/name", "hf://datasets/owner/name@main", f"hf://datasets/owner/name@{commit}"):
         hub.requests.clear()
         remote = tokenfeed.open(given)
         assert remote.num_items == local.num_items
@@ -73,41 +76,34 @@ def test_a_store_is_pushed_and_opened_by_ranges(hub, store):
         assert any(asked is not None for _, path, asked in hub.requests if "/cdn/" in path)
 
 
-def test_pushing_again_sends_what_is_new_and_a_reader_keeps_its_commit(hub, store):
-    push(store, "hf://owner/name")
+def test_a_reader_keeps_its_commit(hub, store, monkeypatch):
+    upload(store)
     before = tokenfeed.open("hf://owner/name")
     first = hub.newest("owner/name")
     num_items = before.num_items
     columns, spans = {"tokens": "uint16"}, {"documents": "json"}
     with tokenfeed.Writer(store, columns=columns, spans=spans, mode="append") as writer:
         writer.append({"tokens": np.arange(5000)}, documents={"number": -1})
-    hub.requests.clear()
-    push(store, "hf://owner/name")
-    assert len([path for method, path, _ in hub.requests if method == "PUT"]) <= 3  # the new shard alone
+    upload(store)
     assert before.num_items == num_items
     assert before.windows(32)[0].tokens.size == 33
+    assert tokenfeed.open("hf://owner/name").num_items == num_items
+    monkeypatch.setattr(module, "_pinned", {})  # another process
     assert tokenfeed.open("hf://owner/name").num_items == num_items + 5000
     assert tokenfeed.open(f"hf://owner/name@{first}").num_items == num_items
 
 
-def test_what_cannot_be_pushed(hub, store, tmp_path, monkeypatch):
-    with pytest.raises(NotFoundError, match="is no store on this machine"):
-        push(tmp_path, "hf://owner/name")
-    tokenfeed.combine([store], tmp_path / "both")
-    with pytest.raises(ArgumentError, match="is a combined store"):
-        push(tmp_path / "both", "hf://owner/name")
-    with pytest.raises(ArgumentError, match="is not of the form hf://owner/name"):
-        push(store, "hf://owner")
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    with pytest.raises(WriteError, match=r"the hub answered 401\. Put a token into HF_TOKEN") as caught:
-        push(store, "hf://owner/name")
-    assert "hf_wrong" not in str(caught.value)
-
-
 def test_what_is_not_there(hub, store, monkeypatch):
+    with pytest.raises(ArgumentError, match="is not of the form hf://owner/name"):
+        tokenfeed.open("hf://owner")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(DownloadError, match=r"the hub answered 401\. Put a token into HF_TOKEN") as caught:
+        tokenfeed.open("hf://owner/name")
+    assert "hf_wrong" not in str(caught.value)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     with pytest.raises(NotFoundError, match=r"cannot open hf://owner/none: the hub answered 404"):
         tokenfeed.open("hf://owner/none")
-    push(store, "hf://owner/name/sub")
+    upload(store, "sub")
     assert tokenfeed.open("hf://owner/name/sub").num_items > 0
     with pytest.raises(TokenfeedError, match="manifest"):
         tokenfeed.open("hf://owner/name")

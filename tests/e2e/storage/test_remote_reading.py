@@ -72,7 +72,7 @@ def test_batches_equal_those_of_a_local_copy(local, proxy, options, tmp_path):
     views = [
         (here.windows(LENGTH, spans=["documents"]), there.windows(LENGTH, spans=["documents"])),
         (here.packed(LENGTH, cache=tmp_path / "plan"), there.packed(LENGTH, cache=made)),
-        (here.windows(LENGTH), there.windows(LENGTH, dtype="int64")),
+        (here.windows(LENGTH), there.windows(LENGTH)),
     ]
     for mine, theirs in views:
         expected, _ = collect(mine, 8, prefetch=4)
@@ -242,31 +242,3 @@ def test_ranks_share_a_cache_and_may_be_killed(local, proxy, tmp_path):
     indices = np.arange(len(view))
     assert (view.read(indices).inputs == tokenfeed.open(local).windows(LENGTH).read(indices).inputs).all()
     assert view.reader.stats().cache_hits > 0
-
-
-def test_a_packed_column_takes_fewer_bytes_from_the_server(s3, proxy, tmp_path):
-    """The same batches as from plain arrays, through the cache on disk as well."""
-    tokens = np.random.default_rng(1).integers(0, 100_277, 200_000, np.uint32)
-    stats = {}
-    for name, bits in (("plain", {}), ("packed", {"tokens": 17})):
-        with tokenfeed.Writer(
-            tmp_path / name, columns={"tokens": "uint32"}, bits=bits, shard_bytes=1 << 17, name="s", sync=False
-        ) as writer:
-            for start in range(0, tokens.size, 9_999):
-                writer.append({"tokens": tokens[start : start + 9_999]})
-        s3.put(tmp_path / name, under=name)
-        view = tokenfeed.open(f"s3://bucket/{name}").windows(LENGTH)
-        everything = view.read(np.arange(len(view))).tokens
-        np.testing.assert_array_equal(everything[:, :-1].reshape(-1), tokens[: everything[:, 1:].size])
-        stats[name] = view.reader.stats()
-        rows, _ = collect(view, 6)
-        np.testing.assert_array_equal(rows, collect(tokenfeed.open(tmp_path / name).windows(LENGTH), 6)[0])
-    assert stats["packed"].bytes_fetched < 0.6 * stats["plain"].bytes_fetched
-    for options in ({}, {"verify": True}):
-        for _ in range(2):
-            remote = tokenfeed.Remote(cache=tmp_path / "cache")
-            with tokenfeed.open("s3://bucket/packed", remote=remote, **options) as store:
-                np.testing.assert_array_equal(store.windows(LENGTH).read(np.arange(len(everything))).tokens, everything)
-                found = store.remote_stats()
-        assert found.bytes_fetched == 0
-        assert found.cache_hits > 0

@@ -103,7 +103,7 @@ def test_a_file_that_is_replaced_is_noticed(files):
 
 
 def test_token_files_of_others_that_lie_elsewhere(monkeypatch, tmp_path):
-    """They are read in place, on a disk: refused with what to do. Ids in Arrow files can be prepared from there."""
+    """Refused with what to do. Ids in Arrow files can be prepared from there."""
     with FlakyServer() as web, s3_server() as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
@@ -115,12 +115,12 @@ def test_token_files_of_others_that_lie_elsewhere(monkeypatch, tmp_path):
         obstore.put(server.bucket(), "hub/data-00000.arrow", written.getvalue())
         web.put("/data/index.json", b"{}")
         for address, told in (
-            ("s3://bucket/mds", r"holds data of MosaicML Streaming \(\.mds\): .* Download it and open the copy"),
-            ("s3://bucket/mds/shard.00000.mds", r"is data of MosaicML Streaming \(\.mds\): .* Download it"),
-            ("s3://bucket/lit", r"holds token files \(\.bin\): .* Download it and open the copy"),
+            ("s3://bucket/mds", r"holds data of MosaicML Streaming \(\.mds\): read it by its own package"),
+            ("s3://bucket/mds/shard.00000.mds", r"is data of MosaicML Streaming \(\.mds\): read it by its"),
+            ("s3://bucket/lit", r"holds data of litdata \(\.bin\): .*docs/guides/other-readers\.md"),
             ("s3://bucket/hub", r"`tokenfeed prepare s3://bucket/hub -o STORE .*`--tokens-column input_ids` for"),
             ("s3://bucket/hub/data-00000.arrow", "`tokenfeed prepare s3://bucket/hub/data-00000.arrow -o STORE"),
-            (web.url("/data"), r"holds an index\.json, as data of MosaicML Streaming and litdata does: .* Download it"),
+            (web.url("/data"), r"holds an index\.json, as data of MosaicML Streaming and litdata does: read it by its"),
             ("s3://bucket/none", r"is not a store: it has no manifest\.json"),
         ):
             with pytest.raises((ArgumentError, NotAStoreError), match=told):

@@ -121,16 +121,12 @@ def test_writers_go_on_where_others_stopped(remote, tmp_path, temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_a_store_is_replaced(remote, temporary):
+def test_a_complete_store_is_not_written_twice(remote, temporary):
     for name in "ab":
         write(remote, [1, 2, 3], name=name)
     options = {"columns": {"tokens": "uint16"}, "spans": {"documents": "json"}}
     with pytest.raises(ArgumentError, match="complete store of 6 items"):
         tokenfeed.Writer(remote, **options)
-    with tokenfeed.Writer(remote, mode="w", name="c", **options) as writer:
-        writer.append({"tokens": [9]}, documents=0)
-    assert tokenfeed.open(remote).num_items == 1
-    assert {key.partition("/")[0] for key in objects.list_keys(remote)} == {"manifest.json", "c-00000"}
 
 
 def test_nothing_is_left_by_a_writer_that_aborts(remote, temporary):
@@ -162,8 +158,9 @@ def test_combined_stores_here_and_there(remote, tmp_path, temporary):
     write(tmp_path / "c", [4, 5], name="c")
     tokenfeed.combine([f"{remote}/a", f"{remote}/b"], f"{remote}/ab")
     assert [store.uri for store in load_manifest(f"{remote}/ab").stores] == ["../a", "../b"]
-    tokenfeed.combine([f"{remote}/ab", tmp_path / "c"], tmp_path / "abc")
-    tokenfeed.combine([f"{remote}/ab", tmp_path / "c"], f"{remote}/abc")
+    parts = [f"{remote}/a", f"{remote}/b", tmp_path / "c"]
+    tokenfeed.combine(parts, tmp_path / "abc")
+    tokenfeed.combine(parts, f"{remote}/abc")
     for path in (tmp_path / "abc", f"{remote}/abc"):
         assert tokenfeed.open(path).num_items == 5
         assert verify(path).problems == []

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import tokenfeed
-from golden import GOLDEN, golden_texts, golden_tokenizer
+from golden import golden_texts, golden_tokenizer
 from tokenfeed import observe
 from tokenfeed.ui import Server, open_subject
 from tokenfeed.ui.server import HEADER
 
-NAMES = ("web", "code", "run.jsonl", "run.stats.jsonl", "mixture.jsonl", "text", "tokenizer")
+NAMES = ("web", "code", "run.jsonl", "run.stats.jsonl", "mixture.jsonl", "tokenizer")
 NUM_DOCUMENTS = 400
 LENGTH = 64
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -34,7 +34,6 @@ class Made:
     run: Path
     stats: Path
     mixture: Path
-    text: Path
     tokenizer: Path
 
 
@@ -46,9 +45,6 @@ def made(tmp_path_factory) -> Made:
     texts = golden_texts()
     write_store(made.web, texts[:NUM_DOCUMENTS], root)
     write_store(made.code, texts[NUM_DOCUMENTS : NUM_DOCUMENTS + 100], root)
-    made.text.mkdir()
-    for path in sorted((GOLDEN / "data").glob("*.parquet")):
-        shutil.copy(path, made.text)
     web, code = (tokenfeed.open(path).windows(LENGTH) for path in (made.web, made.code))
     state = None
     for world_size, batch_size, steps in ((2, 4, 30), (4, 4, 20), (3, 2, 10)):
@@ -93,10 +89,9 @@ def train(source, run: Path, state, world_size: int, batch_size: int, steps: int
 
 
 @contextlib.contextmanager
-def serving(path: Path, tokenizer: Path | None = None, other: Path | None = None):
+def serving(path: Path, tokenizer: Path | None = None):
     """A server of that, in a thread."""
-    given = {"tokenizer": tokenizer, "other": other}
-    server = Server(open_subject(str(path), **{name: str(each) for name, each in given.items() if each is not None}))
+    server = Server(open_subject(str(path), tokenizer=None if tokenizer is None else str(tokenizer)))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -157,26 +152,19 @@ def mixture_server(made):
 
 
 @pytest.fixture(scope="session")
-def text_server(made):
-    with serving(made.text, made.tokenizer) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def stats_server(made):
     with serving(made.stats) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def servers(store_server, run_server, mixture_server, stats_server, text_server):
+def servers(store_server, run_server, mixture_server, stats_server):
     """Every server, by what it shows."""
     return {
         "store": store_server,
         "run": run_server,
         "mixture": mixture_server,
         "stats": stats_server,
-        "text": text_server,
     }
 
 

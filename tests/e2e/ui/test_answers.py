@@ -1,4 +1,4 @@
-"""What a run and a folder of text are told to be, against the run and the stream themselves."""
+"""What a run and a store are told to be, against the run and the store themselves."""
 
 from dataclasses import asdict
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import tokenfeed
-from golden import golden_texts, golden_tokenizer
 
 
 def test_history(clients, made):
@@ -45,44 +44,6 @@ def test_a_mixture(clients, made):
         assert all(abs(one["samples"] - one["target"]) <= 1 for one in told)
 
 
-@pytest.mark.parametrize("packing", ["best_fit", "concat"])
-def test_the_flow_is_the_stream(clients, made, packing):
-    told = clients["text"].ask("flow", packing=packing, step=2, world_size=2, batch_size=3, length=64)
-    texts = golden_texts()
-    for rank in range(2):
-        feed = tokenfeed.stream(
-            made.text,
-            golden_tokenizer(),
-            batch_size=3,
-            length=64,
-            split="all",
-            packing=packing,
-            buffer_size=64,
-            refill_size=32,
-            rank=rank,
-            world_size=2,
-            prefetch=0,
-        )
-        batch = [batch for _, batch in zip(range(3), feed, strict=False)][-1]
-        rows = told["ranks"][rank]["rows"]
-        assert [[token[0] for token in row["tokens"]] for row in rows] == batch.tokens.tolist()
-        assert [row["sample"] for row in rows] == batch.samples.tolist()
-        pieces = [(piece["start"], piece["stop"]) for row in rows for piece in row["pieces"]]
-        spans = batch.spans["documents"]
-        assert pieces == list(zip(spans.starts.tolist(), spans.stops.tolist(), strict=True))
-        feed.close()
-    assert all(any(text.startswith(one["text"][:600]) for text in texts) for one in told["documents"])
-
-
-def test_documents_of_a_row_group(clients):
-    told = clients["text"].ask("text", file=0, group=0)
-    texts = golden_texts()
-    for one in told["documents"]:
-        assert one["text"] == texts[one["row"]][:600]
-        assert [token[0] for token in one["tokens"]] == golden_tokenizer().encode(one["text"]).tolist()
-    assert clients["text"].ask("text", file=0, group=10**6)["documents"] == []
-
-
 def test_samples_are_those_of_the_store(clients, made):
     told = clients["store"].ask("sample", length=64, index=9)
     row = tokenfeed.open(made.web).windows(64)[9]
@@ -93,5 +54,4 @@ def test_samples_are_those_of_the_store(clients, made):
 
 def test_what_is_not_there_is_said(clients):
     assert "not a run file" in clients["store"].ask("run", status=400)["message"]
-    assert "not a folder of text" in clients["store"].ask("flow", status=400)["message"]
-    assert "no second run" in clients["mixture"].ask("compare", status=400)["message"]
+    assert "does not lead to a store" in clients["stats"].ask("store", status=400)["message"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenfeed.errors import AddressInUseError, NotFoundError
+from tokenfeed.errors import AddressInUseError, NotAStoreError, NotFoundError
 from tokenfeed.ui import Server, open_subject
 
 COMMAND = Path(sys.executable).parent / "tokenfeed"
@@ -46,7 +46,7 @@ def test_it_says_where_it_is_and_ends_when_told(made):
 def test_what_cannot_be_shown_is_said(tmp_path):
     with pytest.raises(NotFoundError, match="nothing"):
         open_subject(str(tmp_path / "nothing"))
-    with pytest.raises(NotFoundError, match="no file ending in"):
+    with pytest.raises(NotAStoreError):
         open_subject(str(tmp_path))
 
 

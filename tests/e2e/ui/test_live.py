@@ -8,12 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from tokenfeed.loader.delivery import Stats
-from tokenfeed.observe.machine import Gpu
 from tokenfeed.observe.snapshots import Snapshot
 from tokenfeed.ui.live import Live
 
@@ -178,41 +176,6 @@ def test_ranks_over_time(ranks_server, visit):
     assert all(re.match(r"−\d+ (s|min): ", text) for text in told), told
     page.page.keyboard.press("Escape")
     assert "from " in chart.get_attribute("aria-label")
-
-
-@pytest.mark.slow
-def test_gpus_where_nvml_has_them(ranks_server, visit, monkeypatch):
-    """NVML's place is taken by a module of its shape: there is no GPU where this runs."""
-    nvml = SimpleNamespace(
-        NVMLError=RuntimeError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 8,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetName=lambda index: f"GPU {index}",
-        nvmlDeviceGetMemoryInfo=lambda index: SimpleNamespace(used=(index + 1) * 10**9, total=80 * 10**9),
-        nvmlDeviceGetUtilizationRates=lambda index: SimpleNamespace(gpu=37 + index),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    section = visit(ranks_server).open("Now")
-    strips = section.get_by_role("list", name="GPUs, the idlest first").locator("li")
-    strips.nth(7).wait_for()
-    assert "busy 37% · 1 GB of 80 GB" in strips.first.inner_text()
-    assert "busy 44%" in strips.last.inner_text()
-    assert "GPUs of the machine that serves this page" in section.inner_text()
-
-
-def test_gpus_of_the_training_host(tmp_path):
-    """Those that a snapshot reports are told with their host."""
-    path = tmp_path / "stats.jsonl"
-    gpus = (Gpu(0, "H200", 0.5, 10**9, 10**11), Gpu(1, "H200", 0.25, 10**9, 10**11))
-    stats = Stats(1, 1, 0, 1.0, 0.0, 0.0, 0)
-    path.write_text(Snapshot(1e9, "far", 1, 0, 0, 1, 1.0, 8, 0.0, 0, False, stats, gpus=gpus).to_json() + "\n")
-    told = Live(path).tell(0, now=1e9)["gpus"]
-    assert [(one["host"], one["index"], one["points"]) for one in told] == [
-        ("far", 0, [[1e9, 0.5, 10**9]]),
-        ("far", 1, [[1e9, 0.25, 10**9]]),
-    ]
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_manifest_round_trip(manifest):
 
 
 def test_shard_record_round_trip():
-    assert ShardRecord.from_json(RECORD.to_json().encode(), "s", MANIFEST.spans, MANIFEST.columns) == RECORD
+    assert ShardRecord.from_json(RECORD.to_json().encode(), "s", MANIFEST.spans) == RECORD
 
 
 def changed(path, value):
@@ -125,7 +125,7 @@ def test_damaged_bytes_give_a_typed_error_or_a_manifest(patch, position, cut):
     damaged = data[:position] + patch + data[position + cut :]
     try:
         Manifest.from_json(damaged, "m")
-        ShardRecord.from_json(damaged, "m", {}, {})
+        ShardRecord.from_json(damaged, "m", {})
     except FormatError:
         pass
     except ValueError as error:

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from tokenfeed.integrations.checkpoint import AllRanks, find_place, make_loader
+from tokenfeed.integrations.checkpoint import AllRanks, make_loader
 
 
 @pytest.fixture
@@ -87,10 +87,3 @@ def test_what_is_refused(feed_of):
         make_loader(lambda **_: feed_of(rank=0, world_size=1), 2, {"rank": 1, "world_size": 2})
     with pytest.raises(ArgumentError, match="expected a view such as"):
         make_loader(feed_of(rank=0, world_size=1), 2, {"rank": 0, "world_size": 1})
-
-
-def test_the_place_of_a_process(monkeypatch):
-    assert find_place() == {"rank": 0, "world_size": 1}
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert find_place() == {"rank": 1, "world_size": 3}

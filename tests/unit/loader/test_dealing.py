@@ -88,16 +88,6 @@ def test_counting_steps_has_a_limit(documents, monkeypatch):
         len(tokenfeed.Loader(documents, tokens=60, rank=0, world_size=1, epochs=1))
 
 
-def test_a_ramp_of_tokens(documents):
-    ranks = Ranks(documents, 2, tokens={0: 60, 20: 120})
-    totals = {}
-    for _ in range(12):
-        step = ranks.step()
-        totals[samples_of(step)[0]] = sum(batch.flat.inputs.size for batch in step[0])
-    assert all(total <= (120 if start < 20 else 240) for start, total in totals.items())
-    assert max(total for start, total in totals.items() if start >= 20) > 120
-
-
 def test_a_process_killed_in_the_middle_of_a_step(documents, tmp_path):
     """Another process finds the same bins, and what it had not finished comes again."""
     options = {"tokens": 60, "balance": tokenfeed.Cost(1, 0.01), "accumulate": 2}

@@ -15,6 +15,7 @@ import pytest
 
 import tokenfeed
 from clock import Clock
+from opening import open_store
 from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError, ReadError, SampleIndexError, StateError
 from tokenfeed.loader.launch import find_rank
 
@@ -112,7 +113,7 @@ def test_collate_runs_in_the_background_and_its_result_comes_along(windows):
 
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_an_error_while_reading_reaches_the_training_loop(store_path, prefetch):
-    loader = tokenfeed.Loader(tokenfeed.open(store_path, max_open_files=0).windows(64), 2, prefetch=prefetch)
+    loader = tokenfeed.Loader(open_store(store_path, open_files=0).windows(64), 2, prefetch=prefetch)
     delivered = [next(loader).samples.tolist() for _ in range(3)]
     folder = store_path / "part-00000"
     folder.rename(store_path / "gone")
@@ -182,12 +183,11 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"seed": 1}, "seed 0, and this plan has 1"),
-        ({"length": 32}, r"its samples are windows\(64\), and here windows\(32\)"),
-        ({"extra": 0}, "samples are"),
-        ({"shuffle": False}, "seed 0, and this plan has none"),
-        ({"skips": [tokenfeed.Skip(samples=(5, 7))]}, r"the skip begins at sample 5, before this checkpoint \(8\)"),
-        ({"skips": tokenfeed.Skip(indices=[5])}, "begins at sample 0, .* made without it: give at >= 8, or go back"),
+        ({"seed": 1}, "seed 0, this plan has 1"),
+        ({"length": 32}, r"view .windows\(64\)., this plan has .windows\(32\)."),
+        ({"extra": 0}, "view .*extra=0"),
+        ({"shuffle": False}, "seed 0, this plan has None"),
+        ({"skips": tokenfeed.Skip(indices=[5])}, "different amendments"),
     ],
 )
 def test_a_state_of_another_plan(store, options, part):
@@ -237,7 +237,7 @@ def test_the_state_is_small_and_plain(windows):
 @pytest.mark.parametrize(
     "options",
     [{"batch_size": 0}, {"batch_size": -1}, {"batch_size": 1.5}, {"batch_size": True}, {"batch_size": {}},
-     {"batch_size": {5: 1}}, {"batch_size": {0: 0}}, {"rank": 1}, {"world_size": 2}, {"rank": 2, "world_size": 2},
+     {"batch_size": {0: 1}}, {"rank": 1}, {"world_size": 2}, {"rank": 2, "world_size": 2},
      {"rank": -1, "world_size": 2}, {"rank": 0, "world_size": 0}, {"prefetch": -1}, {"threads": 0}, {"epochs": 0},
      {"seed": -1}, {"seed": 2**63}],
 )  # fmt: skip
@@ -262,7 +262,7 @@ def test_skipped_documents_are_not_seen(store, plain):
     state = next(tokenfeed.Loader(view, 20)).state
     loader = tokenfeed.Loader(view, 20, epochs=2)
     loader.load_state_dict(state)
-    loader.amend(skip=tokenfeed.Skip(documents=[30, 31, 90]))
+    loader.amend(skip=tokenfeed.Skip(indices=view.samples_touching([30, 31, 90])))
     seen = set()
     count = 0
     for batch in loader:
@@ -275,12 +275,12 @@ def test_skipped_documents_are_not_seen(store, plain):
     assert touched == set(view.samples_touching([30, 31, 90]).tolist())
     assert count >= 2 * (len(view) - len(touched)) - 20
     with pytest.raises(SampleIndexError):
-        tokenfeed.Loader(view, 2, skips=[tokenfeed.Skip(documents=[1000])])
+        tokenfeed.Loader(view, 2, skips=[tokenfeed.Skip(documents=[1000], mask=True)])
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"samples": (5, 5)}, {"samples": (-1, 5)}, {"samples": (1, 2), "documents": [1]}],
+    [{}, {"indices": [1], "mask": True}, {"indices": 5}],
 )
 def test_bad_skips(arguments):
     with pytest.raises(ArgumentError):
@@ -362,10 +362,9 @@ def test_a_launcher_that_talks_nonsense():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1, or a ramp {0: 16, 10**6: 32}"),
+        ({"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1"),
         ({"batch_size": "32"}, "batch_size is '32'; it must be a whole number"),
         ({"batch_size": 2.5}, "batch_size is 2.5; it must be a whole number"),
-        ({"batch_size": {1: 4}}, "batch_size is {1: 4}; it must be"),
         ({"prefetch": -1}, "prefetch is -1; it must be a whole number of at least 0"),
         ({"prefetch": 1.5}, "prefetch is 1.5; it must be a whole number of at least 0"),
         ({"threads": 0}, "threads is 0; it must be a whole number of at least 1"),

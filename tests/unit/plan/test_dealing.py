@@ -69,25 +69,14 @@ def test_a_sample_that_is_too_long_is_named_or_alone():
         ArgumentError, match=r'here9 has 50 tokens; the budget of one rank is tokens=20.*too_long="own"'
     ):
         StepRule.of(None, 20).deal(Step(7, tokens), 4, lambda sample: f"here{sample}")
-    for balance in (None, True, lambda lengths: 1 / lengths):  # which makes the long one the cheapest
+    for balance in (None, True):
         bins = StepRule.of(None, 20, balance=balance, too_long="own").deal(Step(7, tokens), 4, str)
         assert (bins == bins[2]).sum() == 1
 
 
-@pytest.mark.parametrize(
-    ("balance", "message"),
-    [
-        ("yes", "balance is 'yes'; it must be True"),
-        (lambda lengths: lengths * np.nan, r"gives nan for a sample of 1 token; costs must be finite"),
-        (lambda lengths: -lengths, r"gives -1.0 for a sample of 1 token"),
-        (lambda lengths: lengths[:2], r"gives costs of shape \(2,\) for lengths of shape \(5,\)"),
-        (lambda lengths: 3.0, r"gives costs of shape \(\)"),
-        (lambda lengths: ["a"] * lengths.size, "gives no numbers"),
-        (lambda lengths: np.random.rand(lengths.size), "may depend on nothing but lengths"),
-    ],
-)
-def test_costs_are_checked(balance, message):
-    with pytest.raises(ArgumentError, match=message):
+@pytest.mark.parametrize("balance", ["yes", np.sqrt, 1])
+def test_costs_are_checked(balance):
+    with pytest.raises(ArgumentError, match=r"balance is .*; it must be True, or tokenfeed\.Cost"):
         StepRule.of(4, None, balance=balance)
 
 
@@ -103,7 +92,7 @@ def test_numbers_of_a_cost_are_checked(numbers):
         ((None, None), "neither is given"),
         ((4, 100), "both are given: 4 and 100"),
         ((None, 0), "tokens is 0; it must be a whole number"),
-        ((None, {5: 100}), "which begins at 0"),
+        ((None, {0: 100}), "it must be a whole number"),
         ((4, None, 1, None, "own"), "is for token budgets"),
         ((None, 4, 1, None, "split"), '"error" or "own"'),
     ],
@@ -114,8 +103,11 @@ def test_rules_are_checked(arguments, message):
 
 
 def test_rules_are_json():
-    for rule in (StepRule.of({0: 2, 9: 4}, None), StepRule.of(None, 100, 3, Cost(2, 0.5), "own")):
+    for rule in (StepRule.of(2, None), StepRule.of(None, 100, 3, Cost(2, 0.5), "own")):
         assert StepRule.from_json(rule.to_json()) == rule
     for wrong in ({"accumulate": 0}, {"balance": 7}, {"balance": [-1, 0]}, {"accumulate": "2"}):
         with pytest.raises((StateError, ArgumentError)):
             StepRule.from_json({"batch_sizes": [[0, 2]], **wrong})
+    for sizes in ([], [[0, 2], [9, 4]], [[1, 2]], [[0, 0]], 2):
+        with pytest.raises(StateError):
+            StepRule.from_json({"batch_sizes": sizes})

@@ -28,7 +28,7 @@ def store(tmp_path):
 
 
 def test_documents_are_skipped_by_their_payload(store):
-    view = store.windows(4, extra=0)
+    view = store.documents()
     plan = tokenfeed.Plan.of(view)
     found = plan.amend(5, skip=tokenfeed.Skip(where={"id": "train-3"}))
     assert found == plan.amend(5, skip=tokenfeed.Skip(documents=[3]))
@@ -39,13 +39,14 @@ def test_documents_are_skipped_by_their_payload(store):
     with tokenfeed.Loader(store.windows(4), 4, skips=[skip], rank=0, world_size=1) as loader:
         batch = next(loader)
     np.testing.assert_array_equal(batch.loss_mask, (batch.targets % 2 == 1) | (batch.targets == 0))
+    with pytest.raises(ArgumentError, match=r"samples of .* hold other documents, too; mask it, with mask=True"):
+        tokenfeed.Plan.of(store.windows(4), skips=tokenfeed.Skip(documents=[3]))
 
 
 def test_a_skip_that_finds_nothing_says_why(store):
     view = store.windows(4)
     for where, told in (
-        ({"nope": 1}, "no payload has a field 'nope'; there are 'id', 'kind'"),
-        ({"id": "val-3"}, "it is in split 'val' of the store"),
+        ({"nope": 1}, "no document has such a payload"),
         ({"id": "train-99"}, "no document has such a payload"),
         (lambda _: False, "no document has such a payload"),
     ):
@@ -57,6 +58,19 @@ def test_a_skip_that_finds_nothing_says_why(store):
         tokenfeed.Plan(tokenfeed.Plan.of(view).sources).amend(0, skip=tokenfeed.Skip(where={"id": 1}))
 
 
+def test_a_search_that_finds_nothing_says_why(store, tmp_path):
+    plan = tokenfeed.Plan.of(store.documents(), skips=tokenfeed.Skip(documents=[3]))
+    with tokenfeed.Loader(plan, 4, run=tmp_path / "run.jsonl", rank=0, world_size=1) as loader:
+        next(loader)
+    run = tokenfeed.Run(tmp_path / "run.jsonl")
+    assert run.find(where={"id": "train-4"}).why == ""
+    for where in ({"nope": 1}, {"id": "val-3"}):
+        assert run.find(where=where) == []
+        assert run.find(where=where).why == "no document has such a payload"
+    assert run.find(3).why == "no row of these epochs delivers it"
+    assert run.find(4, epochs=[]) == []
+
+
 def _without_documents(store):
     path = store.paths[0] + "-plain"
     with tokenfeed.Writer(path, columns={"tokens": "uint16"}, sync=False) as writer:
@@ -64,35 +78,9 @@ def _without_documents(store):
     return tokenfeed.open(path).windows(4)
 
 
-def test_a_search_that_finds_nothing_says_why(store, tmp_path):
-    loader = tokenfeed.Loader(store.windows(4), 4, run=tmp_path / "run.jsonl", rank=0, world_size=1)
-    next(loader)
-    loader.close()
-    run = tokenfeed.Run(tmp_path / "run.jsonl")
-    assert run.find(where={"id": "train-3"}).why == ""
-    for where, told in (({"nope": 1}, "field 'nope'"), ({"id": "val-3"}, "split 'val'"), ({"id": "x"}, "no document")):
-        found = run.find(where=where)
-        assert found == []
-        assert told in found.why
-    skipping = tokenfeed.Loader(
-        store.windows(4), 4, skips=[tokenfeed.Skip(documents=[3])], run=tmp_path / "other.jsonl", rank=0, world_size=1
-    )
-    next(skipping)
-    skipping.close()
-    assert tokenfeed.Run(tmp_path / "other.jsonl").find(3).why == "Skip(documents=(3,)) leaves it out"
-    state = loader.plan.state(len(store.windows(4)))
-    later = tokenfeed.Loader(store.windows(4), 4, run=tmp_path / "later.jsonl", rank=0, world_size=1)
-    later.load_state_dict(state)
-    next(later)
-    why = tokenfeed.Run(tmp_path / "later.jsonl").find(3).why  # it said: no row delivers it
-    assert f"this run file starts after {state['samples']} samples, and it would come before" in why
-    assert tokenfeed.Run(tmp_path / "later.jsonl").find(3, epochs=[]) == []
-
-
 @pytest.mark.parametrize(
     ("skip", "told"),
     [
-        (tokenfeed.Skip(samples=(5, 9)), "Skip(samples=(5, 9))"),
         (tokenfeed.Skip(documents=[9, 3], source="web"), "Skip(documents=(3, 9), source='web')"),
         (tokenfeed.Skip(documents=[3], mask=True), "Skip(documents=(3,), mask=True)"),
         (tokenfeed.Skip(indices=range(1000)), "Skip(indices=[0, 1, 2, 3, 4, 5, 6, 7, … 992 more])"),
@@ -112,9 +100,7 @@ def test_lists_pass_a_type_checker():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "needs samples, documents, indices or where"),
-        ({"samples": (9, 5)}, "0 <= start < stop"),
-        ({"samples": (5, 9), "where": {"id": 1}}, "stands alone"),
+        ({}, "needs documents, indices or where"),
         ({"indices": [3], "mask": True}, "mask=True goes with documents or where"),
     ],
 )

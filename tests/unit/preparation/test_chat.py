@@ -220,7 +220,7 @@ def test_the_command(tmp_path, model):
     (tmp_path / "own.jinja").write_text(plain("qwen3"))
     out, given = str(tmp_path / "store"), ["prepare", str(tmp_path / "a.jsonl"), "--tokenizer", str(model), "-o"]
     options = ["--template", str(tmp_path / "own.jinja"), "--train-on", "user,assistant", "--layout", "messages"]
-    options += ["--set", "enable_thinking=false", "--compress", "--json", "-w", "0"]
+    options += ["--set", "enable_thinking=false", "--json", "-w", "0"]
     made = CliRunner().invoke(app, [*given, out, "--chat", *options])
     assert made.exit_code == 0, made.output
     store = tokenfeed.open(out, split="all")

@@ -125,7 +125,7 @@ def test_a_file_that_changes_is_noticed(tmp_path, name):
     with pytest.raises(CorruptionError, match="has changed since it was found"):
         list(read_slice(file, part, TextRules()))
     write("one")
-    portions = read_slice(file, part, TextRules(portion_bytes=1000, long_bytes=1000))
+    portions = read_slice(file, part, TextRules(portion_bytes=1000))
     next(portions)
     os.utime(path, ns=(1, 1))
     with pytest.raises(CorruptionError, match="was changed while it was being read"):

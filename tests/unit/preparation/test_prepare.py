@@ -48,21 +48,6 @@ def test_documents_in_the_order_of_the_inputs(inputs, tmp_path):
     assert [(source.name, source.files) for source in report.sources] == [(".", 3)]
 
 
-def test_compressed_tokens(inputs, tmp_path):
-    """The vocabulary says how many bits a token needs; one that fills its dtype is refused."""
-    folder, documents = inputs
-    bits = (TOKENIZER.vocab_size - 1).bit_length()
-    prepare(folder, tmp_path / "store", val=None, compress=True, slice_bytes=20_000)
-    assert [tokens for tokens, _ in contents(tmp_path / "store")] == expected_tokens(documents)
-    assert verify(tmp_path / "store").ok
-    assert {tuple(shard.bits.items()) for shard in tokenfeed.open(tmp_path / "store").shards} == {(("tokens", bits),)}
-    with pytest.raises(ArgumentError, match="compress was 12, now None"):
-        prepare(folder, tmp_path / "store", val=None, slice_bytes=20_000)
-    write_jsonl(tmp_path / "ids.jsonl", [{"ids": [1, 2]}])
-    with pytest.raises(ArgumentError, match="4,294,967,296 ids need 32 bits, and uint32 has 32"):
-        tokenfeed.prepare(tmp_path / "ids.jsonl", tmp_path / "other", tokens_column="ids", compress=True, workers=0)
-
-
 def test_what_the_manifest_says(inputs, tmp_path):
     folder, _ = inputs
     prepare(folder, tmp_path / "store")

@@ -19,7 +19,10 @@ def documents(tmp_path):
 
 def leg(view, path, state, num_steps, world_size, **options):
     """Run some steps: (samples of every rank in each, state after them)."""
-    ranks = Ranks(view, world_size, state, run=path, **options)
+    return take(Ranks(view, world_size, state, run=path, **options), num_steps)
+
+
+def take(ranks, num_steps):
     steps = []
     for _ in range(num_steps):
         step = ranks.step()
@@ -27,10 +30,6 @@ def leg(view, path, state, num_steps, world_size, **options):
         steps.append([np.concatenate([batch.samples for batch in batches]).tolist() for batches in by_rank])
         state = step[-1][0].state
     return steps, state
-
-
-def own(lengths):
-    return lengths**1.5
 
 
 def check(run, steps):
@@ -59,7 +58,6 @@ def check(run, steps):
         {"tokens": 60},
         {"tokens": 60, "balance": tokenfeed.Cost(1, 0.1), "accumulate": 2},
         {"batch_size": 3, "balance": True, "accumulate": 2},
-        {"tokens": {0: 60, 30: 90}, "balance": own},
     ],
 )
 def test_any_step_can_be_traced(documents, tmp_path, options):
@@ -67,11 +65,10 @@ def test_any_step_can_be_traced(documents, tmp_path, options):
     path = tmp_path / "run.jsonl"
     first, state = leg(documents, path, None, 4, 2, **options)
     second, later = leg(documents, path, state, 3, 3, **options)
-    balance = options.get("balance")
-    run = tokenfeed.Run(path, balance=balance)
+    run = tokenfeed.Run(path)
     check(run, first + second)
     third, _ = leg(documents, path, state, 2, 1, **options)
-    run = tokenfeed.Run(path, balance=balance)
+    run = tokenfeed.Run(path)
     check(run, first + third)
     assert [start.step for start in run.starts] == [0, 4, 4]
     assert run.legs[1].stop is None
@@ -103,16 +100,6 @@ def test_steps_are_found_from_the_nearest_note(documents, tmp_path, monkeypatch)
     assert sorted(looked_at)[0] == starts[50]
 
 
-def test_a_function_must_be_given_again(documents, tmp_path):
-    path = tmp_path / "run.jsonl"
-    (steps, _) = leg(documents, path, None, 2, 2, tokens=60, balance=own)
-    assert tokenfeed.Run(path).samples(1) == sorted(steps[1][0] + steps[1][1])
-    with pytest.raises(ArgumentError, match=r"balanced by .*own, which a run file cannot hold"):
-        tokenfeed.Run(path).trace(1)
-    with pytest.raises(ArgumentError, match="the run was balanced by"):
-        tokenfeed.Run(path, balance=np.sqrt)
-
-
 def test_data_that_moved(documents, tmp_path):
     path = tmp_path / "run.jsonl"
     steps, _ = leg(documents, path, None, 3, 2, tokens=60, balance=True)
@@ -134,6 +121,39 @@ def test_the_end_of_a_finite_run(documents, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "options", [{"tokens": 60}, {"tokens": 40, "balance": True, "accumulate": 2}, {"batch_size": 3}]
+)
+def test_samples_that_are_left_out(documents, tmp_path, options):
+    """Steps go on counting; what lies between belongs to none, and is not seen."""
+    path, width = tmp_path / "run.jsonl", 2
+    first, state = leg(documents, path, None, 3, width, **options)
+    ranks = Ranks(documents, width, state, run=path, **options)
+    begin = state["samples"]
+    for loader in ranks.loaders:
+        loader.skip_to(begin + 7)
+        loader.skip_to(begin + 9)  # before anything was delivered
+    second, state = take(ranks, 2)
+    assert min(sample for samples in second[0] for sample in samples) == begin + 9
+    for loader in ranks.loaders:
+        loader.close()
+    run = tokenfeed.Run(path)
+    check(run, first + second)
+    given = sorted(sample for each in first + second for samples in each for sample in samples)
+    assert len(given) < 70  # all of the first epoch
+    indices = tokenfeed.Plan.of(documents).locate(given)[2]
+    tokens = sorted(documents[int(index)].tokens.tobytes() for index in indices)
+    seen = documents.seen(run)
+    assert sorted(seen[number].tokens.tobytes() for number in range(len(seen))) == tokens
+    assert len(documents.unseen(run)) == 70 - len(given)
+    again = Ranks(documents, 1, state, run=path, **options)
+    third, _ = take(again, 1)
+    again.loaders[0].close()
+    check(tokenfeed.Run(path), first + second + third)
+    with pytest.raises(ArgumentError, match="it can go forward alone"):
+        again.loaders[0].skip_to(3)
+
+
+@pytest.mark.parametrize(
     ("others", "told"),
     [
         ({}, "The runs deliver the same samples in the same steps"),
@@ -142,11 +162,13 @@ def test_the_end_of_a_finite_run(documents, tmp_path):
         ({"tokens": 80}, "deliver other samples"),
         ({"tokens": None, "batch_size": 3}, "deliver other samples"),
         ({"seed": 1}, "From step 0 on the runs deliver other samples"),
-        ({"skips": tokenfeed.Skip(samples=(40, 41))}, "From step"),
+        ({"skips": 40}, "From step"),
     ],
 )
 def test_runs_are_compared(documents, tmp_path, others, told):
     usual = {"world_size": 2, "tokens": 60}
+    if "skips" in others:  # what would come as sample 40
+        others = {"skips": tokenfeed.Skip(indices=tokenfeed.Plan.of(documents).locate([40])[2])}
     steps = []
     for name, options in (("first", usual), ("second", {**usual, **others})):
         steps.append(leg(documents, tmp_path / name, None, 12, **options)[0])

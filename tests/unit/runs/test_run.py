@@ -40,12 +40,13 @@ def leg(windows, path, state, steps, world_size, batch_size, **options):
 def test_any_step_can_be_traced(windows, tmp_path):
     path = tmp_path / "logs" / "run.jsonl"
     first, state = leg(windows, path, None, 5, 2, 3)
-    second, _ = leg(windows, path, state, 4, 3, {0: 2, 40: 4})
+    second, _ = leg(windows, path, state, 4, 3, 2)
     assert_traced(path, first + second)
-    skip = tokenfeed.Skip(samples=(36, 50))  # back to step 5, and another way from there
-    third, state = leg(windows, path, state, 3, 1, 6, skips=[skip])
+    plan = tokenfeed.Plan.of(windows)  # back to step 5, and another way from there
+    plan = plan.amend(36, skip=tokenfeed.Skip(indices=plan.locate(np.arange(36, 50))[2]))
+    third, state = leg(plan, path, state, 3, 1, 6)
     assert_traced(path, first + third)
-    fourth, _ = leg(windows, path, state, 2, 2, 6, skips=[skip])
+    fourth, _ = leg(plan, path, state, 2, 2, 6)
     assert_traced(path, first + third + fourth)
     run = tokenfeed.Run(path)
     assert [start.step for start in run.starts] == [0, 5, 5, 8]
@@ -274,7 +275,7 @@ def test_no_run_file(tmp_path):
 
 
 def test_plans_are_saved_and_loaded(windows, tmp_path):
-    plan = tokenfeed.Plan.of(windows, seed=5).amend(7, skip=tokenfeed.Skip(documents=[3]))
+    plan = tokenfeed.Plan.of(windows, seed=5).amend(7, skip=tokenfeed.Skip(documents=[3], mask=True))
     plan.save(tmp_path / "plan.json")
     loaded = tokenfeed.Plan.load(tmp_path / "plan.json")
     assert loaded == plan

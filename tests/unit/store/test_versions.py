@@ -46,7 +46,7 @@ def test_every_version_stays_as_it_was(tmp_path_factory, growths):
     assert [each.identity for each in newest.versions] == [identity for _, identity in expected]
     assert [each.items for each in newest.versions] == [len(tokens) for tokens, _ in expected]
     for number, (tokens, identity) in enumerate(expected, 1):
-        store = tokenfeed.open(path, split="all", version=number, verify=True)
+        store = tokenfeed.open(path, split="all", version=number)
         assert (tokens_of(store), store.identity, store.version) == (tokens, identity, number)
         assert store.versions == newest.versions
         for view in (store.windows(2), store.documents()):

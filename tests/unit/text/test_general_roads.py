@@ -8,7 +8,6 @@ import pytest
 import tokenfeed
 from any_tokenizers import make, texts, write
 from tokenfeed.errors import ArgumentError, PlanMismatchError
-from tokenfeed.preparation.long_texts import LongText
 from tokenfeed.preparation.mapping import Characters
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.samples import show_tokens
@@ -53,13 +52,6 @@ def test_a_store_holds_the_tokens_of_the_library(opened, tmp_path):
         assert sample.tokens.tolist() == [1, *theirs.encode(text, add_special_tokens=False).ids]
     assert store.tokenizer == tokenizer.identity()
     assert report.total.tokens == store.num_items
-
-
-def test_a_text_in_pieces_is_kept_until_it_ends(opened):
-    _, _, tokenizer = opened
-    long = LongText(tokenizer)
-    assert [long.add(piece) for piece in ("a b\n", "c" * 70_000, " d\ud83d", "\ude00 e")] == [""] * 4
-    assert long.finish() == "a b\n" + "c" * 70_000 + " d\U0001f600 e"
 
 
 def test_spans_of_characters_and_the_page(opened):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, NotFoundError, TruncatedError
+from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, TruncatedError
 from tokenfeed.format.manifest import Column
 from tokenfeed.format.npy import check_dtype, descr_to_json
 from tokenfeed.kernels.checksum import checksum
@@ -18,16 +18,13 @@ from tokenfeed.storage.local import open_binary, reading
 from tokenfeed.types import Array, Bools, Ints
 
 __all__ = [
-    *("INDEX", "Boundaries", "ForeignFile", "agree", "as_dtype", "check_each", "check_size", "check_sorted"),
-    *("fingerprint", "is_file", "listed", "peek", "read_at", "read_index", "read_offsets", "read_slices", "whole"),
-    "wrong",
+    *("Boundaries", "ForeignFile", "agree", "as_dtype", "check_each", "check_size", "check_sorted"),
+    *("is_file", "peek", "read_at", "read_slices", "whole", "wrong"),
 ]
 
 SLICE_ITEMS = 1 << 20
 """Items read at once: a few MB, so that Ctrl-C works within milliseconds."""
 
-INDEX = "index.json"
-_LARGEST_INDEX = 1 << 28
 _BLOCKS, _BLOCK_BYTES = 16, 4096
 
 
@@ -59,7 +56,7 @@ class ForeignFile:
     @property
     def num_items(self) -> int:
         dtype, part = self.dtypes["tokens"]
-        return part.num_bytes // dtype.itemsize
+        return (part.file_bytes - part.byte_start) // dtype.itemsize
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -81,12 +78,6 @@ class ForeignFile:
             self.boundaries.eos if self.boundaries else None,
         ]
         return checksum(json.dumps(described).encode() + b"".join(block for part in files for block in _sample(part)))
-
-
-def fingerprint(path: Path) -> str:
-    """Checksum of the size of a file and 16 blocks of it."""
-    part = whole(path)
-    return checksum(b"".join([str(part.file_bytes).encode(), *_sample(part)]))
 
 
 def _sample(part: Part) -> Sequence[bytes]:
@@ -152,45 +143,6 @@ def read_slices(path: Path, dtype: npt.DTypeLike, count: int, *, byte_start: int
                     filename=str(path),
                 )
             yield first, np.frombuffer(data, dtype)
-
-
-def read_index(folder: Path) -> dict[str, Any]:
-    """The object in the `index.json` of a folder, which several systems write; empty if there is none."""
-    path = folder / INDEX
-    if not is_file(path) or whole(path).file_bytes > _LARGEST_INDEX:
-        return {}
-    try:
-        value = json.loads(peek(path, _LARGEST_INDEX))
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def listed(folder: Path, name: str) -> Path:
-    """The file of a name that the `index.json` of its folder lists."""
-    path = folder / name
-    if path.name != name:
-        raise CorruptionError(f"{folder / INDEX}: {name!r} is not the name of a file")
-    if not is_file(path):
-        raise NotFoundError(f"{folder / INDEX} lists {name}, but {path} does not exist")
-    return path
-
-
-def read_offsets(path: Path, count: int, size: int) -> Ints:
-    """The table at the start of a file of `size` bytes: u32 count, u32 offset[count + 1], the last of them its end."""
-    start = 4 * (count + 2)
-    if start > size:
-        raise wrong(path, "count", expected=f"so many that their offsets fit into {size:,} bytes", found=count)
-    stated = int.from_bytes(read_at(path, 0, 4), "little")
-    if stated != count:
-        raise wrong(path, "count", expected=f"{count:,}, as the index says", found=stated)
-    offsets = np.empty(count + 1, np.int64)
-    for first, values in read_slices(path, "<u4", count + 1, byte_start=4):
-        offsets[first : first + values.size] = values
-    check_sorted(path, "offset", offsets)
-    if offsets[0] < start or offsets[-1] != size:
-        raise wrong(path, "last offset", expected=f"{size:,}", found=int(offsets[-1]))
-    return offsets
 
 
 def check_each(path: Path, field: str, bad: Bools, values: Array, expected: Callable[[int], str], first: int) -> None:

@@ -22,7 +22,7 @@ from tokenfeed.format.foreign.file import Boundaries, ForeignFile, is_file, peek
 from tokenfeed.storage.files import Part
 from tokenfeed.types import Ints
 
-__all__ = ["MAGIC", "find_sequences", "is_index", "open_megatron"]
+__all__ = ["MAGIC", "is_index", "open_megatron"]
 
 MAGIC = b"MMIDIDX\0\0"
 _HEADER = struct.Struct("<9sQBQQ")
@@ -97,25 +97,13 @@ def _end_of_last_sequence(index: _Index) -> int:
     return int(pointer + length * index.dtype.itemsize)
 
 
-def find_sequences(index_path: Path) -> Ints:
-    """First item of every sequence, and the end of the last."""
-    index = _open_index(index_path)
-    part = whole(index_path.with_suffix(".bin"), index.dtype)
-    first_items = _find_items(index, part, np.arange(index.num_sequences + 1))
-    first_items[-1] = _end_of_last_sequence(index) // index.dtype.itemsize
-    return first_items
-
-
 def _find_documents(index: _Index, part: Part) -> Ints:
-    return _find_items(index, part, _read_boundaries(index))[:-1]
-
-
-def _find_items(index: _Index, part: Part, starts: Ints) -> Ints:
     """One pass over the index, in slices.
 
     Each sequence number in `starts`, which rise, is replaced by the first item of that sequence as soon as the slice
     with its pointer has been read and checked.
     """
+    starts = _read_boundaries(index)
     done = byte = 0
     lengths_of = read_slices(index.path, "<i4", index.num_sequences, byte_start=index.lengths_byte)
     pointers_of = read_slices(index.path, "<i8", index.num_sequences, byte_start=index.pointers_byte)
@@ -133,7 +121,7 @@ def _find_items(index: _Index, part: Part, starts: Ints) -> Ints:
         starts[done:stop] = pointers[starts[done:stop] - first] // index.dtype.itemsize
         done = stop
     starts[done:] = part.file_bytes // index.dtype.itemsize  # documents after the last sequence are empty
-    return starts
+    return starts[:-1]
 
 
 def _read_boundaries(index: _Index) -> Ints:

@@ -1,41 +1,48 @@
 """Names what lies at a path that cannot be opened, and what to do with it."""
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["describe", "describe_remote"]
+from tokenfeed.format.foreign.file import is_file, peek, whole
+
+__all__ = ["describe", "describe_other", "describe_remote"]
 
 _MOST_NAMES = 1000
+_INDEX = "index.json"
+_LARGEST_INDEX = 1 << 28
 
 _PREPARE = (
     "prepare it first: `tokenfeed prepare {path} -o STORE --tokenizer …` for text, `--tokens-column input_ids` for "
     "token ids; text can also be trained on at once, with tokenfeed.stream"
 )
-_LOOP = "copy its samples to a tokenfeed.Writer in a loop, as docs/guides/migrating.md shows"
 _DOWNLOAD = (
     "token files of others are read where they lie, on disk. Download it and open the copy; or copy it once to a store "
-    "(docs/guides/migrating.md), which can be read from a server"
+    "(docs/guides/write-a-store.md), which can be read from a server"
 )
+_READERS = "read it by its own package and give that to tokenfeed.prepare (docs/guides/other-readers.md)"
+_LITDATA = "data of litdata", _READERS
 _OPEN_FILES = 'open the files themselves: tokenfeed.open("{path}/{name}"), or a list of them'
-_ARROW = "data of Hugging Face datasets (save_to_disk)", _PREPARE
 _TEXT = "plain text", _PREPARE
 _JSON = "JSON lines", _PREPARE
 
 _KINDS: dict[str, tuple[str, str]] = {
-    ".mds": ("data of MosaicML Streaming", _LOOP),
+    ".mds": ("data of MosaicML Streaming", _READERS),
     ".ds": ("datatrove token files", _OPEN_FILES),
     ".idx": ("Megatron token files", _OPEN_FILES),
     ".bin": ("token files", _OPEN_FILES),
     ".npy": ("token files", _OPEN_FILES),
-    ".arrow": _ARROW,
+    ".arrow": ("Arrow data, as Hugging Face datasets saves it", _PREPARE),
+    ".feather": ("Arrow data", _PREPARE),
+    ".ipc": ("Arrow data", _PREPARE),
     ".parquet": ("Parquet", _PREPARE),
     ".jsonl": _JSON,
     ".json": _JSON,
     ".txt": _TEXT,
-    ".lance": ("a Lance dataset", _PREPARE),
-    ".tar": ("WebDataset archives", _PREPARE),
+    ".lance": ("a Lance dataset", _READERS),
+    ".tar": ("WebDataset archives", _READERS),
 }
 """What files of a suffix are, and the advice; the first that is found in a folder counts."""
 
@@ -60,14 +67,35 @@ def describe(path: str | os.PathLike[str]) -> str | None:
     return f"{path} is {what} ({suffix}): {advice.format(path=path)}"
 
 
+def describe_other(path: Path) -> str | None:
+    """What to do with a local file that is never read as plain items: of MDS, Arrow, or a chunk of litdata."""
+    if path.suffix not in (".mds", ".arrow", ".feather", ".ipc") and not _is_litdata(path):
+        return None
+    what, advice = _LITDATA if path.suffix == ".bin" else _KINDS[path.suffix]
+    return f"{path} is {what} ({path.suffix}): {advice.format(path=path)}"
+
+
+def _is_litdata(path: Path) -> bool:
+    """Whether the `index.json` beside a file is that of litdata: other systems have one too."""
+    index = path.parent / _INDEX
+    if path.suffix != ".bin" or not is_file(index) or whole(index).file_bytes > _LARGEST_INDEX:
+        return False
+    try:
+        value = json.loads(peek(index, _LARGEST_INDEX))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.keys() >= {"chunks", "config"}
+
+
 def describe_remote(address: str, names: Iterable[str] = ()) -> str | None:
     """As `describe`, of an address: of the file that its name says, or of a folder that holds these names."""
     suffix = _suffix(address.rpartition("/")[2])
     if not names and suffix in _KINDS:
         what, advice = _KINDS[suffix]
-        return f"{address} is {what} ({suffix}): {advice.format(path=address) if advice is _PREPARE else _DOWNLOAD}"
-    if list(names) == ["index.json"]:  # of a server that cannot list
-        return f"{address} holds an index.json, as data of MosaicML Streaming and litdata does: {_DOWNLOAD}"
+        advice = _DOWNLOAD if advice is _OPEN_FILES else advice
+        return f"{address} is {what} ({suffix}): {advice.format(path=address)}"
+    if list(names) == [_INDEX]:  # of a server that cannot list
+        return f"{address} holds an {_INDEX}, as data of MosaicML Streaming and litdata does: {_READERS}"
     return _describe_names(address, sorted(names), _DOWNLOAD)
 
 
@@ -76,7 +104,7 @@ def _describe_folder(path: Path) -> str | None:
 
 
 def _describe_names(path: str, names: Sequence[str], otherwise: str | None = None) -> str | None:
-    """What a folder with these names holds. `otherwise` is the advice for what cannot be prepared."""
+    """What a folder with these names holds. `otherwise` is the advice for token files that are read in place."""
     if "dataset_dict.json" in names:
         return (
             f"{path} holds the splits of a Hugging Face dataset (save_to_disk): {_PREPARE.format(path=path + '/train')}"
@@ -86,8 +114,10 @@ def _describe_names(path: str, names: Sequence[str], otherwise: str | None = Non
         return f"{path} is {what}: {advice.format(path=path)}"
     found = {_suffix(name): name for name in reversed(names)}
     for suffix, (what, advice) in _KINDS.items():
+        if suffix == ".bin" and _INDEX in names:
+            what, advice = _LITDATA
         if suffix in found and (suffix != ".json" or len(found) == 1):
-            advice = advice if advice is _PREPARE else otherwise or advice
+            advice = otherwise if otherwise and advice is _OPEN_FILES else advice
             return f"{path} holds {what} ({suffix}): {advice.format(path=path, name=found[suffix])}"
     return None
 

@@ -1,22 +1,28 @@
 """Documents in Arrow files: IPC streams, as Hugging Face `datasets` writes them, and IPC files, compressed or not.
 
-A record batch is a group. Finding the batches reads the metadata of each; a batch is read as a whole. Of a remote file,
-each of these is a request.
+A file is a row of messages: 0xFFFFFFFF, i32 size of the metadata, metadata (a flatbuffer), body. A record batch is a
+group. Finding the batches reads the metadata of each; a batch is read as a whole. Of a remote file, each of these is a
+request.
 """
 
 import contextlib
+import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tokenfeed.errors import DependencyError, FormatError, TooLargeError
-from tokenfeed.format.foreign.arrow import find_batches, first_byte, read_schema
+from tokenfeed.errors import CorruptionError, DependencyError, FormatError, TooLargeError
 from tokenfeed.storage.fetcher import RemoteFile
 from tokenfeed.text.sources.columns import ColumnText
 from tokenfeed.text.sources.portions import MemoryGroup, Records, TextRules
 from tokenfeed.text.sources.stored import StoredFile
 
 __all__ = ["ArrowText"]
+
+_MAGIC = b"ARROW1"
+_CONTINUED = b"\xff\xff\xff\xff"
+_BATCH = 3  # type of the header of a message
+_HEAD_BYTES = 1 << 12
 
 
 class ArrowText(ColumnText):
@@ -39,9 +45,9 @@ class ArrowText(ColumnText):
                         source.seek(at)
                         return bytes(source.read(num_bytes))
 
-                    first, size = first_byte(read(0, 8)), self._file.stamp()[0]
-                    schema = read_schema(self.name, source, first, size)
-                    self._found = schema, list(find_batches(self.name, read, first, size))
+                    first, size = _first_byte(read(0, 8)), self._file.stamp()[0]
+                    schema = _read_schema(self.name, source, first, size)
+                    self._found = schema, list(_find_batches(self.name, read, first, size))
             return self._found
 
     def num_groups(self) -> int:
@@ -103,3 +109,57 @@ class ArrowText(ColumnText):
                     yield source
         except MemoryError as error:
             raise TooLargeError(f"{self.name}, {what} is damaged, or does not fit into memory ({error})") from error
+
+
+def _first_byte(head: bytes) -> int:
+    """Where the messages begin of a file with this head: an IPC file is a stream between two magics, with a footer."""
+    return 8 if head.startswith(_MAGIC) else 0
+
+
+def _read_schema(path: object, source: Any, at: int, size: int) -> Any:
+    """The schema of the stream that begins at a byte of a file of pyarrow."""
+    import pyarrow as pa
+
+    source.seek(at)
+    lead = source.read(8)
+    if lead[:4] != _CONTINUED or not 0 < int.from_bytes(lead[4:], "little", signed=True) <= size - at - 8:
+        raise FormatError(f"{path} is no Arrow file that can be read: there is no schema at byte {at}")
+    source.seek(at)
+    return pa.ipc.open_stream(source).schema
+
+
+def _find_batches(path: object, read: Callable[[int, int], bytes], at: int, size: int) -> Iterator[tuple[int, int]]:
+    """Bytes [start, stop) of every record batch from a byte on, by its metadata alone.
+
+    One call of `read(byte_start, num_bytes)` for each, if its metadata is short.
+    """
+    while at + 8 <= size:
+        lead = read(at, min(_HEAD_BYTES, size - at))
+        length = int.from_bytes(lead[4:8], "little", signed=True)
+        if lead[:4] != _CONTINUED or length < 0 or at + 8 + length > size:
+            raise CorruptionError(f"{path}: no message of Arrow at byte {at:,}, or one that is longer than the file")
+        if length == 0:
+            return
+        metadata = lead[8 : 8 + length] if 8 + length <= len(lead) else read(at + 8, length)
+        try:
+            kind, body_bytes = _field(metadata, 1, "<B"), _field(metadata, 3, "<q")
+        except (struct.error, IndexError) as error:
+            raise CorruptionError(f"{path}: the message at byte {at:,} is damaged ({error})") from error
+        start, at = at, at + 8 + length + body_bytes
+        if body_bytes < 0 or at > size:
+            raise CorruptionError(
+                f"{path}: the message at byte {start:,} has {body_bytes:,} bytes; the file ends before"
+            )
+        if kind == _BATCH:
+            yield start, at
+
+
+def _field(data: bytes, number: int, code: str) -> int:
+    """A number of the root table of a flatbuffer; 0 where it has its default."""
+    (root,) = struct.unpack_from("<I", data)
+    table = root - struct.unpack_from("<i", data, root)[0]
+    if table < 0:
+        raise IndexError("a table outside the message")
+    (size,) = struct.unpack_from("<H", data, table)
+    (offset,) = struct.unpack_from("<H", data, table + 4 + 2 * number) if 6 + 2 * number <= size else (0,)
+    return int(struct.unpack_from(code, data, root + offset)[0]) if offset else 0

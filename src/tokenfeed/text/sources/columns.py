@@ -1,17 +1,15 @@
 """`ColumnText`: documents in columns of Arrow's record batches, whatever files they are in: Parquet or Arrow's own."""
 
-import codecs
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from tokenfeed.errors import CorruptionError, FormatError, MissingError, ReadError, TruncatedError
 from tokenfeed.storage.local import reading
-from tokenfeed.text.sources.portions import Portion, Records, Tally, TextRules, tokens_advice
+from tokenfeed.text.sources.portions import LARGEST_DOCUMENT, Portion, Records, Tally, TextRules, tokens_advice
 from tokenfeed.text.sources.stored import StoredFile
 
 __all__ = ["ColumnText"]
@@ -82,18 +80,14 @@ class ColumnText(ABC):
     def _add(self, tally: Tally, batch: Any, row: int, where: str, reached: int, rules: TextRules) -> Iterator[Portion]:
         """Note the documents of a batch, and hand over what there is enough of."""
         kept = _kept(batch, rules.keep)
-        texts = self.documents_of(batch, where, partial(texts_of, long_bytes=None if rules.whole else rules.long_bytes))
-        for place, text in enumerate(texts):
+        for place, text in enumerate(self.documents_of(batch, where, texts_of)):
             values = kept[place] if kept else {}
             if text is None:
                 tally.null(f"{where}, row {row + place}")
             elif isinstance(text, UnicodeDecodeError | FormatError):
                 tally.malformed(f"{where}, row {row + place}", self._told(text))
-            elif not isinstance(text, memoryview):
-                tally.add(text, values)
             else:
-                pieces = _pieces_of(text, rules.portion_bytes)
-                yield from tally.pieces(((piece, reached) for piece in pieces), values)
+                tally.add(text, values)
         if tally.is_full:
             yield tally.portion(reached)
 
@@ -189,80 +183,59 @@ class ColumnText(ABC):
         return f"{self.column!r} is not UTF-8 ({error.reason} at byte {error.start:,})"
 
 
-def utf8_of(column: Any) -> list[bytes | str | UnicodeDecodeError | None]:
+def utf8_of(column: Any) -> list[Any]:
     """The values of a column as UTF-8 where Arrow has them so, in half the time of strings; else as `texts_of` does."""
     import pyarrow as pa
 
     plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(column.type)
-    if plain is not None:
+    if plain is not None and not _may_be_too_long(column):
         try:
             column.validate(full=True)  # without the GIL
-            values: list[bytes | str | UnicodeDecodeError | None] = column.cast(plain).to_pylist()
+            values: list[Any] = column.cast(plain).to_pylist()
             return values
         except pa.ArrowInvalid:
             pass  # not UTF-8
-    return texts_of(column, None)
+    return texts_of(column)
 
 
-def texts_of(column: Any, long_bytes: int | None) -> list[Any]:
-    """The values of a column: strings, or None; Arrow's bytes of those longer than `long_bytes`; what is wrong with
-    others.
+def texts_of(column: Any) -> list[Any]:
+    """The values of a column: strings, or None; an error in the place of each that is no document.
 
-    One call of Arrow makes all strings, as fast as slicing its buffers by hand; only where one of them is long or is
-    not UTF-8 are they looked at one by one.
+    One call of Arrow makes all strings, as fast as slicing its buffers by hand; only where one of them is too long or
+    is not UTF-8 are they looked at one by one.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    is_dictionary = pa.types.is_dictionary(column.type)
-    if long_bytes is not None:
-        values = column.dictionary if is_dictionary else column
-        if (pc.max(pc.binary_length(values)).as_py() or 0) > long_bytes:
-            return [_text_of(column, place, long_bytes) for place in range(len(column))]
-    decoded = column.dictionary_decode() if is_dictionary else column
-    try:
-        texts: list[Any] = decoded.to_pylist()
-        return [None if text is None else text.decode() for text in texts] if "binary" in str(decoded.type) else texts
-    except UnicodeDecodeError:
-        return [_text_of(column, place, None) for place in range(len(column))]
-
-
-def _text_of(column: Any, place: int, long_bytes: int | None) -> str | memoryview | UnicodeDecodeError | None:
-    data = _bytes_of(column, place)
-    if data is None:
-        return None
-    try:
-        if long_bytes is None or len(data) <= long_bytes:
-            return str(data, "utf-8")
-        for _ in _pieces_of(data, long_bytes):  # all of it must be right before anything is handed over
+    if not _may_be_too_long(column):
+        decoded = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        try:
+            texts: list[Any] = decoded.to_pylist()
+            is_binary = "binary" in str(decoded.type)
+            return [None if text is None else text.decode() for text in texts] if is_binary else texts
+        except UnicodeDecodeError:
             pass
-    except UnicodeDecodeError as error:
-        return error
-    return data
+    return [_text_of(column, place) for place in range(len(column))]
 
 
-def _bytes_of(column: Any, place: int) -> memoryview | None:
-    """The bytes of a value where Arrow has them (`column[place]` would copy them)."""
+def _may_be_too_long(column: Any) -> bool:
+    """Whether one of the values may be more than a document can be."""
     import pyarrow as pa
 
-    if not column[place : place + 1].is_valid()[0].as_py():
+    values = column.dictionary if pa.types.is_dictionary(column.type) else column
+    return bool(values.nbytes > LARGEST_DOCUMENT)
+
+
+def _text_of(column: Any, place: int) -> str | UnicodeDecodeError | FormatError | None:
+    value = column[place]
+    if not value.is_valid:
         return None
-    if pa.types.is_dictionary(column.type):
-        return _bytes_of(column.dictionary, column.indices[place].as_py())
-    if str(column.type).endswith("_view"):
-        return memoryview(column[place].as_buffer())
-    size = 8 if str(column.type).startswith("large_") else 4
-    _, offsets, data = column.buffers()
-    at = (column.offset + place) * size
-    start, stop = memoryview(offsets)[at : at + 2 * size].cast("B").cast("q" if size == 8 else "i")
-    return memoryview(b"") if data is None else memoryview(data)[start:stop]
-
-
-def _pieces_of(data: memoryview, piece_bytes: int) -> Iterator[str]:
-    """UTF-8 as strings of about `piece_bytes` each."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for start in range(0, len(data), piece_bytes):
-        yield decoder.decode(data[start : start + piece_bytes], start + piece_bytes >= len(data))
+    data = (value.value if hasattr(value, "dictionary") else value).as_buffer()
+    if data.size > LARGEST_DOCUMENT:
+        return FormatError(f"the text has {data.size:,} bytes; the most of a document is {LARGEST_DOCUMENT:,}")
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        return error
 
 
 def _is_text(kind: Any) -> bool:

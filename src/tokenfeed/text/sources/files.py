@@ -19,7 +19,6 @@ from tokenfeed.text.sources.plain import PlainText
 from tokenfeed.text.sources.portions import Group, Records, TextFile, TextRules, as_str
 from tokenfeed.text.sources.splitting import Splits, Val, choose_splits, is_val
 from tokenfeed.text.sources.stored import StoredFile, shown
-from tokenfeed.text.sources.webdataset import WebDatasetText
 
 __all__ = ["TextFiles", "first_record", "open_text"]
 
@@ -43,7 +42,7 @@ def open_text(file: StoredFile | MemoryDocuments, column: str, records: Records 
         return (ParquetText if kind == "parquet" else ArrowText)(file, column, records)
     if records is not None:
         raise ArgumentError(f"{file.name} cannot be read as conversations; expected JSONL, Parquet or Arrow")
-    return PlainText(file) if kind == "txt" else WebDatasetText(file, column)
+    return PlainText(file)
 
 
 class _AsTheyAre:
@@ -151,8 +150,8 @@ class TextFiles:
     def read(self, file: int, group: int, start: int = 0) -> Group | None:
         """A group of a file, from row `start` on; None when the file has no such group.
 
-        Parquet decodes as the group is iterated; JSONL reads 1,024 lines here, WebDataset 1,024 samples; plain text is
-        one row, read here. The text of a document of another split is None, as one that is null.
+        Parquet decodes as the group is iterated; JSONL reads 1,024 lines here; plain text is one row, read here. The
+        text of a document of another split is None, as one that is null.
         """
         if group < 0 or start < 0:
             raise ArgumentError(f"group {group} from row {start} on: both must be at least 0")

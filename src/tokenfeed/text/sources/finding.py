@@ -19,7 +19,6 @@ from tokenfeed.errors import ArgumentError, FormatError, NotFoundError
 from tokenfeed.storage import hub
 from tokenfeed.storage.address import is_remote, join, local_path, parse
 from tokenfeed.storage.local import read_bytes, replace_bytes
-from tokenfeed.text.sources.lance import LanceTable, is_lance
 from tokenfeed.text.sources.memory import MemoryDocuments
 from tokenfeed.text.sources.stored import StoredFile, list_folder, shown
 
@@ -39,12 +38,15 @@ PathLike = str | os.PathLike[str]
 
 _TXT = (".txt", ".txt.gz", ".txt.zst")
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst", ".json.gz", ".json.zst")
-_TAR = (".tar", ".tar.gz", ".tgz", ".tar.zst")
-ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow", *_TAR)
-"""Endings of the files that are read. Plain text is one document a file; archives are of WebDataset."""
+ENDINGS = (".parquet", *_JSONL, *_TXT, ".arrow")
+"""Endings of the files that are read. Plain text is one document a file."""
 CHAT_ENDINGS = (".parquet", *_JSONL, ".arrow")
 """Endings of the files that hold records with several fields."""
 _LISTING = "files.json"
+_READERS = (
+    "is read by its own package: give the dataset of that to prepare, with tokens_column=… where it holds tokens "
+    "(docs/guides/other-readers.md)"
+)
 _TOKENS = "holds tokens already: open it with tokenfeed.open, and train from it with a Loader"
 _FOREIGN = {
     "manifest.json": "says that it is a store: open it with tokenfeed.open, and train from it with a Loader",
@@ -52,8 +54,7 @@ _FOREIGN = {
     ".idx": _TOKENS,
     ".bin": _TOKENS,
     ".npy": _TOKENS,
-    ".mds": "is of MosaicML Streaming: open it with tokenfeed.open if it holds tokens; if it holds text, give a "
-    "function that iterates its StreamingDataset",
+    **dict.fromkeys((".mds", ".lance", ".tar", ".tar.gz", ".tgz", ".tar.zst"), _READERS),
     ".json": "is not read, since JSON must be one object a line: write it as JSONL",
     ".csv": "is not read: write it as Parquet or JSONL",
 }
@@ -87,11 +88,10 @@ class Listing:
 def find_files(source: Any, endings: tuple[str, ...] = ENDINGS) -> list[Found]:
     """The files of a folder, a pattern, a path or an address, or of a list of these. Lists folders, opens no file.
 
-    Documents of this process (see `memory`) are one file, and so is a Lance dataset. Files of one entry are sorted by
-    name; a list keeps its order. A folder with a `files.json` consists of what that says, in its order. A folder that
-    holds plain text beside other kinds is refused; a pattern or a list may name both. The files are all local or all
-    remote (`s3://`, `gs://`, `https://`, …). Remote patterns are for the last part of the path; HTTP has neither
-    patterns nor folders.
+    Documents of this process (see `memory`) are one file. Files of one entry are sorted by name; a list keeps order.
+    A folder with a `files.json` consists of what that says, in its order. A folder that holds plain text beside other
+    kinds is refused; a pattern or a list may name both. The files are all local or all remote (`s3://`, `gs://`,
+    `https://`, …). Remote patterns are for the last part of the path; HTTP has neither patterns nor folders.
     """
     listed = _paths_of(source)
     if listed is None:
@@ -140,8 +140,8 @@ def _paths_of(source: Any) -> list[PathLike] | None:
 
 
 def kind_of(path: str) -> str:
-    """`"parquet"`, `"jsonl"`, `"txt"`, `"arrow"` or `"tar"`."""
-    kinds = {"parquet": (".parquet",), "arrow": (".arrow",), "tar": _TAR, "txt": _TXT}
+    """`"parquet"`, `"jsonl"`, `"txt"` or `"arrow"`."""
+    kinds = {"parquet": (".parquet",), "arrow": (".arrow",), "txt": _TXT}
     return next((kind for kind, endings in kinds.items() if shown(path).endswith(endings)), "jsonl")
 
 
@@ -182,8 +182,6 @@ def _expand(given: str, endings: tuple[str, ...], *, is_remote: bool) -> list[Fo
     path = Path(text)
     if path.is_file():
         return [_known(text, endings)]
-    if path.is_dir() and is_lance(path):
-        return [Found(text, memory=MemoryDocuments(LanceTable(text), text))]
     if path.is_dir():
         listing = read_listing(path)
         if listing is not None:
@@ -206,11 +204,6 @@ def _expand_remote(source: str, endings: tuple[str, ...]) -> list[Found]:
     if source.startswith("hf://"):
         return _expand_hub(source, endings)
     address = shown(source)
-    if address.rstrip("/").endswith(".lance"):
-        raise ArgumentError(
-            f"{address}: Lance datasets are read from a disk. Download it; or give a function that iterates it, "
-            "such as lambda: (row for batch in lance.dataset(…).to_batches() for row in batch.to_pylist())"
-        )
     folder, _, pattern = address.rpartition("/")
     if parse(address).is_http or (address.endswith(endings) and not glob.has_magic(pattern)):
         _known(address, endings)
@@ -267,10 +260,13 @@ def _known(path: str, endings: tuple[str, ...], split: str | None = None) -> Fou
 
 def _refuse(source: str, paths: Sequence[str], message: str, kind: type[Exception]) -> NoReturn:
     """Raise, and say what lies there instead of text, where that is known."""
+    source = source.rstrip("/")
     for ending, what in _FOREIGN.items():
-        for path in paths:
+        for path in (source, *paths):
             if path.endswith(ending):
                 raise kind(f"{path} {what}" if path == source else f"{source} holds no text: {Path(path).name} {what}")
+    if (Path(source) / "_versions").is_dir():
+        raise kind(f"{source} is a Lance dataset, which {_READERS}")
     if not paths and any(child.is_dir() for child in Path(source).glob("*")):
         message += f". A pattern reads the folders inside it: {join(source, '**/*.parquet')}"
     raise kind(message)

@@ -1,6 +1,5 @@
 """Documents that a program has: a `datasets.Dataset` or other sequence, or anything that can be iterated again.
 
-A Lance dataset is one, too (`lance`).
 A document is a string, or a mapping that has one under the text column. A sequence (a length and an index) has random
 access. Any other iterable is read from front to back; to go back, it is iterated again from its beginning, so it must
 give the same documents every time: a list, a `datasets.IterableDataset`, a function that makes a generator. A generator
@@ -16,7 +15,15 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from tokenfeed.errors import ArgumentError, FormatError, MissingError
-from tokenfeed.text.sources.portions import GROUP_ROWS, MemoryGroup, Portion, Tally, TextRules, tokens_advice
+from tokenfeed.text.sources.portions import (
+    GROUP_ROWS,
+    LARGEST_DOCUMENT,
+    MemoryGroup,
+    Portion,
+    Tally,
+    TextRules,
+    tokens_advice,
+)
 
 __all__ = ["MemoryDocuments", "MemoryText"]
 
@@ -51,14 +58,14 @@ class MemoryDocuments:
 
     is_remote = False
 
-    def __init__(self, source: Any, name: str | None = None) -> None:
+    def __init__(self, source: Any) -> None:
         if isinstance(source, Iterator):
             raise ArgumentError(
                 f"{type(source).__name__} can be iterated once, so a stream could neither begin a second epoch nor "
                 "resume: give the function that makes it, or a sequence"
             )
         self.source = source
-        self.path = self.name = name or f"documents of a {type(source).__name__}"
+        self.path = self.name = f"documents of a {type(source).__name__}"
 
     @property
     def is_indexed(self) -> bool:
@@ -227,6 +234,8 @@ class MemoryText:
                 raise FormatError(f"the text is not UTF-8 ({error.reason} at byte {error.start:,})") from None
         if text is not None and not isinstance(text, str):
             raise FormatError(f"the text is {type(text).__name__}, not a string")
+        if text is not None and len(text) > LARGEST_DOCUMENT:
+            raise FormatError(f"the text has {len(text):,} characters; the most of a document is {LARGEST_DOCUMENT:,}")
         return text
 
     def _value_of(self, row: Any, name: str) -> Any:

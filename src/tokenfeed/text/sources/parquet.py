@@ -3,7 +3,7 @@
 Memory: a row group is decoded a few pages at a time, however large it is. Arrow would by default fetch the whole
 compressed column chunk first (132 MB for a row group of 300 MB of text); read through a buffer of 1 MiB, the peak is
 16 MB of pages and rows, at the same speed (21 MB where the chunk has a dictionary). A value lies in one page: one of
-200 MB takes 570 MB while it is read (770 compressed by Snappy, 850 by zstd); as JSONL or plain text it takes 20 MB.
+200 MB takes 570 MB while it is read (770 compressed by Snappy, 850 by zstd).
 """
 
 import contextlib

@@ -4,10 +4,11 @@ The rules are the same for `stream`, `prepare` and `train-tokenizer`, and for al
 
 * a text that is null is no document: it is left out (and counted by `prepare`); an empty text is a document;
 * a line or row that cannot be understood is a FormatError that names the file and the line, or the row group and row:
-  no JSON object, no UTF-8, no such key, a text that is no string. `prepare` leaves them out if asked to, and counts.
+  no JSON object, no UTF-8, no such key, a text that is no string, more than 1 GiB. `prepare` leaves them out if asked
+  to, and counts.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from tokenfeed.errors import ArgumentError, FormatError
 
 __all__ = [
     "GROUP_ROWS",
+    "LARGEST_DOCUMENT",
     "Group",
     "MemoryGroup",
     "Portion",
@@ -28,6 +30,8 @@ __all__ = [
 
 GROUP_ROWS = 1024
 """Documents in a group, where a format has none of its own; the last group of a file may have fewer."""
+LARGEST_DOCUMENT = 1 << 30
+"""Most bytes of a document as it is stored, which is in memory as a whole; of JSONL, of its line."""
 _LISTED_PROBLEMS = 10
 
 Row = TypeVar("Row")
@@ -57,12 +61,8 @@ class TextRules:
     """Columns whose values are handed over with the text, as JSON can hold them; None where a line has none."""
     on_error: Literal["fail", "skip"] = "fail"
     """Whether a malformed line or row is a FormatError, or is left out and counted."""
-    whole: bool = False
-    """Whether documents are never cut, however long they are."""
     portion_bytes: int = 1 << 20
     """About how much text is handed over at a time."""
-    long_bytes: int = 4 << 20
-    """Documents longer than this come in pieces of about `portion_bytes`."""
 
     def __post_init__(self) -> None:
         if self.on_error not in ("fail", "skip"):
@@ -76,19 +76,15 @@ class TextRules:
 
 @dataclass
 class Portion:
-    """Whole documents in the order of the file, or one piece of a long one; and what was left out before them."""
+    """Documents in the order of the file, and what was left out before them."""
 
     texts: list[Any]
     """Strings; what `Records` made, where there are such."""
     kept: list[dict[str, Any]]
-    """Values of the columns to keep, for each document; empty where a piece continues one."""
+    """Values of the columns to keep, for each document."""
     input_bytes: int
     """Bytes of the slice that have been read so far, as the file is stored. The last portions of all slices of a file
     add up to its size."""
-    begins: bool = True
-    """False for a piece that continues the document of the portion before."""
-    ends: bool = True
-    """False for a piece after which more of the document follows."""
     problems: list[str] = field(default_factory=list)
     """Lines or rows that were left out, in words: the first 10 of a slice. The counts have all of them."""
     num_malformed: int = 0
@@ -110,7 +106,7 @@ class Records(Protocol):
 
 
 class Group(Protocol):
-    """A row group of Parquet, a record batch of Arrow, 1,024 lines or samples, or a file of plain text.
+    """A row group of Parquet, a record batch of Arrow, 1,024 lines, or a file of plain text.
 
     One thread at a time may use it.
     """
@@ -210,23 +206,3 @@ class Tally:
         made, self._next, self._num_bytes = self._next, Portion([], [], 0), 0
         made.input_bytes = input_bytes
         return made
-
-    def pieces(self, texts: Iterable[tuple[str, int]], kept: dict[str, Any]) -> Iterator[Portion]:
-        """The portions of one long document, from (text, bytes read so far); first what was noted before it."""
-        if self._rules.whole:
-            parts = list(texts)
-            self.add("".join(text for text, _ in parts), kept)
-            yield self.portion(parts[-1][1])
-            return
-        before, reached, begins = "", 0, True
-        for text, now in texts:  # a piece is handed over once another follows: only an empty document has an empty one
-            if text and before:
-                yield from self._piece(before, reached, begins, False, kept)
-                begins = False
-            before, reached = text or before, now
-        yield from self._piece(before, reached, begins, True, kept)
-
-    def _piece(self, text: str, reached: int, begins: bool, ends: bool, kept: dict[str, Any]) -> Iterator[Portion]:
-        if begins:
-            yield self.portion(reached)
-        yield Portion([text], [kept] if begins else [], reached, begins, ends)

@@ -10,9 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, FormatError, quantity
+from tokenfeed.errors import ArgumentError, FitError, FormatError, quantity, whole
 from tokenfeed.loader.launch import find_rank
-from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.chat.rendering import Chat, ChatRecords, RenderedRecord, encode_records, render_one
 from tokenfeed.text.chat.template import ChatTemplate
@@ -49,7 +48,7 @@ def stream_chat(
     source: ConversationList | PathLike | Sequence[PathLike],
     tokenizer: Tokenizer | PathLike,
     *,
-    batch_size: int | Mapping[int, int],
+    batch_size: int,
     length: int,
     chat: Chat | ChatTemplate | PathLike | None = None,
     split: str = "train",
@@ -77,8 +76,8 @@ def stream_chat(
     l + lanes, … of a list, epoch after epoch; of files, groups of rows. The other options are those of `stream`.
     """
     rank, world_size = find_rank(rank, world_size)
-    sizes = BatchSizes(batch_size)
-    options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
+    size = whole("batch_size", batch_size, 1)
+    options = StreamOptions(size, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
     packing = Packing.padding(length=length, buffer_size=buffer_size)
     paths = _as_paths(source)
     records = Chat.of(True if chat is None else chat).open(tokenizer)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from tokenfeed.errors import ArgumentError, StateError, quantity
+from tokenfeed.errors import ArgumentError, StateError, quantity, whole
 from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
@@ -14,7 +14,6 @@ from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.dealing import StepRule
 from tokenfeed.plan.mixing import check_named, weigh
 from tokenfeed.plan.schedule import Schedule, Stage
-from tokenfeed.plan.steps import BatchSizes
 from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
@@ -37,7 +36,7 @@ def stream(
     source: Any,
     tokenizer: Tokenizer | str | os.PathLike[str],
     *,
-    batch_size: int | Mapping[int, int],
+    batch_size: int,
     length: int,
     split: str = "train",
     val: Val = 0.001,
@@ -71,8 +70,7 @@ def stream(
     a hash of their text, as `prepare` does; files, by name or pattern; "last" for the last file, as nanochat; or None.
     Files that say by their name, folder or `files.json` that they are val or test are never train.
 
-    `tokenizer` may be a path to load. `batch_size` is that of one rank, or a ramp {rows delivered: batch size};
-    `length` is the inputs in a row.
+    `tokenizer` may be a path to load. `batch_size` is that of one rank; `length` is the inputs in a row.
 
     `packing` is "best_fit", where every row begins with BOS and holds whole documents as far as they fit; or "concat",
     one document after the other, where the last target of a row is the first input of the next ("concat_pop": every
@@ -95,8 +93,8 @@ def stream(
     with every batch, in the background; its result is `batch.data`. `run` is a file in which rank 0 notes every start.
     """
     rank, world_size = find_rank(rank, world_size)
-    sizes = BatchSizes(batch_size)
-    options = StreamOptions(sizes, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
+    size = whole("batch_size", batch_size, 1)
+    options = StreamOptions(size, rank, world_size, lanes, epochs, threads, prefetch, collate, run)
     loaded = Tokenizer.of(tokenizer)
 
     def documents_of(files: Any) -> FileDocuments:
@@ -115,7 +113,7 @@ def stream(
             raise ArgumentError("stages change the weights of a mixture; give its sources by name: {'web': 'web/', …}")
         return TextFeed(documents_of(source), how, options)
     parts, weights = weigh(source, stages, "files")
-    check_named(weights, {}, parts)
+    check_named(weights, parts)
     if weights[-1].samples is not None:
         raise ArgumentError("the last stage of a stream has no end; leave its samples out")
     if epochs is not None or how.pops:
@@ -133,10 +131,9 @@ class TextFeed(Delivery):
 
     def __init__(self, source: Documents | StreamSources, packing: Packing, options: StreamOptions) -> None:
         super().__init__()
-        if packing.pops and (options.epochs is not None or options.batch_sizes.to_json()[1:]):
+        if packing.pops and options.epochs is not None:
             raise ArgumentError(
-                "packing='concat_pop' drops a token after every batch, so it goes neither with epochs= nor with a "
-                "batch_size that changes; use 'concat'"
+                "packing='concat_pop' drops a token after every batch, so it does not go with epochs=; use 'concat'"
             )
         self.rank, self.world_size = options.rank, options.world_size
         self._sources = StreamSources.of(source)
@@ -187,7 +184,7 @@ class TextFeed(Delivery):
             what = {"plan": plan, "length": self._packing.length}
             what |= {"epochs": options.epochs, "num_lanes": self._position.num_lanes, "files": self._sources.paths}
             what |= {"stages": self._sources.schedule.to_json()} if self._sources.is_mixed else {}
-            self._run.begin(what, self._position.num_rows, self.world_size, StepRule(options.batch_sizes))
+            self._run.begin(what, self._position.num_rows, self.world_size, StepRule(options.batch_size))
         maker = self._maker = BatchMaker(self._sources, self._packing, options, self._position, self._buffers)
         if self._prefetch == 0:
             return (batch for _ in maker.jobs() for batch in maker.make()), maker.close
@@ -203,7 +200,7 @@ class TextFeed(Delivery):
 
     @property
     def next_batch_size(self) -> int:
-        return self._options.batch_sizes.at(self._position.num_rows)
+        return self._options.batch_size
 
     def _note(self, batch: HostBatch) -> None:
         assert isinstance(batch, StreamBatch)
@@ -277,6 +274,6 @@ class TextFeed(Delivery):
 
     def __repr__(self) -> str:
         return (
-            f"TextFeed({self._sources}, {self._packing.length} tokens a row, batch_size={self._options.batch_sizes}, "
+            f"TextFeed({self._sources}, {self._packing.length} tokens a row, batch_size={self._options.batch_size}, "
             f"rank {self.rank} of {self.world_size}, {quantity(self._position.num_lanes, 'lane')})"
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.memory import Buffers
-from tokenfeed.plan.steps import BatchSizes, rows_of
+from tokenfeed.plan.steps import rows_of
 from tokenfeed.store.batch import Draw, HostBatch
 from tokenfeed.text.streaming.documents import Documents, Encoded, TokenChunk, encode_ahead
 from tokenfeed.text.streaming.lanes import NO_DOCUMENTS, LaneCursor, LaneState, Position, check_whole
@@ -34,7 +34,7 @@ _AHEAD = 2
 class StreamOptions:
     """How batches are made and delivered; which documents they hold is not decided here."""
 
-    batch_sizes: BatchSizes
+    batch_size: int
     rank: int
     world_size: int
     lanes: int | None
@@ -137,7 +137,7 @@ class BatchMaker:
         began = time.perf_counter()
         all_sources, packing, options, now = self._sources, self._packing, self._options, self._position
         start = now.num_rows
-        size = options.batch_sizes.at(start)
+        size = options.batch_size
         samples = rows_of(start, size, options.rank, options.world_size)
         sources = all_sources.draw(samples, now)
         tokens = self._take_memory(size)

@@ -10,7 +10,7 @@ __all__ = ["find_on_hub"]
 
 _ADDRESS = re.compile(r"hf://(?:models/)?([\w.-]+(?:/[\w.-]+)?)(?:@([^/]+))?/?")
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
-_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tekken.json", "*.model", *_TEMPLATES)
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.model", *_TEMPLATES)
 
 
 def find_on_hub(address: str) -> str:

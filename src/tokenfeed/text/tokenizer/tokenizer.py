@@ -101,9 +101,9 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Open a tokenizer of any kind: a file, a folder that holds one, or `hf://owner/name[@revision]` of the hub.
 
-        Files are those of `save`, Hugging Face's `tokenizer.json`, SentencePiece's `tokenizer.model` and Mistral's
-        `tekken.json`. Plain byte-level BPE runs on our engines, anything else on its own library, which must be
-        installed: `pip install 'tokenfeed[tokenizers]'`.
+        Files are those of `save`, Hugging Face's `tokenizer.json` and SentencePiece's `tokenizer.model`. Plain
+        byte-level BPE runs on our engines, anything else on its own library, which must be installed: `pip install
+        'tokenfeed[tokenizers]'`.
 
         `bos` and `eos` name the special tokens that begin and end a document, where the file does not (Hugging Face's
         `tokenizer_config.json` beside it counts), or where others are wanted.
@@ -473,11 +473,6 @@ class Tokenizer:
     def is_parallel(self) -> bool:
         """Whether one call of `encode_batch` with many threads is faster than many calls at once with one thread."""
         return self._engine.is_parallel
-
-    @property
-    def longest_run(self) -> int:
-        """Characters without a break, or of white space, after which a text is cut, and encoded in pieces."""
-        return self._engine.longest_run
 
     def _resolve(self, token: str | int | None, what: str) -> int:
         if token is None:

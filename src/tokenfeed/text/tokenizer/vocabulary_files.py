@@ -1,4 +1,4 @@
-"""Vocabularies in files: our own format, tiktoken's, Hugging Face's, SentencePiece's and Mistral's.
+"""Vocabularies in files: our own format, tiktoken's, Hugging Face's and SentencePiece's.
 
 Our format is JSON, one token per line:
 
@@ -33,7 +33,7 @@ __all__ = ["AnyVocabulary", "check_place", "read_ranks", "read_vocabulary", "wri
 PathLike = str | os.PathLike[str]
 AnyVocabulary = Vocabulary | GeneralVocabulary
 _NAME = "tokenizer.json"
-_NAMES = (_NAME, "tekken.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_NAMES = (_NAME, "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json")
 """Files of a folder that may be its tokenizer; the first that is there is it."""
 _LISTED = 20
 _FORMAT = "tokenfeed-tokenizer"
@@ -41,12 +41,6 @@ _OF_TOKENIZERS = ("tokenizer", "special_tokens_map.", "added_tokens.", "vocab.",
 """How names of files begin that a folder of a tokenizer may hold."""
 _ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 """An entry of `added_tokens` in a `tokenizer.json`, but for its id and content."""
-_TEKKEN_SPECIAL = (
-    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
-    *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
-    *("[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
-)
-"""Special tokens of tekken files that list none, which older ones do not."""
 
 
 def read_vocabulary(path: PathLike, *, bos: str | None = None, eos: str | None = None) -> AnyVocabulary:
@@ -71,16 +65,13 @@ def read_vocabulary(path: PathLike, *, bos: str | None = None, eos: str | None =
             return _from_fields(fields)
         if "model" in fields:
             return _from_hugging_face(file, fields, given)
-        if "config" in fields and "vocab" in fields:
-            return _from_tekken(fields)
     except (ArgumentError, FormatError) as error:
         raise (error if str(file) in str(error) else FormatError(f"{file}: {error}")) from error
     except (AttributeError, KeyError, TypeError, ValueError, LookupError) as error:
         raise FormatError(f"{file} is not a tokenizer: {type(error).__name__} {error}") from error
-    raise FormatError(
-        f'{file} is not a tokenizer of tokenfeed (no "format"), of Hugging Face (no "model") or of Mistral (no '
-        '"config" and "vocab")'
-    )
+    if "config" in fields and "vocab" in fields:
+        raise FormatError(f"{file} is a tekken file: ranks and a pattern, of which examples/tekken makes a tokenizer")
+    raise FormatError(f'{file} is not a tokenizer of tokenfeed (no "format") or of Hugging Face (no "model")')
 
 
 def _read_object(file: Path, advice: str = "") -> dict[str, Any]:
@@ -238,41 +229,6 @@ def _from_sentencepiece(file: Path, data: bytes, given: Mapping[str, str | None]
     roles = _check_roles(_roles(config, given), plain.special_tokens, given)
     own_bos = None if _ends_only(config) else plain.bos
     return replace(plain, bos=roles["bos"] or own_bos, eos=roles["eos"] or plain.eos)
-
-
-def _from_tekken(fields: dict[str, Any]) -> Vocabulary:
-    """Mistral's: ranks of tiktoken after the special tokens, which have the first ids.
-
-    {"config": {"pattern": …, "default_vocab_size": 131072, "default_num_special_tokens": 1000, "version": "v3"},
-     "vocab": [{"rank": 0, "token_bytes": "AA==", "token_str": …}, …],
-     "special_tokens": [{"rank": 1, "token_str": "<s>"}, …]}
-
-    The vocabulary may have more tokens than are used. Special tokens without a name are called <SPECIAL_20> and so on.
-    """
-    config = fields["config"]
-    num_special, size = config["default_num_special_tokens"], config["default_vocab_size"]
-    most = len(fields["vocab"])
-    if not (0 <= num_special <= 4 * most and num_special <= size <= num_special + most):
-        raise FormatError(f"config has {size} tokens, {num_special} of them special; vocab has {most}")
-    listed = fields.get("special_tokens")
-    named = {one["rank"]: one["token_str"] for one in listed} if listed else dict(enumerate(_TEKKEN_SPECIAL))
-    if len(named) > num_special or set(named) != set(range(len(named))):
-        raise FormatError(f"special_tokens has ranks {sorted(named)[:20]}; expected 0 to at most {num_special - 1}")
-    special = {named.get(number, f"<SPECIAL_{number}>"): number for number in range(num_special)}
-    if len(special) < num_special:
-        raise FormatError("special_tokens names a token twice")
-    ranks: dict[bytes, int] = {}
-    for one in fields["vocab"]:
-        token, rank = base64.b64decode(one["token_bytes"], validate=True), one["rank"]
-        if rank >= size - num_special:
-            continue
-        if token in ranks:
-            raise FormatError(f"tokens {ranks[token] - num_special} and {rank} are both {token!r}")
-        ranks[token] = num_special + rank
-    if sorted(ranks.values()) != list(range(num_special, size)):
-        raise FormatError(f"vocab has {len(ranks)} of the {size - num_special} ranks from 0 on that it should have")
-    bos, eos = (name if name in special else None for name in ("<s>", "</s>"))
-    return Vocabulary(ranks, config["pattern"], special, bos, eos)
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -95,7 +95,7 @@ export async function show(place, make) {
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
-export function later(action, milliseconds = 150) {
+function later(action, milliseconds = 150) {
   let timer;
   return (...given) => {
     clearTimeout(timer);
@@ -112,30 +112,15 @@ export const segments = (label, names, chosen, onpick) =>
     h("button", { type: "button", "aria-pressed": String(name === chosen), onclick: () => onpick(name) }, name)));
 
 let fields = 0;
-export function field(label, input, hint) {
+export function field(label, input) {
   input.id ||= `field-${++fields}`;
-  return h("label", { class: "field", for: input.id }, h("span", {}, label), input, hint ? h("small", {}, hint) : null);
+  return h("label", { class: "field", for: input.id }, h("span", {}, label), input);
 }
 
-export function numberInput(value, { min = 0, max, step = 1, onchange, width = "11ch", wait = 150, id } = {}) {
-  const input = h("input", { id, type: "number", inputmode: "numeric", min, max, step, value, style: { width } });
-  if (onchange) input.addEventListener("input", later(() => input.value !== "" && onchange(input.value), wait));
+export function numberInput(value, { min = 0, onchange, width = "11ch", wait = 150, id }) {
+  const input = h("input", { id, type: "number", inputmode: "numeric", min, value, style: { width } });
+  input.addEventListener("input", later(() => input.value !== "" && onchange(input.value), wait));
   return input;
-}
-
-export function slider(value, { min, max, step = 1, onchange }) {
-  const output = h("output", {}, count(value));
-  const input = h("input", { type: "range", min, max, step, value });
-  input.addEventListener("input", () => (output.textContent = count(Number(input.value))));
-  input.addEventListener("input", later(() => onchange(Number(input.value)), 60));
-  return { input, output };
-}
-
-export function sliderField(label, value, options) {
-  const { input, output } = slider(value, options);
-  const made = field(label, input);
-  made.firstChild.append(" ", output);
-  return made;
 }
 
 export function select(options, value, onchange) {
@@ -153,7 +138,7 @@ export function table(heads, rows, { caption, numbers = [] } = {}) {
       "table",
       {},
       caption ? h("caption", {}, caption) : null,
-      h("thead", {}, h("tr", {}, heads.map((head, place) => h("th", { scope: "col", class: kind(place), "aria-sort": head.sort }, head)))),
+      h("thead", {}, h("tr", {}, heads.map((head, place) => h("th", { scope: "col", class: kind(place) }, head)))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h("td", { class: kind(place) }, cell))))),
     ),
   );

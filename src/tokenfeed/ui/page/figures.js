@@ -116,7 +116,7 @@ export function makeFigures(subject) {
 }
 
 const number3 = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
-export const axisShare = (value) => value ? share(value) : "0%";
+const axisShare = (value) => value ? share(value) : "0%";
 
 // Starts, checkpoints and amendments, each at its time or step.
 const MARKS = { start: "start or resume", checkpoint: "checkpoint", amendment: "amendment" };

@@ -1,10 +1,10 @@
 // How the run is now: a verdict in words, the ranks heard of, charts on one axis, and a strip for every rank.
-import { ask, card, colour, count, decimal, duration, h, s, segments, share, short, show, sum, tile } from "./dom.js";
+import { ask, card, count, decimal, duration, h, segments, share, short, show, sum, tile } from "./dom.js";
 import { makeFigures } from "./figures.js";
 import { documentLink } from "./panel.js";
 import { href, keep } from "./place.js";
 import { beat, isDismissed, known, listen, verdict } from "./pulse.js";
-import { drawGpus, drawStrips, STATES, worstFirst } from "./strips.js";
+import { drawStrips, STATES, worstFirst } from "./strips.js";
 
 const WINDOWS = { minute: 60, "10 min": 600, all: Infinity };
 let view = null;
@@ -23,7 +23,7 @@ export function showNow(section, subject, given) {
 function makeView(subject, section) {
   const words = h("div", { class: "words", role: "status" }, h("div", { class: "skeleton line" }));
   const tiles = h("div", { class: "tiles" });
-  const [strips, gpus, shares, rows] = [h("div"), h("div"), h("div"), h("div")];
+  const [strips, rows] = [h("div"), h("div")];
   const figures = makeFigures(subject);
   const [windows, axes] = [h("div"), h("div")];
   const pause = h("button", {
@@ -36,10 +36,9 @@ function makeView(subject, section) {
     },
   }, "Pause");
   const chartsCard = card("The run", h("div", { class: "controls" }, windows, axes, pause), figures.element);
-  const stripsCard = card("Ranks", strips, gpus);
-  const sharesCard = card("Sources", shares);
+  const stripsCard = card("Ranks", strips);
   const rowsCard = card("Last rows trained on", rows);
-  sharesCard.hidden = rowsCard.hidden = true;
+  rowsCard.hidden = true;
   const choose = (change, address) => {
     keep(address);
     self.set(change);
@@ -47,7 +46,7 @@ function makeView(subject, section) {
   };
   const self = {
     state: {},
-    elements: [words, tiles, chartsCard, sharesCard, rowsCard, stripsCard],
+    elements: [words, tiles, chartsCard, rowsCard, stripsCard],
     set(state) {
       self.state = { ...self.state, ...state };
       const window = Object.keys(WINDOWS).find((name) => WINDOWS[name] === self.state.window);
@@ -67,7 +66,6 @@ function makeView(subject, section) {
       tiles.replaceChildren(...nowTiles(told, present));
       figures.draw(self.state, told);
       drawStrips(strips, self, told, present);
-      drawGpus(gpus, self, told);
     },
     // What follows from the run file, which changes more slowly.
     async refresh() {
@@ -75,8 +73,6 @@ function makeView(subject, section) {
       if (!run?.plan) return;
       const { progress } = known.told ?? {};
       rowsCard.hidden = false;
-      sharesCard.hidden = run.sources.length < 2;
-      if (!sharesCard.hidden) show(shares, async () => sharesPicture(await ask("ledger", { samples: progress?.samples })));
       // The batch that the loop has is the last that was delivered; the step that is counted comes after it.
       const step = Math.max(run.legs[0].first_step, (progress?.step ?? run.step) - 1);
       show(rows, async () => rowsNow(await ask("trace", { step, count: 4 })));
@@ -141,39 +137,6 @@ function nowTiles(told, present) {
 const tellStates = (present) =>
   Object.entries(STATES).map(([state, name]) => [present.filter((one) => one.state === state).length, name])
     .filter(([number]) => number).map(([number, name]) => `${number} ${name}`).join(", ");
-
-// Realised against target shares, over the run so far, and epochs of every source.
-function sharesPicture(found) {
-  const total = Math.max(1, found.samples);
-  const grown = found.points.slice(1).map((point, place) => point.slice(1).map(([samples, target], source) => {
-    const [before, due] = found.points[place][source + 1];
-    const width = point[0] - found.points[place][0];
-    return [(samples - before) / width, (target - due) / width];
-  }));
-  const targetSum = Math.max(1e-9, found.sources.reduce((all, one) => all + one.target, 0));
-  return h(
-    "div",
-    { class: "ledger" },
-    found.sources.slice(0, 64).map((one, number) =>
-      h(
-        "div",
-        {},
-        h("a", { href: href("data", { source: one.name }) }, h("i", { class: `dot ${colour(number)}` }), ` ${one.name}`),
-        s(
-          "svg",
-          { viewBox: `0 0 ${Math.max(1, grown.length)} 20`, preserveAspectRatio: "none", role: "img", "aria-label": `share of ${one.name} over the run` },
-          grown.map((shares, at) => s("rect", { x: at, y: 20 - 20 * shares[number][0], width: 1.05, height: 20 * shares[number][0], class: colour(number) })),
-          s("path", {
-            class: "target",
-            d: `M${grown.map((shares, at) => `${at},${(20 - 20 * shares[number][1]).toFixed(2)}H${at + 1}`).join("L")}`,
-          }),
-        ),
-        h("small", {}, `${share(one.samples / total)} of samples, target ${share(one.target / targetSum)} · ${one.epochs.toFixed(2)} epochs`),
-      )
-    ),
-    h("p", { class: "hint" }, `Bars: share of the samples given, from the first to sample ${count(found.samples)}. Lines: the target.`),
-  );
-}
 
 // Rows of the present step, as text.
 function rowsNow(found) {

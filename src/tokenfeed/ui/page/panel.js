@@ -42,7 +42,7 @@ const panelHead = (title, detail, change) =>
     "div",
     { class: "panelhead" },
     h("h2", {}, title, h("small", {}, detail)),
-    h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => go(read().view, change) }, "×"),
+    h("button", { type: "button", "aria-label": "Close", onclick: () => go(read().view, change) }, "×"),
   );
 
 // What of a view the address of a sample needs.
@@ -129,15 +129,7 @@ export function sightings(found) {
 
 function skip(subject, number, source) {
   const named = source ? `, source="${source}"` : "";
-  const command = `tokenfeed find ${subject.name} --document ${number}${source ? ` --source ${source}` : ""}`;
-  const python = `tokenfeed.Run("${subject.name}").find(${number}${named})`;
   const amendment = `plan = tokenfeed.Run("${subject.name}").plan().amend(\n` +
-    `    state["samples"], skip=tokenfeed.Skip(documents=[${number}]${named})\n)  # Loader(plan, …), load_state_dict(state)`;
-  return h(
-    "div",
-    { class: "copies", role: "group", "aria-label": "Copy" },
-    copyButton(h, "Copy Python", python),
-    copyButton(h, "Copy command", command),
-    copyButton(h, "Skip this: copy the amendment", amendment),
-  );
+    `    state["samples"], skip=tokenfeed.Skip(documents=[${number}]${named}, mask=True)\n)  # Loader(plan, …), load_state_dict(state)`;
+  return h("p", {}, copyButton("Skip this: copy the amendment", amendment));
 }

@@ -1,3 +1,5 @@
+import { h } from "./dom.js";
+
 // The cursor: every selection is in the address, `#/view?name=value`, so that a link shows what the sender saw.
 
 // Selections that go along from view to view.
@@ -33,39 +35,15 @@ export function keep(change) {
   history.replaceState(null, "", write(view, given, change));
 }
 
-// What is shown, as Python and as a command.
-export function asCode({ kind, name, other }) {
-  const { view, given } = read();
-  const get = (wanted, usual) => given.get(wanted) ?? usual;
-  const isRun = kind === "run";
-  const open = isRun ? `tokenfeed.Run("${name}").plan()` : `tokenfeed.open("${name}")`;
-  const store = isRun ? "STORE" : name;
-  const [step, rank] = [get("step", 0), given.get("rank")];
-  const sample = { windows: `windows(${get("length", 256)})`, packed: `packed(${get("length", 256)})` }[get("view", "windows")] ?? "documents()";
-  return {
-    now: [`tokenfeed.observe.read_snapshots("${name}")`, `tokenfeed top ${name}`],
-    trace: [
-      `tokenfeed.Run("${name}").trace(${step}${rank ? `, rank=${rank}` : ""})`,
-      `tokenfeed trace ${name} --step ${step}${rank ? ` --rank ${rank}` : ""}`,
-    ],
-    text: [`tokenfeed.stream("${name}", tokenizer, batch_size=${get("batch_size", 3)}, length=${get("length", 96)})`, `tokenfeed prepare ${name} -o store --tokenizer tokenizer`],
-    data: [open, `tokenfeed inspect ${store}`],
-    sample: [`tokenfeed.open("${store}").${sample}[${get("index", 0)}]`, `tokenfeed inspect ${store} --sample ${get("index", 0)}`],
-    plan: [open, `tokenfeed pack ${store} --length ${get("length", 2048)}`],
-    compare: [`tokenfeed.runs.comparison.compare(tokenfeed.Run("${name}"), tokenfeed.Run("${other}"))`, `tokenfeed diff ${name} ${other}`],
-  }[view || (isRun ? "now" : "data")];
-}
-
 // Text into the clipboard, as the button tells for a moment.
-export const copyButton = (h, label, text) =>
+export const copyButton = (label, text) =>
   h("button", {
     type: "button",
     class: "small",
-    title: typeof text === "string" ? text : label,
+    title: text,
     onclick: async (event) => {
       const button = event.currentTarget;
-      const content = typeof text === "string" ? text : text();
-      await navigator.clipboard.writeText(content).then(() => button.textContent = "Copied", () => prompt(label, content));
+      await navigator.clipboard.writeText(text).then(() => button.textContent = "Copied", () => prompt(label, text));
       setTimeout(() => button.textContent = label, 1200);
     },
   }, label);

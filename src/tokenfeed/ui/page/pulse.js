@@ -8,7 +8,7 @@ const ICONS = { bad: "icon-bad.svg", warn: "icon-warn.svg" };
 const listeners = new Set();
 
 // What is known: the last answer, and the points of all answers.
-export const known = { told: null, tracks: new Map(), gpus: new Map(), scalars: new Map(), clock: [], isPaused: false };
+export const known = { told: null, tracks: new Map(), scalars: new Map(), clock: [], isPaused: false };
 // Dead ranks that the user has dismissed, by loader; kept for the tab.
 const dismissed = new Set(JSON.parse(sessionStorage.getItem("dismissed") ?? "[]"));
 export const isDismissed = (one) => dismissed.has(`${one.host} ${one.pid} ${one.id}`);
@@ -48,15 +48,13 @@ export function start() {
 
 function take(told) {
   if (known.told && told.number < known.told.number) [known.clock, known.scalars] = [[], new Map()];
-  const add = (tracks, key, points) => {
-    const track = tracks.get(key) ?? new Track();
-    track.add(points);
-    return [key, track];
-  };
   told.loaders.sort((a, b) => a.rank - b.rank || a.id - b.id);
   known.told = told;
-  known.tracks = new Map(told.loaders.map((one) => add(known.tracks, one.id, one.points)));
-  known.gpus = new Map(told.gpus.map((one) => add(known.gpus, `${one.host} ${one.index}`, one.points)));
+  known.tracks = new Map(told.loaders.map((one) => {
+    const track = known.tracks.get(one.id) ?? new Track();
+    track.add(one.points);
+    return [one.id, track];
+  }));
   for (const [name, points] of Object.entries(told.scalars)) {
     known.scalars.set(name, follow(known.scalars.get(name) ?? [], points, 0));
   }
@@ -127,7 +125,7 @@ function announce() {
   for (const listener of listeners) listener(known);
 }
 
-export function tellProgress({ step, end_step: end, epoch, seconds_left: left }) {
+function tellProgress({ step, end_step: end, epoch, seconds_left: left }) {
   return [
     `step ${count(step)}${end ? ` of ${count(end)}` : ""}`,
     `epoch ${epoch.toFixed(2)}`,

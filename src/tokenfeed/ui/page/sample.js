@@ -1,10 +1,9 @@
-// One sample: as text, token by token, or as bytes; coloured by document, by any span table, or by a column of numbers.
-import { fileCells } from "./bytes.js";
+// One sample: as text or token by token, coloured by the spans of a table, with its loss mask, and when it is seen.
 import { ask, card, colour, count, facts, field, h, number, numberInput, payload, s, segments, select, show, table, texts } from "./dom.js";
 import { documentLink, sightings } from "./panel.js";
 import { go, keep } from "./place.js";
 
-const SHOWN = ["text", "tokens", "bytes"];
+const SHOWN = ["text", "tokens"];
 
 export function showSample(section, subject, given) {
   const source = given.get("source") ?? "";
@@ -106,9 +105,8 @@ const asked = ({ source, view, index, length, table, offset }) => ({ source, vie
 
 function body(subject, state, sample, change) {
   const names = Object.keys(sample.spans);
-  const numeric = Object.entries(sample.columns).filter(([, values]) => values.some((value) => typeof value === "number")).map(([name]) => name);
   const usual = state.view === "windows" ? (names.includes("documents") ? "documents" : names[0]) : state.table;
-  const choices = [...names, ...numeric.map((name) => `${name} (heat)`), "none"];
+  const choices = [...names, "none"];
   const by = choices.includes(state.by) ? state.by : usual ?? "none";
   const bars = [...names.map((name) => spanBar(name, sample, (span) => light(span, name))), sample.loss ? lossBar(sample) : null];
   const detail = h("div", { class: "card detail", "aria-live": "polite", role: "region", "aria-label": "The token" });
@@ -147,41 +145,29 @@ function body(subject, state, sample, change) {
       activate(active + step);
       note();
     }
-    if (event.key === "Enter" || event.key === " ") {
-      event.preventDefault();
-      change({ as: "bytes", token: Math.max(0, active) });
-    }
   });
   activate(Math.min(state.token, boxes.length - 1), { quiet: true });
-  const bytesPlace = h("div");
-  if (state.as === "bytes") show(bytesPlace, async () => fileCells(await ask("bytes", { ...asked(state), item: Math.max(0, active) })));
   const main = card(
     null,
     h(
       "div",
       { class: "controls" },
       segments("Shown as", SHOWN, state.as, (as) => change({ as })),
-      names.length || numeric.length ? field("colour by", select(choices, by, (value) => change({ by: value }))) : null,
+      names.length ? field("colour by", select(choices, by, (value) => change({ by: value }))) : null,
       sample.loss ? field("loss mask", select(["shown", "hidden"], state.loss, (loss) => change({ loss }))) : null,
     ),
     bars,
-    sample.pictures.map(pictures),
     sample.primary ? tokens.element : h("p", { class: "hint" }, "The store has no column of single numbers."),
     pager(state, sample, change),
     h("p", { class: "legend" }, legend(sample, state, usual)),
-    state.as === "bytes" ? [h("p", { class: "hint" }, "Bytes from the chosen token on. Cells that belong together are highlighted together."), bytesPlace] : null,
   );
   return [
     h("div", { class: "split" }, main, detail),
     card(
       "Where it lies",
       table(
-        ["shard", "items", "bytes of the file"],
-        sample.places.map((place) => [
-          h("code", {}, place.shard),
-          `${count(place.start)} to ${count(place.stop)}`,
-          place.byte_start === undefined ? "–" : `${count(place.byte_start)} to ${count(place.byte_stop)}`,
-        ]),
+        ["shard", "items"],
+        sample.places.map((place) => [h("code", {}, place.shard), `${count(place.start)} to ${count(place.stop)}`]),
         { caption: "Where it lies" },
       ),
     ),
@@ -200,7 +186,7 @@ function seen(state, own) {
   const isOwn = own?.kind === state.view && (state.view === "documents" || own.length === state.length) && (state.view === "windows" || (own.table ?? "documents") === state.table);
   if (!isOwn) return null;
   const place = h("div");
-  show(place, async () => sightings(await ask("find", { source: state.source, index: state.index, length: own.length })));
+  show(place, async () => sightings(await ask("find", { source: state.source, index: state.index })));
   return card("When is this seen?", place);
 }
 
@@ -219,8 +205,7 @@ function pager(state, sample, change) {
 // Tokens one after the other: as text that flows and breaks as it was written, or each in a box with its number.
 function tokenList(subject, sample, state, by, usual) {
   const isText = state.as === "text" && subject.tokenizer;
-  const heat = by.endsWith(" (heat)") ? heatOf(sample.columns[by.slice(0, -7)]) : null;
-  const spans = heat || by === "none" ? [] : sample.spans[by].spans;
+  const spans = by === "none" ? [] : sample.spans[by].spans;
   const owner = new Array(sample.tokens.length).fill(null);
   spans.forEach((span) => owner.fill(span.number, span.start, Math.min(span.stop, owner.length)));
   const begins = new Set((usual ? sample.spans[usual].spans : []).map((span) => span.start));
@@ -234,7 +219,6 @@ function tokenList(subject, sample, state, by, usual) {
       "data-place": place,
       "aria-label": written.trim() || (!isText && text === "") ? null : JSON.stringify(text),
       dir: isText ? null : "auto",
-      style: heat ? { background: heat(place) } : null,
     });
     box.textContent = isText ? written : text === "" ? number(id) : text.replaceAll("\n", "⏎\n").replaceAll("\t", "⇥\t");
     return box;
@@ -247,37 +231,6 @@ function tokenList(subject, sample, state, by, usual) {
     padding,
   );
   return { element, boxes };
-}
-
-// A background for each value, from the least to the greatest.
-function heatOf(values) {
-  const numbers = values.filter((value) => typeof value === "number");
-  const [least, most] = [Math.min(...numbers), Math.max(...numbers)];
-  return (place) => {
-    const value = values[place];
-    if (typeof value !== "number") return "transparent";
-    const share = most > least ? (value - least) / (most - least) : 0.5;
-    return `color-mix(in oklab, var(--heat-high) ${Math.round(100 * share)}%, var(--heat-low))`;
-  };
-}
-
-function pictures({ column, height, width, channels, total, shown }) {
-  return h(
-    "div",
-    { class: "pictures" },
-    h("h3", {}, `${column}: ${count(shown.length)} of ${count(total)}, ${width} × ${height}`),
-    shown.map((data, place) => {
-      const canvas = h("canvas", { width, height, class: "picture", role: "img", "aria-label": `${column} of item ${place}` });
-      const image = new ImageData(width, height);
-      const pixels = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-      for (let at = 0; at < width * height; at++) {
-        for (let channel = 0; channel < 3; channel++) image.data[4 * at + channel] = pixels[at * channels + (channels < 3 ? 0 : channel)];
-        image.data[4 * at + 3] = channels === 4 ? pixels[at * 4 + 3] : 255;
-      }
-      canvas.getContext("2d").putImageData(image, 0, 0);
-      return canvas;
-    }),
-  );
 }
 
 function spanBar(name, sample, onpick) {

@@ -1,6 +1,6 @@
-// One heat strip for every rank and GPU, the worst first.
-import { bytes, count, duration, h, mean, share, short } from "./dom.js";
-import { axisShare, edges } from "./figures.js";
+// One heat strip for every rank, the worst first.
+import { bytes, count, duration, h, share, short } from "./dom.js";
+import { edges } from "./figures.js";
 import { keep } from "./place.js";
 import { dismiss, known } from "./pulse.js";
 
@@ -26,7 +26,7 @@ export function drawStrips(place, view, told, present) {
         return h(
           "li",
           {},
-          h("span", { class: "who" }, `rank ${one.rank}`, h("span", { class: `state ${one.state}` }, STATES[one.state])),
+          h("span", { class: "who" }, `rank ${one.rank}`, h("span", { class: `pill state ${one.state}` }, STATES[one.state])),
           strip(bins.map((bin) => bin?.wait ?? null), `rank ${one.rank}: waits ${share(one.wait_fraction)}`),
           h(
             "small",
@@ -63,10 +63,10 @@ export function drawStrips(place, view, told, present) {
 }
 
 // Heat from the colour of good to that of bad; nothing where nothing is known.
-function strip(values, label, colours = ["--good-soft", "--warm", "--bad"]) {
+function strip(values, label) {
   const canvas = h("canvas", { width: values.length, height: 1, class: "strip", role: "img", "aria-label": label });
   const context = canvas.getContext("2d");
-  const shades = palette(colours);
+  const shades = palette();
   values.forEach((value, place) => {
     if (value === null) return;
     context.fillStyle = shades[Math.round(Math.min(1, Math.sqrt(value)) * (shades.length - 1))];
@@ -76,55 +76,18 @@ function strip(values, label, colours = ["--good-soft", "--warm", "--bad"]) {
 }
 
 // Shades of the present theme between three colours: a canvas knows neither variables nor light-dark().
-const palettes = new Map();
-document.addEventListener("themechange", () => palettes.clear());
-function palette(names) {
-  if (palettes.has(names[0])) return palettes.get(names[0]);
+let shades = null;
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shades = null);
+function palette() {
+  if (shades) return shades;
   const probe = h("i", { hidden: true });
   document.body.append(probe);
-  const shades = Array.from({ length: 33 }, (_, place) => {
-    const [low, high] = place < 16 ? [names[0], names[1]] : [names[1], names[2]];
+  shades = Array.from({ length: 33 }, (_, place) => {
+    const [low, high] = place < 16 ? ["--good-soft", "--warm"] : ["--warm", "--bad"];
     probe.style.color = `color-mix(in srgb, var(${high}) ${((place % 16) / 16 + (place === 32 ? 1 : 0)) * 100}%, var(${low}))`;
     return getComputedStyle(probe).color;
   });
   probe.remove();
-  palettes.set(names[0], shades);
   return shades;
 }
 
-export function drawGpus(place, view, told) {
-  if (!told.gpus.length) {
-    place.replaceChildren(h("p", { class: "hint" }, `No GPUs: no training host reports any, and here ${told.no_gpus || "there is none"}.`));
-    return;
-  }
-  const times = edges(view.state.window, told);
-  const list = told.gpus.map((one) => ({ ...one, points: known.gpus.get(`${one.host} ${one.index}`).points }))
-    .map((one) => ({ ...one, busy: one.points.at(-1)?.[1] ?? 0, used: one.points.at(-1)?.[2] ?? 0 }))
-    .sort((a, b) => a.busy - b.busy || a.index - b.index);
-  place.replaceChildren(
-    h("h3", {}, told.gpus.some((one) => one.host) ? "GPUs of the training hosts" : "GPUs of the machine that serves this page"),
-    h(
-      "ul",
-      { class: "strips", "aria-label": "GPUs, the idlest first" },
-      list.slice(0, view.state.all ? 512 : MOST_STRIPS).map((one) =>
-        h(
-          "li",
-          {},
-          h("span", { class: "who" }, `GPU ${one.index}`),
-          strip(sampled(one.points, times, 1), `GPU ${one.index}: busy ${axisShare(one.busy)}`, ["--empty", "--c0", "--accent"]),
-          h("small", {}, `busy ${axisShare(one.busy)} · ${bytes(one.used)} of ${bytes(one.total_bytes)} · ${[one.host, one.name].filter(Boolean).join(" ")}`),
-        )
-      ),
-    ),
-  );
-}
-
-// Mean of the values in each bin; in an empty bin, the previous value if it is less than five seconds old.
-function sampled(points, times, place) {
-  return times.slice(1).map((stop, bin) => {
-    const there = points.filter(([time]) => time >= times[bin] && time < stop).map((point) => point[place]);
-    if (there.length) return mean(there);
-    const before = points.findLast(([time]) => time < stop);
-    return before && stop - before[0] < 5 ? before[place] : null;
-  });
-}

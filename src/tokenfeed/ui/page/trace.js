@@ -1,5 +1,5 @@
-// From a step to its rows, from a row to its documents, and from a document to every step that sees it.
-import { ask, card, colour, count, field, h, json, numberInput, pager, select, show, table } from "./dom.js";
+// The run and its plan: from a step to its rows, from a row to its documents, from a document to every step that sees it.
+import { ask, card, colour, count, field, h, json, numberInput, pager, s, select, share, show, table } from "./dom.js";
 import { documentLink, rowLink } from "./panel.js";
 import { go, href } from "./place.js";
 import { known } from "./pulse.js";
@@ -36,6 +36,7 @@ export function showTrace(section, subject, given) {
       found.error
         ? card(`Step ${count(step)}`, stepControls(run, step, rank, 1, pick), h("p", { class: "problem", role: "alert" }, found.error.message))
         : stepCard(run, found, { step, rank, first, start, pick }),
+      run.sources.length > 1 ? sources(progress?.samples) : null,
     ];
   });
 }
@@ -57,7 +58,7 @@ function amendments(run) {
     h("summary", {}, `${count(run.num_amendments)} amendment${run.num_amendments === 1 ? "" : "s"}`),
     h(
       "ul",
-      { class: "plain" },
+      {},
       run.amendments.map((one) =>
         h("li", {}, h("a", { href: href("trace", { step: one.step, row: null, first: null }) }, `step ${count(one.step)}`), ` ${one.told}`,
           h("small", {}, ` from sample ${count(one.sample)} on`))
@@ -70,7 +71,7 @@ function history(run) {
   return h(
     "details",
     {},
-    h("summary", {}, `${count(run.num_starts)} start${run.num_starts === 1 ? "" : "s"} · ${run.plan.told}`),
+    h("summary", {}, `${count(run.num_starts)} start${run.num_starts === 1 ? "" : "s"} · ${run.plan}`),
     table(
       ["step", "samples before it", "ranks", "batch size", "started (UTC)", ""],
       run.starts.map((start) => [
@@ -110,7 +111,7 @@ function stepCard(run, found, { step, rank, first, start, pick }) {
   const tag = start ? "rolled back" : found.planned ? "planned: not run yet" : "was run";
   return card(
     null,
-    h("div", { class: "cardhead" }, h("h2", {}, `Step ${count(step)}`), h("span", { class: `tag ${start || found.planned ? "planned" : "done"}` }, tag)),
+    h("div", { class: "cardhead" }, h("h2", {}, `Step ${count(step)}`), h("span", { class: `pill tag ${start || found.planned ? "planned" : "good"}` }, tag)),
     stepControls(run, step, rank, found.world_size, pick),
     branches(run, step, start),
     h("p", { class: "hint" }, `Rows ${count(first + 1)} to ${count(stop)} of ${count(found.num_rows)}${rank === null ? ` on ${count(found.world_size)} rank${found.world_size === 1 ? "" : "s"}` : ` of rank ${rank}`}.`),
@@ -136,7 +137,7 @@ function branches(run, step, start) {
   const found = run.rolled_back.filter((one) => one.first_step <= step && step < one.stop_step);
   if (!found.length) return null;
   const link = (wanted, text) => h("a", { href: href("trace", { start: wanted, first: null }), "aria-current": String(start ?? "") === String(wanted ?? "") ? "true" : null }, text);
-  return h("p", { class: "branches" }, "This step was run more than once: ", link(null, "as it counts"),
+  return h("p", {}, "This step was run more than once: ", link(null, "as it counts"),
     found.map((one) => [" · ", link(one.start, `as start ${count(one.start + 1)} ran it, on ${count(one.world_size)} rank${one.world_size === 1 ? "" : "s"}, before it was rolled back`)]));
 }
 
@@ -156,3 +157,42 @@ const documentList = (row) =>
     ),
     row.num_documents > row.documents.length ? h("li", {}, `and ${count(row.num_documents - row.documents.length)} more`) : null,
   );
+
+function sources(samples) {
+  const place = h("div");
+  show(place, async () => sharesPicture(await ask("ledger", { samples })));
+  return card("Sources", place);
+}
+
+// What each source of a mixture gave, as planned and as delivered, over the run so far.
+function sharesPicture(found) {
+  const total = Math.max(1, found.samples);
+  const grown = found.points.slice(1).map((point, place) => point.slice(1).map(([samples, target], source) => {
+    const [before, due] = found.points[place][source + 1];
+    const width = point[0] - found.points[place][0];
+    return [(samples - before) / width, (target - due) / width];
+  }));
+  const targetSum = Math.max(1e-9, found.sources.reduce((all, one) => all + one.target, 0));
+  return h(
+    "div",
+    { class: "ledger" },
+    found.sources.slice(0, 64).map((one, number) =>
+      h(
+        "div",
+        {},
+        h("a", { href: href("data", { source: one.name }) }, h("i", { class: `dot ${colour(number)}` }), ` ${one.name}`),
+        s(
+          "svg",
+          { viewBox: `0 0 ${Math.max(1, grown.length)} 20`, preserveAspectRatio: "none", role: "img", "aria-label": `share of ${one.name} over the run` },
+          grown.map((shares, at) => s("rect", { x: at, y: 20 - 20 * shares[number][0], width: 1.05, height: 20 * shares[number][0], class: colour(number) })),
+          s("path", {
+            class: "target",
+            d: `M${grown.map((shares, at) => `${at},${(20 - 20 * shares[number][1]).toFixed(2)}H${at + 1}`).join("L")}`,
+          }),
+        ),
+        h("small", {}, `${share(one.samples / total)} of samples, target ${share(one.target / targetSum)} · ${one.epochs.toFixed(2)} epochs`),
+      )
+    ),
+    h("p", { class: "hint" }, `Bars: share of the samples given, from the first to sample ${count(found.samples)}. Lines: the target.`),
+  );
+}

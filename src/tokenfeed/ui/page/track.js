@@ -4,8 +4,8 @@ const [MOST_POINTS, FULL_SECONDS] = [1500, 600];
 const COUNTERS = [1, 2, 3, 5, 7, 8, 9, 10, 11];
 const NUM_VALUES = 12;
 
-// Points are [time, items, wall, wait, queued, cpu, memory, waits for each of five causes]; of a GPU [time, busy,
-// memory]. Counters that restart continue from their last value.
+// Points are [time, items, wall, wait, queued, cpu, memory, waits for each of five causes]. Counters that restart
+// continue from their last value.
 export class Track {
   points = [];
   #base = new Array(NUM_VALUES).fill(0);
@@ -14,7 +14,7 @@ export class Track {
 
   add(points) {
     for (const point of points) {
-      if (this.#last?.length === NUM_VALUES && point[2] < this.#last[2]) {
+      if (this.#last && point[2] < this.#last[2]) {
         for (const place of [1, 2, 3]) this.#base[place] += this.#last[place];
       }
       this.#last = point;

@@ -65,12 +65,12 @@ def write(path, rows, **options):
 
 
 def test_compressed_batches_and_values_to_keep_as_in_parquet(tmp_path):
-    """A time is kept as it is written, a long text comes in pieces, bytes that are no UTF-8 are one malformed row."""
+    """A time is kept as it is written, bytes that are no UTF-8 are one malformed row."""
     rows = [{**row, "when": datetime.datetime(2026, 1, 1 + row["id"] % 28)} for row in ROWS]
     path = write(tmp_path / "a.arrow", rows, compression="zstd")
     assert list(TextFiles.find(path).documents()) == [row["text"] for row in ROWS]
     text = ArrowText(StoredFile(str(path)), "text")
-    rules = TextRules(keep=("when",), portion_bytes=10, long_bytes=20)
+    rules = TextRules(keep=("when",), portion_bytes=10)
     portions = [
         portion for start, stop in itertools.pairwise(text.cut(600)) for portion in text.read_slice(start, stop, rules)
     ]

@@ -328,7 +328,9 @@ def test_closing_ends_the_waiting(tmp_path):
     [
         ("a.ds", r"a\.ds holds tokens already: open it with tokenfeed\.open"),
         ("chunk-0-0.bin", r"chunk-0-0\.bin holds tokens already: open it with tokenfeed\.open"),
-        ("shard.00000.mds", r"is of MosaicML Streaming: open it with tokenfeed\.open if it holds tokens"),
+        ("shard.00000.mds", r"is read by its own package: .*docs/guides/other-readers\.md"),
+        ("a.tar.gz", r"is read by its own package: give the dataset of that to prepare, with tokens_column="),
+        ("a.lance", r"is read by its own package: .*docs/guides/other-readers\.md"),
         ("manifest.json", "says that it is a store: open it with tokenfeed.open"),
         ("a.json", "must be one object a line"),
     ],

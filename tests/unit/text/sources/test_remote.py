@@ -40,7 +40,7 @@ def documents(files):
     found = []
     for number, file in enumerate(files):
         keep = () if file.name.endswith(".txt") else ("id",)
-        rules = TextRules(keep=keep, portion_bytes=2000, long_bytes=2000, whole=True)
+        rules = TextRules(keep=keep, portion_bytes=2000)
         for part in cut(number, file, slice_bytes=20_000):
             found += [(part, portion.texts, portion.kept) for portion in read_slice(file, part, rules)]
     return found

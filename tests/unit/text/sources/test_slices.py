@@ -16,8 +16,9 @@ from slices import lines_of, read, texts, zstd
 from tiers import slow
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, ReadError, TokenfeedError
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
+from tokenfeed.text.sources import columns, jsonl, memory, plain
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.sources.portions import TextRules
+from tokenfeed.text.sources.portions import LARGEST_DOCUMENT, TextRules
 
 
 @pytest.mark.parametrize(
@@ -31,17 +32,15 @@ from tokenfeed.text.sources.portions import TextRules
         (b'{"body": "a", "id": 1}', "there is no 'text'; the keys are body, id"),
     ],
 )
-@pytest.mark.parametrize("long_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_malformed_line_is_named_or_left_out(tmp_path, line, what, long_bytes, ending):
+def test_a_malformed_line_is_named_or_left_out(tmp_path, line, what, ending):
     path = tmp_path / f"a.jsonl{ending}"
     content = lines_of({"text": "a"}) + b"\n" + line + b"\n" + lines_of({"text": "b"})
     path.write_bytes(gzip.compress(content) if ending else content)
-    rules = {"portion_bytes": 10, "long_bytes": long_bytes}
     with pytest.raises(FormatError, match=what) as caught:
-        read(path, TextRules(**rules))
+        read(path, TextRules(portion_bytes=10))
     assert str(caught.value).startswith(f"{path}, line 3: ")
-    portions = read(path, TextRules(**rules, on_error="skip", whole=True))
+    portions = read(path, TextRules(portion_bytes=10, on_error="skip"))
     assert texts(portions) == ["a", "b"]
     (problem,) = [problem for portion in portions for problem in portion.problems]
     assert problem.startswith(f"{path}, line 3: ")
@@ -131,22 +130,50 @@ def test_a_key_is_found_however_it_is_written(tmp_path):
     spellings[2] = f'"{spellings[2]}"'
     near = json.dumps(key + "x")
     path.write_text("".join(f'{{{near}: 1, {name}: "{n}"}}\n' for n, name in enumerate(spellings)))
-    for long_bytes in (1, 1 << 20):
-        assert texts(read(path, TextRules(key, whole=True, portion_bytes=9, long_bytes=long_bytes))) == ["0", "1", "2"]
+    assert texts(read(path, TextRules(key, portion_bytes=9))) == ["0", "1", "2"]
 
 
-def test_what_a_long_line_may_hold_beside_its_text_has_a_limit(tmp_path):
-    """16 MiB, a value to keep or not; a string that nobody asked for may have any length."""
-    path = tmp_path / "a.jsonl"
-    size = 17 << 20
-    for meta, fits in ((b'"%s"' % (b"c" * size), False), (b"[%s1]" % (b"1," * (size // 2)), False), (b"1", True)):
-        path.write_bytes(b'{"text": "%s", "meta": %s}\n{"text": "b", "meta": 1}' % (b"a" * 5_000_000, meta))
-        rules = TextRules(keep=("meta",), on_error="skip", whole=True)
-        assert [len(text) for text in texts(read(path, rules))] == ([5_000_000, 1] if fits else [1])
-    path.write_bytes(b'{"text": "a", "meta": "%s"}\n{"text": "b", "meta": 1}' % (b"c" * size))
-    assert texts(read(path)) == ["a", "b"]
-    with pytest.raises(FormatError, match="line 1: a value to keep has 17,825,792 bytes; at most 16,777,216"):
-        read(path, TextRules(keep=("meta",)))
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.txt.zst", "a.parquet", "a.arrow"])
+def test_a_document_has_at_most_one_gibibyte(tmp_path, monkeypatch, name):
+    """It is refused by its file and place, or left out and counted. (The bound is 1 GiB; here it is 5,000 bytes.)"""
+    assert LARGEST_DOCUMENT == 1 << 30
+    for module in (jsonl, plain, columns):
+        monkeypatch.setattr(module, "LARGEST_DOCUMENT", 5000)
+    path, rows = tmp_path / name, ["a" * 4900, "b" * 5001, "c" * 99]
+    if ".jsonl" in name:
+        content, where = lines_of(*({"text": row} for row in rows)), ", line 2"
+    elif ".txt" in name:
+        content, where = rows[1].encode(), ""
+    else:
+        content, where = None, f", {'row group' if name == 'a.parquet' else 'record batch'} 0, row 1"
+        write_rows(path, rows)
+    if content is not None:
+        path.write_bytes({"gz": gzip.compress, "st": zstd}.get(name[-2:], bytes)(content))
+    with pytest.raises(FormatError, match=r"5,00\d bytes.*most of a document") as caught:
+        read(path, slice_bytes=1000)
+    assert str(caught.value).startswith(f"{path}{where}: ")
+    portions = read(path, TextRules(on_error="skip"), slice_bytes=1000)
+    assert texts(portions) == ([] if ".txt" in name else rows[::2])
+    assert sum(portion.num_malformed for portion in portions) == 1
+    if ".jsonl" not in name:  # of which a stream bounds a thousand lines together
+        with pytest.raises(FormatError, match="most of a document") as caught:
+            list(TextFiles.find(path).documents())
+        assert str(caught.value).startswith(f"{path}{where}: ")
+
+
+def write_rows(path, rows):
+    table = pa.table({"text": pa.array(rows, pa.large_string())})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+        return
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def test_a_document_of_the_program_has_at_most_one_gibibyte(monkeypatch):
+    monkeypatch.setattr(memory, "LARGEST_DOCUMENT", 5)
+    with pytest.raises(FormatError, match="group 0, row 1: the text has 6 characters; the most of a document is 5"):
+        list(TextFiles.find([{"text": "aaaaa"}, {"text": "bbbbbb"}]).documents())
 
 
 @pytest.mark.parametrize("ending", ["jsonl.gz", "jsonl.zst", "txt.gz", "txt.zst"])
@@ -179,12 +206,10 @@ def test_parquet_rows_without_text_are_left_out(tmp_path):
     pq.write_table(pa.table({"text": pa.array([b"a", None, b"\xff", b"d"]), "id": [1, 2, 3, 4]}), path)
     with pytest.raises(FormatError, match="row group 0, row 2: 'text' is not UTF-8"):
         read(path)
-    for long_bytes in (1, 100):
-        how = TextRules(keep=("id",), on_error="skip", long_bytes=long_bytes)
-        portions = read(path, how)
-        assert texts(portions) == ["a", "d"]
-        assert [kept for portion in portions for kept in portion.kept] == [{"id": 1}, {"id": 4}]
-        assert sum(portion.num_malformed for portion in portions) == sum(portion.num_null for portion in portions) == 1
+    portions = read(path, TextRules(keep=("id",), on_error="skip"))
+    assert texts(portions) == ["a", "d"]
+    assert [kept for portion in portions for kept in portion.kept] == [{"id": 1}, {"id": 4}]
+    assert sum(portion.num_malformed for portion in portions) == sum(portion.num_null for portion in portions) == 1
     with pytest.raises(MissingError, match="its columns are text, id"):
         read(path, TextRules("body"))
     with pytest.raises(MissingError, match=r"no column 'url'.*keep="):
@@ -227,8 +252,8 @@ def test_a_text_file_that_is_not_utf8(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"a" * 5000 + b"\xff")
     with pytest.raises(FormatError, match=r"a\.txt: it is not UTF-8"):
-        read(path, TextRules(portion_bytes=100, long_bytes=100))
-    portions = read(path, TextRules(on_error="skip", portion_bytes=100, long_bytes=100))
+        read(path)
+    portions = read(path, TextRules(on_error="skip"))
     assert texts(portions) == []
     assert sum(portion.num_malformed for portion in portions) == 1
 
@@ -262,26 +287,20 @@ print(read(path), (peak() - before) >> 20)
 """
 
 
-@pytest.mark.parametrize(
-    "name", ["one.txt.gz", "many.jsonl", *slow("one.txt", "one.jsonl", "one.jsonl.zst", "many.parquet")]
-)
+@pytest.mark.parametrize("name", ["many.jsonl", *slow("many.jsonl.zst", "many.parquet")])
 def test_memory_does_not_grow_with_the_file(tmp_path, name):
-    """64 MB of text, in one document or in many: at most 40 MB more than a small file needs (one string: 250 MB)."""
+    """64 MB of text in many documents: at most 40 MB more than a small file needs."""
     text = "Some text, \u00e9 and \U0001f600.\n" * (2 << 20)
-    data = text.encode() if ".txt" in name else lines_of({"id": 1, "text": text})
-    if name.startswith("many"):
-        data = lines_of({"id": 1, "text": text[:5000]}) * (len(text) // 5000)
-    small = data[:1000] if ".txt" in name else lines_of({"text": "a" * 5000}) * 2000
+    data = lines_of({"id": 1, "text": text[:5000]}) * (len(text) // 5000)
+    small = lines_of({"text": "a" * 5000}) * 2000
     for path, content in ((tmp_path / name, data), (tmp_path / f"small_{name}", small)):
         if name.endswith("parquet"):
             documents = [text[:5000]] * (len(text) // 5000 if content is data else 100)
             pq.write_table(pa.table({"text": documents}), path, use_dictionary=False)
             continue
-        path.write_bytes(
-            gzip.compress(content, 1) if name.endswith("gz") else zstd(content) if name.endswith("zst") else content
-        )
+        path.write_bytes(zstd(content) if name.endswith("zst") else content)
     command = [sys.executable, "-c", MEMORY, str(tmp_path / f"small_{name}"), str(tmp_path / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     characters, megabytes = map(int, done.stdout.split())
-    assert characters == (len(text) // 5000 * 5000 if name.startswith("many") else len(text))
+    assert characters == len(text) // 5000 * 5000
     assert megabytes <= 40
