@@ -160,11 +160,3 @@ def test_a_digest_covers_the_past_alone():
     back = later.then(100, {"a": 3, "b": 1})
     assert back.past(120)[0] != shares.past(120)[0]
     assert (back.at(np.arange(100, 200))[0] == shares.at(np.arange(100, 200))[0]).all()
-
-
-@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), "1", True, None, 10**400])
-def test_what_is_no_weight(weight):
-    with pytest.raises(ArgumentError, match=r"the weight of 'a' is .*; it must be a finite number, 0 or more"):
-        Stage({"a": weight, "b": 1})
-    with pytest.raises(ArgumentError, match="no source is drawn"):
-        Stage({"a": 0.0})

@@ -21,8 +21,10 @@ from tokenfeed.kernels.jit import inlined, kernel
 LEFT_WEIGHT, WEIGHT, PHASE, LEFT, RIGHT, PARENT = range(6)
 """Columns of a node. The node above it is -1 for a root."""
 COLUMNS = 6
-_LAST = 1 << 62
+_END = 1 << 62
 """Samples from there on are never reached."""
+_FAR = 1.5 * 2.0**62
+"""Beyond the end, however the division was rounded; and what is less fits 64 bits."""
 
 
 @inlined
@@ -80,11 +82,11 @@ def find_samples(source, numbers, starts, roots, nodes, before, parents, samples
             node = nodes[parent]
             is_left = node[LEFT] == vertex
             weight = node[LEFT_WEIGHT] if is_left else node[WEIGHT] - node[LEFT_WEIGHT]
-            if m * (node[WEIGHT] / weight) >= _LAST:
+            if m * (node[WEIGHT] / weight) >= _FAR:
                 break
             # The first place at which the side has had m + 1 samples, less one.
             shift = node[WEIGHT] - 1 - node[PHASE] if is_left else node[PHASE]
             m = max(m, _divide(m, node[WEIGHT], shift, weight)[0])
             vertex, parent = ~parent, node[PARENT]
-        if vertex == roots[stage] and m < _LAST - starts[stage]:
+        if vertex == roots[stage] and m < _END - starts[stage]:
             samples[row] = starts[stage] + m

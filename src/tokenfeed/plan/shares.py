@@ -20,7 +20,7 @@ import hashlib
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -48,9 +48,9 @@ def fingerprint(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def some(items: Sequence[Any]) -> str:
+def some(items: Sequence[Any], tell: Callable[[Any], str] = repr) -> str:
     """`'a', 'b', 'c' and 997 more`; `nothing`."""
-    told = ", ".join(map(repr, items[:5]))
+    told = ", ".join(map(tell, items[:5]))
     return f"{told} and {len(items) - 5} more" if len(items) > 5 else told or "nothing"
 
 
@@ -277,12 +277,14 @@ class Shares:
 
     def counts(self, num_samples: int) -> Ints:
         """How many of the first `num_samples` samples come from each source. O(sources)."""
-        return self._pad(self._stage_before(num_samples).reach(num_samples)[0])
+        counts: Ints = self._pad(self._stage_before(num_samples).reach(num_samples)[0])
+        return counts
 
     def targets(self, num_samples: int) -> Floats:
         """Samples due from each source after `num_samples`, through all stages."""
         counts, owed = self._stage_before(num_samples).reach(num_samples)
-        return self._pad(counts) + self._pad(owed) / _ONE
+        due: Floats = self._pad(counts) + self._pad(owed) / _ONE
+        return due
 
     def drawn_from(self, sample: int) -> list[str]:
         """Names of the sources that are drawn just before a sample, or later."""
@@ -313,6 +315,15 @@ class Shares:
         again._trees, again._pasts = [*self._trees], list(self._pasts)
         again._append(change)
         return again
+
+    def follow(self, changes: Sequence[Change]) -> "Shares":
+        """The same with changes, in their order: as `then` for each."""
+        first, *others = self.changes
+        return Shares(first.stages, self._first_names, changes=[*others, *changes]) if changes else self
+
+    def digest(self, num_samples: int) -> str:
+        """A checksum of what determines the first `num_samples` samples, and of nothing else: 16 hex digits."""
+        return self.past(num_samples)[0]
 
     def past(self, num_samples: int) -> tuple[str, Bools, int]:
         """(digest, sources that it covers, number of samples up to which both stay what they are).
