@@ -31,7 +31,6 @@ CLASSES: Mapping[str, AttackClass] = {
     "tokenizers": AttackClass(texts.tokenizers, 400),
     "weights": AttackClass(mixtures.weights, 200),
     "mixture-plans": AttackClass(mixtures.plan_files, 200),
-    "mixture-tables": AttackClass(mixtures.tables, 300),
     "page": AttackClass(page.page, 10_000),
     **{name: AttackClass(target, 150) for name, target in targets.TARGETS.items()},
 }
