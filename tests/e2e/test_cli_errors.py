@@ -1,8 +1,12 @@
 """What all commands have in common: help with an example, errors in one block, completion."""
 
+import ast
 import os
+import re
 from importlib.metadata import version
+from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.main import get_command
 
@@ -11,6 +15,10 @@ from command_line import run, run_process
 from golden import golden_tokenizer
 from tokenfeed.cli import _list_flags, app
 from tokenfeed.cli.console import _in_flags
+from tokenfeed.errors import NotAStoreError
+from tokenfeed.ui.messages import Query
+from tokenfeed.ui.runs import find_sightings, trace_step
+from tokenfeed.ui.subject import open_subject
 
 COMMANDS = sorted(get_command(app).commands)
 
@@ -119,7 +127,8 @@ def test_errors_speak_in_flags(tmp_path):
     ("message", "told"),
     [
         ("name it: text_column='body'", "name it: --text-column body"),
-        ("length is 0; it must be at least 1", "--length is 0; it must be at least 1"),
+        ("val is 7; it must be a share", "--val is 7; it must be a share"),
+        ("say where: stores={'': path}, length=3, eos=None", "say where: stores={'': path}, length=3, eos=None"),
         ("give dtype='uint16' or 'uint32'", "give --dtype uint16 or 'uint32'"),
         ("bos=… (--bos) before; or separator=None (--no-separator)", "--bos … before; or --no-separator"),
         ("val=None, val='last', replace_changed=True", "--val none, --val last, --replace-changed"),
@@ -132,7 +141,86 @@ def test_errors_speak_in_flags(tmp_path):
     ],
 )
 def test_names_of_options_become_flags(message, told):
-    assert _in_flags(message, _list_flags()) == told
+    assert _in_flags(message, _list_flags("prepare")) == told
+
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.py")]
+SCRIPTS = [*ROOT.glob("src/**/*.js")]
+MODULES = [*ROOT.glob("src/**/*.py")]
+GENERAL = {"--debug", "--version", "--help", "--install-completion"}
+OPTIONS = {
+    name: GENERAL.union(*(option.opts + option.secondary_opts for option in command.params))
+    for name, command in get_command(app).commands.items()
+}
+OF_OTHERS = {
+    "--nproc-per-node",
+    "--training.seq_len",
+    "--resume",
+    "--lanes",
+    "--max-seq-len",
+    "--demand",
+    "--dataloader-type",
+}
+"""Of torchrun, torchtitan, litgpt, nanochat, Megatron, a benchmark and an example."""
+
+
+def read_strings(module):
+    """Its strings, with X for what is filled in."""
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    joined = [node.values for node in nodes if isinstance(node, ast.JoinedStr)]
+    whole = [[node] for node in nodes if isinstance(node, ast.Constant) and not any(node in parts for parts in joined)]
+    for parts in joined + whole:
+        yield "".join(str(each.value) if isinstance(each, ast.Constant) else "X" for each in parts)
+
+
+def find_wrong(text, *, prose=r"^(--[a-z][\w.-]*)"):
+    """Commands that do not exist, or lack their options; and options, named alone, that no command has."""
+    blocks = re.findall(r"^```(?:sh|text)[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("\\`", "`")
+    spans = re.findall(r"`([^`\n]+)`", text)
+    wrong = []
+    for line in [*spans, *(line.strip() for block in blocks for line in block.replace("\\\n", "").splitlines())]:
+        if command := re.match(r"(?:[A-Z_]+=\S+ )?tokenfeed ([a-z][a-z-]*)([^#|]*)", line):
+            options = re.findall(r"(?<!\S)--[a-z][\w-]*", command[2])
+            wrong += [line] if set(options) - OPTIONS.get(command[1], set()) or command[1] not in OPTIONS else []
+    alone = [found for part in [*spans, re.sub(r"`[^`]*`", "", text)] for found in re.findall(prose, part)]
+    return wrong + [each for each in alone if each not in OF_OTHERS.union(*OPTIONS.values())]
+
+
+def test_every_command_and_option_that_is_named_exists():
+    """In documentation, help and messages."""
+    found = {path: find_wrong(path.read_text()) for path in [*PAGES, *SCRIPTS]}
+    anywhere = r"^(?!aws|wsl).*?(?<![\w-])(--[a-z][\w-]*\w)"
+    found |= {
+        path: [each for text in read_strings(path) for each in find_wrong(text, prose=anywhere)] for path in MODULES
+    }
+    assert {str(path.relative_to(ROOT)): wrong for path, wrong in found.items() if wrong} == {}
+    assert len(find_wrong("`tokenfeed lance`, `tokenfeed serve --rank 3`, `--curriculum`, `aws --profile x`")) == 3
+
+
+def test_a_command_advises_what_it_has(tmp_path):
+    """Of a run whose data was moved, and of data that needs options: those of this very command."""
+    for name in ("store", "other"):
+        with tokenfeed.Writer(tmp_path / name, columns={"tokens": "u2"}, spans={"documents": "json"}) as writer:
+            writer.append({"tokens": np.arange(500)}, documents={})
+    with tokenfeed.Loader(tokenfeed.open(tmp_path / "store").windows(16), 2, run=tmp_path / "run.jsonl") as loader:
+        next(loader)
+    run_path, moved = tmp_path / "run.jsonl", tmp_path / "moved"
+    (tmp_path / "store").rename(moved)
+    page = open_subject(str(run_path))
+    with pytest.raises(NotAStoreError) as refused:
+        trace_step(page, Query({"step": "0"}))
+    words = {"trace": told("trace", run_path, "--step", 0), "find": told("find", run_path, "--document", 0)}
+    for command, said in {**words, "serve": str(refused.value)}.items():
+        assert "--store" in said
+        assert set(re.findall(r"--[a-z-]+", said)) <= OPTIONS[command], said
+    for stores in (None, {"": str(moved)}):
+        page = open_subject(str(run_path), stores=stores)
+        assert page.describe()["has_store"] is (stores is not None)
+    assert trace_step(page, Query({"step": "0"}))["rows"][0]["documents"]
+    assert find_sightings(page, Query({"document": "0"}))["total"]
+    assert run("serve", run_path, "--store", "x=y", "--no-open", "--tokenizer", tmp_path / "none").returncode == 2
 
 
 def test_a_run_that_does_not_publish(store_path, tmp_path):

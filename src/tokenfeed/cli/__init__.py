@@ -57,19 +57,21 @@ def _options(
     """Both options are handled before this runs: `main` removes --debug."""
 
 
-def _list_flags() -> dict[str, str]:
-    """The options of all commands by their names in Python; those that the library calls otherwise come last."""
+_LIBRARY_NAMES = {
+    "slice_bytes": "slice_mb",
+    "shard_bytes": "shard_mb",
+    "stores": "store",
+    "separator": "no_separator",
+}
+"""Arguments of the library whose options have other names."""
+
+
+def _list_flags(name: str) -> dict[str, str]:
+    """The options of a command by their names in Python."""
     group: Any = typer.main.get_command(app)
-    options = [
-        each for command in group.commands.values() for each in command.params if each.param_type_name == "option"
-    ]
-    flags = {option.name.strip("_"): max(option.opts, key=len) for option in options}
-    return flags | {
-        "slice_bytes": "--slice-mb",
-        "shard_bytes": "--shard-mb",
-        "stores": "--store",
-        "separator": "--separator",
-    }
+    params = group.commands[name].params if name in group.commands else ()
+    flags = {each.name.strip("_"): max(each.opts, key=len) for each in params if each.param_type_name == "option"}
+    return flags | {ours: flags[theirs] for ours, theirs in _LIBRARY_NAMES.items() if theirs in flags}
 
 
 def main() -> None:
@@ -85,5 +87,6 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        show_error(error, _list_flags())
+        command = next((each for each in arguments[:end] if not each.startswith("-")), "")
+        show_error(error, _list_flags(command))
         sys.exit(2 if isinstance(error, TokenfeedError) else 3)

@@ -41,7 +41,7 @@ _SECRET = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\?)[^\s'\"<>=?]*=[^\s'\"<>]*")
 def show_error(error: Exception, flags: Mapping[str, str]) -> None:
     """Print an error as one block: its message and a suggestion. Unexpected ones lose what looks like a secret.
 
-    `flags` are the options of the command line by their names in Python, in which messages speak.
+    `flags` are the options of the command by their names in Python, in which messages speak.
     """
     message, title = _in_flags(str(error), flags), type(error).__name__
     is_expected = isinstance(error, errors.TokenfeedError)
@@ -61,11 +61,15 @@ def _in_flags(message: str, flags: Mapping[str, str]) -> str:
     def write(found: re.Match[str]) -> str:
         flag, value = flags[found[1]], (found[2] or "").strip("'\"")
         if value == "None":
-            return f"{flag} none" if found[1] == "val" else f"--no-{flag.removeprefix('--')}"
+            return {"val": f"{flag} none", "separator": flag}.get(found[1], found[0])
         return flag if value in ("", "True") else f"{flag} {value}"
 
+    if not flags:
+        return message
     names = "|".join(map(re.escape, flags))
-    message = re.sub(rf"(?<![\w.?&/-])({names})=('[^']*'|\"[^\"]*\"|[\w.…/*-]*)(?: \(--[\w-]+\))?", write, message)
+    message = re.sub(
+        rf"(?<![\w.?&/-])({names})=(?!\{{)('[^']*'|\"[^\"]*\"|[\w.…/*-]*)(?: \(--[\w-]+\))?", write, message
+    )
     return re.sub(rf"\A({names})(?= is (?:[-\d'\"]|None|True|False|missing))", lambda found: flags[found[1]], message)
 
 

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokenfeed.cli.console import console, styled, tell
-from tokenfeed.cli.options import Dtype, Eos, Split
+from tokenfeed.cli.options import Dtype, Eos, Split, Stores, parse_stores
+from tokenfeed.runs.run import Run
 
 if TYPE_CHECKING:
     from tokenfeed.ui import Server
@@ -15,6 +16,7 @@ def command(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     tokenizer: Annotated[str | None, typer.Option(help="Tokenizer that decodes tokens.")] = None,
+    store: Stores = None,
     split: Split = None,
     dtype: Dtype = None,
     eos: Eos = None,
@@ -23,7 +25,9 @@ def command(
     # Imported here because it is slow, and other commands do not need it.
     from tokenfeed.ui import Server, open_subject
 
-    server = Server(open_subject(path, tokenizer=tokenizer, split=split, dtype=dtype, eos=eos), port=port)
+    stores = parse_stores(store, Run(path)) if store else None
+    subject = open_subject(path, tokenizer=tokenizer, stores=stores, split=split, dtype=dtype, eos=eos)
+    server = Server(subject, port=port)
     run_until_interrupted(server, opens=not no_open)
 
 

@@ -200,13 +200,13 @@ def trace_step(subject: Subject, query: Query) -> Json:
     first = query.whole("first", 0)
     count = query.whole("count", _MOST_ROWS, least=1, most=_MOST_ROWS)
     if number < 0:
-        samples = run.samples(step, rank=chosen)
+        samples = run.samples(step, rank=chosen, stores=subject.stores)
         if sample >= 0:
             first, count = samples.index(sample), 1
-        rows = run.trace(step, rank=chosen, part=slice(first, first + count))
+        rows = run.trace(step, rank=chosen, part=slice(first, first + count), stores=subject.stores)
     else:
         samples = leg.samples(step, chosen).tolist()
-        origins = Origins(start.plan, start.stores, None, {})
+        origins = Origins(start.plan, start.stores, subject.stores, {})
         rows = trace_rows(origins, leg, samples[first : first + count])
     return {
         "step": step,
@@ -265,7 +265,7 @@ def find_sightings(subject: Subject, query: Query) -> Json:
         told = {"index": index, "num_planned": sum(one["planned"] for one in shown), "total": len(shown), "why": ""}
     else:
         _check_size(subject, document, source, len(epochs))
-        seen = run.find(document, source=name or None, epochs=epochs)
+        seen = run.find(document, source=name or None, epochs=epochs, stores=subject.stores)
         shown = [asdict(each) for each in seen[:_MOST_SEEN]]
         told = {"document": document, "num_planned": seen.num_planned, "total": len(seen), "why": seen.why}
     told["why"] = without_paths(told["why"], subject.homes)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -63,6 +64,8 @@ class Subject:
     """The store, followed run, live counters and tokenizer, as far as there are."""
     homes: tuple[str, ...] = ()
     """Folders of this machine that error messages may name, to be cut out before the page gets them."""
+    stores: Mapping[str, str] | None = None
+    """Where the data of the run is now, by source, if it was moved."""
     _opened: dict[str, Store] = field(default_factory=dict, repr=False)
     """Stores of the sources of the run, opened so far."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -94,11 +97,11 @@ class Subject:
         key = f"{name} {data}"
         with self._lock:
             if key not in self._opened:
-                paths = list(last.stores.get(name, ()))
-                if not paths:
+                where = (self.stores or {}).get(name) or list(last.stores.get(name, ()))
+                if not where:
                     raise MissingError(f"the run file does not say where the data of source {name!r} is")
                 told = f"the data of {name!r}" if name else "the data"
-                self._opened[key] = self._check(open_data(paths, data, told))
+                self._opened[key] = self._check(open_data(where, data, told))
         return self._opened[key]
 
     def _check(self, store: Store) -> Store:
@@ -134,10 +137,13 @@ class Subject:
         }
 
 
-def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> Subject:
+def open_subject(
+    path: str, *, tokenizer: str | None = None, stores: Mapping[str, str] | None = None, **options: Any
+) -> Subject:
     """Open a run file, a stats file, a store, or a token file of another system.
 
-    A run or stats file may be created later, in a folder that exists. `options` are those of `tokenfeed.open`.
+    A run or stats file may be created later, in a folder that exists. `stores` are where the data of a run is now;
+    `options` are those of `tokenfeed.open`.
     """
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
     tokenizers = () if tokenizer is None else (Tokenizer.load(tokenizer),)
@@ -147,7 +153,8 @@ def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> 
         starts = () if run is None else run.starts
         hints = [each for start in starts for paths in start.stores.values() for each in paths]
         live = Live(Path(path).with_suffix(SUFFIX))
-        return Subject("run", name, (followed, live, *tokenizers), _homes([path, *hints]))
+        homes = _homes([path, *hints, *(stores or {}).values()])
+        return Subject("run", name, (followed, live, *tokenizers), homes, stores)
     if path.endswith(SUFFIX):
         live = Live(path if _is_to_come(path) else find_stats_file(path))
         return Subject("stats", name, (live, *tokenizers), _homes([path]))
