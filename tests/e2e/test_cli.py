@@ -25,9 +25,19 @@ def test_inspect(store_path, plain):
     assert described["num_bytes"] == sum(
         path.stat().st_size for path in store_path.rglob("*") if path.suffix in (".npy", ".bin")
     )
-    assert described["samples"]["Span 5 of documents"]["payload"] == (
-        "none" if plain.documents[5].payload is None else plain.documents[5].payload
-    )
+    items, spans = described["sample"]["items"], {each["table"]: each for each in described["sample"]["spans"]}
+    assert (described["sample"]["number"], items["start"], items["stop"]) == (5, 80, 96)
+    assert {each["name"]: each["values"] for each in items["columns"]}["tokens"] == plain.tokens[80:96].tolist()
+    start, stop, payload = plain.table("documents")[5]
+    assert spans["documents"] == {"table": "documents", "start": start, "stop": stop, "payload": payload}
+    assert all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in keys_of(described | {"provenance": {}}))
+
+
+def keys_of(value):
+    """Names of fields, without those of payloads."""
+    if isinstance(value, dict):
+        return [*value, *(key for name in value if name != "payload" for key in keys_of(value[name]))]
+    return [key for each in value for key in keys_of(each)] if isinstance(value, list) else []
 
 
 def test_inspect_refuses_a_sample_that_is_not_there(store_path):
@@ -123,7 +133,7 @@ def test_text_of_others_reaches_no_terminal_as_it_is(hostile, tmp_path):
     ):
         done = run(*arguments)
         assert is_harmless(done.stdout + done.stderr), arguments
-    assert json.loads(run("inspect", hostile, "--json").stdout)["samples"]["Span 0 of documents"]["payload"] == HOSTILE
+    assert json.loads(run("inspect", hostile, "--json").stdout)["sample"]["spans"][0]["payload"] == HOSTILE
 
 
 def test_a_damaged_file_with_a_hostile_name_is_told_harmlessly(hostile):

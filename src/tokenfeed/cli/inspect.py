@@ -1,5 +1,6 @@
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from tokenfeed.cli.console import console, make_table, print_json, show_bytes, tell, tell_facts
@@ -21,7 +22,10 @@ def command(
     tokenizer: TokenizerPath = None,
     as_json: Json = False,
 ) -> None:
-    """Show the contents of a store: shards, columns, spans, sizes, and a decoded sample."""
+    """Show the contents of a store: shards, columns, spans, sizes, and a decoded sample.
+
+    In JSON, `sample` has these items of each column and this span of each table, and their text by --tokenizer.
+    """
     store, unfinished = open_unfinished(path, split=split, version=version, dtype=dtype, eos=eos)
     decoder = load_decoder(tokenizer, path)
     decode = None if decoder is None else lambda tokens: decoder(tokens, store.tokenizer)
@@ -39,8 +43,8 @@ def _show(path: str, described: dict[str, Any]) -> None:
     if described["unfinished"]:
         tell(("✗ ", "red"), described["unfinished"])
     splits = [
-        f"{name or 'no split'}: {quantity(size['items'], 'item')}, {quantity(size['shards'], 'shard')}"
-        for name, size in described["splits"].items()
+        f"{size['name'] or 'no split'}: {quantity(size['items'], 'item')}, {quantity(size['shards'], 'shard')}"
+        for size in described["splits"]
     ]
     tell_facts(
         {
@@ -74,8 +78,23 @@ def _show(path: str, described: dict[str, Any]) -> None:
             for table in described["spans"]
         ]
         console.print(make_table(("table", "codec", "spans", "mean items"), spans, title="Spans"))
-    for title, lines in described["samples"].items():
-        tell(title, style="bold")
-        for name, value in lines.items():
-            text = value if isinstance(value, str) else repr(value)
-            tell((f"  {name}  ", "dim"), text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+    _show_sample(**described["sample"])
+
+
+def _show_sample(number: int, items: dict[str, Any] | None, spans: list[dict[str, Any]]) -> None:
+    if items is not None:
+        tell(f"Items {items['start']:,} to {items['stop']:,}", style="bold")
+        for column in items["columns"]:
+            _show_value(column["name"], np.array2string(np.array(column["values"]), threshold=16, max_line_width=100))
+        _show_value("text", items.get("text"))
+    for span in spans:
+        tell(f"Span {number:,} of {span['table']}", style="bold")
+        _show_value("items", f"[{span['start']:,}, {span['stop']:,})")
+        _show_value("payload", "none" if span["payload"] is None else span["payload"])
+        _show_value("text", span.get("text"))
+
+
+def _show_value(name: str, value: Any) -> None:
+    if value is not None:
+        text = value if isinstance(value, str) else repr(value)
+        tell((f"  {name}  ", "dim"), text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

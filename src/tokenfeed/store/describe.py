@@ -8,11 +8,13 @@ import numpy as np
 from tokenfeed.storage.folder import PathLike
 from tokenfeed.store.numbers import outside
 from tokenfeed.store.resolve import resolve
+from tokenfeed.store.spans import Span
 from tokenfeed.store.store import Store
 
 __all__ = ["describe", "describe_columns", "describe_growth", "describe_table"]
 
 _SHOWN_ITEMS = 16
+_MOST_NUMBERS = 1024
 _SHOWN_TOKENS = 200
 
 
@@ -21,33 +23,18 @@ def describe(store: Store, *, sample: int = 0, decode: Callable[[Any], str] | No
 
     `decode` makes text of tokens.
     """
-    samples: dict[str, dict[str, Any]] = {}
-    windows = store.windows(_SHOWN_ITEMS, extra=0)
-    if sample < len(windows):
-        first, window = sample * _SHOWN_ITEMS, windows[sample]
-        samples[f"Items {first:,} to {first + _SHOWN_ITEMS:,}"] = {
-            name: np.array2string(window.column(name), threshold=_SHOWN_ITEMS, edgeitems=3, max_line_width=100)
-            for name in store.columns
-        } | ({} if decode is None else {"text": decode(window.tokens)})
-    most = max([len(windows), *map(len, store.spans.values())])
+    spans = {name: table[sample] for name, table in store.spans.items() if sample < len(table)}
+    num_windows = len(store.windows(_SHOWN_ITEMS, extra=0))
+    most = max([num_windows, *map(len, store.spans.values())])
     if sample >= max(1, most):
         raise outside(sample, most)
-    for name, table in store.spans.items():
-        if sample < len(table):
-            span = table[sample]
-            payload = span.payload if span.has_payload else "none"
-            items = f"[{span.start:,}, {span.stop:,})"
-            samples[f"Span {sample:,} of {name}"] = {"items": items, "payload": payload}
-            if decode is not None:
-                shown = np.arange(span.start, min(span.stop, span.start + _SHOWN_TOKENS))
-                text = decode(store.windows(1, extra=0).read(shown).column("tokens")[:, 0])
-                samples[f"Span {sample:,} of {name}"]["text"] = text
+    start = sample * _SHOWN_ITEMS
     return {
         "num_items": store.num_items,
         "num_shards": len(store.shards),
         "num_bytes": sum(shard.num_bytes for shard in store.shards),
         "split": store.split,
-        "splits": {name: size._asdict() for name, size in store.splits.items()},
+        "splits": [{"name": name, **size._asdict()} for name, size in store.splits.items()],
         "tokenizer": store.tokenizer,
         "provenance": dict(store.provenance),
         "identity": store.identity,
@@ -55,7 +42,38 @@ def describe(store: Store, *, sample: int = 0, decode: Callable[[Any], str] | No
         "versions": [each._asdict() for each in store.versions],
         "columns": describe_columns(store),
         "spans": [describe_table(store, name) for name in store.spans],
-        "samples": samples,
+        "sample": {
+            "number": sample,
+            "items": _describe_items(store, start, start + _SHOWN_ITEMS, decode) if sample < num_windows else None,
+            "spans": [_describe_span(store, name, span, decode) for name, span in spans.items()],
+        },
+    }
+
+
+def _describe_items(store: Store, start: int, stop: int, decode: Callable[[Any], str] | None) -> dict[str, Any]:
+    """Items [start, stop), or as many as make up few numbers; NaN and infinities, which JSON lacks, become null."""
+    items = store.windows(1, extra=0).read(np.arange(start, stop))
+    columns = {name: items.column(name)[:, 0] for name in store.columns}
+    shown = {name: values[: _MOST_NUMBERS // max(1, values[0].size)] for name, values in columns.items()}
+    return {
+        "start": start,
+        "stop": stop,
+        "columns": [
+            {"name": name, "values": np.where(np.isfinite(values), values, np.array(None)).tolist()}
+            for name, values in shown.items()
+        ],
+        **({} if decode is None else {"text": decode(columns["tokens"])}),
+    }
+
+
+def _describe_span(store: Store, table: str, span: Span, decode: Callable[[Any], str] | None) -> dict[str, Any]:
+    shown = np.arange(span.start, min(span.stop, span.start + _SHOWN_TOKENS))
+    return {
+        "table": table,
+        "start": span.start,
+        "stop": span.stop,
+        "payload": span.payload if span.has_payload else None,
+        **({} if decode is None else {"text": decode(store.windows(1, extra=0).read(shown).column("tokens")[:, 0])}),
     }
 
 
