@@ -1,41 +1,111 @@
-"""What the site adds to the pages: commands, errors and names, as the program itself has them. Used by mkdocs.yml."""
+"""Tables of names in docs/reference, which `python docs/site.py` writes, and what the site shows in their place.
+
+In a checkout a table says where each name is and what it is, in a line; in the site, its whole documentation follows.
+"""
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import griffe
 import typer
 
 from tokenfeed import errors
 from tokenfeed.cli import app
 
-SOURCE = Path(__file__).parents[1] / "src"
-
-
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+REFERENCE = ROOT / "docs" / "reference"
+COMMANDS = typer.main.get_command(app).commands
 RECORDS = ("decisions/", "benchmarks/", "reference/", "reliability")
+
+TABLE = re.compile(r"^\| \| \|\n\|---\|---\|\n((?:\| \[`.*\|\n)+)", re.MULTILINE)
+NAME = re.compile(r"^\| \[`([\w. -]+)`\]", re.MULTILINE)
+TREE = re.compile(r"(?<=<!-- errors -->\n\n)```text\n.*?```\n", re.DOTALL)
+
+FUNCTIONS = {"tokenfeed.prepare": "tokenfeed.preparation.prepare.prepare"}
+"""Where griffe takes a module for the function of its name."""
+BARE = "inherited_members: false, members: []"
+OPTIONS = {
+    "tokenfeed.store.windows.Windows": BARE,
+    "tokenfeed.store.documents.Documents": BARE,
+    "tokenfeed.store.packed.Packed": BARE,
+    "tokenfeed.store.subset.Subset": BARE,
+    "tokenfeed.store.batch.HostBatch": "inherited_members: false",
+    "tokenfeed.store.forms.Arrays": "inherited_members: false",
+    "tokenfeed.store.spans.BatchSpans": "inherited_members: false",
+    "tokenfeed.text.Chat": "members: false",
+    "tokenfeed.preparation.Characters": "members: false",
+}
+"""What to leave out of the documentation of a name, because another has it."""
+
+
+def write_tables(page: str) -> str:
+    """A page of the reference, as the source has it now. Which names are on it is said there alone."""
+
+    def write(found: re.Match[str]) -> str:
+        return "".join(["| | |\n|---|---|\n", *map(_row_of, NAME.findall(found[1]))])
+
+    return TREE.sub(lambda _: describe_errors() + "\n", TABLE.sub(write, page))
+
+
+def _row_of(name: str) -> str:
+    if name.startswith("tokenfeed "):
+        word = name.removeprefix("tokenfeed ")
+        path, text = SOURCE / "tokenfeed" / "cli" / f"{word.replace('-', '_')}.py", COMMANDS[word].help
+    else:
+        found = find(name)
+        path, text = found.filepath, found.docstring.value if found.docstring else ""
+    (first,) = re.findall(r"\A(.*?)(?:\.?\s*\Z|\.\s)", _cell(text.split("\n\n")[0]) + " ")
+    return f"| [`{name}`]({Path('../..') / path.relative_to(ROOT)}) | {first} |\n"
+
+
+@cache
+def _load() -> Any:
+    return griffe.load("tokenfeed", search_paths=[SOURCE])
+
+
+def find(name: str) -> Any:
+    """What a name stands for, in the source."""
+    found = _load()[FUNCTIONS.get(name, name).removeprefix("tokenfeed.")]
+    return found.final_target if found.is_alias else found
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Words that only tests read go; marks are replaced by what the program says of itself. Guides are found first."""
+    """Words that only tests read go; tables of names become their documentation. Guides are found first."""
     page.meta["search"] = {"boost": 0.3 if page.file.src_uri.startswith(RECORDS) else 2}
     markdown = re.sub(r"^( *```\w+) needs=\w+$", r"\1", markdown, flags=re.MULTILINE)
-    markdown = re.sub(r"<!-- names of ([\w.]+) -->", lambda found: list_names(found[1]), markdown)
-    for mark, describe in (("<!-- commands -->", describe_commands), ("<!-- errors -->", describe_errors)):
-        if mark in markdown:
-            markdown = markdown.replace(mark, describe())
-    return markdown
+    if not page.file.src_uri.startswith("reference/"):
+        return markdown
+    markdown = re.sub(r"<!-- names of ([\w.]+) -->", lambda found: describe_names(list_names(found[1]), 2), markdown)
+
+    def describe(found: re.Match[str]) -> str:
+        names = NAME.findall(found[1])
+        if names[0].startswith("tokenfeed "):
+            return describe_commands()
+        return describe_names(names, 3 if "\n## " in markdown[: found.start()] else 2)
+
+    return TABLE.sub(describe, markdown)
 
 
-def list_names(module: str) -> str:
-    """What a module exports, for mkdocstrings; without importing it, which takes seconds where it is torch's."""
+def list_names(module: str) -> list[str]:
+    """What a module exports; without importing it, which takes seconds where it is torch's."""
     path = SOURCE.joinpath(*module.split("."))
     text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
     found = re.search(r"^__all__ = (\[.*?\])$", text, re.DOTALL | re.MULTILINE)
     assert found is not None, module
-    return "\n\n".join(
-        f"::: {module}.{name}\n    options: {{show_attribute_values: false}}" for name in ast.literal_eval(found[1])
-    )
+    return [f"{module}.{name}" for name in ast.literal_eval(found[1])]
+
+
+def describe_names(names: list[str], level: int) -> str:
+    """For mkdocstrings."""
+    parts = []
+    for name in names:
+        options = f"heading_level: {level}, show_attribute_values: false, {OPTIONS.get(name, '')}"
+        parts += [f"::: {FUNCTIONS.get(name, name)}\n    options: {{{options}}}"]
+    return "\n\n".join(parts) + "\n"
 
 
 def describe_errors() -> str:
@@ -44,19 +114,18 @@ def describe_errors() -> str:
 
 
 def describe_commands() -> str:
-    group: Any = typer.main.get_command(app)
     parts = []
-    for name, command in sorted(group.commands.items()):
+    for name, command in sorted(COMMANDS.items()):
         context = command.make_context(name, [], resilient_parsing=True)
         usage = " ".join(["tokenfeed", name, *command.collect_usage_pieces(context)])
-        options = [row for each in command.params if (row := _row(each, context))]
+        options = [row for each in command.params if (row := _option(each, context))]
         parts += [f"## tokenfeed {name}", _text(command.help), f"```text\n{usage}\n```"]
         parts += ["\n".join(["| | |", "|---|---|", *options])]
         parts += [f"```text\n{command.epilog.removeprefix('Example: ')}\n```"]
     return "\n\n".join(parts)
 
 
-def _row(parameter: Any, context: Any) -> str | None:
+def _option(parameter: Any, context: Any) -> str | None:
     record = parameter.get_help_record(context)
     return None if record is None else f"| `{_cell(record[0])}` | {_cell(record[1])} |"
 
@@ -67,3 +136,8 @@ def _text(text: str | None) -> str:
 
 def _cell(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for path in REFERENCE.glob("*.md"):
+        path.write_text(write_tables(path.read_text()))

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import importlib.util
 import multiprocessing
 import os
 import shutil
@@ -102,6 +103,25 @@ def test_blocks_are_found(tmp_path):
         pages.Step("python", 8, "x = 1\n"),
         pages.Step("sh", 12, "tokenfeed a", "needs=gpu"),
     ]
+
+
+def test_the_reference_has_every_public_name_and_reads_in_a_checkout():
+    """Its tables are what the source says: after a change, run `python docs/site.py`."""
+    spec = importlib.util.spec_from_file_location("docs_site", DOCS / "site.py")
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    pages = {page.stem: page.read_text() for page in site.REFERENCE.glob("*.md")}
+    for stem, page in pages.items():
+        assert site.write_tables(page) == page, f"{stem}.md is not what the source says: run python docs/site.py"
+        assert ":::" not in page
+    told = {name for page in pages.values() for name in site.NAME.findall(page)}
+    packages = [f"tokenfeed{part}" for part in ("", ".text", ".preparation", ".torch", ".jax", ".observe")]
+    missing = {name for package in packages for name in site.list_names(package)} - told
+    missing = {name for name in missing if f"tokenfeed.{name.rpartition('.')[2]}" not in told}  # it is told there
+    assert missing == {"tokenfeed.__version__", "tokenfeed.errors"}
+    assert {f"tokenfeed {command}" for command in site.COMMANDS} <= told
+    errors = [name.removeprefix("tokenfeed.errors.") for name in site.list_names("tokenfeed.errors")]
+    assert [name for name in errors if name not in pages["errors"]] == []
 
 
 def test_the_site_builds(tmp_path):
