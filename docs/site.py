@@ -29,17 +29,26 @@ FUNCTIONS = {"tokenfeed.prepare": "tokenfeed.preparation.prepare.prepare"}
 """Where griffe takes a module for the function of its name."""
 BARE = "inherited_members: false, members: []"
 OPTIONS = {
-    "tokenfeed.store.windows.Windows": BARE,
+    "tokenfeed.Loader": "members: [state_dict, load_state_dict, amend, resize, skip_to, steps_per_epoch, stats, close]",
+    "tokenfeed.Store": "inherited_members: [num_items, columns, spans, shards, tokenizer, provenance, identity, version, versions, paths]",
+    "tokenfeed.plan.mixing.Mixture": "members: [then, budget]",
+    "tokenfeed.preparation.Characters": BARE,
+    "tokenfeed.store.batch.HostBatch": "inherited_members: false, members: [span_numbers, offsets, payloads, part]",
     "tokenfeed.store.documents.Documents": BARE,
-    "tokenfeed.store.packed.Packed": BARE,
-    "tokenfeed.store.subset.Subset": BARE,
-    "tokenfeed.store.batch.HostBatch": "inherited_members: false",
     "tokenfeed.store.forms.Arrays": "inherited_members: false",
-    "tokenfeed.store.spans.BatchSpans": "inherited_members: false",
-    "tokenfeed.text.Chat": "members: false",
-    "tokenfeed.preparation.Characters": "members: false",
+    "tokenfeed.store.packed.Packed": BARE,
+    "tokenfeed.store.spans.BatchSpans": "inherited_members: false, "
+    "members: [span_numbers, cu_seqlens, position_ids, document_ids]",
+    "tokenfeed.store.subset.Subset": BARE,
+    "tokenfeed.store.view.View": "members: [read, unread, lengths, num_targets, mean_length, locate, samples_touching, "
+    "seen, unseen, grew_from, identity, tokenizer, columns, spec]",
+    "tokenfeed.store.windows.Windows": BARE,
+    "tokenfeed.text.Chat": BARE,
+    "tokenfeed.text.ChatTemplate": "members: [load, render]",
+    "tokenfeed.text.TextFeed": "members: [state_dict, load_state_dict, counts, stats, close]",
+    "tokenfeed.text.TextFiles": "members: [find, documents, iter_row_groups]",
 }
-"""What to leave out of the documentation of a name, because another has it."""
+"""What is left out of the documentation of a name: plumbing, and what another name has."""
 
 
 def write_tables(page: str) -> str:
