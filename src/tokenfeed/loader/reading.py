@@ -17,7 +17,7 @@ from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.dealing import StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.rounding import some
+from tokenfeed.plan.shares import some
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.store.batch import Draw, HostBatch
 from tokenfeed.store.rows import Rows

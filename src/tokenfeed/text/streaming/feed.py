@@ -13,7 +13,7 @@ from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.dealing import StepRule
 from tokenfeed.plan.mixing import check_named, weigh
-from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.plan.shares import Shares, Stage
 from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
@@ -123,8 +123,8 @@ def stream(
     if epochs is not None or how.pops:
         given = "packing='concat_pop'" if how.pops else f"epochs={epochs}"
         raise ArgumentError(f"{given} is for a stream of one source; stream each source by itself to see all of it")
-    schedule = Schedule(weights, list(parts))
-    return TextFeed(StreamSources({name: documents_of(part) for name, part in parts.items()}, schedule), how, options)
+    shares = Shares(weights, list(parts))
+    return TextFeed(StreamSources({name: documents_of(part) for name, part in parts.items()}, shares), how, options)
 
 
 class TextFeed(Delivery):
@@ -187,7 +187,7 @@ class TextFeed(Delivery):
             plan = self._sources.parts(self._position, self._packing)
             what = {"plan": plan, "length": self._packing.length}
             what |= {"epochs": options.epochs, "num_lanes": self._position.num_lanes, "files": self._sources.paths}
-            what |= {"stages": self._sources.schedule.to_json()} if self._sources.is_mixed else {}
+            what |= {"stages": self._sources.shares.to_json()} if self._sources.is_mixed else {}
             self._run.begin(what, self._position.num_rows, self.world_size, StepRule(options.batch_size))
         maker = self._maker = BatchMaker(self._sources, self._packing, options, self._position, self._buffers)
         if self._prefetch == 0:
