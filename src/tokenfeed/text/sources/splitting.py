@@ -33,6 +33,7 @@ _WORDS = {
 }
 _SHARD_NUMBER = re.compile(r"(?:[-_.]of[-_.]|[-_. \d])+(?:(?<=\d)-[0-9a-f]{16})?$")
 """-00000-of-00010, .00007-of-00008, _3, and the older -00000-of-00001-<16 digits of a checksum> of the hub."""
+_SHARE = re.compile(r"(\d*\.?\d+) ?(%?)")
 _LISTED = 3
 
 
@@ -180,7 +181,10 @@ def _matching(found: Sequence[Found], val: PathLike | Sequence[PathLike]) -> set
     for pattern in [os.fspath(one) for one in ([val] if isinstance(val, str | os.PathLike) else val)]:
         matches = {number for number, file in enumerate(found) if _matches(file, pattern)}
         if not matches:
-            raise ArgumentError(f"val: no file is called {pattern!r}; the first of {len(found):,} is {found[0].name}")
+            advice = f"the first of {len(found):,} is {found[0].name}"
+            if share := _SHARE.fullmatch(pattern):
+                advice = f"a share is a number: val={float(share[1]) / (100 if share[2] else 1):g}"
+            raise ArgumentError(f"val: no file is called {pattern!r}; {advice}")
         numbers |= matches
     return numbers
 
