@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import tokenfeed
 from golden import golden_tokenizer
 from tokenfeed.errors import ArgumentError, NotFoundError, PlanMismatchError
+from tokenfeed.text import stream_chat
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.finding import Found, Listing, write_listing
 from tokenfeed.text.sources.splitting import choose_splits, is_val, named_split
@@ -144,6 +145,11 @@ def test_what_names_hold_out_is_said_in_one_line(tmp_path, caplog):
     for rank in (1, 0, 0):
         tokenfeed.stream(folder, tokenizer, **{**SMALL, "rank": rank, "world_size": 2}, epochs=1, val=0.25)
     assert [(record.name, record.message) for record in caplog.records] == [("tokenfeed", line)]
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    for name in ("a.jsonl", "dev.jsonl"):
+        (tmp_path / name).write_text(json.dumps({"messages": chat}) + "\n")
+    stream_chat(f"{tmp_path}/*.jsonl", tokenizer, batch_size=1, length=16, rank=0, world_size=1)
+    assert caplog.messages[1:] == [f"held out by name: dev.jsonl; val=0.001 {line.partition('val=0.25 ')[2]}"]
     report = tokenfeed.prepare(folder, tmp_path / "store", tokenizer=tokenizer, workers=0, val=0.25)
     assert str(report).splitlines()[2].strip() == report.held_out == line
     assert TextFiles.find(folder, split="train", val=None).held_out == line.partition(";")[0]
