@@ -132,6 +132,7 @@ def test_errors_speak_in_flags(tmp_path):
         ("give dtype='uint16' or 'uint32'", "give --dtype uint16 or 'uint32'"),
         ("bos=… (--bos) before; or separator=None (--no-separator)", "--bos … before; or --no-separator"),
         ("val=None, val='last', replace_changed=True", "--val none, --val last, --replace-changed"),
+        ("val=['a-*', 'b.x'], or val=()", "--val 'a-*' --val b.x, or --val all-data"),
         (
             "workers=0 works in one process. the path is /a?part=3",
             "--workers 0 works in one process. the path is /a?part=3",

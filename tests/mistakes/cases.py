@@ -158,6 +158,8 @@ CASES: dict[str, list[tuple[str, str]]] = {
     ],
     "Tokenizers": [
         ("a file that does not exist", 'tokenfeed.Tokenizer.load("tokeniser")'),
+        ("a name of tiktoken", 'tokenfeed.Tokenizer.load("gpt2")'),
+        ("a name of the hub", 'tokenfeed.Tokenizer.load("openai-community/gpt2")'),
         ("weights instead of a tokenizer", 'tokenfeed.Tokenizer.load("model.safetensors")'),
         ("a kind of tokenizer.json that is not byte-pair", 'tokenfeed.Tokenizer.load("hf.json")'),
         ("text instead of texts", 'tokenfeed.Tokenizer.train("one long text", 300)'),
@@ -180,6 +182,12 @@ CASES: dict[str, list[tuple[str, str]]] = {
             "a column that is not there",
             'next(tokenfeed.stream("content.parquet", tokenizer, batch_size=2, length=8, val=None))',
         ),
+        ("conversations", 'next(tokenfeed.stream("chats.jsonl", tokenizer, batch_size=2, length=8))'),
+        ("conversations in Parquet", 'next(tokenfeed.stream("chats.parquet", tokenizer, batch_size=2, length=8))'),
+        (
+            "conversations from a list",
+            'next(tokenfeed.stream([{"messages": []}], tokenizer, batch_size=2, length=8))',
+        ),
         (
             "tokens instead of text",
             'next(tokenfeed.stream("ids.parquet", tokenizer, batch_size=2, length=8, val=None))',
@@ -199,6 +207,9 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ("a split that does not exist", 'tokenfeed.stream("text", tokenizer, batch_size=2, length=8, split="test")'),
         ("a share above one", 'tokenfeed.stream("text", tokenizer, batch_size=2, length=8, val=5)'),
         ("a val file that does not exist", 'tokenfeed.stream("text", tokenizer, batch_size=2, length=8, val="valid*")'),
+        ("a share in percent", 'tokenfeed.stream("text", tokenizer, batch_size=2, length=8, val="5%")'),
+        ("names that may say a split", 'tokenfeed.stream("named", tokenizer, batch_size=2, length=8)'),
+        ("one file twice", 'tokenfeed.stream(["text", "text/0.jsonl"], tokenizer, batch_size=2, length=8)'),
         (
             "a packing that does not exist",
             'tokenfeed.stream("text", tokenizer, batch_size=2, length=8, packing="bestfit")',
@@ -260,6 +271,11 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ("a store that was not prepared", "tokenfeed prepare text -o store --tokenizer tokenizer --workers 0"),
         ("a dtype too narrow", "tokenfeed prepare text -o new --tokenizer tokenizer --dtype uint8 --workers 0"),
         ("a share above one", "tokenfeed prepare text -o new --tokenizer tokenizer --val 5 --workers 0"),
+        ("a share in percent", "tokenfeed prepare text -o new --tokenizer tokenizer --val 5% --workers 0"),
+        ("names that may say a split", "tokenfeed prepare named -o new --tokenizer tokenizer --workers 0"),
+        ("conversations without --chat", "tokenfeed prepare chats.jsonl -o new --tokenizer tokenizer --workers 0"),
+        ("conversations to learn a vocabulary from", "tokenfeed train-tokenizer chats.jsonl -o new-tokenizer"),
+        ("a name instead of a tokenizer", "tokenfeed prepare text -o new --tokenizer gpt2 --workers 0"),
         ("a part that does not exist", "tokenfeed prepare text -o new --tokenizer tokenizer --part 8/8 --workers 0"),
         ("a part written otherwise", "tokenfeed prepare text -o new --tokenizer tokenizer --part 1 --workers 0"),
         ("an engine that does not exist", "tokenfeed prepare text -o new --tokenizer tokenizer --engine spark"),

@@ -59,16 +59,22 @@ def _in_flags(message: str, flags: Mapping[str, str]) -> str:
     """`--text-column body` for `text_column='body'`, and `--length is 0` for `length is 0`."""
 
     def write(found: re.Match[str]) -> str:
-        flag, value = flags[found[1]], (found[2] or "").strip("'\"")
+        flag, value = flags[found[1]], found[2].strip("'\"")
+        if found[1] == "val":
+            value = {"None": "none", "()": "all-data"}.get(value, value)
         if value == "None":
-            return {"val": f"{flag} none", "separator": flag}.get(found[1], found[0])
-        return flag if value in ("", "True") else f"{flag} {value}"
+            return flag if found[1] == "separator" else found[0]
+        values = re.findall("'([^']*)'", value) if value.startswith("[") else [value]
+        quoted = [f"'{each}'" if "*" in each else each for each in values]
+        return flag if value in ("", "True") else " ".join(f"{flag} {each}" for each in quoted)
 
     if not flags:
         return message
     names = "|".join(map(re.escape, flags))
     message = re.sub(
-        rf"(?<![\w.?&/-])({names})=(?!\{{)('[^']*'|\"[^\"]*\"|[\w.…/*-]*)(?: \(--[\w-]+\))?", write, message
+        rf"(?<![\w.?&/-])({names})=(?!{{)('[^']*'|\"[^\"]*\"|\(\)|\[[^\]]*\]|[\w.…/*-]*)(?: \(--[\w-]+\))?",
+        write,
+        message,
     )
     return re.sub(rf"\A({names})(?= is (?:[-\d'\"]|None|True|False|missing))", lambda found: flags[found[1]], message)
 

@@ -17,7 +17,7 @@ from tokenfeed.plan.shares import Shares, Stage
 from tokenfeed.runs.file import RunFile
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.sources.splitting import Val
+from tokenfeed.text.sources.splitting import Val, tell_held_out
 from tokenfeed.text.streaming.documents import Documents, FileDocuments
 from tokenfeed.text.streaming.lanes import LaneState, Position, SavedStream, is_nanochats
 from tokenfeed.text.streaming.making import BatchMaker, StreamOptions
@@ -68,7 +68,8 @@ def stream(
 
     `split` is "train", "val" or "all". `val` says what is held out for validation: a share of the documents, chosen by
     a hash of their text, as `prepare` does; files, by name or pattern; "last" for the last file, as nanochat; or None.
-    Files that say by their name, folder or `files.json` that they are val or test are never train.
+    Files that are called val or test, or lie in such a folder, or are listed so in a `files.json`, are never train,
+    and the log says which; () takes all files as data.
 
     `tokenizer` may be a path to load. `batch_size` is that of one rank; `length` is the inputs in a row.
 
@@ -98,8 +99,11 @@ def stream(
     loaded = Tokenizer.of(tokenizer)
 
     def documents_of(files: Any) -> FileDocuments:
+        found = TextFiles.find(files, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS)
+        if rank == 0:
+            tell_held_out(found.held_out)
         return FileDocuments(
-            TextFiles.find(files, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS),
+            found,
             loaded,
             sharding=sharding,
             seed=seed,

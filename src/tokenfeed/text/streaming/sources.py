@@ -121,13 +121,14 @@ class StreamSources:
     def accept(self, saved: SavedStream, packing: Packing) -> Position:
         """The position of a state, if it was made from these sources. Sources that came since begin at their start."""
         parts, position = dict(saved.plan), saved.position
-        check_parts({"packing": packing.name}, {"packing": parts.pop("packing", None)})
         if ("sources" in parts) != self.is_mixed:
             kinds = ("one source", "a mixture")
             raise PlanMismatchError(
                 f"the checkpoint is of a stream of {kinds['sources' in parts]}, and this is one of "
                 f"{kinds[self.is_mixed]}. Resume with what it was made with, or start a new run"
             )
+        if parts.pop("packing", None) != packing.name:
+            check_parts(self.parts(position, packing), saved.plan)
         if not self.is_mixed:
             self.documents[0].accept(parts, saved.contents)
             return position
