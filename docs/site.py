@@ -30,7 +30,8 @@ FUNCTIONS = {"tokenfeed.prepare": "tokenfeed.preparation.prepare.prepare"}
 BARE = "inherited_members: false, members: []"
 OPTIONS = {
     "tokenfeed.Loader": "members: [state_dict, load_state_dict, amend, resize, skip_to, steps_per_epoch, stats, close]",
-    "tokenfeed.Store": "inherited_members: [num_items, columns, spans, shards, tokenizer, provenance, identity, version, versions, paths]",
+    "tokenfeed.Store": "inherited_members: [num_items, columns, spans, shards, tokenizer, provenance, identity, "
+    "version, versions, paths]",
     "tokenfeed.plan.mixing.Mixture": "members: [then, budget]",
     "tokenfeed.preparation.Characters": BARE,
     "tokenfeed.store.batch.HostBatch": "inherited_members: false, members: [span_numbers, offsets, payloads, part]",
