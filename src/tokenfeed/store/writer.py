@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, FormatError, ReadError, WriteError, quantity
+from tokenfeed.errors import ArgumentError, FitError, FormatError, quantity
 from tokenfeed.format.codecs import Codec, resolve_codec
 from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
@@ -33,8 +33,10 @@ class Writer:
     """Writes its own shards into a store, and creates the store if there is none.
 
     A shard is committed once it holds `shard_bytes`; from then on readers see it. A document is never split over two
-    shards. A crash loses at most the shard being written. Writers do not wait for each other: each owns its shards, in
-    any process and on any host. The last one to close seals the store, which completes it.
+    shards. A crash loses at most the shard being written. So does an error while `append` writes, Ctrl-C included: a
+    note on the error says which documents are lost, and the next `append` begins another shard. Writers do not wait for
+    each other: each owns its shards, in any process and on any host. The last one to close seals the store, which
+    completes it.
 
     The same holds in an object store (`s3://…`). There a shard is first written to temporary files on this machine
     (TMPDIR, which needs room for it), and uploaded when it is committed. They have no names: a killed process leaves
@@ -106,6 +108,7 @@ class Writer:
         self._redo = redo
         self.shards: dict[str, str] = {}
         """Names of the shards that it has committed, with the checksums of their `shard.json`."""
+        self._num_documents = 0  # in committed shards
         self._shard: ShardWriter | None = None
         self._closed = False
         self._lock: FileLock | None = None
@@ -194,9 +197,7 @@ class Writer:
                 expected = f"a list of {quantity(len(counts), 'payload')}, one for each of lengths"
                 raise ArgumentError(f"got {payloads} for {table!r}; expected {expected}")
             begun[table] = counts, [self._encode(table, payload) for payload in given]
-        if self._shard is not None and self._shard.num_bytes >= self._shard_bytes:
-            self._commit()
-        self._write(arrays, num_items, begun)
+        self._write(arrays, num_items, begun, len(counts))
 
     def extend(self, columns: Mapping[str, Any], **spans: Any) -> None:
         """Add items to the last document. Only the tables named get a new span; in the others the last span grows.
@@ -233,8 +234,10 @@ class Writer:
             raise ArgumentError(f"span table {table!r} has no codec, so its spans take no payload; got {payload!r}")
         return codec.encode(payload)
 
-    def _write(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
+    def _write(self, arrays: Mapping[str, Array], num_items: int, spans: Spans, num_documents: int = 0) -> None:
         try:
+            if num_documents and self._shard is not None and self._shard.num_bytes >= self._shard_bytes:
+                self._commit()
             if self._shard is None:
                 name = f"{self._name}-{len(self.shards):05d}"
                 tables = {table: codec is not None for table, codec in self._codecs.items()}
@@ -245,22 +248,42 @@ class Writer:
                     redo=self._redo,
                     check_owner=None if self._lease is None else self._lease.check,
                 )
+                self._shard.begin()
             self._shard.append(arrays, num_items, spans)
-        except WriteError:
-            self.abort()  # part of the document may be on disk
+            self._shard.num_documents += num_documents
+        except BaseException as error:  # Ctrl-C too: part of the document may be on disk
+            self._give_up(error, num_documents, num_items)
             raise
 
+    def _give_up(self, error: BaseException, num_documents: int = 0, num_items: int = 0) -> None:
+        """Discard the shard being written, and say in a note how much is lost, with what was to be appended to it."""
+        if self._shard is not None:
+            num_documents += self._shard.num_documents
+            num_items += self._shard.num_items
+        if num_documents:
+            error.add_note(
+                f"The shard being written was given up: of the documents appended to this writer, the first "
+                f"{self._num_documents:,} are kept, and the {num_documents:,} after them "
+                f"({quantity(num_items, 'item')}) are lost."
+            )
+        self._discard()
+
+    def _discard(self) -> None:
+        shard, self._shard = self._shard, None
+        if shard is not None:
+            self.shards.pop(shard.name, None)
+            shard.abort()
+
     def _commit(self) -> None:
-        if self._shard is None:
+        shard = self._shard
+        if shard is None:
             return
-        try:
-            if self._seals:  # before the commit: a crash after it must not leave a list without this shard
-                unseal(self._folder, sync=self._sync)
-            self.shards[self._shard.name] = self._shard.commit()
-        except (ReadError, WriteError):
-            self.abort()
-            raise
+        if self._seals:  # before the commit: a crash after it must not leave a list without this shard
+            unseal(self._folder, sync=self._sync)
+        self.shards[shard.name] = shard.commit()
+        self._num_documents += shard.num_documents
         self._shard = None
+        shard.close()
         if self._seals:  # again: another writer may have sealed the store meanwhile
             unseal(self._folder, sync=self._sync)
 
@@ -268,12 +291,15 @@ class Writer:
         """Commit the last shard, and seal the store unless another writer is working on a shard."""
         if self._closed:
             return
-        self._commit()
-        self._closed = True
         try:
+            self._commit()
             if self._seals and not self._is_another_at_work():
                 seal(self._folder, sync=self._sync)
+        except BaseException as error:
+            self._give_up(error)
+            raise
         finally:
+            self._closed = True
             self._release()
 
     def _is_another_at_work(self) -> bool:
@@ -291,9 +317,7 @@ class Writer:
     def abort(self) -> None:
         """Discard the shard being written. Committed shards stay."""
         self._closed = True
-        if self._shard is not None:
-            shard, self._shard = self._shard, None
-            shard.abort()
+        self._discard()
         self._release()
 
     def __repr__(self) -> str:
