@@ -359,8 +359,15 @@ def fit(values: Any, column: Column, name: str) -> Array:
     No value changes, except that floating-point numbers may be rounded. An array that already has the dtype is not
     copied.
     """
-    is_list = isinstance(values, list | tuple)  # structured items can only be given as tuples of a known dtype
-    array = np.asarray(values, dtype=column.dtype if is_list and column.dtype.names is not None else None)
+    is_list = isinstance(values, list | tuple)  # structured items can only be given as tuples of known fields
+    try:
+        array = np.asarray(values, dtype=_loose(column.dtype) if is_list and column.dtype.names is not None else None)
+    except (ValueError, TypeError) as error:
+        raise FitError(f"column {name!r} cannot be an array of these values: {error}") from error
+    if array.dtype.kind in "UST" and column.dtype.kind not in "US":
+        raise FitError(
+            f"column {name!r} is {column.dtype}, and was given text. Append its tokens: tokenizer.encode(text)"
+        )
     if array.ndim != 1 + len(column.shape) or array.shape[1:] != column.shape:
         shape = ", ".join(["items", *map(str, column.shape)])
         raise FitError(f"column {name!r} expects an array of shape ({shape}), got {array.shape}")
@@ -369,23 +376,51 @@ def fit(values: Any, column: Column, name: str) -> Array:
     return np.ascontiguousarray(array)
 
 
+def _loose(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The same fields, of Python objects: tuples are put into them without a conversion."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((_loose(base), shape))
+    return np.dtype([(field, _loose(dtype[field])) for field in dtype.names] if dtype.names is not None else object)
+
+
 def _convert(array: Array, dtype: np.dtype[Any], name: str) -> Array:
-    if array.size == 0 or np.can_cast(array.dtype, dtype, "safe"):
+    if array.size == 0:
         return array.astype(dtype)
-    kinds = array.dtype.kind + dtype.kind
-    if kinds in ("ii", "iu", "ui", "uu"):
+    if dtype.names is not None and _loose(array.dtype) == _loose(dtype):
+        structured = np.zeros(array.shape, dtype)
+        for field in dtype.names:
+            structured[field] = _convert(array[field], dtype[field].base, f"{name}.{field}")
+        return structured
+    if array.dtype == object:
+        with contextlib.suppress(ValueError):
+            inferred = np.asarray(array.tolist())
+            array = inferred if inferred.shape == array.shape else array
+    given, kept = array.dtype.kind, dtype.kind
+    is_rounded = given in "iu" and kept in "fc"  # NumPy calls it safe to make a float64 of an int64
+    if np.can_cast(array.dtype, dtype, "safe") and not (is_rounded and array.itemsize == 8) and dtype.names is None:
+        return array.astype(dtype)
+    if given in "iu" and kept in "iu":
         low, high = int(array.min()), int(array.max())
         limits = np.iinfo(dtype)
         if low < limits.min or high > limits.max:
             worst = low if low < limits.min else high
             raise FitError(f"column {name!r} is {dtype}, which holds {limits.min} to {limits.max}; got {worst}")
         return array.astype(dtype)
-    if kinds in ("ff", "cc", "if", "uf", "fc"):
+    if given + kept in ("ff", "cc", "fc") or is_rounded:
         with np.errstate(over="ignore"):
             converted = array.astype(dtype)
-        exact = kinds in ("if", "uf")
-        bad = converted != array if exact else ~np.isfinite(converted) & np.isfinite(array)
+        bad = _find_changed(array, converted) if is_rounded else ~np.isfinite(converted) & np.isfinite(array)
         if bad.any():
             raise FitError(f"column {name!r} is {dtype}, which cannot hold {array[bad].reshape(-1)[0]} exactly")
         return converted
     raise FitError(f"column {name!r} is {dtype}; values of {array.dtype} cannot be converted to it without loss")
+
+
+def _find_changed(array: Array, converted: Array) -> Array:
+    """Which whole numbers became others: the same number must come back. What is too large for that is left out."""
+    limits = np.iinfo(array.dtype)
+    real = converted.real.astype(np.result_type(converted.real, float))
+    inside = (real >= float(limits.min)) & (real < float(limits.max + 1))
+    changed: Array = ~inside | (np.where(inside, real, 0).astype(array.dtype) != array)
+    return changed
