@@ -18,6 +18,7 @@ from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, des
 from tokenfeed.storage.folder import PathLike, RemoteFolder, open_folder
 from tokenfeed.storage.lease import Lease
 from tokenfeed.storage.locks import FileLock
+from tokenfeed.store.numbers import as_indices
 from tokenfeed.store.sealing import differences, list_shards, load_manifest, seal, unseal
 from tokenfeed.store.shard_writer import ShardWriter, Spans, is_abandoned
 from tokenfeed.types import Array
@@ -182,7 +183,7 @@ class Writer:
             writer.append({"tokens": [1, 2, 3]}, lengths=[2, 1], documents=[{"url": "…"}, {"url": "…"}])
         """
         arrays, num_items = self._check(columns, spans)
-        counts = [num_items] if lengths is None else [int(length) for length in lengths]
+        counts = as_indices([num_items] if lengths is None else lengths, "lengths").tolist()
         if sum(counts) != num_items or min(counts, default=0) < 0:
             raise ArgumentError(f"lengths add up to {sum(counts):,}, but columns have {quantity(num_items, 'item')}")
         begun = {}
@@ -215,6 +216,9 @@ class Writer:
         """The columns as arrays, and the number of their items."""
         if self._closed:
             raise ArgumentError(f"the writer of {self._folder} is closed; open a new one")
+        if not isinstance(columns, Mapping):
+            expected = ", ".join(f"{name!r}: …" for name in self._columns)
+            raise ArgumentError(f"expected the columns by name, {{{expected}}}, and got a {type(columns).__name__}")
         if columns.keys() != self._columns.keys():
             raise FitError(f"expected the columns {sorted(self._columns)}, got {sorted(columns)}")
         arrays = {name: fit(columns[name], column, name) for name, column in self._columns.items()}

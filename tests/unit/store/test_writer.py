@@ -81,6 +81,15 @@ def test_a_failed_append_changes_nothing(tmp_path):
             (ArgumentError, {"tokens": [1]}, {"lengths": [2]}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [2, -1]}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [1], "documents": ["a", "b"]}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": [2.9, 1.9]}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": [2.0, 1.0]}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": 3}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": "12"}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": [[1], [1, 1]]}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": [2**62, 2**62, 2**62, 2**62, 3]}),
+            (ArgumentError, [1, 2, 3], {}),
+            (FitError, {"tokens": [[1], [2, 3]]}, {}),
+            (FitError, {"tokens": "abc"}, {}),
         ):
             with pytest.raises(error):
                 writer.append(columns, **spans)
