@@ -367,7 +367,10 @@ def fit(values: Any, column: Column, name: str) -> Array:
     try:
         array = np.asarray(values, dtype=_loose(column.dtype) if is_list and column.dtype.names is not None else None)
     except (ValueError, TypeError) as error:
-        raise FitError(f"column {name!r} cannot be an array of these values: {error}") from error
+        reason = str(error).partition(". ")[0]
+        raise FitError(
+            f"column {name!r} cannot be one array: {reason}. Documents go end to end, with lengths=[…]"
+        ) from error
     if array.dtype.kind in "UST" and column.dtype.kind not in "US":
         raise FitError(
             f"column {name!r} is {column.dtype}, and was given text. Append its tokens: tokenizer.encode(text)"
