@@ -233,6 +233,19 @@ def test_a_run_that_does_not_publish(store_path, tmp_path):
     assert "does not publish" in words
 
 
+def test_verify_is_advised_for_what_it_checks_alone(store_path, tmp_path):
+    """For a damaged store it names the file. It refuses text, and has nothing to add about files of others."""
+    column = store_path / "part-00000" / "tokens.npy"
+    os.truncate(column, 1000)
+    assert "`tokenfeed verify` names every damaged file of the store" in told("inspect", store_path)
+    assert str(column) in "".join(run("verify", store_path).stdout.split())
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 {broken")
+    assert "tokenfeed verify" not in told("train-tokenizer", tmp_path / "a.parquet", "-o", tmp_path / "out")
+    (tmp_path / "a.ds").write_bytes(bytes(12))
+    (tmp_path / "a.ds.metadata").write_text("tokenizer|2\n7\n")
+    assert "tokenfeed verify" not in told("inspect", tmp_path / "a.ds")
+
+
 def test_usage_errors_name_the_option():
     done = run("inspect", "store", "--no-such")
     assert done.returncode == 2

@@ -21,7 +21,6 @@ to_stderr = Console(stderr=True)
 
 # A command that tells more than the message, for some kinds of error.
 _SUGGESTIONS: tuple[tuple[type[Exception], str], ...] = (
-    (errors.CorruptionError, "`tokenfeed verify PATH` names every damaged file."),
     (errors.PlanMismatchError, "`tokenfeed diff RUN RUN` shows where two runs diverge."),
     (errors.DownloadError, "Run the same command again: it continues where it stopped."),
     (errors.WorkerError, "`tokenfeed doctor` shows what this machine has and lacks."),
