@@ -52,8 +52,8 @@ def advise(names: Iterable[str], tokens: Sequence[str]) -> str:
         )
     if layout_of(names):
         return (
-            "These are conversations: prepare reads them with chat=True (--chat), and stream_chat streams them. To read "
-            "one column as text, name it: text_column=…"
+            "These are conversations: prepare reads them with chat=True (--chat), and stream_chat streams them. To "
+            "read one column as text, name it: text_column=…"
         )
     return "Name the one with the text: text_column=…"
 
