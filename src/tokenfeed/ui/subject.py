@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from tokenfeed.errors import FormatError, MissingError, PlanMismatchError, TokenfeedError
-from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
+from tokenfeed.observe.snapshots import SUFFIX, find_stats_files
 from tokenfeed.runs.origins import open_data
 from tokenfeed.runs.run import Run
 from tokenfeed.store.store import Store, open_store
@@ -149,8 +149,9 @@ def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> 
         live = Live(Path(path).with_suffix(SUFFIX))
         return Subject("run", name, (followed, live, *tokenizers), _homes([path, *hints]))
     if path.endswith(SUFFIX):
-        live = Live(path if _is_to_come(path) else find_stats_file(path))
-        return Subject("stats", name, (live, *tokenizers), _homes([path]))
+        if not _is_to_come(path):
+            find_stats_files(path)
+        return Subject("stats", name, (Live(path), *tokenizers), _homes([path]))
     store = open_store(path, **options)
     _ = store.identity  # O(shards): compute it once now, not while the page waits for it
     return Subject("store", name, (store, *tokenizers), _homes([path]))
