@@ -341,8 +341,6 @@ class Loader(Delivery):
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint after the last batch delivered; the same on every rank."""
-        if self._run is not None:
-            self._run.note(saved=True)
         return self.plan.state(self._next)
 
     def load_state_dict(self, state: Any, *, step: int | None = None) -> None:
