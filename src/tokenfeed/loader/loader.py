@@ -22,6 +22,7 @@ from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import count_steps
 from tokenfeed.runs.file import RunFile
+from tokenfeed.storage.address import local_file
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.store import Store
 from tokenfeed.store.view import View
@@ -105,7 +106,7 @@ class Loader(Delivery):
         self._asked_prefetch = prefetch
         self._threads = threads
         self._collate = collate
-        self._run_path = run
+        self._run_path = None if run is None else local_file(run)
         self._run: RunFile | None = None
         self._next = 0
         self._done = 0

@@ -28,6 +28,7 @@ from tokenfeed.errors import ArgumentError, NotFoundError, StateError
 from tokenfeed.loader.delivery import Delivery, PlacedLoader, Stats
 from tokenfeed.observe.diagnosis import NO_STATS
 from tokenfeed.observe.memory import measure_memory
+from tokenfeed.storage.address import local_file
 from tokenfeed.storage.local import reading, writing
 from tokenfeed.text.tokenizer.engines import available_cores
 
@@ -148,7 +149,7 @@ def find_stats_files(path: str | os.PathLike[str]) -> list[Path]:
 
     Those that were set aside are not listed.
     """
-    given = Path(path)
+    given = local_file(path)
     beside = given.with_name(given.stem + SUFFIX)
     found = ([] if given.name.endswith(SUFFIX) else _list_files(beside)) or _list_files(given)
     if not found:
@@ -270,7 +271,7 @@ def publish(
         raise ArgumentError(f"max_bytes is {max_bytes}; expected 4,096 or more")
     if steps is not None and steps < 1:
         raise ArgumentError(f"steps is {steps}; expected 1 or more")
-    return Publisher(find_loader(loader), Path(path), every=every, steps=steps, max_bytes=max_bytes)
+    return Publisher(find_loader(loader), local_file(path), every=every, steps=steps, max_bytes=max_bytes)
 
 
 def log(step: int, **values: float) -> None:

@@ -90,8 +90,8 @@ class RunFile:
     an earlier loader reached says nothing about a later start.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._process: int | None = None
         self._size = 0
         """Bytes of the file after our last line."""

@@ -12,6 +12,7 @@ from tokenfeed.errors import FormatError, MissingError, PlanMismatchError, Token
 from tokenfeed.observe.snapshots import SUFFIX, find_stats_files
 from tokenfeed.runs.origins import open_data
 from tokenfeed.runs.run import Run
+from tokenfeed.storage.address import local_file
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.live import Live
@@ -139,6 +140,8 @@ def open_subject(path: str, *, tokenizer: str | None = None, **options: Any) -> 
 
     A run or stats file may be created later, in a folder that exists. `options` are those of `tokenfeed.open`.
     """
+    if path.endswith(".jsonl"):
+        local_file(path)
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
     tokenizers = () if tokenizer is None else (Tokenizer.load(tokenizer),)
     if _is_run(path) or (_is_to_come(path) and not path.endswith(SUFFIX)):

@@ -7,14 +7,18 @@ import signal
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import command_line
 import tokenfeed
 from clock import Clock
+from golden import golden_tokenizer
 from tokenfeed import observe
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError
+from tokenfeed.ui.subject import open_subject
 
 
 @pytest.fixture
@@ -117,6 +121,32 @@ def test_what_reads_a_state_leaves_the_run_file_as_it_is(windows, tmp_path):
     assert path.read_bytes() == before
     loader.close()
     assert path.read_bytes() == before + b'{"reached": 2}\n'
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "https", "file", "hdfs"])
+def test_run_and_stats_files_at_an_address_are_refused(scheme, windows, tmp_path, monkeypatch):
+    """They made a folder called `s3:` in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.jsonl").write_text('{"text": "a"}\n')
+    before, options = sorted(tmp_path.rglob("*")), {"rank": 0, "world_size": 1, "val": None}
+    run, stats = f"{scheme}://bucket/run.jsonl", f"{scheme}://bucket/run.stats.jsonl"
+    loader = tokenfeed.Loader(windows, 2, rank=1, world_size=2)
+    calls = [
+        lambda: tokenfeed.Loader(windows, 2, rank=1, world_size=2, run=run),
+        lambda: tokenfeed.Loader(windows, 2, rank=0, world_size=1, run=Path(run)),
+        lambda: tokenfeed.stream("text.jsonl", golden_tokenizer(), batch_size=1, length=4, run=run, **options),
+        lambda: tokenfeed.Run(run),
+        lambda: observe.publish(loader, stats),
+        lambda: observe.read_snapshots(stats),
+        lambda: open_subject(run),
+        lambda: open_subject(stats),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentError, match=f"{scheme}://… is an address, and run files"):
+            call()
+    for command in (("top", run), ("serve", stats), ("trace", run, "--step", 0)):
+        assert f"{scheme}://… is an address, and run files" in command_line.run(*command).stderr
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 BREAK = """
