@@ -77,7 +77,7 @@ def local_file(path: str | os.PathLike[str]) -> Path:
     if found := re.match(r"([A-Za-z][\w+.-]*):/", os.fspath(path)):
         raise ArgumentError(  # without the rest, which may hold a secret
             f"{found[1]}://… is an address, and run files and stats files are local for now: give a path on this "
-            "machine, such as run.jsonl, and copy the file there when the run has ended"
+            "machine, such as run.jsonl, and copy it to the address when the run has ended"
         )
     return Path(path)
 
