@@ -1,12 +1,14 @@
 """The `tokenfeed` command: one file per subcommand."""
 
+import shlex
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import typer
 
-from tokenfeed.cli.console import show_error
+from tokenfeed.cli.console import show_error, to_stderr
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.version import __version__
 
@@ -57,33 +59,39 @@ def _options(
     """Both options are handled before this runs: `main` removes --debug."""
 
 
-def _list_flags() -> dict[str, str]:
-    """The options of all commands by their names in Python; those that the library calls otherwise come last."""
+def _list_flags(arguments: Sequence[str] = ()) -> dict[str, str]:
+    """The options of all commands by their names in Python; those that the library calls otherwise come last.
+
+    Where the data is now is said by the command that was given, with --store added, if it has that option.
+    """
     group: Any = typer.main.get_command(app)
-    options = [
-        each for command in group.commands.values() for each in command.params if each.param_type_name == "option"
-    ]
-    flags = {option.name.strip("_"): max(option.opts, key=len) for option in options}
-    return flags | {
-        "slice_bytes": "--slice-mb",
-        "shard_bytes": "--shard-mb",
-        "stores": "--store",
-        "separator": "--separator",
+    options = {
+        name: [each for each in command.params if each.param_type_name == "option"]
+        for name, command in group.commands.items()
     }
+    flags = {option.name.strip("_"): max(option.opts, key=len) for each in options.values() for option in each}
+    flags |= {"slice_bytes": "--slice-mb", "shard_bytes": "--shard-mb", "separator": "--separator"}
+    if "store" in [option.name for option in options.get(next(iter(arguments), ""), ())]:
+        flags["stores"] = f"{shlex.join(['tokenfeed', *arguments])} --store"
+    return flags
 
 
 def main() -> None:
-    """Run the command line. Prints errors as one block and exits: status 2 for errors raised on purpose, else 3.
+    """Run the command line. Prints errors and exits: status 2 for errors raised on purpose, else 3.
 
     `--debug`, anywhere on the command line, shows tracebacks instead.
     """
     arguments = sys.argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     debug = "--debug" in arguments[:end]
+    arguments = [*(each for each in arguments[:end] if each != "--debug"), *arguments[end:]]
+    group: Any = typer.main.get_command(app)
+    if not to_stderr.is_terminal:
+        group.rich_markup_mode = None  # no box around what is wrong with the arguments either
     try:
-        app([*(each for each in arguments[:end] if each != "--debug"), *arguments[end:]])
+        group(arguments)
     except Exception as error:
         if debug:
             raise
-        show_error(error, _list_flags())
+        show_error(error, _list_flags(arguments))
         sys.exit(2 if isinstance(error, TokenfeedError) else 3)
