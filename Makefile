@@ -41,7 +41,7 @@ demo: setup      ## text to a trained model in a minute, by way of a store too, 
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-test: setup      ## run the tests that every change waits for: at most six minutes on two cores
+test: setup      ## run the tests that every change waits for: at most five minutes on two idle cores
 	$(PYTEST)
 
 test-all: setup  ## run all tests at full length: about twelve minutes

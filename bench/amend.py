@@ -21,7 +21,7 @@ import numpy as np
 import tokenfeed
 from measure import Report, interleave
 from tokenfeed.plan.plan import Plan, PlanSource
-from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.plan.shares import Shares, Stage
 from tokenfeed.store.spec import WindowsSpec
 
 SIZES = {"web": 1_000_000, "code": 400_000, "math": 200_000, "books": 100_000}
@@ -34,7 +34,7 @@ def make_plans(num_changes: int) -> tuple[Plan, Plan]:
     """(plain, amended): the second grows once in every hundred changes."""
     names = list(SIZES)
     sources = [PlanSource(name, size, "0" * 16, WindowsSpec(length=2048)) for name, size in SIZES.items()]
-    plain = Plan(sources, Schedule([Stage(dict(zip(names, WEIGHTS, strict=True)))], names))
+    plain = Plan(sources, Shares([Stage(dict(zip(names, WEIGHTS, strict=True)))], names))
     rng, weights, grown = np.random.default_rng(0), np.array(WEIGHTS), sources[0]
     amendments: list[dict[str, Any]] = []
     for number in range(1, num_changes + 1):
@@ -99,7 +99,7 @@ def resume(report: Report, amended: Plan, num_samples: int, repetitions: int) ->
     )
     report.limit("bytes of its state", [len(json.dumps(state))], "", bar=300)
     samples = np.linspace(1, num_samples, 5000).astype(np.int64).tolist()
-    furthest = max(float(np.abs(amended.schedule.counts(k) - amended.schedule.targets(k)).max()) for k in samples)
+    furthest = max(float(np.abs(amended.shares.counts(k) - amended.shares.targets(k)).max()) for k in samples)
     report.limit("furthest that a source is from its share at 5,000 points", [furthest], "samples", bar=1)
 
 

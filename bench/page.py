@@ -1,10 +1,9 @@
-"""Measures the page, the stats file and mixtures: `python bench/page.py [--quick] [--json PATH]`; 1 if a bar is missed.
+"""Measures the page and the stats file: `python bench/page.py [--quick] [--json PATH]`; 1 if a bar is missed.
 
 * pages of a run over 10,000 shards, 10⁹ tokens and 10⁶ documents, in the Chromium that is installed, until drawn: the
   data, a step, a document
 * 64 ranks published from 64 processes: until the page is drawn, and the processor time of server and ranks
 * a snapshot of a loader's counters, appended to its stats file: the processor time it takes from the loop
-* a table of turns of 1,000 sources over the longest period, which a mixture makes when it starts
 """
 
 import argparse
@@ -27,7 +26,6 @@ import tokenfeed
 from measure import Report
 from tokenfeed import observe
 from tokenfeed.format.manifest import Manifest
-from tokenfeed.kernels.mixture import build_table
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui import Server, open_subject
 
@@ -37,7 +35,6 @@ DOCUMENT_TOKENS = 1000
 NUM_RANKS = 64
 MOST_SECONDS = 1.0  # until a page is drawn
 MOST_SNAPSHOT = 500  # µs of processor time, once a second: 0.05% of a core
-MOST_TABLE = 1.0
 
 
 def make_store(folder: Path) -> Path:
@@ -189,27 +186,14 @@ def snapshots(report: Report, folder: Path, repetitions: int) -> None:
     report.limit("a snapshot in the stats file", times, "µs", bar=MOST_SNAPSHOT)
 
 
-def tables(report: Report, folder: Path, repetitions: int) -> None:
-    rng = np.random.default_rng(0)
-    counts = 1 + rng.multinomial((1 << 20) - 1000, rng.dirichlet(np.full(1000, 0.3)))
-    table = np.empty(1 << 20, np.int32)
-    build_table(counts, counts, np.zeros_like(counts), table)  # compiles it
-    times = []
-    for _ in range(repetitions):
-        began = time.perf_counter()
-        build_table(counts, counts, np.zeros_like(counts), table)
-        times.append(time.perf_counter() - began)
-    report.limit("turns of 1,000 sources, 2**20 of them", times, "s", bar=MOST_TABLE)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few repetitions, no bars enforced")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write every figure there")
     arguments = parser.parse_args()
-    report = Report("page, stats file, start of a mixture")
+    report = Report("page, stats file")
     with tempfile.TemporaryDirectory() as folder:
-        for part in (ranks, pages, snapshots, tables):
+        for part in (ranks, pages, snapshots):
             part(report, Path(folder), 3 if arguments.quick else 15)
     report.show()
     if arguments.json is not None:

@@ -16,7 +16,7 @@ from tokenfeed.plan.dealing import Cost
 from tokenfeed.plan.mixing import mix
 from tokenfeed.plan.permutation import Locality, Permutation
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.schedule import Stage
+from tokenfeed.plan.shares import Stage
 from tokenfeed.plan.skips import Skip
 from tokenfeed.storage.remote import Remote
 from tokenfeed.store.resolve import combine

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attacks import answers, formats, lies, mixtures, page, texts
+from attacks import answers, formats, lies, mixtures, page, plans, texts
 from fuzz import targets
 from fuzz.harness import Target
 
@@ -21,7 +21,7 @@ class AttackClass(NamedTuple):
 
 CLASSES: Mapping[str, AttackClass] = {
     "span-lies": AttackClass(lies.span_lies, 540),
-    "plan-lies": AttackClass(lies.plan_lies, 330),
+    "plan-lies": AttackClass(plans.plan_lies, 330),
     "vast-documents": AttackClass(lies.vast_documents, 40),
     "manifests": AttackClass(formats.manifests, 420),
     "files": AttackClass(formats.files, 300),
@@ -31,7 +31,6 @@ CLASSES: Mapping[str, AttackClass] = {
     "tokenizers": AttackClass(texts.tokenizers, 400),
     "weights": AttackClass(mixtures.weights, 200),
     "mixture-plans": AttackClass(mixtures.plan_files, 200),
-    "mixture-tables": AttackClass(mixtures.tables, 300),
     "page": AttackClass(page.page, 10_000),
     **{name: AttackClass(target, 150) for name, target in targets.TARGETS.items()},
 }

@@ -1,8 +1,7 @@
-"""Span tables and packing plans that lie: sizes, checksums and signatures are right, the numbers are not.
+"""Span tables that lie: sizes, checksums and signatures are right, the numbers are not.
 
 Whoever can write a store can sign it, so checksums are no defence here. What is read must be what the bytes say: a
-document is the items from its start to the next, a payload the bytes from its offset to the next, a row the pieces that
-the plan names. Else it is refused.
+document is the items from its start to the next, a payload the bytes from its offset to the next. Else it is refused.
 """
 
 import os
@@ -22,18 +21,16 @@ from tokenfeed.errors import TokenfeedError
 from tokenfeed.format.layout import CHECKED_BYTES, MANIFEST, SHARD, SHARD_SUMS
 from tokenfeed.format.manifest import FileRecord, Manifest, ShardRecord, SpanCount
 from tokenfeed.format.npy import MAGIC
-from tokenfeed.format.records import parse
 from tokenfeed.kernels.blocks import checksum_blocks
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.store.packed import PackRecord
 from tokenfeed.store.verify import verify
 
 Attempt = Callable[[Case], None]
 Arrays = dict[str, Any]
 LENGTH = 64
 TABLES = {"documents": "bytes", "parts": "bytes", "bare": None}
-_I8 = np.int64
-_LOW, _HIGH = np.iinfo(_I8).min, np.iinfo(_I8).max
+I8 = np.int64
+LOW, HIGH = np.iinfo(I8).min, np.iinfo(I8).max
 
 
 def write_store(path: Path) -> None:
@@ -99,21 +96,21 @@ Lie = Callable[[Arrays], None]
 """Changes starts S, anchors A, offsets O or payload bytes P of a table in a shard of N items."""
 
 
-def _put(name: str, place: Any, value: Any) -> Lie:
+def put(name: str, place: Any, value: Any) -> Lie:
     def lie(arrays: Arrays) -> None:
         arrays[name][place] = value(arrays) if callable(value) else value
 
     return lie
 
 
-def _become(name: str, change: Callable[[Arrays], np.ndarray]) -> Lie:
+def become(name: str, change: Callable[[Arrays], np.ndarray]) -> Lie:
     def lie(arrays: Arrays) -> None:
         arrays[name] = np.ascontiguousarray(change(arrays), arrays[name].dtype)
 
     return lie
 
 
-def _together(*lies: Lie) -> Lie:
+def together(*lies: Lie) -> Lie:
     def lie(arrays: Arrays) -> None:
         for each in lies:
             each(arrays)
@@ -122,50 +119,50 @@ def _together(*lies: Lie) -> Lie:
 
 
 SPAN_LIES: dict[str, Lie] = {
-    "the first span begins at item 1": _put("S", 0, 1),
-    "the first span begins before item 0": _put("S", 0, -1),
-    "all spans begin at item 0": _put("S", slice(None), 0),
-    "all spans begin at the end": _put("S", slice(None), lambda a: a["N"]),
-    "the last span begins after the end": _put("S", -1, lambda a: a["N"] + 1),
-    "a span begins at 2**62": _put("S", -1, 1 << 62),
-    "a span begins at the largest number": _put("S", 4, _HIGH),
-    "a span begins at the smallest number": _put("S", 4, _LOW),
-    "neighbours differ by more than fits 64 bits": _together(_put("S", 4, _LOW), _put("S", 5, _HIGH)),
-    "starts fall": _become("S", lambda a: a["S"][::-1]),
-    "two starts are swapped": _put("S", [8, 9], lambda a: a["S"][[9, 8]]),
-    "starts go to and fro": _become("S", lambda a: np.where(np.arange(a["S"].size) % 2, a["N"], 0)),
-    "a span is empty that is not": _put("S", 8, lambda a: a["S"][9]),
-    "all starts are one too far": _become("S", lambda a: a["S"] + 1),
-    "one start is far beyond, the next is right": _put("S", 8, 1 << 40),
-    "starts are those of twice the items": _become("S", lambda a: a["S"] * 2),
-    "there is one span less": _become("S", lambda a: a["S"][:-1]),
-    "there is one span more": _become("S", lambda a: np.append(a["S"], a["N"])),
-    "there is no span": _become("S", lambda a: a["S"][:0]),
-    "all anchors are span 0": _put("A", slice(None), 0),
-    "all anchors are the last span": _put("A", slice(None), lambda a: a["S"].size - 1),
-    "anchors are one span beyond the last": _put("A", slice(None), lambda a: a["S"].size),
-    "an anchor is span -1": _put("A", 1, -1),
-    "an anchor is span 2**62": _put("A", 1, 1 << 62),
-    "an anchor is the smallest number": _put("A", 1, _LOW),
-    "anchors fall": _become("A", lambda a: a["A"][::-1]),
-    "anchors are one too many": _become("A", lambda a: a["A"] + 1),
-    "anchors are one too few": _become("A", lambda a: a["A"] - 1),
-    "payloads fall": _become("O", lambda a: a["O"][::-1]),
-    "all payloads are empty": _put("O", slice(None), 0),
-    "all payloads begin at the end": _put("O", slice(None), lambda a: a["P"].size),
-    "a payload begins after the end": _put("O", 6, lambda a: a["P"].size + 1),
-    "a payload begins at 2**62": _put("O", 6, 1 << 62),
-    "a payload ends at the largest number": _put("O", 7, _HIGH),
-    "no span has a payload, and yet bytes": _become("O", lambda a: ~np.abs(a["O"])),
-    "the last offset says there is no payload": _put("O", -1, lambda a: ~a["O"][-1]),
-    "the last offset is one byte short": _put("O", -1, lambda a: a["O"][-1] - 1),
-    "the last offset is one byte too far": _put("O", -1, lambda a: a["O"][-1] + 1),
-    "an offset is the smallest number": _put("O", 6, _LOW),
-    "offsets are -1": _put("O", slice(3, 9), -1),
-    "neighbouring offsets wrap around": _together(_put("O", 5, _HIGH), _put("O", 6, _LOW)),
-    "payloads overlap": _put("O", 6, lambda a: a["O"][5]),
-    "there are fewer payload bytes": _become("P", lambda a: a["P"][:-3]),
-    "there are no payload bytes": _become("P", lambda a: a["P"][:0]),
+    "the first span begins at item 1": put("S", 0, 1),
+    "the first span begins before item 0": put("S", 0, -1),
+    "all spans begin at item 0": put("S", slice(None), 0),
+    "all spans begin at the end": put("S", slice(None), lambda a: a["N"]),
+    "the last span begins after the end": put("S", -1, lambda a: a["N"] + 1),
+    "a span begins at 2**62": put("S", -1, 1 << 62),
+    "a span begins at the largest number": put("S", 4, HIGH),
+    "a span begins at the smallest number": put("S", 4, LOW),
+    "neighbours differ by more than fits 64 bits": together(put("S", 4, LOW), put("S", 5, HIGH)),
+    "starts fall": become("S", lambda a: a["S"][::-1]),
+    "two starts are swapped": put("S", [8, 9], lambda a: a["S"][[9, 8]]),
+    "starts go to and fro": become("S", lambda a: np.where(np.arange(a["S"].size) % 2, a["N"], 0)),
+    "a span is empty that is not": put("S", 8, lambda a: a["S"][9]),
+    "all starts are one too far": become("S", lambda a: a["S"] + 1),
+    "one start is far beyond, the next is right": put("S", 8, 1 << 40),
+    "starts are those of twice the items": become("S", lambda a: a["S"] * 2),
+    "there is one span less": become("S", lambda a: a["S"][:-1]),
+    "there is one span more": become("S", lambda a: np.append(a["S"], a["N"])),
+    "there is no span": become("S", lambda a: a["S"][:0]),
+    "all anchors are span 0": put("A", slice(None), 0),
+    "all anchors are the last span": put("A", slice(None), lambda a: a["S"].size - 1),
+    "anchors are one span beyond the last": put("A", slice(None), lambda a: a["S"].size),
+    "an anchor is span -1": put("A", 1, -1),
+    "an anchor is span 2**62": put("A", 1, 1 << 62),
+    "an anchor is the smallest number": put("A", 1, LOW),
+    "anchors fall": become("A", lambda a: a["A"][::-1]),
+    "anchors are one too many": become("A", lambda a: a["A"] + 1),
+    "anchors are one too few": become("A", lambda a: a["A"] - 1),
+    "payloads fall": become("O", lambda a: a["O"][::-1]),
+    "all payloads are empty": put("O", slice(None), 0),
+    "all payloads begin at the end": put("O", slice(None), lambda a: a["P"].size),
+    "a payload begins after the end": put("O", 6, lambda a: a["P"].size + 1),
+    "a payload begins at 2**62": put("O", 6, 1 << 62),
+    "a payload ends at the largest number": put("O", 7, HIGH),
+    "no span has a payload, and yet bytes": become("O", lambda a: ~np.abs(a["O"])),
+    "the last offset says there is no payload": put("O", -1, lambda a: ~a["O"][-1]),
+    "the last offset is one byte short": put("O", -1, lambda a: a["O"][-1] - 1),
+    "the last offset is one byte too far": put("O", -1, lambda a: a["O"][-1] + 1),
+    "an offset is the smallest number": put("O", 6, LOW),
+    "offsets are -1": put("O", slice(3, 9), -1),
+    "neighbouring offsets wrap around": together(put("O", 5, HIGH), put("O", 6, LOW)),
+    "payloads overlap": put("O", 6, lambda a: a["O"][5]),
+    "there are fewer payload bytes": become("P", lambda a: a["P"][:-3]),
+    "there are no payload bytes": become("P", lambda a: a["P"][:0]),
     "the shard has fewer items": lambda arrays: arrays.update(N=arrays["N"] - 700),
     "the shard has more items": lambda arrays: arrays.update(N=arrays["N"] + 4096),
 }
@@ -230,7 +227,7 @@ def write_table(shard: Path, table: str, arrays: Arrays) -> None:
     """With as many anchors and offsets as the numbers of items and spans ask for."""
     anchors = np.resize(arrays["A"], -(-arrays["N"] // 4096))
     for name, values in (("starts", arrays["S"]), ("anchors", anchors)):
-        (shard / f"{table}.{name}.npy").write_bytes(npy(values.astype(_I8)))
+        (shard / f"{table}.{name}.npy").write_bytes(npy(values.astype(I8)))
     if "O" in arrays:
         (shard / f"{table}.offsets.npy").write_bytes(npy(np.resize(arrays["O"], arrays["S"].size + 1)))
         (shard / f"{table}.payload.bin").write_bytes(arrays["P"].tobytes())
@@ -257,7 +254,7 @@ def read_as_the_files_say(case: Case, store: tokenfeed.Store, path: Path, items:
         _check_payloads(case, store, table, shards)
 
 
-def _refused(action: Callable[[], Any]) -> Any:
+def refused(action: Callable[[], Any]) -> Any:
     """The result, or None where it was refused: other tables and samples are still to be read."""
     try:
         return action()
@@ -267,7 +264,7 @@ def _refused(action: Callable[[], Any]) -> Any:
 
 
 def _check_windows(case: Case, batch: Any, table: str, numbers: np.ndarray, extents: list[tuple[int, int]]) -> None:
-    rows = _refused(lambda: batch.spans[table])
+    rows = refused(lambda: batch.spans[table])
     for row, number in zip(rows if rows is not None else (), numbers.tolist(), strict=False):
         first, place = number * LENGTH, 0
         for span in row:
@@ -286,7 +283,7 @@ def _check_documents(
     check(len(view) == len(extents), "documents", len(view))
     together = some(case.rng, len(view))
     for chosen in (together, *(np.array([number]) for number in together.tolist())):
-        found = _refused(lambda chosen=chosen: view.read(chosen))
+        found = refused(lambda chosen=chosen: view.read(chosen))
         for row, number in enumerate(chosen.tolist() if found is not None else ()):
             start, stop = extents[number]
             check(0 <= start <= stop <= tokens.size, "a document that cannot be", number)
@@ -300,7 +297,7 @@ def _check_payloads(case: Case, store: tokenfeed.Store, table: str, shards: list
             number += 1
             if number not in chosen:
                 continue
-            found = _refused(lambda number=number: [store.spans[table][number].payload])
+            found = refused(lambda number=number: [store.spans[table][number].payload])
             if found is not None and "O" not in arrays:
                 check(found == [None], "payload", number)
             elif found is not None:
@@ -309,169 +306,6 @@ def _check_payloads(case: Case, store: tokenfeed.Store, table: str, shards: list
                     check(found == [None], "a payload where there is none", number)
                 else:
                     check(found[0] == arrays["P"][here : max(there, ~there)].tobytes(), "payload", number)
-
-
-# Packing plans.
-
-PIECE = np.dtype([("first_item", "<i8"), ("length", "<u4"), ("mark", "<u4")])
-_WORD = (1 << 64) - 1
-
-
-def mark(row: int, count: int, place: int, first_item: int, length: int) -> int:
-    """As docs/format.md says."""
-
-    def mix(word: int) -> int:
-        for _ in range(2):
-            word = ((word ^ word >> 32) * 0xD6E8FEB86659FD93) & _WORD
-        return word ^ word >> 32
-
-    word = mix((first_item + row * 0x9E3779B185EBCA87) & _WORD)
-    place_and_count = (place * 0xC2B2AE3D27D4EB4F + count * 0x165667B19E3779F9) & _WORD
-    return mix(word ^ ((length + place_and_count) & _WORD)) >> 32
-
-
-def _pieces(change: Callable[[Any], Any]) -> Lie:
-    """A lie about the pieces Q; marks are made right again afterwards."""
-
-    def lie(arrays: Arrays) -> None:
-        arrays["Q"] = change(arrays["Q"].copy())
-
-    return lie
-
-
-def _set(place: Any, **fields: Any) -> Lie:
-    def change(pieces: Any) -> Any:
-        for name, value in fields.items():
-            pieces[name][place] = value(pieces) if callable(value) else value
-        return pieces
-
-    return _pieces(change)
-
-
-PLAN_LIES: dict[str, Lie] = {
-    "a piece comes twice": _set(5, first_item=lambda q: q["first_item"][4], length=lambda q: q["length"][4]),
-    "all pieces are the first": _pieces(lambda q: np.repeat(q[:1], q.size)),
-    "a piece is shorter": _set(3, length=lambda q: q["length"][3] - 1),
-    "a piece is empty": _set(3, length=0),
-    "a piece has 2**32 - 1 items": _set(3, length=0xFFFFFFFF),
-    "a piece is wider than its row": _set(3, length=LENGTH + 2),
-    "a piece begins at item -1": _set(3, first_item=-1),
-    "a piece begins at 2**62": _set(3, first_item=1 << 62),
-    "a piece begins at the largest number": _set(3, first_item=_HIGH),
-    "a piece begins at the smallest number": _set(3, first_item=_LOW),
-    "a piece ends after the last item": _set(3, first_item=lambda q: q["first_item"].max() + 60),
-    "two pieces overlap by an item": _set(3, first_item=lambda q: q["first_item"][3] + 1),
-    "pieces are in another order": _pieces(lambda q: q[::-1]),
-    "there is a piece less": _pieces(lambda q: q[:-1]),
-    "there is a piece more": _pieces(lambda q: np.append(q, q[:1])),
-    "there are no pieces": _pieces(lambda q: q[:0]),
-    "rows begin at piece 1": _become("R", lambda a: a["R"] + 1),
-    "rows fall": _become("R", lambda a: a["R"][::-1]),
-    "a row has no piece": _put("R", 3, lambda a: a["R"][2]),
-    "a row has all pieces": _put("R", slice(1, None), lambda a: a["Q"].size),
-    "a row begins at -1": _put("R", 3, -1),
-    "a row begins at 2**62": _put("R", 3, 1 << 62),
-    "a row ends at the largest number": _put("R", -1, _HIGH),
-    "rows wrap around": _together(_put("R", 3, _HIGH), _put("R", 4, _LOW)),
-    "there is a row less": _become("R", lambda a: a["R"][:-1]),
-    "there is a row more": _become("R", lambda a: np.append(a["R"], a["R"][-1])),
-    "there are no rows": _become("R", lambda a: a["R"][:1]),
-}
-
-
-def plan_lies(folder: Path) -> Attempt:
-    """Rows of a signed plan are what it says, or refused; `verify` finds what is not there once."""
-    path = folder / "store"
-    write_store(path)
-    store = tokenfeed.open(path)
-    plan = store.pack(LENGTH).folder
-    originals = {file: file.read_bytes() for file in plan.iterdir()}
-    tokens = np.concatenate([np.load(each / "tokens.npy") for each in sorted(path.glob("part-*"))])
-    record = PackRecord.load(plan)
-    good = {"R": np.load(plan / "rows.npy"), "Q": np.load(plan / "pieces.npy")}
-    named = list(PLAN_LIES.items())
-
-    def attempt(case: Case) -> None:
-        for file, data in originals.items():
-            file.write_bytes(data)
-        arrays = {name: values.copy() for name, values in good.items()}
-        name, lie = named[case.number] if case.number < len(named) else ("", _random_plan(case))
-        case.note("lie", name)
-        lie(arrays)
-        write_plan(plan, record, arrays)
-        said = _rows_of(arrays, tokens)
-        if case.rng.random() < 0.5:
-            covered = _covers(said, arrays, tokens.size)
-            check(verify(path).ok <= covered, "verify passes a plan that leaves out or repeats items")
-        view = open_store(path, **options(case)).packed(LENGTH)
-        check(len(view) == max(0, arrays["R"].size - 1), "rows")
-        for number in some(case.rng, len(view)).tolist():
-            found = _refused(lambda number=number: view.read([number]))
-            if found is not None:
-                check(said[number] is not None, "a row that cannot be", number)
-                check(np.array_equal(found.tokens[0], said[number]), "row", number)
-
-    return attempt
-
-
-def _random_plan(case: Case) -> Lie:
-    def lie(arrays: Arrays) -> None:
-        field = case.rng.choice(("R", "first_item", "length"))
-        if field == "R":
-            arrays["R"] = mutate_numbers(case.rng, arrays["R"])
-        else:
-            numbers = mutate_numbers(case.rng, arrays["Q"][field].astype(_I8))
-            arrays["Q"][field] = numbers.astype(np.uint32) if field == "length" else numbers
-
-    return lie
-
-
-def write_plan(plan: Path, record: PackRecord, arrays: Arrays) -> None:
-    """Marks, checksums and the record fit what is written."""
-    rows, pieces = arrays["R"], arrays["Q"]
-    for row, (start, stop) in enumerate(zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True)):
-        if 0 <= start <= stop <= pieces.size:
-            for place, entry in enumerate(range(start, stop)):
-                first, length = int(pieces["first_item"][entry]), int(pieces["length"][entry])
-                pieces["mark"][entry] = mark(row, stop - start, place, first, length)
-    data = {"pieces.npy": npy(pieces), "rows.npy": npy(rows)}
-    sums = [checksum_blocks(np.frombuffer(data[name], np.uint8), CHECKED_BYTES) for name in sorted(data)]
-    data["pack.blocks.npy"] = npy(np.concatenate(sums))
-    for name, content in data.items():
-        (plan / name).write_bytes(content)
-    digests = {
-        f"{field}_checksum": checksum(split_file(data[name])[1])
-        for field, name in (("rows", "rows.npy"), ("pieces", "pieces.npy"), ("blocks", "pack.blocks.npy"))
-    }
-    told = replace(record, rows=max(0, rows.size - 1), pieces=pieces.size, **digests)
-    (plan / "pack.json").write_text(told.to_json())
-    check(parse(PackRecord, "tokenfeed-pack", (plan / "pack.json").read_bytes(), "plan") == told)
-
-
-def _rows_of(arrays: Arrays, tokens: np.ndarray) -> list[np.ndarray | None]:
-    """The items of every row, by the plainest way there is; None for one that cannot be."""
-    rows: list[np.ndarray | None] = []
-    pieces = list(zip(arrays["Q"]["first_item"].tolist(), arrays["Q"]["length"].tolist(), strict=True))
-    for start, stop in zip(arrays["R"][:-1].tolist(), arrays["R"][1:].tolist(), strict=True):
-        chosen = pieces[start:stop] if 0 <= start < stop <= len(pieces) else []
-        fits = chosen and all(length > 0 and 0 <= first <= tokens.size - length for first, length in chosen)
-        if not fits or sum(length for _, length in chosen) > LENGTH + 1:
-            rows.append(None)
-            continue
-        items = np.concatenate([tokens[first : first + length] for first, length in chosen])
-        rows.append(np.pad(items, (0, LENGTH + 1 - items.size)))
-    return rows
-
-
-def _covers(said: list[np.ndarray | None], arrays: Arrays, num_items: int) -> bool:
-    """Whether every item is in one row, and in one alone."""
-    if any(row is None for row in said) or arrays["R"][0] != 0 or arrays["R"][-1] != arrays["Q"].size:
-        return False
-    places = [np.arange(first, first + length) for first, length, _ in arrays["Q"].tolist()]
-    return np.array_equal(np.sort(np.concatenate([np.empty(0, _I8), *places])), np.arange(num_items))
-
-
-# Sizes that no memory holds.
 
 
 def vast_documents(folder: Path) -> Attempt:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tokenfeed
-from attacks import lies
+from attacks import lies, plans
 from tokenfeed.cli.console import _SECRET
 from tokenfeed.errors import CorruptionError, TooLargeError
 from tokenfeed.store.packed import PackRecord
@@ -46,8 +46,8 @@ def test_verify_finds_plans_that_repeat_or_leave_out_items(store_path, lie):
     plan = tokenfeed.open(store_path).pack(lies.LENGTH).folder
     assert verify(store_path).ok
     arrays = {"R": np.load(plan / "rows.npy"), "Q": np.load(plan / "pieces.npy")}
-    lies.PLAN_LIES[lie](arrays)
-    lies.write_plan(plan, PackRecord.load(plan), arrays)
+    plans.PLAN_LIES[lie](arrays)
+    plans.write_plan(plan, PackRecord.load(plan), arrays)
     (problem,) = verify(store_path).problems
     assert "repeat items" in problem or "do not bear its mark" in problem
 

@@ -146,6 +146,7 @@ def test_errors_speak_in_flags(tmp_path):
         ("give dtype='uint16' or 'uint32'", "give --dtype uint16 or 'uint32'"),
         ("bos=… (--bos) before; or separator=None (--no-separator)", "--bos … before; or --no-separator"),
         ("val=None, val='last', replace_changed=True", "--val none, --val last, --replace-changed"),
+        ("val=['a-*', 'b.x'], or val=()", "--val 'a-*' --val b.x, or --val all-data"),
         (
             "workers=0 works in one process. the path is /a?part=3",
             "--workers 0 works in one process. the path is /a?part=3",
@@ -165,6 +166,19 @@ def test_a_run_that_does_not_publish(store_path, tmp_path):
     words = told("top", tmp_path / "run.jsonl")
     assert 'observe.publish(loader, "run.stats.jsonl")' in words
     assert "does not publish" in words
+
+
+def test_verify_is_advised_for_what_it_checks_alone(store_path, tmp_path):
+    """For a damaged store it names the file. It refuses text, and has nothing to add about files of others."""
+    column = store_path / "part-00000" / "tokens.npy"
+    os.truncate(column, 1000)
+    assert "`tokenfeed verify` names every damaged file of the store" in told("inspect", store_path)
+    assert str(column) in "".join(run("verify", store_path).stdout.split())
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 {broken")
+    assert "tokenfeed verify" not in told("train-tokenizer", tmp_path / "a.parquet", "-o", tmp_path / "out")
+    (tmp_path / "a.ds").write_bytes(bytes(12))
+    (tmp_path / "a.ds.metadata").write_text("tokenizer|2\n7\n")
+    assert "tokenfeed verify" not in told("inspect", tmp_path / "a.ds")
 
 
 def test_usage_errors_name_the_option():

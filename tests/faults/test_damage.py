@@ -1,8 +1,10 @@
 """Damaged stores: each damage gives a typed error that names the file; never a crash, never wrong data."""
 
+import itertools
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from opening import open_store
 from plain import make_documents
 from tiers import pick
 from tokenfeed.errors import CorruptionError, FormatError, ReadError, TokenfeedError, TruncatedError
+from tokenfeed.format.layout import CHECKED_BYTES, SHARD_SUMS
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.store.verify import verify
 
@@ -119,6 +122,35 @@ def test_verify_accepts_a_sound_store(store_path):
     seen = []
     verify(store_path, progress=lambda done, total: seen.append(done / total))
     assert 0 < seen[0] <= seen[-1] <= 1
+
+
+@pytest.mark.parametrize(
+    "name", ["tokens.npy", "documents.starts.npy", "documents.offsets.npy", SHARD_SUMS, "pieces.npy"]
+)
+def test_a_file_that_is_cut_while_verify_reads_it_is_damage(tmp_path, monkeypatch, name):
+    """After any slice of any file; one that was read by then may go unnoticed."""
+    monkeypatch.setattr("tokenfeed.store.verify._SLICE_BYTES", CHECKED_BYTES)
+    monkeypatch.setattr("tokenfeed.store.verify._SLICE_ITEMS", CHECKED_BYTES // 8)
+    path = tmp_path / "store"
+    make_documents([7] * 3000).write(path, name="part")
+    tokenfeed.open(path).pack(50)
+    (file,) = path.glob(f"*/{name}")
+    data, found = file.read_bytes(), []
+
+    def cut(slices, *_):
+        if next(slices) == 0:
+            os.truncate(file, len(data) // 2 + 3)
+
+    for number in itertools.count():
+        slices = itertools.count(-number)
+        report = verify(path, progress=partial(cut, slices))
+        if next(slices) <= 0:
+            break
+        found += report.problems
+        file.write_bytes(data)
+    assert all(name in problem for problem in found), found
+    assert any("ended while it was being read" in problem for problem in found), found
+    assert report.ok
 
 
 @pytest.mark.parametrize("backend", ["pread", "mmap"])

@@ -1,6 +1,9 @@
 """Writers that are killed, that run out of disk, that are interrupted."""
 
+import contextlib
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +14,7 @@ import pytest
 
 import tokenfeed
 from tiers import pick
-from tokenfeed.errors import WriteError
+from tokenfeed.errors import TokenfeedError, WriteError
 from tokenfeed.store.verify import verify
 
 CODE = """
@@ -51,7 +54,7 @@ def test_kill_minus_nine_at_any_moment(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        if not (tmp_path / "manifest.json").exists():
+        if not list(tmp_path.glob("*/shard.json")):
             continue
         now = check(tmp_path)
         assert now >= seen
@@ -113,7 +116,12 @@ except tokenfeed.errors.WriteError as error:
     assert "EFBIG" in str(error) and "tokens.npy" in error.filename
 else:
     raise AssertionError
-assert tokenfeed.open(sys.argv[1]).num_items == 0
+try:
+    tokenfeed.open(sys.argv[1])
+except tokenfeed.errors.StateError:
+    pass
+else:
+    raise AssertionError("a store without a shard was opened")
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -123,3 +131,92 @@ def test_a_store_that_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="file"):
         tokenfeed.Writer(tmp_path / "file" / "store", columns={"tokens": "u1"})
+
+
+def interrupt(patch, number, error):
+    """Raises an error at one call of what makes and writes files: before it opens a file, after it did anything else.
+
+    Returns the calls so far, each as whether it was that one.
+    """
+    calls = []
+
+    def wrap(name):
+        call = getattr(os, name)
+
+        def counted(*arguments, **options):
+            calls.append(hit := len(calls) == number)
+            if hit and (name == "open" or isinstance(error, OSError)):
+                raise error
+            done = call(*arguments, **options)
+            if hit:
+                raise error
+            return done
+
+        patch.setattr(os, name, counted)
+
+    for name in ("open", "mkdir", "ftruncate", "pwrite", "link"):
+        wrap(name)
+    return calls
+
+
+def write_interrupted(path, number, error):
+    """The documents that must be there after an error at one call; how many the writer said are lost; the calls."""
+    given, lost = [], 0
+
+    @contextlib.contextmanager
+    def going_on():
+        nonlocal lost
+        error.__notes__ = []
+        try:
+            yield
+        except (KeyboardInterrupt, TokenfeedError) as caught:
+            for note in getattr(caught, "__notes__", ()):
+                found = re.search(r"the first ([\d,]+) are kept, and the ([\d,]+) after them \(([\d,]+) items?\)", note)
+                kept, documents, items = (int(text.replace(",", "")) for text in found.groups())
+                assert (kept + documents, items) == (len(given), sum(map(len, given[kept:])))
+                lost += documents
+                del given[kept:]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tokenfeed.store.shard_writer._BUFFER_BYTES", 128)
+        patch.setattr("tokenfeed.store.shard_writer._PENDING_SPANS", 3)
+        columns, spans = {"tokens": "uint16", "frame": ("uint8", (2, 3))}, {"documents": "json", "concepts": "msgpack"}
+        writer = tokenfeed.Writer(path, columns=columns, spans=spans, shard_bytes=1500, sync=False)
+        calls = interrupt(patch, number, error)
+        for start in range(0, 400, 40):
+            tokens = np.arange(start, start + 30)
+            items = {"tokens": tokens, "frame": np.zeros((30, 2, 3), int)}
+            with going_on():
+                if start % 80:
+                    given.append(tokens.tolist())
+                    writer.append(items, documents=start)
+                    given[-1] += tokens[:10].tolist()
+                    writer.extend({name: values[:10] for name, values in items.items()}, concepts=[start])
+                else:
+                    given += [tokens[:10].tolist(), tokens[10:].tolist()]
+                    writer.append(items, lengths=[10, 20], documents=[start, start + 10])
+        with going_on():
+            writer.close()
+    return given, lost, calls
+
+
+@pytest.mark.parametrize(
+    ("error", "home"),
+    [(KeyboardInterrupt(), None), (OSError(28, "no room"), None), (KeyboardInterrupt(), "memory://interrupted")],
+    ids=["Ctrl-C", "no room", "Ctrl-C, remote"],
+)
+def test_any_error_while_a_shard_is_written_loses_that_shard_alone(tmp_path, error, home):
+    """At every call. The writer goes on, and says what is lost: what is there at the end is all the rest, whole."""
+    hits = losses = 0
+    for number in itertools.count():
+        path = f"{home or tmp_path}/{number}"
+        given, lost, calls = write_interrupted(path, number, error)
+        assert verify(path).problems == []
+        documents = list(tokenfeed.open(path).documents())
+        assert [document.tokens.tolist() for document in documents] == given, number
+        assert [document.payload for document in documents] == [tokens[0] for tokens in given]
+        if not any(calls):
+            break
+        hits, losses = hits + 1, losses + (lost > 0)
+    assert (len(given), lost) == (15, 0)
+    assert losses > 0.9 * hits > 50

@@ -18,7 +18,7 @@ from golden import golden_tokenizer
 from plain import PlainStore, frames_of, make_documents
 from preparing import damage, picture, write_jsonl
 from preparing import make_documents as make_texts
-from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError
+from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError, StateError
 from tokenfeed.observe.snapshots import publish, read_snapshots
 from tokenfeed.runs.run import Run
 from tokenfeed.store.verify import verify
@@ -60,7 +60,7 @@ def read_documents(path: Path, split: str) -> list[Any]:
     """Everything that is there of every document."""
     try:
         store = tokenfeed.open(path, split=split)
-    except (NotAStoreError, MissingError):
+    except (NotAStoreError, MissingError, StateError):
         return []
     documents, concepts = store.documents("documents"), store.documents("concepts")
     frames = store.windows(1, columns=["frame"], extra=0)

@@ -128,7 +128,7 @@ def test_links_in_a_store_are_followed(store_path, tmp_path):
     secret.write_bytes(b"s" * column.stat().st_size)
     column.unlink()
     column.symlink_to(secret)
-    with pytest.raises(CorruptionError, match="does not begin as its manifest says"):
+    with pytest.raises(CorruptionError, match=r"begins with .*, expected"):
         tokenfeed.open(store_path).windows(50).read([0])
     assert not verify(store_path).ok
 

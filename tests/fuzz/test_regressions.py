@@ -170,7 +170,7 @@ def test_lines_of_a_run_file_that_are_no_numbers(store_path, tmp_path, change):
 
 
 @pytest.mark.parametrize(
-    "change", [{"sources": 7}, {"seed": 1.5}, {"schedule": {}}, {"amendments": None}, {"shuffle": 1}]
+    "change", [{"sources": 7}, {"seed": 1.5}, {"shares": {}}, {"amendments": None}, {"shuffle": 1}]
 )
 def test_plans_with_fields_of_other_types(store_path, change):
     plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20))

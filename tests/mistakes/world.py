@@ -90,6 +90,11 @@ def _write_text(folder: Path) -> None:
     for number in range(3):
         lines = [json.dumps({"text": text, "url": f"https://example.org/{number}"}) for text in TEXTS]
         (folder / "text" / f"{number}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    pq.write_table(pa.table({"prompt": ["a"], "completion": ["b"]}), folder / "chats.parquet")
+    (folder / "named").mkdir()
+    for name in ("arxiv", "stack-dev", "gsm8k-test"):
+        (folder / "named" / f"{name}.jsonl").write_text('{"text": "a"}\n')
     (folder / "body.jsonl").write_text('{"body": "no key called text"}\n')
     (folder / "bad.jsonl").write_text('{"text": "fine"}\n{"text": "cut off\n')
     (folder / "empty.jsonl").write_text("")

@@ -15,7 +15,7 @@ from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.permutation import Locality
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.schedule import Stage
+from tokenfeed.plan.shares import Stage
 from tokenfeed.plan.skips import Skip
 
 SAMPLES = 220
@@ -38,7 +38,7 @@ def deal(plan, count):
                 grown.grow(each.num_samples - grown.num_samples)
             for skip in amendment.skips:
                 sources[keys.index(skip.source or "")].remove(() if skip.mask else skip.indices)
-        number = int(plan.schedule.locate(np.array([len(dealt)]))[0][0])
+        number = int(plan.shares.at(np.array([len(dealt)]))[0][0])
         dealt.append((number, *sources[number].deal()))
     return dealt
 
@@ -47,7 +47,7 @@ def dealt_source(each, plan):
     local = plan.shuffle if isinstance(plan.shuffle, Locality) else None
     seed = seed_of(each.name, plan.seed) if plan.shuffle else None
     order = Order(seed, local and (local.block, local.tile))
-    return Dealt(each.num_samples, order, each.spec.curriculum)
+    return Dealt(each.num_samples, order)
 
 
 def seed_of(name, seed):

@@ -12,9 +12,8 @@ __all__ = ["Dealt"]
 class Dealt:
     """`changes` are (own number, what, value): `grow` by samples, samples to `remove`."""
 
-    def __init__(self, num_samples: int, order: Order, curriculum: tuple[int, int] | None = None) -> None:
-        """`curriculum` is (buckets, epochs): so many epochs, or with 0 all, go from bucket to bucket."""
-        self.num_samples, self.plan, self.curriculum = num_samples, order, curriculum
+    def __init__(self, num_samples: int, order: Order) -> None:
+        self.num_samples, self.plan = num_samples, order
         self.changes: list[tuple[int, str, object]] = []
         self.removed: set[int] = set()
         self.epoch, self.count = -1, 0
@@ -36,12 +35,6 @@ class Dealt:
     def begin_epoch(self) -> None:
         self.epoch += 1
         self.left, self.is_fresh = self.order(self.num_samples, self.plan.seed), True
-        if self.curriculum and (self.epoch < self.curriculum[1] or not self.curriculum[1]):
-            bucket = -(-self.num_samples // self.curriculum[0])
-            self.left = []
-            for number, first in enumerate(range(0, self.num_samples, bucket)):
-                seed = None if self.plan.seed is None else keyed(f"{self.plan.seed}.{number}")
-                self.left += [first + each for each in self.order(min(bucket, self.num_samples - first), seed)]
         self.streams = [self.left[:]]
 
     def advance(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tokenfeed.plan.permutation import Locality
 from tokenfeed.plan.plan import Plan, PlanSource
-from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.plan.shares import Shares, Stage
 from tokenfeed.store.spec import ViewSpec
 
 SLICE = 1 << 20
@@ -60,7 +60,7 @@ def orders(n: int) -> Iterator[tuple[str, Callable[[Any], Any], int]]:
     yield "Locality(1024, 64)", lambda samples: local.locate(samples)[2], 0
     sizes = {name: n * share // 10 for name, share in SHARES.items()}
     sources = [PlanSource(name, size, "", ViewSpec.from_json(view)) for name, size in sizes.items()]
-    mixed = Plan(sources, Schedule([Stage(SHARES)], list(SHARES)), seed=7)
+    mixed = Plan(sources, Shares([Stage(SHARES)], list(SHARES)), seed=7)
 
     def joined(samples: Any) -> Any:
         number, _, indices = mixed.locate(samples)

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import xxhash
@@ -18,8 +18,8 @@ SMALL = 20_000
 WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15
 MIX_1, MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-LONGEST_PERIOD = 2**20
-UNIT = 2**32  # rounding is carried from stage to stage in 2**-32 of a sample
+LARGEST_SUM = 2**49
+UNIT = 2**32  # what is owed is counted in 2**-32 of a sample
 FOREVER = 2**63 - 1
 
 
@@ -233,109 +233,68 @@ def find_cached(num_samples: int, order: Order, epoch: int, index: int) -> int:
 # Whose turn it is.
 
 
-@cache
-def draw_table(counts: tuple[int, ...], rates: tuple[int, ...], owed: tuple[int, ...], most: int) -> list[int]:
-    """The first places of a table: of the draws that may come, the one that must come first; of equals the first.
-
-    After t places source i is due its share of t, and what it was owed before (in 2**-20). It may be drawn once that is
-    e more than it had, and must be drawn before it is more than 1 − e behind: e is 1/(2n − 2) where nothing is owed.
-    """
-    drawn = [i for i, rate in enumerate(rates) if rate]
-    period, size = sum(rates), sum(counts)
-    if len(drawn) == 1:
-        return drawn * min(size, most)
-    phases = [Fraction(each, 1 << 20) for each in owed]
-    slack = Fraction(0) if any(phases[i] for i in drawn) else Fraction(1, 2 * len(drawn) - 2)
-    had, put = [0] * len(rates), {i: (0, i) for i in drawn}
-    table = []
-    for t in range(1, min(size, most) + 1):
-        left = [i for i in drawn if had[i] < counts[i]]
-        first = {i: min(size, math.ceil((had[i] + slack - phases[i]) * period / rates[i])) for i in left}
-        may = [i for i in left if first[i] <= t]
-        if may:
-            chosen = min(may, key=lambda i: (math.floor((had[i] + 1 - slack - phases[i]) * period / rates[i]), i))
-        else:  # all are ahead: the one that may be drawn first, of equals the one that was drawn last
-            chosen = max(left, key=lambda i: (-first[i], put[i]))
-        table.append(chosen)
-        had[chosen] += 1
-        put[chosen] = (t, chosen)
-    return table
-
-
-def normalise(weights: Sequence[float]) -> list[Fraction]:
-    exact = [Fraction(weight).limit_denominator(10**6) for weight in weights]
-    return [weight / sum(exact) for weight in exact]
-
-
-def whole_counts(shares: Sequence[Fraction]) -> list[int]:
-    """Shares as whole counts of the smallest period in which they are exact, else of the longest."""
-    period = math.lcm(*(share.denominator for share in shares))
-    if period <= LONGEST_PERIOD:
-        return [int(share * period) for share in shares]
-    lifted = [max(share, Fraction(1, LONGEST_PERIOD)) if share else share for share in shares]
-    wanted = [share * LONGEST_PERIOD / sum(lifted) for share in lifted]
-    counts = [max(int(want), want > 0) for want in wanted]
-    missing = LONGEST_PERIOD - sum(counts)
-    order = sorted(range(len(counts)), key=lambda i: counts[i] - wanted[i] if missing > 0 else -counts[i])
-    for i in order[: abs(missing)]:
-        counts[i] += 1 if missing > 0 else -1
-    return counts
-
-
-def due(rates: Sequence[int], places: int) -> list[int]:
-    """What is due to sources after less than a period, in 2**-32 of a sample."""
-    period = sum(rates)
-    owed = [rate * places * UNIT // period for rate in rates]
-    owed[rates.index(max(rates))] += places * UNIT - sum(owed)
-    return owed
-
-
-def apportion(owed: Sequence[int], size: int) -> list[int]:
-    """Place after place to whom most is owed, in 2**-32 of a place; the first of equals."""
-    counts = [max(0, due // UNIT) for due in owed]
-    while (missing := size - sum(counts)) > 0:
-        order = sorted(range(len(owed)), key=lambda i: (counts[i] * UNIT - owed[i], i))
-        for i in order[:missing]:
-            counts[i] += 1
-    while sum(counts) > size:
-        takers = [i for i in range(len(owed)) if counts[i]]
-        order = sorted(takers, key=lambda i: (owed[i] - counts[i] * UNIT, i))
-        for i in order[: sum(counts) - size]:
-            counts[i] -= 1
-    return counts
-
-
 class Stage(NamedTuple):
     weights: tuple[float, ...]
     samples: int | None = None
 
 
+def whole_weights(weights: Sequence[float]) -> list[int]:
+    """The same proportions in whole numbers, of at most 2**49 in sum."""
+    exact = [Fraction(weight) for weight in weights]
+    whole = [int(each * math.lcm(*(one.denominator for one in exact))) for each in exact]
+    whole = [each // math.gcd(*whole) for each in whole]
+    most, total = max(LARGEST_SUM, sum(whole)), sum(whole)
+    return whole if most == LARGEST_SUM else [max(each * LARGEST_SUM // total, 1) if each else 0 for each in whole]
+
+
 class Piece(NamedTuple):
-    """[start, stop) of the run, which repeats a table; and what each source had, and was owed, before."""
+    """[start, stop) of the run; the weights there; what each source had before, and was owed."""
 
     start: int
     stop: int
-    counts: tuple[int, ...]
-    rates: tuple[int, ...]
-    had: tuple[int, ...]
-    owed: tuple[int, ...]
+    weights: list[int]
+    had: list[int]
+    owed: list[int]
 
-    def table(self) -> list[int]:
-        owed = tuple((each + (1 << 11)) >> 12 for each in self.owed)
-        return draw_table(self.counts, self.rates, owed, min(self.stop - self.start, 1 << 14))
+    def cut(self, group: list[int]) -> tuple[list[int], list[int]]:
+        """The two sides of a group of sources, which weigh as much alike as can be; of equals, the larger left one."""
+        half = sum(self.weights[i] for i in group) // 2
+        place = min(range(1, len(group)), key=lambda n: (abs(half - sum(self.weights[i] for i in group[:n])), -n))
+        return group[:place], group[place:]
+
+    def left_of(self, group: list[int], m: int) -> int:
+        """Of the first m samples of a group, those of its left side: its share, and what it is owed beyond that."""
+        left, _ = self.cut(group)
+        drawn = [i for i, weight in enumerate(self.weights) if weight]
+        common = sum(self.owed[i] for i in drawn) // len(drawn)  # what the sources that went took along
+        part, whole = (sum(self.weights[i] for i in each) for each in (left, group))
+        debt, all_debts = (sum(self.owed[i] - common for i in each) for each in (left, group))
+        phase = whole // 2 + (debt * whole - all_debts * part) // UNIT
+        return min(max((m * part + min(max(phase, -whole), 2 * whole - 1)) // whole, 0), m)
+
+    def draw(self, k: int) -> tuple[int, int]:
+        group, m = [i for i, weight in enumerate(self.weights) if weight], k - self.start
+        while len(group) > 1:
+            now, then = self.left_of(group, m), self.left_of(group, m + 1)
+            left, right = self.cut(group)
+            group, m = (left, now) if then > now else (right, m - now)
+        return group[0], self.had[group[0]] + m
 
     def count(self, stop: int) -> list[int]:
-        periods, places = divmod(stop - self.start, sum(self.counts))
-        begun = self.table()[:places] if places else []
-        return [
-            had + periods * count + begun.count(i)
-            for i, (had, count) in enumerate(zip(self.had, self.counts, strict=True))
-        ]
+        counts, waiting = list(self.had), [([i for i, weight in enumerate(self.weights) if weight], stop - self.start)]
+        while waiting:
+            group, m = waiting.pop()
+            if len(group) == 1:
+                counts[group[0]] += m
+            else:
+                left, right = self.cut(group)
+                waiting += [(left, self.left_of(group, m)), (right, m - self.left_of(group, m))]
+        return counts
 
     def owe(self, stop: int) -> list[int]:
-        periods, places = divmod(stop - self.start, sum(self.rates))
-        each = zip(self.owed, self.rates, due(self.rates, places), self.had, self.count(stop), strict=True)
-        return [owed + (rate * periods - (now - had)) * UNIT + more for owed, rate, more, had, now in each]
+        total, length = sum(self.weights), stop - self.start
+        each = zip(self.owed, self.weights, self.had, self.count(stop), strict=True)
+        return [owed + length * UNIT * weight // total - (now - had) * UNIT for owed, weight, had, now in each]
 
 
 class Turns:
@@ -348,37 +307,20 @@ class Turns:
             end = chapters[number + 1][0] if number + 1 < len(chapters) else FOREVER
             start = at
             for stage in stages:
-                weights = [*stage.weights, *[0.0] * (num_sources - len(stage.weights))]
-                rates = whole_counts(normalise(weights))
-                length = stage.samples or FOREVER
-                tail = 0 if length == FOREVER else length % sum(rates)
-                for size in (length - tail, tail):
-                    stop = min(start + size, end)
-                    if start >= stop:
-                        continue
-                    counts = rates
-                    if size == tail:
-                        wanted = [a + b for a, b in zip(owed, due(rates, tail), strict=True)]
-                        drawn = [i for i, rate in enumerate(rates) if rate]
-                        places = apportion([wanted[i] for i in drawn], tail)
-                        counts = [places[drawn.index(i)] if rate else 0 for i, rate in enumerate(rates)]
-                    piece = Piece(start, stop, tuple(counts), tuple(rates), tuple(had), tuple(owed))
-                    self.pieces.append(piece)
-                    start = stop
+                weights = whole_weights([*stage.weights, *[0.0] * (num_sources - len(stage.weights))])
+                stop = min(start + (stage.samples or FOREVER), end)
+                if start < stop:
+                    self.pieces.append(Piece(start, stop, weights, had, owed))
                     if stop < FOREVER:
-                        had, owed = piece.count(stop), piece.owe(stop)
+                        had, owed = self.pieces[-1].count(stop), self.pieces[-1].owe(stop)
+                start = stop
         self.total = None if self.pieces[-1].stop == FOREVER else self.pieces[-1].stop
 
     def _piece(self, k: int) -> Piece:
         return self.pieces[bisect_right(self.pieces, k, key=lambda piece: piece.start) - 1]
 
     def draw(self, k: int) -> tuple[int, int]:
-        piece = self._piece(k)
-        period = sum(piece.counts)
-        periods, place = divmod(k - piece.start, period)
-        table = piece.table()
-        source = table[place]
-        return source, piece.had[source] + periods * piece.counts[source] + table[:place].count(source)
+        return self._piece(k).draw(k)
 
     def count(self, k: int) -> list[int]:
         return self._piece(max(0, k - 1)).count(k)

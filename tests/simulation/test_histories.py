@@ -29,7 +29,7 @@ from tiers import pick
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.schedule import Schedule
+from tokenfeed.plan.shares import Shares
 
 HISTORIES = int(os.environ.get("HISTORIES", pick(20, 150)))
 
@@ -78,14 +78,14 @@ def plant_rows(monkeypatch):
 
 def plant_stage(monkeypatch):
     """A changed mixture gives the last sample before the change once more."""
-    right = Schedule.locate
+    right = Shares.at
 
-    def locate(self, samples):
+    def at(self, samples):
         sources, numbers = right(self, samples)
-        changed = np.asarray(samples) >= (self.chapters[-1].at or 2**62)
+        changed = np.asarray(samples) >= (self.changes[-1].at or 2**62)
         return sources, np.maximum(0, numbers - changed)
 
-    monkeypatch.setattr(Schedule, "locate", locate)
+    monkeypatch.setattr(Shares, "at", at)
 
 
 def plant_resume(monkeypatch):
@@ -172,6 +172,6 @@ def test_the_reference_is_of_the_same_definition():
                 assert Order(9, (block, tile)).compute(n, 4, place) == value
                 assert Order(9, (block, tile)).find(n, 4, value) == place
     turns = Turns([(0, [PlainStage((0.7, 0.3))])], 2)
-    schedule = Schedule([tokenfeed.Stage({"a": 0.7, "b": 0.3})], ["a", "b"])
-    sources, numbers = schedule.locate(np.arange(100))
+    shares = Shares([tokenfeed.Stage({"a": 0.7, "b": 0.3})], ["a", "b"])
+    sources, numbers = shares.at(np.arange(100))
     assert [turns.draw(k) for k in range(100)] == list(zip(sources.tolist(), numbers.tolist(), strict=True))

@@ -22,7 +22,6 @@ to_stderr = Console(stderr=True)
 
 # A command that tells more than the message, for some kinds of error.
 _SUGGESTIONS: tuple[tuple[type[Exception], str], ...] = (
-    (errors.CorruptionError, "`tokenfeed verify PATH` names every damaged file."),
     (errors.PlanMismatchError, "`tokenfeed diff RUN RUN` shows where two runs diverge."),
     (errors.DownloadError, "Run the same command again: it continues where it stopped."),
     (errors.WorkerError, "`tokenfeed doctor` shows what this machine has and lacks."),
@@ -68,16 +67,20 @@ def _in_flags(message: str, flags: Mapping[str, str]) -> str:
     """
 
     def write(found: re.Match[str]) -> str:
-        flag, value = flags[found[1]], (found[2] or "").strip("'\"")
+        flag, value = flags[found[1]], found[2].strip("'\"")
         if pair := re.fullmatch(r"\{(['\"])(.*)\1: '(.*)'\}", value):
             value = f"{shlex.quote(pair[2])}={pair[3]}"
+        if found[1] == "val":
+            value = {"None": "none", "()": "all-data"}.get(value, value)
         if value == "None":
-            return f"{flag} none" if found[1] == "val" else f"--no-{flag.removeprefix('--')}"
-        return flag if value in ("", "True") else f"{flag} {value}"
+            return f"--no-{flag.removeprefix('--')}"
+        values = re.findall("'([^']*)'", value) if value.startswith("[") else [value]
+        quoted = [f"'{each}'" if "*" in each else each for each in values]
+        return flag if value in ("", "True") else " ".join(f"{flag} {each}" for each in quoted)
 
     names = "|".join(map(re.escape, flags))
     text = r"'[^']*'|\"[^\"]*\""
-    value = rf"\{{(?:{text}): '[^']*'\}}|{text}|[\w.…/*-]*"
+    value = rf"\{{(?:{text}): '[^']*'\}}|{text}|\(\)|\[[^\]]*\]|[\w.…/*-]*"
     message = re.sub(rf"(?<![\w.?&/-])({names})=({value})(?: \(--[\w-]+\))?", write, message)
     return re.sub(rf"\A({names})(?= is (?:[-\d'\"]|None|True|False|missing))", lambda found: flags[found[1]], message)
 

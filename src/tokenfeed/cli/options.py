@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,19 +35,20 @@ Val = Annotated[
     list[str] | None,
     typer.Option(
         help="Held out for validation: a share of the documents, by a hash of their text; 'last' for the last file; a "
-        "file or pattern, repeatable; 'none' for no splits. Default: 0.001."
+        "file or pattern, repeatable; 'none' for what names say alone; 'all-data' for nothing, whatever they say. "
+        "Default: 0.001."
     ),
 ]
 
 
-def parse_val(given: list[str] | None) -> float | str | list[str] | None:
+def parse_val(given: list[str] | None) -> float | str | Sequence[str] | None:
     """The option `val` of the library."""
     if given is None or len(given) != 1:
         return given or 0.001
     try:
         return float(given[0])
     except ValueError:
-        return None if given[0] == "none" else given[0]
+        return {"none": None, "all-data": ()}.get(given[0], given[0])
 
 
 def parse_stores(given: list[str] | None, run: "Run") -> dict[str, str]:

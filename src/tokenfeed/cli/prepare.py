@@ -171,6 +171,7 @@ def _show_plan(report: "Report") -> None:
         {
             "store": report.path,
             "files": f"{report.num_files:,}, {show_bytes(report.num_bytes)}",
+            **({"splits": report.held_out} if report.held_out else {}),
             "slices": f"{report.num_slices:,}",
             "done before": ", ".join((quantity(report.slices, "slice"), *counts)),
             "to do": quantity(report.num_slices - report.slices, "slice"),

@@ -50,6 +50,7 @@ def command(
         "digest": tokenizer.digest,
         "bytes_per_token": round(sum(len(text.encode(errors="replace")) for text in sample) / max(1, num_tokens), 3),
         "seconds": round(seconds, 2),
+        **({"held_out": files.held_out} if files.held_out else {}),
     }
     if as_json:
         print_json(fields)

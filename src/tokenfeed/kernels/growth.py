@@ -22,7 +22,7 @@ from tokenfeed.kernels.permutation import GOLDEN, scramble
 COLUMNS = 8
 """int64 numbers of a node: one line of the cache."""
 _ALPHA, _PHASE, _SHIFT, _LEFT, _RIGHT, _LEFT_CHILD, _RIGHT_CHILD, _PARENT = range(COLUMNS)
-_REST, _BEGIN, _NODE, _SLOT, _WHOLE, _SIZE, _EPOCH, _BUCKET, _ORDERED = range(9)  # of a chapter: see `place_numbers`
+_REST, _BEGIN, _NODE, _SLOT, _WHOLE, _SIZE, _EPOCH = range(7)  # of a chapter: see `place_numbers`
 # A child below 0 is a list, ~child. A parent is 2 · node + 1 for its right child, + 0 for its left one; −1 for none.
 
 
@@ -153,8 +153,6 @@ def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, stre
         whole    the stream of later epochs
         size     samples of a later epoch
         epoch    the first of them
-        bucket   samples of a bucket, where buckets come one after the other: the streams after `whole`; else 0
-        ordered  epochs in which they do
 
     A slot is (stream, number of its first element in the run over the stream, first sample of the stream); nodes count
     slots, and nodes, from the chapter's own on.
@@ -191,10 +189,5 @@ def place_numbers(sources, numbers, bounds, starts, chapters, nodes, slots, stre
             streams[row], turns[row] = slots[slot, 0], slots[slot, 1] + q
             offsets[row] = slots[slot, 2]
         else:
-            epoch, bucket = chapters[chapter, _EPOCH] + periods, chapters[chapter, _BUCKET]
-            stream, count, first = chapters[chapter, _WHOLE], size, np.int64(0)
-            if bucket > 0 and epoch < chapters[chapter, _ORDERED]:
-                stream += 1 + q // bucket
-                first = q // bucket * bucket
-                count = min(bucket, count - first)
-            streams[row], turns[row], offsets[row] = stream, epoch * count + q - first, first
+            streams[row], offsets[row] = chapters[chapter, _WHOLE], 0
+            turns[row] = (chapters[chapter, _EPOCH] + periods) * size + q

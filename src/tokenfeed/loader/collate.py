@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.plan.rounding import some
+from tokenfeed.plan.shares import some
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.types import Array, Bools, Ints
 

@@ -18,7 +18,7 @@ from tokenfeed.loader.collate import run_collate
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.dealing import StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.rounding import some
+from tokenfeed.plan.shares import some
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.store.batch import Draw, HostBatch
 from tokenfeed.store.rows import Rows

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Limits, check_named
-from tokenfeed.plan.rounding import some
-from tokenfeed.plan.schedule import Stage
+from tokenfeed.plan.shares import Stage, some
 from tokenfeed.plan.skips import Skip, check_skips
 from tokenfeed.store.store import Store
 from tokenfeed.store.view import View
@@ -51,8 +50,8 @@ class Drafter:
         self._plan = plan
         self._at = at
         self.sources = plan.given
-        self._keys = {source.name: key for source, key in zip(plan.sources, plan.schedule.names, strict=True)}
-        """Names of sources, as users know them, and as the schedule does."""
+        self._keys = {source.name: key for source, key in zip(plan.sources, plan.shares.names, strict=True)}
+        """Names of sources, as users know them, and as `shares` does."""
         self.amendment = Amendment(at)
 
     def draft(self, changes: Mapping[str, Any]) -> None:
@@ -72,7 +71,7 @@ class Drafter:
         self.amendment = replace(self.amendment, **fields)
 
     def _key(self, name: str | None) -> str:
-        return self._plan.schedule.names[self._plan.source_number(name)]
+        return self._plan.shares.names[self._plan.source_number(name)]
 
     def weigh(self, weights: Weights | None, parts: Mapping[str, NewSource]) -> None:
         """New weights, and new sources, which have some."""
@@ -99,7 +98,7 @@ class Drafter:
         useless = [name for name in parts if name not in named]
         if useless:
             raise ArgumentError(f"the new source {some(useless)} has no weight, and would never be drawn")
-        drawn = set(self._plan.schedule.drawn_from(self._at)) - self._later().keys()
+        drawn = set(self._plan.shares.drawn_from(self._at)) - self._later().keys()
         drawn |= {source.name for source in self.amendment.sources}
         check_named(stages, [name for name, key in self._keys.items() if key in drawn])
         self._set(stages=tuple(stage.spread(self._present(self._spread(stage.weights))) for stage in stages))
@@ -136,7 +135,7 @@ class Drafter:
 
     def _later(self) -> dict[str, int]:
         """Sources that come later, and when."""
-        names, arrivals = self._plan.schedule.names, self._plan.arrivals
+        names, arrivals = self._plan.shares.names, self._plan.arrivals
         return {key: at for key, at in zip(names, arrivals, strict=True) if at > self._at}
 
     def _present(self, weights: Mapping[str, float]) -> dict[str, float]:
@@ -148,7 +147,7 @@ class Drafter:
         return {key: weight for key, weight in weights.items() if key not in later}
 
     def _spread(self, asked: Mapping[str, float]) -> dict[str, float]:
-        """Weights of samples for every source, as the schedule names them."""
+        """Weights of samples for every source, as `shares` names them."""
         weights = {self._keys.get(name, name): float(weight) for name, weight in asked.items()}
         if self.sources is not None:
             return self.sources.spread(weights)
@@ -185,11 +184,6 @@ class Drafter:
                 self.sources = replace(self.sources, views={**self.sources.views, key: view})
             if source.spec != before.spec:
                 raise ArgumentError(f"samples of {told} are {before.spec}; those of the grown store {source.spec}")
-            if source.spec.curriculum is not None:
-                raise ArgumentError(
-                    f"{told} is a curriculum, an order of the samples that there were: add the new ones as a source of "
-                    "their own, sources={name: curriculum(view, …)}"
-                )
             if source.num_samples <= before.num_samples:
                 raise ArgumentError(
                     f"{told} has {source.num_samples:,} samples now and had {before.num_samples:,}: it has not grown"

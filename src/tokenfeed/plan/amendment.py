@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenfeed.errors import StateError, quantity, whole
-from tokenfeed.plan.schedule import Stage
+from tokenfeed.plan.shares import Stage
 from tokenfeed.plan.skips import Skip
 from tokenfeed.store.spec import PackedSpec, ViewSpec
 
@@ -64,8 +64,6 @@ class Amendment:
     """Samples and documents of sources that are left out, or masked, from there on."""
     max_epochs: Mapping[str, int | None] = field(default_factory=dict)
     """Limits on how often sources are seen."""
-    counts: tuple[int, ...] | None = field(default=None, compare=False)
-    """Samples that each source had before, where weights change: all else tells them too, and takes longer."""
 
     def changes(self) -> Iterator[Any]:
         """What it does to the order of sources, and to what counts of them: the part that a state has a digest of."""
@@ -99,7 +97,6 @@ class Amendment:
             "grown": [source.to_json() for source in self.grown],
             "skips": [skip.to_json() for skip in self.skips],
             "max_epochs": dict(self.max_epochs),
-            "counts": None if self.counts is None else list(self.counts),
         }
         return {name: value for name, value in fields.items() if name == "at" or value not in (None, [], {})}
 
@@ -141,6 +138,5 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "grown": _sources,
     "skips": lambda value: tuple(map(Skip.from_json, value)),
     "max_epochs": lambda value: {name: None if each is None else _number(each) for name, each in value.items()},
-    "counts": _numbers,
 }
 """What each field of an amendment is made of in JSON."""

@@ -46,22 +46,6 @@ class Deck:
 
     seed: int
     shuffle: Shuffle
-    curriculum: tuple[int, int] | None = None
-    """(buckets, epochs) in which all samples are shuffled bucket by bucket; 0 for all epochs."""
-
-    def buckets(self, size: int) -> list[Stream]:
-        """The samples of an epoch of a curriculum, bucket after bucket: all have as many, but for the last."""
-        if self.curriculum is None:
-            return []
-        bucket = -(-size // self.curriculum[0])
-        firsts = range(0, size, bucket)
-        seeds = [int(checksum(f"{self.seed}.{number}".encode()), 16) >> 1 for number in range(len(firsts))]
-        return [Stream(each, min(bucket, size - each), seed) for each, seed in zip(firsts, seeds, strict=True)]
-
-    @property
-    def ordered(self) -> int:
-        """Epochs in which buckets come one after the other."""
-        return 0 if self.curriculum is None else self.curriculum[1] or (1 << 62)
 
     def whole(self, size: int) -> Stream:
         """All samples of the source."""
@@ -70,12 +54,6 @@ class Deck:
     def find(self, stream: Stream, samples: Ints, epoch: int) -> Ints:
         """The places in an epoch at which samples of a stream stand."""
         own = samples - stream.first
-        if epoch < self.ordered and stream == self.whole(stream.size):
-            plain, places = replace(self, curriculum=None), np.empty_like(samples)
-            for each in self.buckets(stream.size):
-                rows = (samples >= each.first) & (samples < each.first + each.size)
-                places[rows] = plain.find(each, samples[rows], epoch) + each.first
-            return places
         key = stream.size, stream.seed, epoch
         if isinstance(self.shuffle, Locality):
             return LocalPermutation(*key, self.shuffle).inverse(own)
@@ -84,14 +62,6 @@ class Deck:
     def run(self, turns: Ints, stream: Stream) -> tuple[Ints, Ints]:
         """(epochs, samples) at turns of the endless run over one stream."""
         epochs, samples = np.empty_like(turns), np.empty_like(turns)
-        if self.curriculum is not None and stream == self.whole(stream.size):
-            parts = [stream, *self.buckets(stream.size)]
-            epochs, places = np.divmod(turns, stream.size)
-            which = np.where(epochs < self.ordered, 1 + places // parts[1].size, 0)
-            firsts, sizes, seeds = np.array([(each.first, each.size, each.seed) for each in parts], np.int64).T.copy()
-            own = epochs * sizes[which] + places - firsts[which]
-            permute_streams(self.shuffle, which, own, sizes, seeds, epochs, samples)
-            return epochs, samples + firsts[which]
         permute_streams(self.shuffle, None, turns, [stream.size], [stream.seed], epochs, samples)
         samples += stream.first
         return epochs, samples

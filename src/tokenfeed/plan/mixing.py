@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.plan.rounding import some
-from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.plan.shares import Shares, Stage, some
 from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
@@ -25,7 +24,7 @@ class Ledger:
     samples: int
     """Number of samples that it gives."""
     target: float
-    """Samples due by the weights, as integers over a period, through all stages."""
+    """Samples due by the weights, through all stages."""
     available: int
     """Number of samples that it has."""
     max_epochs: int | None = None
@@ -48,8 +47,9 @@ def mix(
     """Views to be drawn from in turn: `mix({"web": (web, 0.7), "code": (code, 0.3)})`.
 
     Weights are relative. They count samples, or with `by="tokens"` tokens: they are then divided by the mean number of
-    tokens in a sample of the source, here and in every later change. Every source is always within one sample of its
-    share. `stages` change the weights on the way, and each names every source; sources are then views without weights:
+    tokens in a sample of the source, here and in every later change. Every source is always within two samples of its
+    share, within six after changes. `stages` change the weights on the way, and each names every source; sources are
+    then views without weights:
 
         mix({"web": web, "code": code}, stages=[Stage({"web": 1, "code": 0}, 10**6), Stage({"web": 1, "code": 1})])
 
@@ -65,7 +65,7 @@ def mix(
         raise ArgumentError(f"max_epochs names {', '.join(unknown)}; the sources are {', '.join(flat.views)}")
     spread = [stage.spread(flat.spread(stage.weights)) for stage in asked]
     check_named(asked, flat.views)
-    return Mixture(Schedule(spread, list(flat.views)), flat)
+    return Mixture(Shares(spread, list(flat.views)), flat)
 
 
 def weigh(sources: Any, stages: Sequence[Stage] | None, what: str) -> tuple[dict[str, Any], Sequence[Stage]]:
@@ -168,13 +168,13 @@ def _check_filled(view: View) -> None:
 
 
 class Mixture:
-    """Sources and their schedule. Made by `mix`; a `Loader` takes it as it takes a view, and `amend` changes it."""
+    """Sources and their shares. Made by `mix`; a `Loader` takes it as it takes a view, and `amend` changes it."""
 
-    def __init__(self, schedule: Schedule, sources: Sources) -> None:
-        self.schedule = schedule
+    def __init__(self, shares: Shares, sources: Sources) -> None:
+        self.shares = shares
         self.sources = sources
-        self.views = {name: sources.views[name] for name in schedule.names}
-        """Views of the sources, by name, in the order of the schedule."""
+        self.views = {name: sources.views[name] for name in shares.names}
+        """Views of the sources, by name, in the order of their numbers."""
         self.max_epochs = sources.max_epochs
         """Limits on how often sources are seen, by name."""
 
@@ -184,7 +184,7 @@ class Mixture:
         if isinstance(view, Mixture):
             return view
         _check_filled(view)
-        return cls(Schedule([Stage({"": 1.0})], [""]), Sources({"": view}, {"": None}))
+        return cls(Shares([Stage({"": 1.0})], [""]), Sources({"": view}, {"": None}))
 
     @cached_property
     def joined(self) -> View:
@@ -193,15 +193,15 @@ class Mixture:
 
     def budget(self, samples: int) -> list[Ledger]:
         """How many samples, and epochs, of each source a run of `samples` samples draws."""
-        counts, targets = self.schedule.counts(samples).tolist(), self.schedule.targets(samples).tolist()
+        counts, targets = self.shares.counts(samples).tolist(), self.shares.targets(samples).tolist()
         return [
             Ledger(name, count, target, len(view), self.max_epochs[name])
             for (name, view), count, target in zip(self.views.items(), counts, targets, strict=True)
         ]
 
     def __repr__(self) -> str:
-        first = self.schedule.targets(1).tolist()
+        first = self.shares.targets(1).tolist()
         told = [f"{name} {share:.1%}: {view}" for (name, view), share in zip(self.views.items(), first, strict=True)]
         more = f", and {len(told) - 8} more" if len(told) > 8 else ""
-        stages = "" if self.schedule.chapters[0].is_simple else f"; {self.schedule}"
+        stages = "" if len(self.shares.stages()) == 1 else f"; {self.shares}"
         return f"Mixture({', '.join(told[:8])}{more}{stages})"

@@ -20,7 +20,7 @@ from tokenfeed.types import Ints
 
 __all__ = ["INT64", "Orders", "Row"]
 
-Row = tuple[int, int, tuple[int, int] | None]
+Row = tuple[int, int]
 INT64 = np.dtype(np.int64)
 """Passed instead of `np.int64`, which NumPy looks up in every call: 0.1 µs an array."""
 
@@ -33,8 +33,8 @@ class Orders:
     """
 
     def __init__(self, rows: Sequence[Row], shuffle: Shuffle) -> None:
-        """`rows` has for each source: samples, seed, and curriculum."""
-        sizes, seeds, curricula = zip(*rows, strict=True)
+        """`rows` has for each source: samples, and seed."""
+        sizes, seeds = zip(*rows, strict=True)
         for size, seed in zip(sizes, seeds, strict=True):
             if size < 1:
                 raise ArgumentError("there is nothing to load: the view has no samples")
@@ -45,9 +45,6 @@ class Orders:
         self._first = sizes[0], seeds[0]
         self._rows = list(rows)
         self._courses: dict[int, Course] = {}
-        for source, each in enumerate(curricula):
-            if each is not None:
-                self._courses[source] = self.course(source)
         self._is_plain = shuffle is True and not self._courses
         """Whether samples are shuffled one by one, and no source was amended."""
 
@@ -68,7 +65,7 @@ class Orders:
         """The order of one source."""
         if source in self._courses:
             return self._courses[source]
-        deck = Deck(int(self._seeds[source]), self._shuffle, self._rows[source][2])
+        deck = Deck(int(self._seeds[source]), self._shuffle)
         return Course(deck, int(self._sizes[source]))
 
     def locate(self, sources: Ints | None, numbers: Ints) -> tuple[Ints, Ints]:
@@ -119,14 +116,8 @@ class _Streams:
             for chapter, rest, whole in course.chapters():
                 node = chapter.node
                 first = num_nodes if node.nodes.size else -1
-                buckets = course.deck.buckets(chapter.size)
-                if whole not in ids:  # its buckets follow it
-                    ids |= {stream: len(ids) + place for place, stream in enumerate([whole, *buckets])}
-                key, epoch = ids[whole], chapter.epoch + 1
-                if buckets and node.is_whole and not chapter.begin:  # the first epoch is as those after it
-                    rest, epoch = 0, chapter.epoch
-                row = rest, chapter.begin, first, len(slots), key, chapter.size, epoch
-                chapters.append((*row, buckets[0].size if buckets else 0, course.deck.ordered))
+                key = ids.setdefault(whole, len(ids))
+                chapters.append((rest, chapter.begin, first, len(slots), key, chapter.size, chapter.epoch + 1))
                 starts.append(chapter.start)
                 slots += [(ids.setdefault(stream, len(ids)), turn, stream.first) for stream, turn in node.slots]
                 nodes.append(node.nodes)

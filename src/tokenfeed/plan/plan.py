@@ -12,9 +12,8 @@ from tokenfeed.plan.amending import Changes, Drafter, check_changes
 from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Mixture, Sources
 from tokenfeed.plan.permutation import Shuffle, shuffle_from_json, shuffle_to_json
-from tokenfeed.plan.rounding import some
 from tokenfeed.plan.run_order import RunOrder, digest
-from tokenfeed.plan.schedule import Schedule
+from tokenfeed.plan.shares import Shares, some
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.state import VERSION, check_kind, check_parts
 from tokenfeed.storage.local import read_bytes, replace_bytes
@@ -46,7 +45,7 @@ class Plan(RunOrder):
             for name, each in mixture.views.items()
         ]
         given = mixture.sources
-        plan = cls(sources, mixture.schedule, seed=seed, shuffle=shuffle, given=given, by=given.by)
+        plan = cls(sources, mixture.shares, seed=seed, shuffle=shuffle, given=given, by=given.by)
         return plan.amend(0, skip=skips) if skips != () and skips != [] else plan
 
     def amend(self, at: int, **changes: Unpack[Changes]) -> "Plan":
@@ -101,7 +100,7 @@ class Plan(RunOrder):
         """The views of all sources."""
         if self.given is None:
             raise ArgumentError("the plan was read from a file and is over no views: Run(path).plan() opens them")
-        return [self.given.views[key] for key in self.schedule.names]
+        return [self.given.views[key] for key in self.shares.names]
 
     def parts(self, num_delivered: int) -> dict[str, Any]:
         """What the first `num_delivered` samples depend on, part by part: the plan that a state carries.
@@ -111,7 +110,7 @@ class Plan(RunOrder):
         start, stop, known = self._steady
         if start <= num_delivered < stop:
             return dict(known)
-        mixture, begun, until = self.schedule.past(num_delivered)
+        mixture, begun, until = self.shares.past(num_delivered)
         drawn = [each for each, is_drawn in zip(self._first, begun, strict=True) if is_drawn or not each.name]
         count = bisect_left(self._changes, num_delivered, key=lambda each: each[0])
         parts = {
@@ -139,10 +138,10 @@ class Plan(RunOrder):
         num_delivered, theirs = given.get("samples"), given.get("plan")
         if type(num_delivered) is not int or not 0 <= num_delivered < 1 << 62 or not isinstance(theirs, Mapping):
             raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
-        total = self.schedule.total
+        total = self.shares.total
         if total is not None and num_delivered > total:
             raise PlanMismatchError(
-                f"the checkpoint was taken after {num_delivered:,} samples; this schedule ends after {total:,}"
+                f"the checkpoint was taken after {num_delivered:,} samples; this shares ends after {total:,}"
             )
         ours = self.parts(num_delivered)
         if theirs.keys() != ours.keys():
@@ -151,11 +150,11 @@ class Plan(RunOrder):
         return num_delivered
 
     def to_json(self) -> dict[str, Any]:
-        sources, schedule = self._base
+        sources, shares = self._base
         return {
             "version": VERSION,
             "sources": [source.to_json() for source in sources],
-            "schedule": schedule.to_json(),
+            "shares": shares.to_json(),
             "seed": self.seed,
             "shuffle": shuffle_to_json(self.shuffle),
             "by": self.by,
@@ -171,7 +170,7 @@ class Plan(RunOrder):
                 raise StateError(f"seed of the plan is {str(value['seed'])[:80]!r}; expected a whole number")
             return cls(
                 [PlanSource.from_json(source) for source in value["sources"]],
-                Schedule.from_json(value["schedule"]),
+                Shares.from_json(value["shares"]),
                 seed=value["seed"],
                 shuffle=shuffle_from_json(value["shuffle"]),
                 by=str(value["by"]),

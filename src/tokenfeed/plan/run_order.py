@@ -1,8 +1,8 @@
 """`RunOrder`: which sample of which source a run delivers as its k-th, and when it delivers a sample.
 
-    k ──schedule──► (source, its own number) ──order of the source──► (epoch, index)
+    k ──shares────► (source, its own number) ──order of the source──► (epoch, index)
 
-A run over one view is a mixture of one source, whose name is empty: the schedule is then the identity. Whatever changes
+A run over one view is a mixture of one source, whose name is empty: there is nothing to share out. Whatever changes
 on the way is an amendment: a point of the run, and what changes from there on.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
 from typing import Any, Self
 
 import numpy as np
@@ -22,13 +21,11 @@ from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.mixing import Ledger, Sources
 from tokenfeed.plan.order import INT64, Orders, Row
 from tokenfeed.plan.permutation import Locality, Shuffle
-from tokenfeed.plan.schedule import Change, Schedule, Stage, fingerprint
+from tokenfeed.plan.shares import Change, Shares, Stage, fingerprint
 from tokenfeed.plan.skips import Skip
 from tokenfeed.types import Ints
 
 __all__ = ["RunOrder", "Trace", "check_epochs", "digest"]
-
-_MANY = 64  # amendments of which counts are taken as they are told, if they can be
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class RunOrder:
     def __init__(
         self,
         sources: Sequence[PlanSource],
-        schedule: Schedule | None = None,
+        shares: Shares | None = None,
         *,
         seed: int = 0,
         shuffle: Shuffle = True,
@@ -59,15 +56,15 @@ class RunOrder:
         given: Sources | None = None,
         by: str = "samples",
     ) -> None:
-        """`sources` in the order of the schedule's names; one source needs no schedule. `given` are their views.
+        """`sources` in the order of the names in `shares`; one source needs none. `given` are their views.
 
         A `Locality` as `shuffle` holds for every source: a run then reads from 2 · tile blocks of each at a time.
         """
-        if schedule is None:
-            schedule = Schedule([Stage({source.name: 1.0 for source in sources})], [source.name for source in sources])
-        if [source.name for source in sources] != list(schedule.names):
+        if shares is None:
+            shares = Shares([Stage({source.name: 1.0 for source in sources})], [source.name for source in sources])
+        if [source.name for source in sources] != list(shares.names):
             raise ArgumentError(
-                f"the schedule is of {list(schedule.names)}, the sources are {[each.name for each in sources]}"
+                f"the shares are of {list(shares.names)}, the sources are {[each.name for each in sources]}"
             )
         if not isinstance(shuffle, bool | Locality):
             raise ArgumentError(f"shuffle is {shuffle!r}; it must be True, False or a Locality")
@@ -78,12 +75,8 @@ class RunOrder:
         self.by = by
         """What weights of a mixture count: samples or tokens."""
         self.amendments = tuple(sorted(amendments, key=lambda each: each.at))
-        if len(self.amendments) < _MANY:  # little is saved by taking counts over
-            self.amendments = tuple(replace(each, counts=None) if each.counts else each for each in self.amendments)
-        self._base = tuple(sources), schedule
-        changes = [Change(each.at, each.stages, each.counts) for each in self.amendments if each.stages]
-        self.schedule = schedule.follow(changes) if changes else schedule
-        self.amendments = tuple(self._counted(each) for each in self.amendments)
+        self._base = tuple(sources), shares
+        self.shares = shares.follow([Change(each.at, each.stages) for each in self.amendments if each.stages])
         self.sources = self._base[0]
         """The sources as they are in the end: with all that they grew by, and all that were added."""
         self._first = self.sources
@@ -99,21 +92,12 @@ class RunOrder:
             self._apply(amendment)
         self._finish()
 
-    def _counted(self, amendment: Amendment) -> Amendment:
-        """The same amendment, with the samples that sources had before it where it changes weights."""
-        if not amendment.stages or amendment.counts is not None:
-            return amendment
-        counts = self.schedule.counts(amendment.at).tolist()
-        while counts and not counts[-1]:  # of sources that come later: the same, whether they are known by now or not
-            counts.pop()
-        return replace(amendment, counts=tuple(counts))
-
     def _rows(self, sources: Sequence[PlanSource]) -> list[Row]:
         """What `Orders` needs to know of each source."""
-        return [(each.num_samples, _seed_of(each.name, self.seed), each.spec.curriculum) for each in sources]
+        return [(each.num_samples, _seed_of(each.name, self.seed)) for each in sources]
 
     def _apply(self, amendment: Amendment) -> None:
-        """Take over all that an amendment changes but weights, which the schedule has."""
+        """Take over all that an amendment changes but weights, which `shares` has."""
         if amendment.sources:
             self._orders = self._orders.add(self._rows(amendment.sources))
             self._first, self.sources = (*self._first, *amendment.sources), (*self.sources, *amendment.sources)
@@ -125,7 +109,7 @@ class RunOrder:
         if not (amendment.grown or amendment.skips):
             return
         try:
-            counts = self.schedule.counts(amendment.at).tolist()
+            counts = self.shares.counts(amendment.at).tolist()
         except SampleIndexError as error:
             raise ArgumentError(f"{amendment} begins after the end of the run: {error}") from error
         for source in amendment.grown:
@@ -156,20 +140,20 @@ class RunOrder:
         self.sources = (*self.sources[:number], changed, *self.sources[number + 1 :])
 
     def _number(self, key: str) -> int:
-        """The place of a source, by the name that the schedule has for it."""
-        names = self.schedule.names[: len(self.sources)]
+        """The place of a source, by the name that `shares` has for it."""
+        names = self.shares.names[: len(self.sources)]
         if key not in names:
             raise ArgumentError(f"an amendment names source {key!r}; at that point there are {', '.join(names)}")
         return names.index(key)
 
     def _finish(self) -> None:
-        if len(self.sources) != len(self.schedule.names):
+        if len(self.sources) != len(self.shares.names):
             raise ArgumentError(
-                f"the schedule is of {list(self.schedule.names)}, and there are {len(self.sources)} sources"
+                f"the shares are of {list(self.shares.names)}, and there are {len(self.sources)} sources"
             )
         self.starts: Ints = np.cumsum([0, *(source.num_samples for source in self.sources)])
         """Joined number of the first sample of each source, where all are numbered one after the other; and the end."""
-        self._is_alone = len(self.sources) == 1 and self.schedule.total is None
+        self._is_alone = len(self.sources) == 1 and self.shares.total is None
         """Whether the numbers of the only source are those of the run."""
         self._steady: tuple[int, int, dict[str, Any]] = 0, 0, {}
         """(start, stop, parts): for all k in [start, stop), `parts(k)` is this."""
@@ -182,21 +166,18 @@ class RunOrder:
         plan = copy(self)
         plan.given = given
         if amendment.stages:
-            plan.schedule = self.schedule.then(amendment.at, *amendment.stages)
-        plan.amendments = (*self.amendments, plan._counted(amendment))
+            plan.shares = self.shares.then(amendment.at, *amendment.stages)
+        plan.amendments = (*self.amendments, amendment)
         plan._apply(amendment)
         plan._finish()
         return plan
 
     def _again(self, amendments: Iterable[Amendment], given: Sources | None) -> Self:
         """The same plan with other amendments."""
-        sources, schedule = self._base
+        sources, shares = self._base
         shuffle = self.shuffle
-        others = sorted(amendments, key=lambda each: each.at)
-        same = sum(1 for _ in takewhile(lambda both: both[0] is both[1], zip(others, self.amendments, strict=False)))
-        others[same + 1 :] = [replace(each, counts=None) for each in others[same + 1 :]]  # for another past
         return type(self)(
-            sources, schedule, seed=self.seed, shuffle=shuffle, amendments=others, given=given, by=self.by
+            sources, shares, seed=self.seed, shuffle=shuffle, amendments=amendments, given=given, by=self.by
         )
 
     def source_number(self, name: str | None) -> int:
@@ -220,7 +201,7 @@ class RunOrder:
         numbers = np.asarray(samples, INT64)
         if self._is_alone:
             return np.zeros(numbers.size, INT64), *self._orders.locate(None, numbers)
-        sources, numbers = self.schedule.locate(numbers)
+        sources, numbers = self.shares.at(numbers)
         return sources, *self._orders.locate(sources, numbers)
 
     @property
@@ -252,15 +233,15 @@ class RunOrder:
         if given.size and not (given.min() >= 0 and given.max() < size):
             raise ArgumentError(f"samples {given.min()} to {given.max()} are asked for; the view has {size:,}")
         own = self._orders.find(number, given, epoch)
-        return own if self._is_alone else self.schedule.find(number, own)
+        return own if self._is_alone else self.shares.place(number, own)
 
     @cached_property
     def end(self) -> int | None:
         """How many samples the run has: to the end of the last stage, or until a source would be seen too often."""
         limits = [(number, each.max_epochs) for number, each in enumerate(self.sources) if each.max_epochs is not None]
         ends = [self._count(number, limit) for number, limit in limits]
-        if self.schedule.total is not None:
-            ends.append(self.schedule.total)
+        if self.shares.total is not None:
+            ends.append(self.shares.total)
         return min((end for end in ends if end is not None), default=None)
 
     def count(self, epochs: int) -> int:
@@ -274,7 +255,7 @@ class RunOrder:
     def _count(self, number: int, epochs: int) -> int | None:
         """How many samples come before a source would begin its next epoch after so many; None if it never does."""
         own = self._orders.course(number).count(epochs)
-        sample = int(self.schedule.find(number, np.array([own]))[0])
+        sample = int(self.shares.place(number, np.array([own]))[0])
         return None if sample < 0 else sample
 
     def trace(self, samples: Sequence[int] | Ints) -> list[Trace]:
@@ -291,7 +272,7 @@ class RunOrder:
 
     def ledger(self, num_delivered: int) -> list[Ledger]:
         """What every source has given among the first `num_delivered` samples."""
-        counts, targets = (count(num_delivered).tolist() for count in (self.schedule.counts, self.schedule.targets))
+        counts, targets = (count(num_delivered).tolist() for count in (self.shares.counts, self.shares.targets))
         return [
             Ledger(source.name, count, target, source.num_samples, source.max_epochs)
             for source, count, target in zip(self.sources, counts, targets, strict=True)
@@ -300,7 +281,7 @@ class RunOrder:
     @property
     def keyed_sources(self) -> list[tuple[PlanSource, str]]:
         """Sources, each with the name that it came with: that of a run over one view had none."""
-        return list(zip(self.sources, self.schedule.names, strict=True))
+        return list(zip(self.sources, self.shares.names, strict=True))
 
 
 def check_epochs(epochs: Any) -> None:

@@ -46,9 +46,9 @@ def check_parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     if different:
         same = [name for name in ours if name not in different]
         told = "; ".join(_tell(name, theirs.get(name), ours.get(name)) for name in different)
-        agree = f"{', '.join(same)} agree" if same else "nothing agrees"
+        agree = f" ({', '.join(same)} agree)" if same else ""
         raise PlanMismatchError(
-            f"the checkpoint was made with {told} ({agree}). Resume with what it was made with, or start a new run"
+            f"the checkpoint was made with {told}{agree}. Resume with what it was made with, or start a new run"
         )
 
 

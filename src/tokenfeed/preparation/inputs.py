@@ -11,7 +11,7 @@ from tokenfeed.text.sources.files import open_text
 from tokenfeed.text.sources.finding import ENDINGS, find_files
 from tokenfeed.text.sources.memory import MemoryDocuments
 from tokenfeed.text.sources.portions import Portion, Records, TextFile, TextRules
-from tokenfeed.text.sources.splitting import Val, choose_splits
+from tokenfeed.text.sources.splitting import Splits, Val, choose_splits
 from tokenfeed.text.sources.stored import StoredFile
 
 __all__ = ["InputFile", "Slice", "cut", "find_inputs", "read_slice", "split_inputs"]
@@ -65,19 +65,20 @@ def find_inputs(sources: Any) -> list[InputFile]:
     return [_describe(file.stored, file.name) for file in find_files(sources)]
 
 
-def split_inputs(sources: Any, val: Val, endings: tuple[str, ...] = ENDINGS) -> tuple[list[InputFile], float]:
-    """The files that `find_inputs` gives, each with its split, and the share of the documents of `train` that is `val`.
+def split_inputs(sources: Any, val: Val, endings: tuple[str, ...] = ENDINGS) -> tuple[list[InputFile], Splits]:
+    """The files that `find_inputs` gives, each with its split, and what `val` made of all that were found.
 
-    Files that are in no split, because `val` names others instead, are left out. Without `val`, and without any file
-    that says val or test, there are no splits.
+    Files that are in no split, because `val` names others instead, are left out. Where `val` is no share, and all files
+    are train, there are no splits.
     """
     found = find_files(sources, endings)
     splits = choose_splits(found, val)
-    if val is not None and not isinstance(val, int | float):
-        splits.pick(found, "train", to_prepare=True)  # refuses to hold out everything
-    names = [None] * len(found) if val is None and {*splits.files} == {"train"} else splits.files
+    is_share = isinstance(val, int | float)
+    if val is not None and not is_share:
+        splits.pick(found, "train")  # refuses to hold out everything
+    names = [None] * len(found) if not is_share and {*splits.files} == {"train"} else splits.files
     taken = [(file, name) for file, name, split in zip(found, names, splits.files, strict=True) if split is not None]
-    return [replace(_describe(file.stored, file.name), split=name) for file, name in taken], splits.fraction
+    return [replace(_describe(file.stored, file.name), split=name) for file, name in taken], splits
 
 
 def cut(

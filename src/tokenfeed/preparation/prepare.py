@@ -76,9 +76,10 @@ def prepare(
     given, the store knows it, and ids that it does not have are refused; else those that do not fit `dtype`, uint32.
 
     `val` goes into the split of that name, the rest into `train`: a share of the documents, chosen by a hash of their
-    text, as `stream` does; files, by name or pattern; "last" for the last file; None makes no splits. Files whose name
-    or folder says val or test are never train, and where there are such, no share of the others is held out. `map` is a
-    function of your own (see `preparation/mapping.py`), or "file.py:function".
+    text, as `stream` does; files, by name or pattern; "last" for the last file; None for no more than names say. Files
+    that are called val or test, or lie in such a folder, are never train, and where one is called val, no share of the
+    others is held out; () takes all files as data, and makes no splits. `map` is a function of your own (see
+    `preparation/mapping.py`), or "file.py:function".
 
     `chat` says that the inputs are conversations, in one of the layouts of `text/chat/layouts.py`: True, a template, or
     a `tokenfeed.text.Chat` with all settings. Each becomes a document, written by the model's own chat template, with a
@@ -109,7 +110,7 @@ def prepare(
     function, origin = _find_map(map, can_stay=engine == "local" and workers == 0)
     chosen = make_engine(engine, workers, function)
     endings = TOKEN_ENDINGS if tokens_column is not None else ENDINGS if reading is None else CHAT_ENDINGS
-    files, share = split_inputs(inputs, val, endings)
+    files, splits = split_inputs(inputs, val, endings)
     if reading is not None:
         reading = reading.with_layout(*(({}, "") if reading.layout else first_record(inputs)))
     chosen_dtype = _find_dtype(loaded, dtype)
@@ -123,7 +124,7 @@ def prepare(
         text_column=tokens_column or text_column,
         num_ids=None if tokens_column is None else num_ids,
         keep=(keep,) if isinstance(keep, str) else tuple(keep),
-        val=share,
+        val=splits.fraction,
         map=None if function is None else function.name if origin is None else origin.name,
         slice_bytes=_find_slice_bytes(workplace, files) if slice_bytes is None else slice_bytes,
         shard_bytes=shard_bytes,
@@ -133,7 +134,7 @@ def prepare(
     provenance = {"made_by": "tokenfeed prepare", "tokenfeed": __version__, "recipe": asdict(recipe)}
     setup = WorkerSetup(store, recipe, loaded, provenance, on_error, origin, reading)
     tasks = _cut_all(recipe, files, reading)
-    board = Board(str(workplace.folder), files, tasks, progress, share)
+    board = Board(str(workplace.folder), files, tasks, progress, splits)
     plan = PreparePlan(recipe, files)
     is_local = workplace.folder.local is not None
     changed = workplace.check_plan(plan, replace_changed=replace_changed, is_alone=is_local)  # before anything is made

@@ -11,6 +11,7 @@ from tokenfeed.errors import quantity
 from tokenfeed.preparation.documents import Task
 from tokenfeed.preparation.inputs import InputFile
 from tokenfeed.preparation.records import Counts, Record
+from tokenfeed.text.sources.splitting import Splits
 
 __all__ = ["Board", "Report", "SourceCounts"]
 
@@ -41,6 +42,8 @@ class Report:
     """Splits by name, and the files in each; a `val` chosen by text has none. Empty without splits."""
     val_share: float = 0.0
     """Share of the documents that `val` was to be, chosen by their text; 0 where files decide, or without `val`."""
+    held_out: str = ""
+    """What is not `train` because of names, in one line; empty where nothing is."""
     is_complete: bool = False
     """Whether all slices are done, and the store is sealed: True once the last part is done."""
     total: Counts = field(default_factory=Counts)
@@ -79,7 +82,7 @@ class Report:
         return self.total.malformed + self.total.null + self.total.dropped
 
     def __str__(self) -> str:
-        """Four lines: the store, its splits, what was read, and how fast this run was; one more where a store grew."""
+        """Four lines: the store, its splits, what was read, and the speed; more where names or growth matter."""
         total, state = self.total, "complete and sealed" if self.is_complete else "not complete"
         files = {name: quantity(count, "file") for name, count in self.splits.items()}
         splits = [
@@ -99,6 +102,7 @@ class Report:
             (
                 f"{self.path}: {_quantities(total.documents, total.tokens)}, {quantity(self.shards, 'shard')}, {state}",
                 f"  {'; '.join(splits) if self.splits else 'no splits'}",
+                *([f"  {self.held_out}"] if self.held_out else []),
                 f"  {read}; left out: {left_out if self.left_out else 'nothing'}",
                 f"  this run: {self.made:,} of {quantity(self.num_slices, 'slice')} in {self.seconds:.1f} s: {rates}",
                 *([f"  {self.growth}"] if self.growth else []),
@@ -123,11 +127,12 @@ class Board:
         files: Sequence[InputFile],
         tasks: Sequence[Task],
         progress: Callable[[Report], object] | None,
-        val_share: float = 0.0,
+        splits: Splits,
     ) -> None:
         self.records: dict[Task, Record] = {}
-        splits = dict(Counter(file.split for file in files if file.split is not None))
-        self._report = Report(path, sum(file.size for file in files), len(files), len(tasks), splits, val_share)
+        counts = dict(Counter(file.split for file in files if file.split is not None))
+        of_val = splits.fraction, splits.held_out
+        self._report = Report(path, sum(file.size for file in files), len(files), len(tasks), counts, *of_val)
         self._files, self._progress = files, progress
         self._tasks = {task.slice: task for task in tasks}
         self._left_of_file = Counter(task.slice.file for task in tasks)

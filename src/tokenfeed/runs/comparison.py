@@ -10,7 +10,7 @@ import numpy as np
 
 from tokenfeed.errors import StateError
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.rounding import some
+from tokenfeed.plan.shares import some
 from tokenfeed.runs.legs import Leg
 from tokenfeed.runs.run import Run
 from tokenfeed.types import Ints
@@ -279,8 +279,7 @@ def _tell_weights(*places: tuple[Plan, int]) -> list[str]:
     lines, told = [], []
     for plan, num_delivered in places:
         stages = [
-            (first, "one view" if list(stage.weights) == [""] else str(stage))
-            for first, stage in plan.schedule.stages()
+            (first, "one view" if list(stage.weights) == [""] else str(stage)) for first, stage in plan.shares.stages()
         ]
         by = " (by tokens)" if plan.by == "tokens" else ""
         lines.append(", then ".join(f"{stage} from sample {first:,} on" for first, stage in stages) + by)

@@ -138,7 +138,7 @@ def select(
 
 def _identities(plan: Plan, number: int) -> list[str]:
     """Identities of the data of a source, from the first version that the run was over to the last."""
-    key = plan.schedule.names[number]
+    key = plan.shares.names[number]
     first = [PlanSource.from_json(each) for each in plan.to_json()["sources"]]
     added = [each for amendment in plan.amendments for each in (*amendment.sources, *amendment.grown)]
     return [each.data for each in (*first, *added) if each.name == key]

@@ -16,7 +16,7 @@ from tokenfeed.kernels.jit import address_of
 from tokenfeed.kernels.posix import record
 from tokenfeed.storage.disk_cache import DiskCache
 from tokenfeed.storage.fetcher import Fetched, Range, fetcher
-from tokenfeed.storage.files import Part
+from tokenfeed.storage.files import Part, check_size
 from tokenfeed.storage.remote import MEMORY_BYTES, Remote, RemoteStats
 from tokenfeed.storage.runtime import check_not_forked, result_of
 from tokenfeed.types import Ints
@@ -253,10 +253,8 @@ class BlockCache:
     def _check(self, run: _Run, fetched: Fetched) -> None:
         """Raise unless the object is the one in the manifest, and the same as at the first answer."""
         described = self._describe(run.file)
-        if fetched.size not in (None, described.file_bytes):
-            raise CorruptionError(
-                f"{described.path} has {fetched.size:,} bytes; its manifest says {described.file_bytes:,}"
-            )
+        if fetched.size is not None:
+            check_size(described, fetched.size)
         known = self._versions.setdefault(run.file, fetched.version)
         if known != fetched.version:
             raise CorruptionError(

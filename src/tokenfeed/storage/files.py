@@ -27,7 +27,7 @@ from tokenfeed.types import Array
 if TYPE_CHECKING:
     from tokenfeed.storage.blocks import BlockCache
 
-__all__ = ["Backend", "FileTable", "Part"]
+__all__ = ["Backend", "FileTable", "Part", "check_size"]
 
 Backend = Literal["pread", "mmap"]
 
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     kept: float = 0.0
     """Share of the memory for kept files up to which this one is read once and kept: for small files needed often."""
     identity: str = ""
-    """Name for the content of a remote file; its address and size are used where this is empty."""
+    """Name for the content of a file of a store; that of a remote file is its address and size where this is empty."""
     sums: "Part | None" = None
     """File of the checksums of its blocks, for `verify`."""
     first_sum: int = 0
@@ -218,9 +218,16 @@ os.register_at_fork(after_in_child=_renew_locks)
 def _check(fd: int, part: Part) -> None:
     with reading(part.path):
         size, header = os.fstat(fd).st_size, read_at(fd, len(part.header))
-    if size != part.file_bytes:
-        raise CorruptionError(f"{part.path} has {size:,} bytes; its manifest says {part.file_bytes:,}")
+    check_size(part, size)
     if header != part.header:
-        raise CorruptionError(
-            f"{part.path} does not begin as its manifest says: expected {part.header!r}, found {header!r}"
-        )
+        raise CorruptionError(f"{part.path} begins with {header!r}, expected {part.header!r}{_advice(part)}")
+
+
+def check_size(part: Part, size: int) -> None:
+    """Raise a CorruptionError unless the file has the size that it should have."""
+    if size != part.file_bytes:
+        raise CorruptionError(f"{part.path} has {size:,} bytes, expected {part.file_bytes:,}{_advice(part)}")
+
+
+def _advice(part: Part) -> str:
+    return ". `tokenfeed verify` names every damaged file of the store" if part.identity else ""

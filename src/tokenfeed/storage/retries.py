@@ -150,7 +150,13 @@ _NO_RANGES = Failure(
     "the server answers with the whole object where a part was asked for",
     advice="A store cannot be read from there: download it, or serve it by another server",
 )
+_NO_TLS = Failure(
+    Kind.REFUSED,
+    "the server does not speak https",
+    advice="Begin the address, or the endpoint, with http://",
+)
 _TEXTS = (
+    ("InvalidMessage(", _NO_TLS),
     ("NotPartial", _NO_RANGES),
     ("UnexpectedRange", Failure(Kind.WRONG_ANSWER, "the server sent another range than it was asked for")),
     ("ContentRange", Failure(Kind.WRONG_ANSWER, "the server sent another range than it was asked for")),

@@ -14,15 +14,18 @@ _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 _SLICE = 1 << 16
 
 
-def as_indices(indices: Any) -> Ints:
-    """Sample numbers as a contiguous int64 array; anything but whole numbers in one dimension is refused."""
-    array = indices if type(indices) is np.ndarray else np.asarray(indices)
+def as_indices(indices: Any, what: str = "sample numbers") -> Ints:
+    """Whole numbers as a contiguous int64 array; anything else, or more than one dimension, is refused."""
+    try:
+        array = indices if type(indices) is np.ndarray else np.asarray(indices)
+    except ValueError as error:  # lists of several lengths
+        raise ArgumentError(f"{what} must be whole numbers in one dimension: {error}") from error
     if array.dtype == _INT64 and array.ndim == 1 and array.flags.carray:
         return array
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
-        raise ArgumentError(f"sample numbers must be whole numbers in one dimension, not {array.dtype} {array.shape}")
+        raise ArgumentError(f"{what} must be whole numbers in one dimension, not {array.dtype} {array.shape}")
     if array.dtype == _UINT64 and array.size > 0 and array.max() > np.iinfo(np.int64).max:
-        raise SampleIndexError(f"sample {array.max()} is outside any view")
+        raise SampleIndexError(f"{what} reach {array.max()}; the largest there can be is 2**63 - 1")
     # A read-only array would be another type to Numba, and every kernel would be compiled once more.
     return np.require(array, np.int64, ["C", "W"])
 

@@ -57,7 +57,7 @@ class Content:
     """Columns, span tables, tokenizer and provenance; those of the first of several."""
     shards: Sequence[Shard]
     unfinished: tuple[str, ...] = ()
-    """Messages about the stores in it that `prepare` began and has not completed."""
+    """Messages about the stores in it that `prepare` has not completed, or no writer has put a shard into."""
     version: int | None = None
     """Version of the one store that it is; None where that has none, or is not sealed."""
     split: str | None = None
@@ -202,6 +202,11 @@ def _resolve_shards(folder: Folder, manifest: Manifest, version: int | None) -> 
             )
         committed, is_begun = list_shards(folder).committed, unfinished is not None
         entries = merge_entries(folder, manifest, committed, replace_changed=is_begun)
+        if not entries and unfinished is None:
+            unfinished = (
+                f"{folder} holds no finished shard: its writer is at work, was not closed, or failed. `with "
+                "tokenfeed.Writer(…) as writer:` closes it"
+            )
     elif version is None:
         version = manifest.version
     shards = [NativeShard(folder, entry, manifest.columns, manifest.spans) for entry in entries]

@@ -33,10 +33,11 @@ _PENDING_SPANS = 4096
 
 
 class ShardWriter:
-    """One shard being written. Readers see it once `commit` has returned.
+    """One shard being written: `begin`, `append` and `commit`, then `close`; or `abort`, at any time before `close`.
 
-    Its files are written in place, and the file of block checksums is locked meanwhile, which tells others that this
-    writer lives. For a remote store they are temporary files without a name, until `commit` uploads them.
+    Readers see it once it is committed. Its files are written in place, and the file of block checksums is locked
+    meanwhile, which tells others that this writer lives. For a remote store they are temporary files without a name,
+    until `commit` uploads them.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ShardWriter:
         `redo` makes a shard again that may be there already. `check_owner` is called before each upload, and raises a
         WriteError if the name is no longer this writer's.
         """
+        self.num_documents = 0
         self.num_items = 0
         self.num_bytes = 0
         self.name = name
@@ -63,27 +65,29 @@ class ShardWriter:
         self._split = split
         self._redo = redo
         self._check_owner = check_owner
-        if not redo and home.exists(f"{name}/{SHARD}"):
-            raise ArgumentError(f"shard {home.path(name)} exists already; give this writer another name")
         self._uploaded: list[str] = []
         self._folder = Path(tempfile.gettempdir()) if home.local is None else home.local / name
-        self._lock = None if home.local is None else self._own(self._folder)
+        self._lock: FileLock | None = None
         self._sync = sync and home.local is not None
         self._files: list[CheckedFile] = []
-        try:
-            self._columns = {column: self._create(column_file(column), item) for column, item in columns.items()}
-            self._tables = {
-                table: _SpanWriter(
-                    [
-                        self._create(file, Column(SPAN_DTYPE) if file.endswith(".npy") else None)
-                        for file in span_files(table, payloads=payloads)
-                    ]
-                )
-                for table, payloads in tables.items()
-            }
-        except WriteError:
-            self.abort()
-            raise
+        self._given = columns, tables
+
+    def begin(self) -> None:
+        """Make its files. Not done on construction: whoever has the object can `abort` what is half made."""
+        if not self._redo and self._home.exists(f"{self.name}/{SHARD}"):
+            raise ArgumentError(f"shard {self._home.path(self.name)} exists already; give this writer another name")
+        self._lock = None if self._home.local is None else self._own(self._folder)
+        columns, tables = self._given
+        self._columns = {column: self._create(column_file(column), item) for column, item in columns.items()}
+        self._tables = {
+            table: _SpanWriter(
+                [
+                    self._create(file, Column(SPAN_DTYPE) if file.endswith(".npy") else None)
+                    for file in span_files(table, payloads=payloads)
+                ]
+            )
+            for table, payloads in tables.items()
+        }
 
     def _own(self, folder: Path) -> FileLock:
         """Make the folder, or take it over from a writer that was killed, and hold it. A writer that lives keeps it."""
@@ -102,7 +106,7 @@ class ShardWriter:
                     if left.name != SHARD_SUMS:
                         left.unlink()
                 os.ftruncate(lock.descriptor, 0)
-        except (ArgumentError, WriteError):
+        except BaseException:
             lock.release()
             raise
         return lock
@@ -112,7 +116,10 @@ class ShardWriter:
         return self._files[-1]
 
     def append(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
-        """Begin spans one after the other from the current item on, of which the last stays open; and add items."""
+        """Begin spans one after the other from the current item on, of which the last stays open; and add items.
+
+        After an exception the shard can only be aborted.
+        """
         for table, (lengths, payloads) in spans.items():
             self.num_bytes += self._tables[table].begin(self.num_items, lengths, payloads)
         for name, array in arrays.items():
@@ -134,7 +141,6 @@ class ShardWriter:
                 self._upload([*self._files, sums], data)
             else:
                 self._put(data, self._lock)
-        self._close()
         return checksum(data)
 
     def _create_sums(self) -> "CheckedFile":
@@ -179,6 +185,7 @@ class ShardWriter:
                 self._check_owner()
             self._uploaded.append(file.path.name)  # before the upload: the file may exist even if that fails
             file.upload(self._home.path(f"{self.name}/{file.path.name}"))
+        self._uploaded.append(SHARD)
         if self._redo:
             self._home.replace(record, data)
         elif not self._home.create(record, data):
@@ -193,7 +200,8 @@ class ShardWriter:
             filename=path,
         )
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Let go of the files and of the name."""
         for file in self._files:
             with contextlib.suppress(WriteError):
                 file.close()
@@ -201,15 +209,18 @@ class ShardWriter:
             self._lock.release()
 
     def abort(self) -> None:
-        """Remove the files; those of a remote shard as far as its server allows."""
-        with contextlib.suppress(OSError):  # ignore_errors does not cover closing a folder
-            if self._lock is not None and self._lock.is_current():
-                shutil.rmtree(self._folder, ignore_errors=True)
-        self._close()
+        """Remove the files, `shard.json` first; those of a remote shard as far as its server allows."""
+        try:
+            with contextlib.suppress(OSError):
+                if self._lock is not None and self._lock.is_current():
+                    (self._folder / SHARD).unlink(missing_ok=True)
+                    shutil.rmtree(self._folder, ignore_errors=True)
+        finally:
+            self.close()
         with contextlib.suppress(TokenfeedError):
             if self._uploaded and self._check_owner is not None:
                 self._check_owner()
-            for name in () if self._redo else self._uploaded:  # another run may be making the same shard
+            for name in () if self._redo else reversed(self._uploaded):  # another run may be making the same shard
                 objects.delete(self._home.path(f"{self.name}/{name}"))
 
 

@@ -54,11 +54,6 @@ class ViewSpec:
         """Spec of all samples of the kind: that of the whole view, where this one is of some of its samples."""
         return self.sample
 
-    @property
-    def curriculum(self) -> tuple[int, int] | None:
-        """(buckets, epochs) in which samples are shuffled bucket by bucket; 0 for all epochs, None for no buckets."""
-        return None
-
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON object; delivery fields at their defaults are left out."""
         values: dict[str, Any] = {"kind": self.kind}

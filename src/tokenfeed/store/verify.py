@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tokenfeed.errors import TokenfeedError, quantity
+from tokenfeed.errors import TokenfeedError, TruncatedError, quantity
 from tokenfeed.format.layout import CHECKED_BYTES, MANIFEST
 from tokenfeed.format.manifest import FileRecord, Manifest
 from tokenfeed.format.records import check_signature
@@ -207,7 +207,7 @@ class _Verification:
         if size != part.file_bytes:
             self._problem(part.path, f"has {size:,} bytes, expected {part.file_bytes:,}")
             return False
-        header = _pread(file, len(part.header), 0)
+        header = _read(file, part, 0, len(part.header))
         if header != part.header:
             self._problem(part.path, f"begins with {header!r}, expected {part.header!r}")
             return False
@@ -218,7 +218,7 @@ class _Verification:
         computed = Checksum()
         damaged = [np.empty(0, np.int64)]
         for position in range(0, part.file_bytes, _SLICE_BYTES):
-            data = _pread(file, _SLICE_BYTES, position)
+            data = _read(file, part, position, min(position + _SLICE_BYTES, part.file_bytes))
             computed.update(memoryview(data)[max(0, part.byte_start - position) :])
             if sums is not None:
                 found = checksum_blocks(bytes_of(data), CHECKED_BYTES).view(np.int64)
@@ -305,7 +305,7 @@ def _falls(values: Ints) -> bool:
 def _numbers(part: Part, start: int, stop: int) -> Ints:
     """64-bit numbers [start, stop) of a file."""
     with _opened(part.path) as file:
-        return np.frombuffer(_pread(file, (stop - start) * 8, part.byte_start + start * 8), "<i8")
+        return np.frombuffer(_read(file, part, part.byte_start + start * 8, part.byte_start + stop * 8), "<i8")
 
 
 def _slices(part: Part, size: int = _SLICE_ITEMS) -> Iterator[tuple[int, Ints]]:
@@ -324,6 +324,10 @@ def _opened(path: str) -> Iterator[BinaryIO]:
             yield file
 
 
-def _pread(file: BinaryIO, count: int, position: int) -> bytes:
-    file.seek(position)
-    return file.read(count)
+def _read(file: BinaryIO, part: Part, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of a file."""
+    file.seek(start)
+    data = file.read(stop - start)
+    if len(data) < stop - start:
+        raise TruncatedError(f"{part.path} ended while it was being read", filename=part.path)
+    return data

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, FitError, FormatError, ReadError, WriteError, quantity
+from tokenfeed.errors import ArgumentError, FitError, FormatError, quantity
 from tokenfeed.format.codecs import Codec, resolve_codec
 from tokenfeed.format.layout import MANIFEST, check_name
 from tokenfeed.format.manifest import Column, Manifest
@@ -18,6 +18,7 @@ from tokenfeed.format.npy import build_header, check_dtype, descr_from_json, des
 from tokenfeed.storage.folder import PathLike, RemoteFolder, open_folder
 from tokenfeed.storage.lease import Lease
 from tokenfeed.storage.locks import FileLock
+from tokenfeed.store.numbers import as_indices
 from tokenfeed.store.sealing import differences, list_shards, load_manifest, seal, unseal
 from tokenfeed.store.shard_writer import ShardWriter, Spans, is_abandoned
 from tokenfeed.types import Array
@@ -33,8 +34,10 @@ class Writer:
     """Writes its own shards into a store, and creates the store if there is none.
 
     A shard is committed once it holds `shard_bytes`; from then on readers see it. A document is never split over two
-    shards. A crash loses at most the shard being written. Writers do not wait for each other: each owns its shards, in
-    any process and on any host. The last one to close seals the store, which completes it.
+    shards. A crash loses at most the shard being written. So does an error while `append` writes, Ctrl-C included: a
+    note on the error says which documents are lost, and the next `append` begins another shard. Writers do not wait for
+    each other: each owns its shards, in any process and on any host. The last one to close seals the store, which
+    completes it.
 
     The same holds in an object store (`s3://…`). There a shard is first written to temporary files on this machine
     (TMPDIR, which needs room for it), and uploaded when it is committed. They have no names: a killed process leaves
@@ -106,6 +109,7 @@ class Writer:
         self._redo = redo
         self.shards: dict[str, str] = {}
         """Names of the shards that it has committed, with the checksums of their `shard.json`."""
+        self._num_documents = 0  # in committed shards
         self._shard: ShardWriter | None = None
         self._closed = False
         self._lock: FileLock | None = None
@@ -179,7 +183,7 @@ class Writer:
             writer.append({"tokens": [1, 2, 3]}, lengths=[2, 1], documents=[{"url": "…"}, {"url": "…"}])
         """
         arrays, num_items = self._check(columns, spans)
-        counts = [num_items] if lengths is None else [int(length) for length in lengths]
+        counts = as_indices([num_items] if lengths is None else lengths, "lengths").tolist()
         if sum(counts) != num_items or min(counts, default=0) < 0:
             raise ArgumentError(f"lengths add up to {sum(counts):,}, but columns have {quantity(num_items, 'item')}")
         begun = {}
@@ -194,9 +198,7 @@ class Writer:
                 expected = f"a list of {quantity(len(counts), 'payload')}, one for each of lengths"
                 raise ArgumentError(f"got {payloads} for {table!r}; expected {expected}")
             begun[table] = counts, [self._encode(table, payload) for payload in given]
-        if self._shard is not None and self._shard.num_bytes >= self._shard_bytes:
-            self._commit()
-        self._write(arrays, num_items, begun)
+        self._write(arrays, num_items, begun, len(counts))
 
     def extend(self, columns: Mapping[str, Any], **spans: Any) -> None:
         """Add items to the last document. Only the tables named get a new span; in the others the last span grows.
@@ -214,6 +216,9 @@ class Writer:
         """The columns as arrays, and the number of their items."""
         if self._closed:
             raise ArgumentError(f"the writer of {self._folder} is closed; open a new one")
+        if not isinstance(columns, Mapping):
+            expected = ", ".join(f"{name!r}: …" for name in self._columns)
+            raise ArgumentError(f"expected the columns by name, {{{expected}}}, and got a {type(columns).__name__}")
         if columns.keys() != self._columns.keys():
             raise FitError(f"expected the columns {sorted(self._columns)}, got {sorted(columns)}")
         arrays = {name: fit(columns[name], column, name) for name, column in self._columns.items()}
@@ -233,8 +238,10 @@ class Writer:
             raise ArgumentError(f"span table {table!r} has no codec, so its spans take no payload; got {payload!r}")
         return codec.encode(payload)
 
-    def _write(self, arrays: Mapping[str, Array], num_items: int, spans: Spans) -> None:
+    def _write(self, arrays: Mapping[str, Array], num_items: int, spans: Spans, num_documents: int = 0) -> None:
         try:
+            if num_documents and self._shard is not None and self._shard.num_bytes >= self._shard_bytes:
+                self._commit()
             if self._shard is None:
                 name = f"{self._name}-{len(self.shards):05d}"
                 tables = {table: codec is not None for table, codec in self._codecs.items()}
@@ -245,22 +252,42 @@ class Writer:
                     redo=self._redo,
                     check_owner=None if self._lease is None else self._lease.check,
                 )
+                self._shard.begin()
             self._shard.append(arrays, num_items, spans)
-        except WriteError:
-            self.abort()  # part of the document may be on disk
+            self._shard.num_documents += num_documents
+        except BaseException as error:  # Ctrl-C too: part of the document may be on disk
+            self._give_up(error, num_documents, num_items)
             raise
 
+    def _give_up(self, error: BaseException, num_documents: int = 0, num_items: int = 0) -> None:
+        """Discard the shard being written, and say in a note how much is lost, with what was to be appended to it."""
+        if self._shard is not None:
+            num_documents += self._shard.num_documents
+            num_items += self._shard.num_items
+        if num_documents:
+            error.add_note(
+                f"The shard being written was given up: of the documents appended to this writer, the first "
+                f"{self._num_documents:,} are kept, and the {num_documents:,} after them "
+                f"({quantity(num_items, 'item')}) are lost."
+            )
+        self._discard()
+
+    def _discard(self) -> None:
+        shard, self._shard = self._shard, None
+        if shard is not None:
+            self.shards.pop(shard.name, None)
+            shard.abort()
+
     def _commit(self) -> None:
-        if self._shard is None:
+        shard = self._shard
+        if shard is None:
             return
-        try:
-            if self._seals:  # before the commit: a crash after it must not leave a list without this shard
-                unseal(self._folder, sync=self._sync)
-            self.shards[self._shard.name] = self._shard.commit()
-        except (ReadError, WriteError):
-            self.abort()
-            raise
+        if self._seals:  # before the commit: a crash after it must not leave a list without this shard
+            unseal(self._folder, sync=self._sync)
+        self.shards[shard.name] = shard.commit()
+        self._num_documents += shard.num_documents
         self._shard = None
+        shard.close()
         if self._seals:  # again: another writer may have sealed the store meanwhile
             unseal(self._folder, sync=self._sync)
 
@@ -268,12 +295,15 @@ class Writer:
         """Commit the last shard, and seal the store unless another writer is working on a shard."""
         if self._closed:
             return
-        self._commit()
-        self._closed = True
         try:
+            self._commit()
             if self._seals and not self._is_another_at_work():
                 seal(self._folder, sync=self._sync)
+        except BaseException as error:
+            self._give_up(error)
+            raise
         finally:
+            self._closed = True
             self._release()
 
     def _is_another_at_work(self) -> bool:
@@ -291,9 +321,7 @@ class Writer:
     def abort(self) -> None:
         """Discard the shard being written. Committed shards stay."""
         self._closed = True
-        if self._shard is not None:
-            shard, self._shard = self._shard, None
-            shard.abort()
+        self._discard()
         self._release()
 
     def __repr__(self) -> str:
@@ -335,8 +363,18 @@ def fit(values: Any, column: Column, name: str) -> Array:
     No value changes, except that floating-point numbers may be rounded. An array that already has the dtype is not
     copied.
     """
-    is_list = isinstance(values, list | tuple)  # structured items can only be given as tuples of a known dtype
-    array = np.asarray(values, dtype=column.dtype if is_list and column.dtype.names is not None else None)
+    is_list = isinstance(values, list | tuple)  # structured items can only be given as tuples of known fields
+    try:
+        array = np.asarray(values, dtype=_loose(column.dtype) if is_list and column.dtype.names is not None else None)
+    except (ValueError, TypeError) as error:
+        reason = str(error).partition(". ")[0]
+        raise FitError(
+            f"column {name!r} cannot be one array: {reason}. Documents go end to end, with lengths=[…]"
+        ) from error
+    if array.dtype.kind in "UST" and column.dtype.kind not in "US":
+        raise FitError(
+            f"column {name!r} is {column.dtype}, and was given text. Append its tokens: tokenizer.encode(text)"
+        )
     if array.ndim != 1 + len(column.shape) or array.shape[1:] != column.shape:
         shape = ", ".join(["items", *map(str, column.shape)])
         raise FitError(f"column {name!r} expects an array of shape ({shape}), got {array.shape}")
@@ -345,23 +383,51 @@ def fit(values: Any, column: Column, name: str) -> Array:
     return np.ascontiguousarray(array)
 
 
+def _loose(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The same fields, of Python objects: tuples are put into them without a conversion."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((_loose(base), shape))
+    return np.dtype([(field, _loose(dtype[field])) for field in dtype.names] if dtype.names is not None else object)
+
+
 def _convert(array: Array, dtype: np.dtype[Any], name: str) -> Array:
-    if array.size == 0 or np.can_cast(array.dtype, dtype, "safe"):
+    if array.size == 0:
         return array.astype(dtype)
-    kinds = array.dtype.kind + dtype.kind
-    if kinds in ("ii", "iu", "ui", "uu"):
+    if dtype.names is not None and _loose(array.dtype) == _loose(dtype):
+        structured = np.zeros(array.shape, dtype)
+        for field in dtype.names:
+            structured[field] = _convert(array[field], dtype[field].base, f"{name}.{field}")
+        return structured
+    if array.dtype == object:
+        with contextlib.suppress(ValueError):
+            inferred = np.asarray(array.tolist())
+            array = inferred if inferred.shape == array.shape else array
+    given, kept = array.dtype.kind, dtype.kind
+    is_rounded = given in "iu" and kept in "fc"  # NumPy calls it safe to make a float64 of an int64
+    if np.can_cast(array.dtype, dtype, "safe") and not (is_rounded and array.itemsize == 8) and dtype.names is None:
+        return array.astype(dtype)
+    if given in "iu" and kept in "iu":
         low, high = int(array.min()), int(array.max())
         limits = np.iinfo(dtype)
         if low < limits.min or high > limits.max:
             worst = low if low < limits.min else high
             raise FitError(f"column {name!r} is {dtype}, which holds {limits.min} to {limits.max}; got {worst}")
         return array.astype(dtype)
-    if kinds in ("ff", "cc", "if", "uf", "fc"):
+    if given + kept in ("ff", "cc", "fc") or is_rounded:
         with np.errstate(over="ignore"):
             converted = array.astype(dtype)
-        exact = kinds in ("if", "uf")
-        bad = converted != array if exact else ~np.isfinite(converted) & np.isfinite(array)
+        bad = _find_changed(array, converted) if is_rounded else ~np.isfinite(converted) & np.isfinite(array)
         if bad.any():
             raise FitError(f"column {name!r} is {dtype}, which cannot hold {array[bad].reshape(-1)[0]} exactly")
         return converted
     raise FitError(f"column {name!r} is {dtype}; values of {array.dtype} cannot be converted to it without loss")
+
+
+def _find_changed(array: Array, converted: Array) -> Array:
+    """Which whole numbers became others: the same number must come back. What is too large for that is left out."""
+    limits = np.iinfo(array.dtype)
+    real = converted.real.astype(np.result_type(converted.real, float))
+    inside = (real >= float(limits.min)) & (real < float(limits.max + 1))
+    changed: Array = ~inside | (np.where(inside, real, 0).astype(array.dtype) != array)
+    return changed

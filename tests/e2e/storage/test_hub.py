@@ -13,6 +13,7 @@ from hub_server import hub_server
 from servers import free_port
 from tokenfeed.errors import ArgumentError, DownloadError, NotFoundError, TokenfeedError
 from tokenfeed.storage import hub as module
+from tokenfeed.store.verify import verify
 
 # huggingface_hub 2.4 with httpx 0.28
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -72,6 +73,7 @@ def test_a_store_is_opened_by_ranges(hub, store):
         with tokenfeed.Loader(local.windows(32), 4) as here:
             here.load_state_dict(state)  # the same data, wherever it lies
         assert np.array_equal(remote.documents()[7].tokens, np.arange(7, 21))
+        assert (verify(given).problems, verify(given).num_bytes) == ([], verify(store).num_bytes)
         assert all(commit in path or "/cdn/" in path or "/api/" in path for _, path, _ in hub.requests)
         assert any(asked is not None for _, path, asked in hub.requests if "/cdn/" in path)
 

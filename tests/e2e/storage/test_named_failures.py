@@ -85,6 +85,17 @@ def test_certificates(server, tmp_path, monkeypatch):
         assert objects.read("s3://bucket/a") == b"data"
 
 
+def test_https_to_a_port_that_speaks_http_is_told_at_once(server, monkeypatch):
+    endpoint = server.url("").rstrip("/").replace("http://", "https://")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    for uri in ("s3://bucket/a", f"{endpoint}/a"):
+        before = fetcher().counters.retries
+        words = r"the server does not speak https\. Begin the address, or the endpoint, with http://$"
+        with pytest.raises(ReadError, match=words):
+            objects.read(uri)
+        assert fetcher().counters.retries == before
+
+
 def test_a_connection_string_of_azure(server, monkeypatch):
     for name in ("ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
         monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)

@@ -70,6 +70,10 @@ def test_files_that_say_their_split_are_respected(hub):
     assert done.left_out == ("en--test-0.parquet",)
     assert set(contents(done.folder)) == {*listing.train, *listing.val}
     assert CliRunner().invoke(app, ["download", "hf://owner/name"]).exit_code == 0
+    hub.put_repository("owner/other", {"en/gsm8k-test-0.parquet": make_file(0), "en/train-0.parquet": make_file(1)})
+    words = r"en/gsm8k-test-0\.parquet may be held out, or data.*other/\*\*/\*\.parquet' with val='gsm8k-test-\*'"
+    with pytest.raises(DownloadError, match=words):
+        download("hf://owner/other")
 
 
 def test_a_dataset_known_by_name(hub, tmp_path, monkeypatch):

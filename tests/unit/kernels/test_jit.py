@@ -16,17 +16,17 @@ READ = """
 import sys
 import numpy as np
 import tokenfeed
-from tokenfeed.kernels.mixture import count_before
+from tokenfeed.kernels.permutation import permute
 before = set(sys.modules)
-counts = np.empty(2, np.int64)
-count_before(3, 5, np.array([0, 3, 5]), np.array([0, 2, 4, 1, 3], np.int32), counts)
-assert counts.tolist() == [2, 1]
+samples = np.empty(3, np.int64)
+permute(np.arange(3), 3, 0, 0, False, samples)
+assert sorted(samples) == [0, 1, 2]
 """
 
 FIRST = (
     READ
     + """
-print(sum(count_before.stats.cache_hits.values()))
+print(sum(permute.stats.cache_hits.values()))
 print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))
 """
 )

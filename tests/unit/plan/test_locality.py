@@ -13,7 +13,7 @@ from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError,
 from tokenfeed.kernels.locality import permute_local, permute_local_run, permute_local_sources
 from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.plan.shares import Shares, Stage
 from tokenfeed.plan.skips import Skip
 
 WORD = 2**64
@@ -240,7 +240,7 @@ def make_plan(shuffle):
 
 def make_mixture(shuffle):
     sources = [plans.source("a", 300), plans.source("b", 40)]
-    plan = Plan(sources, Schedule([Stage({"a": 2, "b": 1})], ["a", "b"]), seed=3, shuffle=shuffle)
+    plan = Plan(sources, Shares([Stage({"a": 2, "b": 1})], ["a", "b"]), seed=3, shuffle=shuffle)
     return plan.amend(3, skip=Skip(indices=(7, 8), source="b"))
 
 

@@ -56,12 +56,11 @@ def test_a_digest_is_of_the_content_alone(tmp_path):
         ("{}/none.jsonl", NotFoundError, "no file or folder"),
         ("{}/*.parquet", NotFoundError, "matches no file ending in .parquet"),
         ("{}/a.csv", ArgumentError, "a.csv is not read: write it as Parquet"),
-        (["{}/a.jsonl", "{}/../{}/a.jsonl"], ArgumentError, "twice"),
         (["{}/a.jsonl", "s3://b/a.jsonl"], ArgumentError, "together"),
         (
             ["https://h/a.jsonl?x=SECRET", "https://u:SECRET@h/a.jsonl"],
             ArgumentError,
-            "https://h/a.jsonl is there twice",
+            "https://h/a.jsonl is given twice: ",
         ),
         ("https://user:SECRET@h/a.csv?sig=SECRET", ArgumentError, "https://h/a.csv is not read"),
         ("ftp://h/a.jsonl", ArgumentError, "known are s3://"),
@@ -71,11 +70,9 @@ def test_sources_that_cannot_be_meant(tmp_path, sources, kind, message):
     (tmp_path / "a.jsonl").write_bytes(b"")
     (tmp_path / "a.csv").write_bytes(b"")
 
-    def fill(source: str) -> str:
-        return source.replace("{}/../{}", f"{tmp_path}/../{tmp_path.name}").replace("{}", str(tmp_path))
-
+    given = [sources] if isinstance(sources, str) else sources
     with pytest.raises(kind, match=message) as caught:
-        find_inputs(fill(sources) if isinstance(sources, str) else [fill(source) for source in sources])
+        find_inputs([source.replace("{}", str(tmp_path)) for source in given])
     assert "SECRET" not in str(caught.value)
 
 

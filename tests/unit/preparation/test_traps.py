@@ -142,8 +142,21 @@ def test_to_hold_out_everything_is_refused_with_advice_that_helps(tmp_path):
     told = run("prepare", tmp_path / "a.jsonl", "--val", "a.jsonl", *options).stderr
     words = " ".join(told.replace("│", " ").split())
     assert "a share of the documents (--val 0.001), fewer files, or nothing (--val none)" in words
-    with pytest.raises(NotFoundError, match=r"whatever val is. Leave val out"):
-        prepare(tmp_path / "val-0.jsonl", tmp_path / "store", val="last")
+    assert prepare(tmp_path / "val-0.jsonl", tmp_path / "named").splits == {"val": 1}
+    told = run("prepare", tmp_path / "val-0.jsonl", "--val", "all-data", *options)
+    assert "no splits" in told.stdout
+    learn = "train-tokenizer", tmp_path, "--vocab-size", 280, "-o"
+    assert "held out by name: val-0.jsonl; val=0.001 becomes 0" in run(*learn, tmp_path / "one").stdout
+    assert "held out" not in run(*learn, tmp_path / "two", "--val", "all-data").stdout
+    assert (
+        "held out by name: val-0.jsonl"
+        in run("prepare", tmp_path, "--dry-run", "-o", tmp_path / "no", *options[2:]).stdout
+    )
+    store = str(tmp_path / "other")
+    (tmp_path / "a.jsonl").rename(tmp_path / "my-test.jsonl")
+    told = run("prepare", tmp_path / "my-test.jsonl", "-o", store, *options[2:]).stderr
+    words = " ".join(told.replace("│", " ").split())
+    assert "Hold it out with --val 'my-test.*', or take all files as data with --val all-data" in words
 
 
 def test_a_tokenizer_of_another_library_gets_advice(inputs, tmp_path):

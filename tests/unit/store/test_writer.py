@@ -11,7 +11,15 @@ import pytest
 
 import tokenfeed
 from tiers import pick
-from tokenfeed.errors import ArgumentError, CorruptionError, FitError, FormatError, MissingError, NotAStoreError
+from tokenfeed.errors import (
+    ArgumentError,
+    CorruptionError,
+    FitError,
+    FormatError,
+    MissingError,
+    NotAStoreError,
+    StateError,
+)
 from tokenfeed.store.sealing import list_shards, load_manifest
 from tokenfeed.store.verify import verify
 
@@ -81,6 +89,15 @@ def test_a_failed_append_changes_nothing(tmp_path):
             (ArgumentError, {"tokens": [1]}, {"lengths": [2]}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [2, -1]}),
             (ArgumentError, {"tokens": [1]}, {"lengths": [1], "documents": ["a", "b"]}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": [2.9, 1.9]}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": [2.0, 1.0]}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": 3}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": "12"}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": [[1], [1, 1]]}),
+            (ArgumentError, {"tokens": [1, 2, 3]}, {"lengths": [2**62, 2**62, 2**62, 2**62, 3]}),
+            (ArgumentError, [1, 2, 3], {}),
+            (FitError, {"tokens": [[1], [2, 3]]}, {}),
+            (FitError, {"tokens": "abc"}, {}),
         ):
             with pytest.raises(error):
                 writer.append(columns, **spans)
@@ -253,8 +270,14 @@ def test_the_last_of_several_writers_seals(tmp_path):
     writers = [tokenfeed.Writer(tmp_path, columns=COLUMNS, name=name) for name in "abc"]
     for number, writer in enumerate(writers):
         writer.append({"tokens": [number]})
+    with pytest.raises(NotAStoreError, match=rf"one shard of a store. Open the store: {tmp_path}$"):
+        tokenfeed.open(tmp_path / "a-00000")
     for number, writer in enumerate(writers):
-        assert tokenfeed.open(tmp_path).num_items == number
+        if number == 0:
+            with pytest.raises(StateError, match="no finished shard: its writer is at work, was not closed, or failed"):
+                tokenfeed.open(tmp_path)
+        else:
+            assert tokenfeed.open(tmp_path).num_items == number
         writer.close()
         assert (load_manifest(tmp_path).shards is not None) == (writer is writers[-1])
     assert tokenfeed.open(tmp_path).windows(3, extra=0)[0].tokens.tolist() == [0, 1, 2]

@@ -36,7 +36,7 @@ def test_a_stream_resumes_exactly(opened, tmp_path):
     other = Tokenizer.load(write("digits", tmp_path))
     with (
         tokenfeed.stream(folder / "text.jsonl", other, **options) as feed,
-        pytest.raises(PlanMismatchError, match="the checkpoint was made with tokenizer"),
+        pytest.raises(PlanMismatchError, match="the checkpoint was made with different tokenizer"),
     ):
         feed.load_state_dict(states)
 

@@ -12,7 +12,7 @@ import tokenfeed
 from golden import golden_tokenizer
 from oracle import Leg, run
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
-from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.plan.shares import Shares, Stage
 
 COUNTS = {"web": 70, "code": 40, "math": 24}
 LENGTH = 24
@@ -52,7 +52,7 @@ def sources_of(feeds, steps):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_shares_are_those_of_the_schedule_at_every_step(folders, world_size):
+def test_shares_are_those_of_the_mixture_at_every_step(folders, world_size):
     weights = {"web": 0.5, "code": 0.3, "math": 0.2}
     feeds = [make(shares(folders, **weights), rank=rank, world_size=world_size) for rank in range(world_size)]
     drawn = sources_of(feeds, 30)
@@ -101,7 +101,7 @@ def test_stages(folders):
     parts = {"web": folders["web"], "math": folders["math"]}
     drawn = sources_of([make(parts, stages=stages)], 20)
     assert set(drawn[:20]) == {"web"}
-    assert drawn == [("web", "math")[source] for source in Schedule(stages, ["web", "math"]).locate(np.arange(80))[0]]
+    assert drawn == [("web", "math")[source] for source in Shares(stages, ["web", "math"]).at(np.arange(80))[0]]
 
 
 def test_stages_and_sources_may_be_added_on_resume(folders):

@@ -49,8 +49,8 @@ def number_of(reference):
         ({"epochs": 1.0}, r"epochs is 1\.0"),
         ({"epochs": 1, "lanes": 2}, "one lane, which every rank packs"),
         ({"epochs": 1, "packing": "concat_pop"}, "drops a token"),
-        ({"batch_size": {0: 2, 8: 4}, "packing": "concat_pop"}, "drops a token"),
-        ({"batch_size": {4: 2}}, "which begins at 0"),
+        ({"batch_size": 0}, "batch_size is 0; it must be a whole number of at least 1"),
+        ({"batch_size": {0: 2}}, "it must be a whole number"),
     ],
 )
 def test_options_that_do_not_go_together(folder, options, message):
@@ -168,7 +168,7 @@ def test_an_error_of_collate_comes_in_its_turn_and_the_next_call_tries_again(fol
 
 def test_a_run_file_notes_every_start_and_says_that_it_cannot_be_traced(folder, tmp_path):
     path = tmp_path / "checkpoints" / "run.jsonl"
-    options = {"batch_size": {0: 2, 8: 4}, "run": path}
+    options = {"batch_size": 4, "run": path}
     feeds = [make(folder, rank=rank, world_size=2, **options) for rank in range(2)]
     for _ in range(5):
         batches = [next(feed) for feed in feeds]
@@ -182,8 +182,8 @@ def test_a_run_file_notes_every_start_and_says_that_it_cannot_be_traced(folder, 
     assert header["plan"]["packing"] == "best_fit"
     assert (first["step"], first["samples"], first["world_size"]) == (0, 0, 2)
     *_, last = others
-    assert (last["step"], last["samples"], last["world_size"]) == (5, 32, 1)
-    assert last["batch_sizes"] == [[0, 2], [8, 4]]
+    assert (last["step"], last["samples"], last["world_size"]) == (5, 40, 1)
+    assert last["batch_sizes"] == [[0, 4]]
     with pytest.raises(StateError, match=r"run\.jsonl, line 1: this is the run file of a stream, and cannot be traced"):
         Run(path)
     for feed in (*feeds, resumed):
@@ -191,16 +191,6 @@ def test_a_run_file_notes_every_start_and_says_that_it_cannot_be_traced(folder, 
     path.write_text(json.dumps({"kind": "run", "version": 2}) + "\n")
     with pytest.raises(StateError, match=r"run\.jsonl, line 1: the state is of kind 'run'"):
         next(make(folder, **options))
-
-
-def test_a_batch_size_that_grows(folder):
-    """Rows are those of any other batch size."""
-    rows = [row for batch, _ in zip(make(folder, batch_size=1), range(14), strict=False) for row in batch.tokens]
-    feed = make(folder, batch_size={0: 2, 4: 5}, prefetch=0)
-    batches = [next(feed) for _ in range(4)]
-    assert [len(batch) for batch in batches] == [2, 2, 5, 5]
-    assert feed.next_batch_size == 5
-    np.testing.assert_array_equal(np.concatenate([batch.tokens for batch in batches]), rows)
 
 
 def test_documents_of_a_part_of_a_batch(folder):

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from tokenfeed.format.foreign.file import is_file, peek, whole
+from tokenfeed.format.layout import SHARD, SHARD_SUMS
 
 __all__ = ["describe", "describe_other", "describe_remote"]
 
@@ -105,6 +106,10 @@ def _describe_folder(path: Path) -> str | None:
 
 def _describe_names(path: str, names: Sequence[str], otherwise: str | None = None) -> str | None:
     """What a folder with these names holds. `otherwise` is the advice for token files that are read in place."""
+    if SHARD in names or SHARD_SUMS in names:
+        return (
+            f"{path} is one shard of a store. Open the store: {path.rpartition('/')[0] or 'the folder that it is in'}"
+        )
     if "dataset_dict.json" in names:
         return (
             f"{path} holds the splits of a Hugging Face dataset (save_to_disk): {_PREPARE.format(path=path + '/train')}"

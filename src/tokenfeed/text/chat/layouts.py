@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tokenfeed.errors import ArgumentError, FormatError
 
-__all__ = ["COLUMNS", "LAYOUTS", "Conversation", "check_layout", "find_layout", "read_conversations"]
+__all__ = ["COLUMNS", "LAYOUTS", "Conversation", "check_layout", "find_layout", "layout_of", "read_conversations"]
 
 Fields = Mapping[str, Any]
 Messages = list[dict[str, Any]]
@@ -63,12 +63,17 @@ def read_conversations(layout: str, fields: Fields) -> list[Conversation]:
     return made
 
 
+def layout_of(names: Iterable[str]) -> str | None:
+    """The layout of records with these fields. Among several that fit, the first of the table, pairs before all."""
+    there = set(names)
+    return next((layout for layout in ("pairs", *LAYOUTS) if there.issuperset(_LAYOUTS[layout][0])), None)
+
+
 def find_layout(fields: Fields, where: str) -> str:
-    """The layout of a record. Among several that fit, the first of the table, pairs before all."""
-    there = {name for name, value in fields.items() if value is not None}
-    for layout in ("pairs", *LAYOUTS):
-        if there.issuperset(_LAYOUTS[layout][0]):
-            return layout
+    """The `layout_of` a record, or a FormatError."""
+    layout = layout_of(name for name, value in fields.items() if value is not None)
+    if layout is not None:
+        return layout
     known = "; ".join(f"{name} ({' and '.join(needed)})" for name, (needed, _) in _LAYOUTS.items())
     raise FormatError(
         f"{where}: the fields {', '.join(fields) or '(none)'} are of no layout that is known: {known}. Name one with "

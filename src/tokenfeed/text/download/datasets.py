@@ -164,8 +164,8 @@ def _folder_name(template: str) -> str:
 def _list_repository(address: str) -> Dataset:
     """The parquet files of a repository, in the order of their paths. One request for every thousand files or so.
 
-    Files whose name or folder says validation are for that, and those that say test are left out. Where none says
-    validation, all are to train on: `stream` and `prepare` hold out a share of the documents.
+    Files that are called validation, or lie in such a folder, are for that, and those called test are left out, as
+    `named_split` says. Where none is for validation, `stream` and `prepare` hold out a share of the documents.
     """
     place = hub.repository_of(address)
     base = hub.server_address(place._replace(path=""))
@@ -175,7 +175,13 @@ def _list_repository(address: str) -> Dataset:
         sha256 = each.lfs.sha256 if each.lfs is not None and _SHA256.fullmatch(each.lfs.sha256) else None
         url = f"{base}/{quote(each.path, errors='surrogatepass')}"
         file = RemoteFile(local_name(each.path), url, each.size, sha256)
-        files[named_split(Found(each.path, each.path)) or "train"].append(file)
+        split, unclear = named_split(Found(each.path, each.path))
+        if unclear:
+            raise DownloadError(
+                f"{address}: by its name, {each.path} may be held out, or data. Stream or prepare the files in place, "
+                f"and say which: '{address.rstrip('/')}/**/*.parquet' with val='{unclear}', or with val=() for data"
+            )
+        files[split or "train"].append(file)
     if not files["train"]:
         raise DownloadError(f"{address} has {quantity(len(found), 'parquet file')}, and none to train on")
     name = local_name("/".join(filter(None, (place.name, place.path))))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenfeed.errors import CorruptionError, FormatError, MissingError, ReadError, TruncatedError
 from tokenfeed.storage.local import reading
-from tokenfeed.text.sources.portions import LARGEST_DOCUMENT, Portion, Records, Tally, TextRules, tokens_advice
+from tokenfeed.text.sources.portions import LARGEST_DOCUMENT, Portion, Records, Tally, TextRules, advise
 from tokenfeed.text.sources.stored import StoredFile
 
 __all__ = ["ColumnText"]
@@ -105,13 +105,13 @@ class ColumnText(ABC):
         if len(places) != 1:
             what = "no column" if not places else f"{len(places)} columns"
             tokens = [each.name for each in schema if _is_tokens(each.type)]
-            advice = "Name one that is there: keep=…" if name != self.column else tokens_advice(tokens)
+            advice = "Name one that is there: keep=…" if name != self.column else advise(schema.names, tokens)
             raise MissingError(
                 f"{self.name} has {what} {name!r}; its columns are {', '.join(schema.names) or 'none'}. {advice}"
             )
         kind = schema.field(places[0]).type
         if name == self.column and not _is_text(kind):
-            advice = f". {tokens_advice([name])}" if _is_tokens(kind) else ""
+            advice = f". {advise((), [name])}" if _is_tokens(kind) else ""
             raise FormatError(
                 f"{self.name}: column {name!r} is {kind}, not text; expected strings, plain or dictionary-encoded, or "
                 f"bytes that are UTF-8{advice}"

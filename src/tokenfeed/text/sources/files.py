@@ -94,6 +94,8 @@ class TextFiles:
         self.split = split
         self.val_fraction = 0.0 if split == "all" else splits.fraction
         """Share of the documents that are val by their text; those of split "train" are the others."""
+        self.held_out = "" if split == "all" else splits.held_out
+        """What is not train because of names, in one line for people."""
         self._all_found, self._splits, self._found = found, splits, mine
         self._stored = tuple(file.stored for file in mine)
         self._wait_seconds = wait_seconds
@@ -124,12 +126,12 @@ class TextFiles:
 
         `split` is "train", "val" or "all". `val` is a share of the documents, chosen by their text; or files, by name
         or pattern; "last", the last file; or None. Files that are val or test by name, folder or `files.json` are never
-        train.
+        train, unless it is (): see `named_split`.
         """
         if not wait_seconds >= 0:
             raise ArgumentError(f"wait_seconds is {wait_seconds}; it must be at least 0")
         found = find_files(source, endings)
-        splits = choose_splits(found, val)
+        splits = choose_splits(found, val, split)
         return cls(found, splits, split=split, text_column=text_column, wait_seconds=wait_seconds, records=records)
 
     def __len__(self) -> int:

@@ -274,13 +274,12 @@ def _refuse(source: str, paths: Sequence[str], message: str, kind: type[Exceptio
 
 def _check_distinct(found: Sequence[Found]) -> None:
     first: dict[str, str] = {}
-    for file in found:
-        path = shown(file.path)
-        other = first.setdefault(path if is_remote(path) else str(Path(path).resolve()), file.path)
-        if other is not file.path:
-            raise ArgumentError(
-                f"{path} is there twice (the other is {shown(other)}): its documents would be read twice"
-            )
+    for path in [shown(file.path) for file in found]:
+        place = path if is_remote(path) else str(Path(path).resolve())
+        if place in first:
+            other = "" if first[place] == path else f", also as {first[place]}"
+            raise ArgumentError(f"{path} is given twice{other}: its documents would be read twice")
+        first[place] = path
 
 
 def _relative(paths: Sequence[str]) -> list[str]:

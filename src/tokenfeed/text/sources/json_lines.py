@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tokenfeed.text.sources.portions import tokens_advice
+from tokenfeed.text.sources.portions import advise
 
 __all__ = ["LineError", "parse_line", "parse_object"]
 
@@ -36,10 +36,10 @@ def parse_line(line: bytes, column: str, keep: Sequence[str] = ()) -> tuple[str 
         text = fields[column]
     except KeyError:
         names = list(fields)
-        advice = tokens_advice([name for name in names if _is_tokens(fields[name])])
+        advice = advise(names, [name for name in names if _is_tokens(fields[name])])
         raise LineError(f"there is no {column!r}; the keys are {', '.join(names[:20]) or 'none'}. {advice}") from None
     if text is not None and not isinstance(text, str):
-        advice = f". {tokens_advice([column])}" if _is_tokens(text) else ""
+        advice = f". {advise((), [column])}" if _is_tokens(text) else ""
         raise LineError(f"{column!r} is {_kind(text)}; expected a string{advice}")
     return text, {name: fields.get(name) for name in keep}
 

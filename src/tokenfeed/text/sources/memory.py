@@ -22,7 +22,7 @@ from tokenfeed.text.sources.portions import (
     Portion,
     Tally,
     TextRules,
-    tokens_advice,
+    advise,
 )
 
 __all__ = ["MemoryDocuments", "MemoryText"]
@@ -219,7 +219,7 @@ class MemoryText:
             if missing := [name for name in wanted if name not in source.column_names]:
                 raise MissingError(
                     f"{self.name}: there is no column {missing[0]!r}; there are {', '.join(source.column_names)}. "
-                    f"{tokens_advice([name for name in source.column_names if name == 'input_ids'])}"
+                    f"{advise(source.column_names, [name for name in source.column_names if name == 'input_ids'])}"
                 )
             self._tables[wanted] = source.select_columns(list(wanted))
         found: Mapping[str, Sequence[Any]] = self._tables[wanted][start:stop]
@@ -244,7 +244,7 @@ class MemoryText:
         if name not in row:
             tokens = [str(key) for key, value in row.items() if isinstance(value, list) and value]
             raise MissingError(
-                f"there is no {name!r}; there are {', '.join(map(str, row)) or 'none'}. {tokens_advice(tokens)}"
+                f"there is no {name!r}; there are {', '.join(map(str, row)) or 'none'}. {advise(map(str, row), tokens)}"
             )
         return row[name]
 

@@ -8,11 +8,12 @@ The rules are the same for `stream`, `prepare` and `train-tokenizer`, and for al
   to, and counts.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from tokenfeed.errors import ArgumentError, FormatError
+from tokenfeed.text.chat.layouts import layout_of
 
 __all__ = [
     "GROUP_ROWS",
@@ -24,8 +25,8 @@ __all__ = [
     "Tally",
     "TextFile",
     "TextRules",
+    "advise",
     "as_str",
-    "tokens_advice",
 ]
 
 GROUP_ROWS = 1024
@@ -42,14 +43,19 @@ def as_str(text: str | bytes) -> str:
     return text.decode() if isinstance(text, bytes) else text
 
 
-def tokens_advice(columns: Sequence[str]) -> str:
-    """What to do where a text is looked for in vain, and these columns hold token ids."""
-    if not columns:
-        return "Name the one with the text: text_column=…"
-    return (
-        f"{columns[0]!r} holds tokens: the data is tokenised already. Prepare it with tokens_column={columns[0]!r}, "
-        "and train from that store"
-    )
+def advise(names: Iterable[str], tokens: Sequence[str]) -> str:
+    """What to do where a text is looked for in vain among columns of these names, some of which hold token ids."""
+    if tokens:
+        return (
+            f"{tokens[0]!r} holds tokens: the data is tokenised already. Prepare it with tokens_column={tokens[0]!r}, "
+            "and train from that store"
+        )
+    if layout_of(names):
+        return (
+            "These are conversations: prepare reads them with chat=True, and stream_chat streams them. To read one "
+            "column as text, name it: text_column=…"
+        )
+    return "Name the one with the text: text_column=…"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tokenfeed.text.chat.template import ChatTemplate
 from tokenfeed.text.sources.files import TextFiles, first_record
 from tokenfeed.text.sources.finding import CHAT_ENDINGS, PathLike
 from tokenfeed.text.sources.portions import MemoryGroup
-from tokenfeed.text.sources.splitting import Val
+from tokenfeed.text.sources.splitting import Val, tell_held_out
 from tokenfeed.text.streaming.documents import Documents, Encoded, FileDocuments
 from tokenfeed.text.streaming.feed import TextFeed
 from tokenfeed.text.streaming.making import StreamOptions
@@ -86,6 +86,8 @@ def stream_chat(
     if records.layout is None:
         records = records.with_layout(*first_record(paths))
     files = TextFiles.find(paths, endings=CHAT_ENDINGS, split=split, val=val, records=records)
+    if rank == 0:
+        tell_held_out(files.held_out)
     return TextFeed(ConversationFiles(files, records, length, too_long), packing, options)
 
 

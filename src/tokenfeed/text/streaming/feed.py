@@ -13,12 +13,12 @@ from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.dealing import StepRule
 from tokenfeed.plan.mixing import check_named, weigh
-from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.plan.shares import Shares, Stage
 from tokenfeed.runs.file import RunFile
 from tokenfeed.storage.address import local_file
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
-from tokenfeed.text.sources.splitting import Val
+from tokenfeed.text.sources.splitting import Val, tell_held_out
 from tokenfeed.text.streaming.documents import Documents, FileDocuments
 from tokenfeed.text.streaming.lanes import LaneState, Position, SavedStream, is_nanochats
 from tokenfeed.text.streaming.making import BatchMaker, StreamOptions
@@ -69,7 +69,8 @@ def stream(
 
     `split` is "train", "val" or "all". `val` says what is held out for validation: a share of the documents, chosen by
     a hash of their text, as `prepare` does; files, by name or pattern; "last" for the last file, as nanochat; or None.
-    Files that say by their name, folder or `files.json` that they are val or test are never train.
+    Files that are called val or test, or lie in such a folder, or are listed so in a `files.json`, are never train,
+    and the log says which; () takes all files as data.
 
     `tokenizer` may be a path to load. `batch_size` is that of one rank; `length` is the inputs in a row.
 
@@ -99,8 +100,11 @@ def stream(
     loaded = Tokenizer.of(tokenizer)
 
     def documents_of(files: Any) -> FileDocuments:
+        found = TextFiles.find(files, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS)
+        if rank == 0:
+            tell_held_out(found.held_out)
         return FileDocuments(
-            TextFiles.find(files, text_column=text_column, split=split, val=val, wait_seconds=_WAIT_SECONDS),
+            found,
             loaded,
             sharding=sharding,
             seed=seed,
@@ -120,8 +124,8 @@ def stream(
     if epochs is not None or how.pops:
         given = "packing='concat_pop'" if how.pops else f"epochs={epochs}"
         raise ArgumentError(f"{given} is for a stream of one source; stream each source by itself to see all of it")
-    schedule = Schedule(weights, list(parts))
-    return TextFeed(StreamSources({name: documents_of(part) for name, part in parts.items()}, schedule), how, options)
+    shares = Shares(weights, list(parts))
+    return TextFeed(StreamSources({name: documents_of(part) for name, part in parts.items()}, shares), how, options)
 
 
 class TextFeed(Delivery):
@@ -185,7 +189,7 @@ class TextFeed(Delivery):
             plan = self._sources.parts(self._position, self._packing)
             what = {"plan": plan, "length": self._packing.length}
             what |= {"epochs": options.epochs, "num_lanes": self._position.num_lanes, "files": self._sources.paths}
-            what |= {"stages": self._sources.schedule.to_json()} if self._sources.is_mixed else {}
+            what |= {"stages": self._sources.shares.to_json()} if self._sources.is_mixed else {}
             self._run.begin(what, self._position.num_rows, self.world_size, StepRule(options.batch_size))
         maker = self._maker = BatchMaker(self._sources, self._packing, options, self._position, self._buffers)
         if self._prefetch == 0:

@@ -1,14 +1,14 @@
 """The sources of a stream, and which of them a row is drawn from: one source, or a mixture of several.
 
 Every source of a mixture has L lanes. Row i of the run is packed by lane i mod L of the source that it is drawn from.
-The schedule of the mixture says which source sample k is drawn from; row i is sample i, but for this: the L samples of
+The shares of the mixture says which source sample k is drawn from; row i is sample i, but for this: the L samples of
 a *round* are turned among its L rows, by a hash of the round. Otherwise a table such as `web code web code …` would
 give all of web to lane 0 and all of code to lane 1, and half of the documents of each would never be read.
 
     L = 3     rows       0 1 2   3 4 5   6 7 8
               samples    2 0 1   3 4 5   7 8 6
 
-So realised counts are those of the schedule at every multiple of L rows. With the default, L is the world size, and
+So realised counts are those of the shares at every multiple of L rows. With the default, L is the world size, and
 that is every step. On another number of lanes, rounds begin anew where the one that was under way ends.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import PlanMismatchError
-from tokenfeed.plan.schedule import Schedule, Stage
+from tokenfeed.plan.shares import Shares, Stage
 from tokenfeed.plan.state import check_parts
 from tokenfeed.text.streaming.documents import Documents
 from tokenfeed.text.streaming.lanes import LaneCursor, LaneState, Position, SavedStream, files_of
@@ -32,16 +32,16 @@ _MULTIPLIERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
 
 class StreamSources:
-    """Documents by the names of their sources, and the schedule by which rows are drawn from them.
+    """Documents by the names of their sources, and the shares by which rows are drawn from them.
 
     Lanes of all sources are numbered together: lane l of source s is s·L + l.
     """
 
-    def __init__(self, documents: Mapping[str, Documents], schedule: Schedule | None = None) -> None:
-        """One source needs no schedule. All sources have one tokenizer."""
+    def __init__(self, documents: Mapping[str, Documents], shares: Shares | None = None) -> None:
+        """One source needs no shares. All sources have one tokenizer."""
         self.names = tuple(documents)
         self.documents = tuple(documents.values())
-        self.schedule = schedule or Schedule([Stage({name: 1.0}) for name in self.names[:1]], self.names[:1])
+        self.shares = shares or Shares([Stage({name: 1.0}) for name in self.names[:1]], self.names[:1])
 
     @classmethod
     def of(cls, source: "Documents | StreamSources") -> "StreamSources":
@@ -73,7 +73,7 @@ class StreamSources:
             places = (rows[chosen] - start) % size
             firsts = rows[chosen] - places
             samples[chosen] = firsts + (places + _turns(firsts, size)) % size
-        return self.schedule.locate(samples)[0]
+        return self.shares.at(samples)[0]
 
     def begin(self, num_rows: int, num_lanes: int) -> Position:
         """All lanes at the first document of each source."""
@@ -103,7 +103,7 @@ class StreamSources:
             return {**self.documents[0].parts(), "packing": packing.name}
         return {
             "sources": {name: each.parts() for name, each in zip(self.names, self.documents, strict=True)},
-            "mixture": self.schedule.digest(position.round_end),
+            "mixture": self.shares.digest(position.round_end),
             "packing": packing.name,
         }
 
@@ -121,13 +121,14 @@ class StreamSources:
     def accept(self, saved: SavedStream, packing: Packing) -> Position:
         """The position of a state, if it was made from these sources. Sources that came since begin at their start."""
         parts, position = dict(saved.plan), saved.position
-        check_parts({"packing": packing.name}, {"packing": parts.pop("packing", None)})
         if ("sources" in parts) != self.is_mixed:
             kinds = ("one source", "a mixture")
             raise PlanMismatchError(
                 f"the checkpoint is of a stream of {kinds['sources' in parts]}, and this is one of "
                 f"{kinds[self.is_mixed]}. Resume with what it was made with, or start a new run"
             )
+        if parts.pop("packing", None) != packing.name:
+            check_parts(self.parts(position, packing), saved.plan)
         if not self.is_mixed:
             self.documents[0].accept(parts, saved.contents)
             return position
@@ -137,7 +138,7 @@ class StreamSources:
                 f"the checkpoint was made from the sources {', '.join(theirs)}, and these are {', '.join(self.names)}. "
                 "Name the same ones in the same order; new ones go last"
             )
-        if self.schedule.digest(position.round_end) != parts.get("mixture"):
+        if self.shares.digest(position.round_end) != parts.get("mixture"):
             raise PlanMismatchError(
                 f"the checkpoint drew its first {position.num_rows:,} rows with other weights. To change them, name "
                 "those it was made with first: stages=[Stage({…}, samples=N), Stage({…})], where N is at "

@@ -1,9 +1,10 @@
 """Engines for tokenizers of any kind: their own libraries, told that special tokens in a text are ordinary text.
 
 tokenizers      Hugging Face's. It would find special tokens in texts, be it because they are listed as such or because
-                the model has them among its words. So they get names here that no text has: 32 random hexadecimal
-                digits, new for every engine. All other results are the library's own. Where it is byte-level BPE but
-                for NFC and added tokens, texts that need neither go to our own engine: the tokens are the same.
+                the model has them among its words, which its `encode_special_tokens` does not change. So they get names
+                here that no text has: 32 random hexadecimal digits, new for every engine. All other results are the
+                library's own. Where it is byte-level BPE but for NFC and added tokens, texts that need neither go to
+                our own engine: the tokens are the same.
 sentencepiece   finds control symbols in no text.
 
 Texts are encoded whole, whatever runs they have: both take time in proportion to a text's length.

@@ -55,6 +55,11 @@ def read_vocabulary(path: PathLike, *, bos: str | None = None, eos: str | None =
     if not file.exists():
         others = [name for name in ("vocab.json", "vocab.txt") if (file.parent / name).exists()]
         advice = f" (transformers makes one of {others[0]}: AutoTokenizer, save_pretrained)" if others else ""
+        if not Path(path).exists():
+            advice = (
+                ". One of the Hugging Face hub is loaded by hf://owner/name, one of tiktoken by "
+                "Tokenizer.from_tiktoken(tiktoken.get_encoding('gpt2'))"
+            )
         raise NotFoundError(f"there is no tokenizer at {path}: {file} does not exist{advice}")
     given = {"bos": bos, "eos": eos}
     try:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from clock import Clock
 from slices import strings
 from tokenfeed.errors import ArgumentError, FormatError, NotFoundError, ReadError
+from tokenfeed.preparation.inputs import find_inputs
 from tokenfeed.text.sources import files as files_module
 from tokenfeed.text.sources import jsonl
 from tokenfeed.text.sources.files import TextFiles
@@ -144,12 +145,21 @@ def test_nothing_there_is_said(folder, tmp_path):
         TextFiles.find(folder, wait_seconds=-1)
 
 
-def test_a_file_that_is_there_twice(folder):
-    with pytest.raises(ArgumentError, match=r"b\.parquet is there twice"):
-        TextFiles.find([folder, folder / "b.parquet"])
+@pytest.mark.parametrize(
+    "spelling", ["{0}", "{0}/b.parquet", "{0}/../{1}/b.parquet", "{0}/b.*", "file://{0}/b.parquet"]
+)
+@pytest.mark.parametrize("read", [TextFiles.find, find_inputs], ids=["stream", "prepare"])
+def test_a_file_that_is_given_twice_is_refused_however_it_is_spelled(folder, read, spelling, monkeypatch):
+    given = spelling.format(folder, folder.name)
+    for other in (given, f"{folder}/b.parquet"):
+        with pytest.raises(ArgumentError, match=r"\w\.\w+ is given twice"):
+            read([given, other])
+    monkeypatch.chdir(folder)
+    with pytest.raises(ArgumentError, match=r"b\.parquet is given twice, also as b\.parquet: its documents"):
+        read(["b.parquet", folder / "b.parquet"])
     (folder / "z.parquet").symlink_to(folder / "b.parquet")
-    with pytest.raises(ArgumentError, match=r"z\.parquet is there twice \(the other is .*b\.parquet\)"):
-        TextFiles.find(folder)
+    with pytest.raises(ArgumentError, match=r"z\.parquet is given twice, also as .*b\.parquet"):
+        read(folder)
 
 
 def test_numbers_out_of_range(folder):
