@@ -2,7 +2,9 @@
 
 import ast
 import os
+import pty
 import re
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 import tokenfeed
-from command_line import run, run_process
+from command_line import COMMAND, run, run_process
 from golden import golden_tokenizer
 from tokenfeed.cli import _list_flags, app
 from tokenfeed.cli.console import _in_flags
@@ -57,6 +59,26 @@ def test_version():
     assert (done.returncode, done.stdout) == (0, f"tokenfeed {version('tokenfeed')}\n")
 
 
+@pytest.mark.parametrize(
+    "arguments", [("inspect", "nothing" + "/nothing" * 20), ("inspect", "store", "--no-such"), ("inspct",)]
+)
+def test_errors_are_plain_text_in_a_pipe_and_a_box_in_a_terminal(arguments):
+    done = run_process(*arguments, COLUMNS="80", TERM="xterm")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert not re.search("[\u2500-\u257f\x1b]", done.stderr)
+    told = done.stderr.splitlines()[-1]  # in one line, however long
+    assert told.startswith(("NotAStoreError: there is no file or folder", "Error: No such"))
+    control, terminal = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    process = subprocess.Popen([COMMAND, *arguments], stderr=terminal, stdin=terminal, env=environment)
+    assert process.wait(60) == 2
+    seen = os.read(control, 1 << 16).decode()
+    for file in (control, terminal):
+        os.close(file)
+    assert "╭─" in seen
+    assert "\x1b[31m" in seen  # the box is red
+
+
 def test_debug_may_stand_anywhere(tmp_path):
     for arguments in (("--debug", "inspect", tmp_path), ("inspect", tmp_path, "--debug")):
         done = run(*arguments)
@@ -65,11 +87,11 @@ def test_debug_may_stand_anywhere(tmp_path):
         assert "NotAStoreError" in done.stderr
 
 
-def test_what_was_raised_on_purpose_is_a_block_with_status_2(tmp_path):
+def test_what_was_raised_on_purpose_ends_with_status_2(tmp_path):
     done = run("top", tmp_path / "run.jsonl")
     assert done.returncode == 2
     assert "NotFoundError" in done.stderr
-    told = " ".join(done.stderr.replace("│", " ").split())
+    told = done.stderr
     assert 'observe.publish(loader, "run.stats.jsonl")' in told
     assert "Traceback" not in done.stderr
     assert not done.stdout
@@ -82,7 +104,7 @@ raise RuntimeError("it broke at https://me:pass-word@host/a?X-Amz-Signature=abcd
 
 
 @pytest.mark.parametrize(("package", "status"), [("pyarrow", 3), ("rustbpe", 2)])
-def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path, package, status):
+def test_what_nobody_foresaw_ends_with_status_3_and_shows_no_secret(tmp_path, package, status):
     """Of a worker process it is a WorkerError, with status 2."""
     (tmp_path / "ways").mkdir()
     (tmp_path / "ways" / f"{package}.py").write_text(BROKEN)
@@ -103,10 +125,10 @@ def test_what_nobody_foresaw_is_a_block_with_status_3_and_no_secret(tmp_path, pa
 
 
 def told(*arguments):
-    """The words of an error, without the box around them."""
+    """The words of an error."""
     done = run(*arguments)
     assert done.returncode == 2, done
-    return " ".join(done.stderr.replace("│", " ").split())
+    return done.stderr
 
 
 def test_errors_speak_in_flags(tmp_path):
@@ -118,7 +140,7 @@ def test_errors_speak_in_flags(tmp_path):
     words = told(
         "train-tokenizer", tmp_path / "a.jsonl", "-o", tmp_path / "new", "--text-column", "body", "--val", "2.5"
     )
-    assert words.startswith("╭─ ArgumentError")
+    assert words.startswith("ArgumentError: ")
     assert "--val" in words
     assert "val=" not in words
 
@@ -142,7 +164,7 @@ def test_errors_speak_in_flags(tmp_path):
     ],
 )
 def test_names_of_options_become_flags(message, told):
-    assert _in_flags(message, _list_flags("prepare")) == told
+    assert _in_flags(message, _list_flags(["prepare"])) == told
 
 
 ROOT = Path(__file__).parents[2]
@@ -214,7 +236,7 @@ def test_a_command_advises_what_it_has(tmp_path):
         trace_step(page, Query({"step": "0"}))
     words = {"trace": told("trace", run_path, "--step", 0), "find": told("find", run_path, "--document", 0)}
     for command, said in {**words, "serve": str(refused.value)}.items():
-        assert "--store" in said
+        assert ("stores=" if command == "serve" else "--store") in said  # the page speaks as the library does
         assert set(re.findall(r"--[a-z-]+", said)) <= OPTIONS[command], said
     for stores in (None, {"": str(moved)}):
         page = open_subject(str(run_path), stores=stores)

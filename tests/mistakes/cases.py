@@ -57,6 +57,10 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ("a rank without a world", "tokenfeed.Loader(view, 4, rank=1)"),
         ("negative prefetch", "tokenfeed.Loader(view, 4, prefetch=-1)"),
         ("no threads", "tokenfeed.Loader(view, 4, threads=0)"),
+        ("processes, as torch's DataLoader has them", "tokenfeed.Loader(view, 4, num_workers=4)"),
+        ("no short batches, as torch's DataLoader says it", "tokenfeed.Loader(view, 4, drop_last=True)"),
+        ("torch's DataLoader over a view", "next(iter(DataLoader(view, batch_size=4)))"),
+        ("torch's DataLoader over a store", "next(iter(DataLoader(store, batch_size=4)))"),
         ("no epochs", "tokenfeed.Loader(view, 4, epochs=0)"),
         ("windows longer than the store", "tokenfeed.Loader(store.windows(100_000), 4)"),
         ("the length of an endless loader", "len(loader)"),
@@ -66,6 +70,7 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ("states of ranks that differ", "loader.load_state_dict([state, state_of_another_run])"),
         ("no state at all", "loader.load_state_dict(None)"),
         ("the state of a stream", "loader.load_state_dict(feed.state_dict())"),
+        ("a run file in a bucket", 'tokenfeed.Loader(view, 2, run="s3://bucket/run.jsonl")'),
         ("a run file of text", 'next(tokenfeed.Loader(view, 2, run="text/0.jsonl"))'),
     ],
     "Order and mixtures": [

@@ -72,7 +72,7 @@ def command(written: str) -> str:
     done = command_line.run(*shlex.split(written)[1:], width=100_000)
     if done.returncode == 0 and not done.stdout.startswith("No row"):
         return f"NO ERROR {done.stdout[:200]}"
-    lines = [line.strip(" │╭╮╰╯─") for line in (done.stderr or done.stdout).splitlines()]
+    lines = (done.stderr or done.stdout).splitlines()
     return "\n".join(line for line in lines if line and not line.startswith(("Usage:", "Try ")))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tiktoken
+from torch.utils.data import DataLoader
 
 import tokenfeed
 from tokenfeed import observe
@@ -65,6 +66,7 @@ def build(folder: Path) -> dict[str, Any]:
         "tokenfeed": tokenfeed,
         "observe": observe,
         "to_device": to_device,
+        "DataLoader": DataLoader,
         "download": download,
         "stream_chat": stream_chat,
         "writer": writer,

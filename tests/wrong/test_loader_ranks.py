@@ -15,7 +15,7 @@ import command_line
 import tokenfeed
 import torchrun
 from servers import free_port
-from tokenfeed.observe import publish
+from tokenfeed.observe import publish, read_snapshots
 from wrong.small_stores import SIZES, load, mix, write_sources, write_store
 
 PATIENCE = 60
@@ -75,7 +75,7 @@ def test_ranks_that_differ_are_named(command, how, views, other_copy, tmp_path):
     ranks = start(views, other_copy, how, world_size=2, run=run)
     publishers = [publish(loader, stats, every=0.02) for loader in ranks]
     deadline = time.monotonic() + PATIENCE
-    while any(stats.read_text().count(f'"rank":{rank},') < 3 for rank in (0, 1)):
+    while any([each.rank for each in read_snapshots(stats)].count(rank) < 3 for rank in (0, 1)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     for loader in ranks:

@@ -17,6 +17,7 @@ import command_line
 import tokenfeed
 from flaky_server import FlakyServer, Stall
 from tiers import slow
+from tokenfeed.observe import read_snapshots
 
 PATIENCE = 60
 """Seconds until a test gives up on what must happen, on however busy a machine."""
@@ -87,8 +88,8 @@ def stuck(what, folder, *, until="close"):
 def watch(folder):
     """What `tokenfeed top` says of a loader, once its numbers were written a few times more."""
     stats = folder / "run.stats.jsonl"
-    enough = stats.read_text().count("ended") + 4
-    wait_until(lambda: stats.read_text().count("ended") >= enough)
+    enough = len(read_snapshots(stats)) + 4
+    wait_until(lambda: len(read_snapshots(stats)) >= enough)
     done = command_line.run("top", stats, "--once", "--span", 0.1)  # since nothing has moved any more
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,12 +1,14 @@
 """The `tokenfeed` command: one file per subcommand."""
 
+import shlex
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import typer
 
-from tokenfeed.cli.console import show_error
+from tokenfeed.cli.console import show_error, to_stderr
 from tokenfeed.errors import TokenfeedError
 from tokenfeed.version import __version__
 
@@ -60,33 +62,42 @@ def _options(
 _LIBRARY_NAMES = {
     "slice_bytes": "slice_mb",
     "shard_bytes": "shard_mb",
-    "stores": "store",
     "separator": "no_separator",
 }
 """Arguments of the library whose options have other names."""
 
 
-def _list_flags(name: str) -> dict[str, str]:
-    """The options of a command by their names in Python."""
+def _list_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """The options of the command that was given, by their names in Python.
+
+    Where the data is now is said by that command, with --store added.
+    """
     group: Any = typer.main.get_command(app)
-    params = group.commands[name].params if name in group.commands else ()
+    command = group.commands.get(next((each for each in arguments if not each.startswith("-")), ""))
+    params = () if command is None else command.params
     flags = {each.name.strip("_"): max(each.opts, key=len) for each in params if each.param_type_name == "option"}
-    return flags | {ours: flags[theirs] for ours, theirs in _LIBRARY_NAMES.items() if theirs in flags}
+    flags |= {ours: flags[theirs] for ours, theirs in _LIBRARY_NAMES.items() if theirs in flags}
+    if "store" in flags:
+        flags["stores"] = f"{shlex.join(['tokenfeed', *arguments])} --store"
+    return flags
 
 
 def main() -> None:
-    """Run the command line. Prints errors as one block and exits: status 2 for errors raised on purpose, else 3.
+    """Run the command line. Prints errors and exits: status 2 for errors raised on purpose, else 3.
 
     `--debug`, anywhere on the command line, shows tracebacks instead.
     """
     arguments = sys.argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     debug = "--debug" in arguments[:end]
+    arguments = [*(each for each in arguments[:end] if each != "--debug"), *arguments[end:]]
+    group: Any = typer.main.get_command(app)
+    if not to_stderr.is_terminal:
+        group.rich_markup_mode = None  # no box around what is wrong with the arguments either
     try:
-        app([*(each for each in arguments[:end] if each != "--debug"), *arguments[end:]])
+        group(arguments)
     except Exception as error:
         if debug:
             raise
-        command = next((each for each in arguments[:end] if not each.startswith("-")), "")
-        show_error(error, _list_flags(command))
+        show_error(error, _list_flags(arguments))
         sys.exit(2 if isinstance(error, TokenfeedError) else 3)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,8 @@ _SECRET = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\?)[^\s'\"<>=?]*=[^\s'\"<>]*")
 
 
 def show_error(error: Exception, flags: Mapping[str, str]) -> None:
-    """Print an error as one block: its message and a suggestion. Unexpected ones lose what looks like a secret.
+    """Print an error, its message and a suggestion: in a box on a terminal. What looks like a secret is cut out of
+    unexpected ones.
 
     `flags` are the options of the command by their names in Python, in which messages speak.
     """
@@ -50,15 +52,24 @@ def show_error(error: Exception, flags: Mapping[str, str]) -> None:
     suggestion = next(told for kind, told in _SUGGESTIONS if isinstance(error, kind))
     if isinstance(error, OSError):
         suggestion = _SYSTEM_SUGGESTIONS.get(error.errno or 0, suggestion)
-    parts = [styled(message), *([styled(suggestion, style="dim")] if suggestion else [])]
-    to_stderr.print(Panel(Group(*parts), title=Text(title), title_align="left", border_style="red"))
+    advice = [styled(suggestion, style="dim")] if suggestion else []
+    if to_stderr.is_terminal:
+        box = Panel(Group(styled(message), *advice), title=Text(title), title_align="left", border_style="red")
+        to_stderr.print(box)
+    else:
+        to_stderr.print(styled(f"{title}: {message}"), *advice, sep="\n", soft_wrap=True)
 
 
 def _in_flags(message: str, flags: Mapping[str, str]) -> str:
-    """`--text-column body` for `text_column='body'`, and `--length is 0` for `length is 0`."""
+    """`--text-column body` for `text_column='body'`, and `--length is 0` for `length is 0`.
+
+    `--store web=PATH` for `stores={'web': 'PATH'}`.
+    """
 
     def write(found: re.Match[str]) -> str:
         flag, value = flags[found[1]], found[2].strip("'\"")
+        if pair := re.fullmatch(r"\{(['\"])(.*)\1: '(.*)'\}", value):
+            value = f"{shlex.quote(pair[2])}={pair[3]}"
         if found[1] == "val":
             value = {"None": "none", "()": "all-data"}.get(value, value)
         if value == "None":
@@ -70,11 +81,9 @@ def _in_flags(message: str, flags: Mapping[str, str]) -> str:
     if not flags:
         return message
     names = "|".join(map(re.escape, flags))
-    message = re.sub(
-        rf"(?<![\w.?&/-])({names})=(?!{{)('[^']*'|\"[^\"]*\"|\(\)|\[[^\]]*\]|[\w.…/*-]*)(?: \(--[\w-]+\))?",
-        write,
-        message,
-    )
+    text = r"'[^']*'|\"[^\"]*\""
+    value = rf"\{{(?:{text}): '[^']*'\}}|(?!\{{)(?:{text}|\(\)|\[[^\]]*\]|[\w.…/*-]*)"
+    message = re.sub(rf"(?<![\w.?&/-])({names})=({value})(?: \(--[\w-]+\))?", write, message)
     return re.sub(rf"\A({names})(?= is (?:[-\d'\"]|None|True|False|missing))", lambda found: flags[found[1]], message)
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 _SHOWN_TOKENS = 200
 
 StorePath = Annotated[str, typer.Argument(metavar="PATH", help="A store, or a token file of another system.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")]
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run file.")]
 Inputs = Annotated[
     list[str],
     typer.Argument(metavar="INPUT...", help="Parquet, JSONL, Arrow or text: files, folders, patterns, addresses."),

@@ -1,7 +1,6 @@
 import contextlib
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +23,7 @@ _HISTORY = 40
 
 def command(
     path: Annotated[
-        Path, typer.Argument(metavar="STATS_OR_RUN", help="File written by observe.publish, or the run file beside it.")
+        str, typer.Argument(metavar="STATS_OR_RUN", help="File written by observe.publish, or the run file beside it.")
     ],
     every: Annotated[float, typer.Option(help="Seconds between updates.", min=0.1)] = 1.0,
     span: Annotated[float, typer.Option(help="Seconds over which rates are averaged.", min=0.1)] = 5.0,

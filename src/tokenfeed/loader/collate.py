@@ -1,19 +1,32 @@
 """Documents of any length as arrays of one shape: `Loader(store.documents(), 32, collate=pad(multiple_of=64))`."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.plan.shares import some
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.types import Array, Bools, Ints
 
-__all__ = ["SIDES", "Padded", "Pairs", "Truncate", "pad", "pairs"]
+__all__ = ["SIDES", "Padded", "Pairs", "Truncate", "pad", "pairs", "run_collate"]
 
 SIDES = "sides"
 """Span table of a store of pairs: two spans, "chosen" and "rejected", in every document."""
 Truncate = Literal["end", "start", "error"]
+
+
+def run_collate(collate: Callable[[HostBatch], Any], batch: HostBatch) -> Any:
+    """What a collate function makes of a batch. An error of it gets a note, which says of which samples."""
+    try:
+        return collate(batch)
+    except Exception as error:
+        samples, numbers, names = batch.samples.tolist(), batch.indices.tolist(), batch.source_names
+        rows = [f"{names[source]} {number}".lstrip() for source, number in zip(batch.sources, numbers, strict=True)]
+        of_view = "" if numbers == samples else f": {some(rows, str)} of the view"  # rows of a stream are of no view
+        error.add_note(f"in collate, of samples {some(samples)} of the run{of_view}")
+        raise
 
 
 class Padded(NamedTuple):

@@ -17,17 +17,12 @@ from tokenfeed.loader.launch import find_worker
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.storage.remote import RemoteStats
 from tokenfeed.store.batch import Batch, HostBatch
+from tokenfeed.store.view import AS_DATASET
 from tokenfeed.types import Bytes
 
-__all__ = ["AS_DATASET", "Delivery", "PlacedBatch", "PlacedLoader", "Stats", "check_loader"]
+__all__ = ["Delivery", "PlacedBatch", "PlacedLoader", "Stats", "check_loader"]
 
 Placed = TypeVar("Placed", bound="PlacedBatch")
-
-AS_DATASET = (
-    "Where torch wants a dataset: DataLoader(tokenfeed.torch.as_dataset(loader), batch_size=None); for a Trainer of "
-    "transformers or TRL, take the one in tokenfeed.integrations"
-)
-"""What to do instead of giving a loader to torch as a dataset."""
 
 _process = os.getpid()
 """This process. Asking the system in every `next` would take 0.2 µs, and more where system calls are intercepted."""

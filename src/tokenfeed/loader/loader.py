@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Never, Self, Unpack
 
 from tokenfeed.errors import ArgumentError, whole
 from tokenfeed.loader.collate import SIDES
-from tokenfeed.loader.delivery import AS_DATASET, Delivery
+from tokenfeed.loader.delivery import Delivery
 from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
@@ -22,9 +22,10 @@ from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.skips import Skip
 from tokenfeed.plan.steps import count_steps
 from tokenfeed.runs.file import RunFile
+from tokenfeed.storage.address import local_file
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.store.store import Store
-from tokenfeed.store.view import View
+from tokenfeed.store.view import AS_DATASET, View
 
 __all__ = ["Loader"]
 
@@ -34,6 +35,13 @@ _PREFETCH = 32
 _PREFETCH_BYTES = 64 << 20
 _MOST_COUNTED = 1 << 24
 """Samples whose lengths are all looked up to count the steps of a token budget: 3 s."""
+
+_OF_TORCH = {
+    "num_workers": "a Loader has no num_workers: it reads ahead in threads of this process; threads=4 gives it more",
+    "drop_last": "a Loader has no drop_last: it has no end, and every batch is full. With epochs=1 it has one, each "
+    "sample comes exactly once, and the last step alone may have short batches: stop before it, or train on them",
+}
+"""Options of torch's DataLoader that are not ours, and what to do instead."""
 
 
 class Loader(Delivery):
@@ -69,6 +77,7 @@ class Loader(Delivery):
         collate: Callable[[HostBatch], Any] | None = None,
         run: str | Path | None = None,
         accumulate: int = 1,
+        **others: Never,
     ) -> None:
         """`view` may be a plan, which has its own seed, shuffle and skips. `batch_size` is that of one rank. `prefetch`
         batches are read ahead: 0 for none, and no thread; by default 32, or what fits 64 MiB. `rank` and `world_size`
@@ -91,8 +100,12 @@ class Loader(Delivery):
         With `tokens` or `balance`, `accumulate` batches are dealt as one training step, and the state advances with the
         last of them: a step that was not finished comes again, as its gradients are lost with the process.
         """
-        self._arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self._arguments = {
+            name: value for name, value in locals().items() if name not in ("self", "others", "__class__")
+        }
         super().__init__()
+        for name in others:
+            raise ArgumentError(_OF_TORCH[name]) if name in _OF_TORCH else TypeError(f"a Loader takes no {name}=")
         _check_view(view)
         whole("prefetch", 0 if prefetch is None else prefetch)
         whole("threads", threads, 1)
@@ -105,7 +118,7 @@ class Loader(Delivery):
         self._asked_prefetch = prefetch
         self._threads = threads
         self._collate = collate
-        self._run_path = run
+        self._run_path = None if run is None else local_file(run)
         self._run: RunFile | None = None
         self._next = 0
         self._done = 0
@@ -341,8 +354,6 @@ class Loader(Delivery):
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoint after the last batch delivered; the same on every rank."""
-        if self._run is not None:
-            self._run.note(saved=True)
         return self.plan.state(self._next)
 
     def load_state_dict(self, state: Any, *, step: int | None = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.loader.collate import run_collate
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.dealing import StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
@@ -242,7 +243,7 @@ class StepReader:
         read = time.perf_counter()
         if self._collate is not None:
             for batch in batches:
-                batch.data = self._collate(batch)
+                batch.data = run_collate(self._collate, batch)
         now = time.perf_counter()
         with self._lock:
             self.work["bytes"] += rows.num_bytes

@@ -7,14 +7,13 @@ wandb.log(observe.measure(loader), step=step)       # numbers as a dictionary, f
 
 from tokenfeed.observe.diagnosis import Rates, diagnose
 from tokenfeed.observe.numbers import measure, to_dict
-from tokenfeed.observe.snapshots import Publisher, Snapshot, find_stats_file, log, publish, read_snapshots
+from tokenfeed.observe.snapshots import Publisher, Snapshot, log, publish, read_snapshots
 
 __all__ = [
     "Publisher",
     "Rates",
     "Snapshot",
     "diagnose",
-    "find_stats_file",
     "log",
     "measure",
     "publish",

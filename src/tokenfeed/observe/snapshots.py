@@ -1,14 +1,17 @@
-"""The stats file: one JSON object per line, each a snapshot of one loader's counters, written by `publish`.
+"""Stats files: one JSON object per line, each a snapshot of one loader's counters, written by `publish`.
 
-Lines are appended whole; a line cut short by a kill is ignored. When the file reaches its size limit it is renamed to
-`<name>.1`, which replaces the previous one, and a new file begins: there are never more than two.
+Every rank writes a file of its own: rank 0 `<name>`, rank 3 `<name>.rank3`. Lines are appended whole; a line cut short
+by a kill is ignored. A file that has reached its size limit is renamed to `<its name>.1`, which replaces the previous
+one, and a new file begins: a rank never has more than two.
 """
 
 import atexit
 import contextlib
+import heapq
 import json
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -16,6 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, get_args
@@ -24,6 +28,7 @@ from tokenfeed.errors import ArgumentError, NotFoundError, StateError
 from tokenfeed.loader.delivery import Delivery, PlacedLoader, Stats
 from tokenfeed.observe.diagnosis import NO_STATS
 from tokenfeed.observe.memory import measure_memory
+from tokenfeed.storage.address import local_file
 from tokenfeed.storage.local import reading, writing
 from tokenfeed.text.tokenizer.engines import available_cores
 
@@ -32,9 +37,9 @@ __all__ = [
     "Publisher",
     "Scalar",
     "Snapshot",
-    "StatsFile",
+    "StatsFiles",
     "find_loader",
-    "find_stats_file",
+    "find_stats_files",
     "log",
     "publish",
     "read_snapshots",
@@ -42,6 +47,8 @@ __all__ = [
 
 SUFFIX = ".stats.jsonl"
 _TAIL_BYTES = 1 << 20
+_LEAST_TAIL_BYTES = 4096
+"""Bytes read of one of many files: the last eight lines or so."""
 _LARGEST = 1 << 62
 _MOST_SCALARS = 512
 """Scalars kept for one snapshot; of more, the latest."""
@@ -110,17 +117,25 @@ def _build(kind: Any, value: object) -> Any:
     if not isinstance(value, Mapping):
         raise ValueError(f"expected the fields of {kind.__name__}")
     built = {}
-    for field in (each for each in fields(kind) if each.name in value):
-        given, kinds = value[field.name], get_args(field.type) or (field.type,)
-        inner = next((each for each in kinds if is_dataclass(each)), None)
+    for name, kinds, inner in _fields_of(kind):
+        if name not in value:
+            continue
+        given = value[name]
         if inner is not None and isinstance(given, list):
             given = tuple(_build(inner, each) for each in given[:_MOST_LISTED])
         elif inner is not None and given is not None:
             given = _build(inner, given)
         elif not _fits(given, kinds):
-            raise ValueError(f"{field.name} is {str(given)[:80]}")
-        built[field.name] = given
+            raise ValueError(f"{name} is {str(given)[:80]}")
+        built[name] = given
     return kind(**built)
+
+
+@cache
+def _fields_of(kind: Any) -> list[tuple[str, tuple[Any, ...], Any]]:
+    """Name, types, and the dataclass among them, of every field: looked up once, or it would be most of the work."""
+    typed = [(field.name, get_args(field.type) or (field.type,)) for field in fields(kind)]
+    return [(name, kinds, next((each for each in kinds if is_dataclass(each)), None)) for name, kinds in typed]
 
 
 def _fits(value: object, kinds: Sequence[Any]) -> bool:
@@ -129,16 +144,25 @@ def _fits(value: object, kinds: Sequence[Any]) -> bool:
     return type(value) in kinds
 
 
-def find_stats_file(path: str | os.PathLike[str]) -> Path:
-    """The stats file at `path`, or beside the run file at `path`: `run.stats.jsonl` for `run.jsonl`."""
-    given = Path(path)
-    if not given.name.endswith(SUFFIX):
-        beside = given.with_name(given.stem + SUFFIX)
-        if beside.exists():
-            return beside
-    if not given.is_file() and not _predecessor_of(given).is_file():  # while it is renamed there may be no file
+def find_stats_files(path: str | os.PathLike[str]) -> list[Path]:
+    """The stats files of all ranks that were told to write to `path`, or to `run.stats.jsonl` if `path` is `run.jsonl`.
+
+    Those that were set aside are not listed.
+    """
+    given = local_file(path)
+    beside = given.with_name(given.stem + SUFFIX)
+    found = ([] if given.name.endswith(SUFFIX) else _list_files(beside)) or _list_files(given)
+    if not found:
         raise NotFoundError(f"there is no stats file {given}. {_how_to_publish(given)}")
-    return given
+    return found
+
+
+def _list_files(path: Path) -> list[Path]:
+    ours = re.compile(rf"({re.escape(path.name)}(?:\.rank\d+)?)(?:\.1)?")  # being set aside, a file has only that name
+    with reading(path), contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path.parent) as entries:
+        names = {found[1] for each in entries if (found := ours.fullmatch(each.name)) and each.is_file()}
+        return [path.with_name(name) for name in sorted(names)]
+    return []
 
 
 def _how_to_publish(path: Path) -> str:
@@ -147,49 +171,58 @@ def _how_to_publish(path: Path) -> str:
 
 
 def _predecessor_of(path: Path) -> Path:
-    """The name a stats file gets when it has reached its size limit."""
+    """The name that the file of a rank gets when it has reached its size limit."""
     return path.with_name(f"{path.name}.1")
 
 
-class StatsFile:
-    """A stats file that may still grow. Each call of `read` returns the snapshots added since the last."""
+class StatsFiles:
+    """The stats files of a run, which may still grow. Each call of `read` returns the snapshots since the last one."""
 
     def __init__(self, path: str | os.PathLike[str], most_bytes: int) -> None:
-        """`most_bytes` bounds one read, of the file and of its predecessor each: older lines are skipped."""
+        """`most_bytes` bounds one read, over the files of all ranks, and so over those set aside: older lines are
+        skipped. The last lines of every file are read, however many there are."""
         self._path = path
         self._most_bytes = most_bytes
-        self._inode = self._offset = 0
+        self._ends: dict[Path, tuple[int, int]] = {}
+        """The inode of every file, and how many of its bytes were read."""
 
     def read(self) -> list[Snapshot]:
-        """The new snapshots, in the order they were written. Raises NotFoundError if there is no file."""
-        return list(_parse(self.read_bytes()))
+        """The new snapshots, by time; those of a rank as it wrote them. Raises NotFoundError if there is no file."""
+        return list(heapq.merge(*map(_parse, self.read_bytes()), key=lambda each: each.time))
 
-    def read_bytes(self) -> bytes:
-        """The new whole lines. If the file was renamed since the last call, the rest of it comes first."""
-        path = find_stats_file(self._path)
-        with reading(str(path)):
+    def read_bytes(self) -> list[bytes]:
+        """The new whole lines of every file. If it was set aside since the last call, the rest of it comes first."""
+        paths = find_stats_files(self._path)
+        most_bytes = max(_LEAST_TAIL_BYTES, self._most_bytes // len(paths))
+        return [self._read_file(path, most_bytes) for path in paths]
+
+    def _read_file(self, path: Path, most_bytes: int) -> bytes:
+        with reading(path):
             try:
                 with path.open("rb") as file:
-                    is_new = os.fstat(file.fileno()).st_ino != self._inode
-                    before = self._read_predecessor(path) if is_new else b""
-                    return before + self._read_lines(file.fileno())
+                    is_new = os.fstat(file.fileno()).st_ino != self._ends.get(path, (0, 0))[0]
+                    before = self._read_predecessor(path, most_bytes) if is_new else b""
+                    return before + self._read_lines(path, file.fileno(), most_bytes)
             except FileNotFoundError:
-                return self._read_predecessor(path)
+                return self._read_predecessor(path, most_bytes)
 
-    def _read_predecessor(self, path: Path) -> bytes:
+    def _read_predecessor(self, path: Path, most_bytes: int) -> bytes:
         with contextlib.suppress(FileNotFoundError), _predecessor_of(path).open("rb") as file:
-            return self._read_lines(file.fileno())
+            return self._read_lines(path, file.fileno(), most_bytes)
         return b""
 
-    def _read_lines(self, file: int) -> bytes:
+    def _read_lines(self, path: Path, file: int, most_bytes: int) -> bytes:
         """The unread lines of a file; all its lines if it is not the file that was read before."""
-        inode, size = os.fstat(file).st_ino, os.fstat(file).st_size
-        if inode != self._inode or size < self._offset:
-            self._inode, self._offset = inode, 0
-        self._offset = max(self._offset, size - self._most_bytes)
-        data = os.pread(file, size - self._offset, self._offset)
+        status = os.fstat(file)
+        inode, offset = self._ends.get(path, (0, 0))
+        if status.st_ino != inode or status.st_size < offset:
+            offset = 0
+        offset = max(offset, status.st_size - most_bytes)
+        data = os.pread(file, status.st_size - offset, offset)
+        if len(data) == most_bytes and data.count(b"\n") < 2:  # a line longer than that
+            return self._read_lines(path, file, 2 * most_bytes)
         data = data[: data.rfind(b"\n") + 1]  # the rest is half a line, which may become whole
-        self._offset += len(data)
+        self._ends[path] = status.st_ino, offset + len(data)
         return data
 
 
@@ -202,12 +235,11 @@ def _parse(data: bytes) -> Iterator[Snapshot]:
 
 
 def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
-    """The latest snapshots in the order they were written: those in the last MiB of the file and of its predecessor."""
-    data = StatsFile(path, _TAIL_BYTES).read_bytes()
-    found = list(_parse(data))
+    """The latest snapshots of all ranks, by time: those in the last MiB of their files, and of those set aside."""
+    found = StatsFiles(path, _TAIL_BYTES).read()
     if not found:
-        file = find_stats_file(path)
-        if data.strip():
+        file = find_stats_files(path)[0]
+        if b"".join(StatsFiles(path, _TAIL_BYTES).read_bytes()).strip():
             raise StateError(f"{file} holds no live statistics: this run does not publish. {_how_to_publish(file)}")
         raise StateError(f"{file} is empty: the training script has published nothing yet")
     return found
@@ -226,9 +258,10 @@ def publish(
     `steps` is the number of training steps that the run is to have, where only the script knows it: the page then tells
     how much time is left.
 
-    The ranks of one machine may share a file. The file is limited to `max_bytes`, and so is its predecessor
-    `<path>.1`. A write takes about 0.1 ms in a background thread. The first write happens before this function returns,
-    and raises if it fails; later failures (such as a full disk) only leave a gap in the file.
+    Every rank writes a file of its own, rank 0 to `path` and rank 3 to `<path>.rank3`; all are read together by `path`.
+    A file is limited to `max_bytes`, and so is its predecessor, `<file>.1`. A write takes about 0.1 ms in a background
+    thread. The first write happens before this function returns, and raises if it fails; later failures (such as a full
+    disk) only leave a gap in the file.
 
     Name it `run.stats.jsonl`, beside the run file `run.jsonl`, and `tokenfeed top run.jsonl` finds it too.
     """
@@ -238,7 +271,7 @@ def publish(
         raise ArgumentError(f"max_bytes is {max_bytes}; expected 4,096 or more")
     if steps is not None and steps < 1:
         raise ArgumentError(f"steps is {steps}; expected 1 or more")
-    return Publisher(find_loader(loader), Path(path), every=every, steps=steps, max_bytes=max_bytes)
+    return Publisher(find_loader(loader), local_file(path), every=every, steps=steps, max_bytes=max_bytes)
 
 
 def log(step: int, **values: float) -> None:
@@ -269,7 +302,7 @@ class Publisher:
     """Writes until it is closed or its loader is collected. The caller need not keep it."""
 
     def __init__(self, loader: Delivery, path: Path, *, every: float, steps: int | None, max_bytes: int) -> None:
-        self.path = path
+        self.path = path if loader.rank == 0 else path.with_name(f"{path.name}.rank{loader.rank}")
         self._scalars: deque[Scalar] = deque(maxlen=_MOST_SCALARS)
         self._loader = weakref.ref(loader)
         self._final: Stats | None = None
@@ -281,7 +314,7 @@ class Publisher:
         self._wake = threading.Lock()
         self._wake.acquire()
         self._closed = threading.Lock()
-        with writing(path):
+        with writing(self.path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write(ended=False)
         _publishers.append(self)
@@ -308,7 +341,7 @@ class Publisher:
         self._last = replace(self._last, time=now, cpu_seconds=cpu, memory_bytes=memory, ended=ended, stats=stats)
         self._last = replace(self._last, scalars=scalars)
         line = f"\n{self._last.to_json()}\n".encode()
-        # The file is opened for every line, so that one rank may rename it while others write. Each line is one write,
+        # The file is opened for every line, for another loader of this rank may set it aside. Each line is one write,
         # with a line break before it: the line stays whole even after the half line of a killed process.
         with self.path.open("ab", buffering=0) as file:
             if file.tell() + len(line) <= self._max_bytes:

@@ -1,4 +1,4 @@
-"""The loaders of a stats file as `tokenfeed top` shows them: their speed, and what they are waiting for."""
+"""The loaders of a run as `tokenfeed top` shows them: their speed, and what they are waiting for."""
 
 import os
 import socket
@@ -107,7 +107,7 @@ def judge(present: Sequence[Watched]) -> Verdict:
 
 
 def watch(path: str | os.PathLike[str], *, seconds: float = 5.0, now: float | None = None) -> list[Watched]:
-    """The loaders of a stats file, by rank, with rates over the `seconds` before the last snapshot of each.
+    """The loaders of a run, by rank, with rates over the `seconds` before the last snapshot of each.
 
     A loader that ended is left out once others have run on for a minute; one that died, once another took its place.
     """

@@ -9,11 +9,11 @@ with the training step, the samples delivered before it, the world size, the bat
 ranks were balanced), how many batches are a step, and the time. A line `{"amend": [{"at": K, …}], "stores": {…}}` comes
 before it where the plan was amended, and the first line again where it is another plan. The last start that begins at
 or before step N tells what step N delivers: an amendment changes nothing that was delivered before it. A line
-`{"reached": K}` tells that K samples were delivered: what comes later is planned. It is written at every
-`state_dict()`, with the time of this checkpoint as "saved", when the loader is closed or collected, at the end of the
-process, and while the run goes on: every second at first, and after 100 seconds whenever the run is 1% older. So a run
-of four months has about 1,200 such lines, and a crash leaves at most 1% of its time unknown. Under a token budget such
-a line has the next step, too: where a step begins is found by walking from the nearest line on, over lengths alone.
+`{"reached": K}` tells that K samples were delivered: what comes later is planned. It is written when the loader is
+closed or collected, at the end of the process, and while the run goes on: every minute at first, and after 100 minutes
+whenever the run is 1% older. So a run of four months has about 850 such lines, and a crash leaves at most a minute, or
+1% of its time, unknown. Under a token budget such a line has the next step, too: where a step begins is found by
+walking from the nearest line on, over lengths alone.
 
 The file of a stream begins with `{"kind": "stream", …}`, and tells where it was started, on how many ranks, and over
 what. Which documents a step delivered does not follow from it: that would take reading the text up to there.
@@ -42,7 +42,7 @@ __all__ = ["Paths", "RunFile", "Start", "StreamStart", "Trail", "find_step", "re
 Paths = Mapping[str, Sequence[str]]
 """Where the data of each source lay when the run began; the source of a run over one view has an empty name."""
 
-_SHORTEST_PAUSE = 1.0  # seconds between two notes of a young run
+_SHORTEST_PAUSE = 60.0  # seconds between two notes of a young run
 _GROWTH = 0.01  # of its age, between two notes of an older one
 _MOST_ROWS = 1 << 22
 """Limit on the rows of all ranks in one step; a run file that says more is damaged."""
@@ -64,8 +64,6 @@ class StreamStart:
     """Number of samples known to be delivered before the next start."""
     marks: list[tuple[int, int]]
     """(step, samples before it) of steps under a token budget, in order; the first is that of the start."""
-    saves: list[tuple[int, float]]
-    """(samples delivered, time) of every checkpoint that `state_dict` made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +90,12 @@ class RunFile:
     an earlier loader reached says nothing about a later start.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._process: int | None = None
         self._size = 0
         """Bytes of the file after our last line."""
-        self._delivered = self._reached = self._saved = self._step = 0
+        self._delivered = self._reached = self._step = 0
         self._began = self._due = 0.0
         self._starts: list[StreamStart] = []
         """Starts that the file tells of."""
@@ -146,7 +144,7 @@ class RunFile:
         self._starts.append(_read_start(start))
         self._told = plan, told
         self._process = os.getpid()
-        self._delivered = self._reached = self._saved = num_delivered
+        self._delivered = self._reached = num_delivered
         self._step = self._starts[-1].step
         self._began = time.monotonic()
         self._due = self._began + _SHORTEST_PAUSE
@@ -170,18 +168,14 @@ class RunFile:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + max(_SHORTEST_PAUSE, _GROWTH * (now - self._began))
-            with suppress(TokenfeedError):  # a full disk must not cost a batch; checkpoints raise it
+            with suppress(TokenfeedError):  # a full disk must not cost a batch; `close` raises it
                 self.note()
 
-    def note(self, *, saved: bool = False) -> None:
-        """Note how many samples were delivered, unless it is known; or that a checkpoint was `saved` there."""
-        known = self._saved if saved else self._reached
-        if self._delivered > known and self._process == os.getpid() and self._is_last():
+    def note(self) -> None:
+        """Note how many samples were delivered, unless it is known."""
+        if self._delivered > self._reached and self._process == os.getpid() and self._is_last():
             start = self._starts[-1]
-            told: dict[str, float] = {"reached": self._delivered}
-            if saved:
-                told["saved"] = round(time.time(), 3)
-                self._saved = self._delivered
+            told = {"reached": self._delivered}
             if start.rule.by_tokens:
                 told["step"] = self._step
                 start.marks.append((self._step, self._delivered))
@@ -251,10 +245,7 @@ def _read(path: Path, kind: str) -> tuple[list[tuple[StreamStart, Any, Any]], li
                 start, *held = starts[-1]
                 if start.rule.by_tokens:
                     start.marks.append(_next_mark(fields, start.marks[-1]))
-                reached = _count(fields, "reached")
-                if "saved" in fields:
-                    start.saves.append((reached, float(fields["saved"])))
-                starts[-1] = replace(start, reached=max(start.reached, reached)), *held
+                starts[-1] = replace(start, reached=max(start.reached, _count(fields, "reached"))), *held
             else:
                 known = (len(header["plan"]["amendments"]), header["stores"]) if kind == "run" else None
                 starts.append((_read_start(fields), header, known))
@@ -306,7 +297,7 @@ def _read_start(fields: Mapping[str, Any]) -> StreamStart:
     if rows > most:
         what = "tokens" if rule.by_tokens else "rows"
         raise StateError(f"{rows:,} {what} in a step; at most {most:,} are expected")
-    return StreamStart(step, samples, world_size, rule, stop, float(fields["time"]), samples, [(step, samples)], [])
+    return StreamStart(step, samples, world_size, rule, stop, float(fields["time"]), samples, [(step, samples)])
 
 
 def _next_mark(fields: Mapping[str, Any], last: tuple[int, int]) -> tuple[int, int]:

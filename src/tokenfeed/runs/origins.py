@@ -59,7 +59,8 @@ class Origins:
 
     def _open(self, source: PlanSource, told: str) -> Store:
         name, paths = source.name, list(self._paths.get(source.name, ()))
-        remedy = f"say where it is: stores={{{name!r}: path}}, or --store {name + '=' if name else ''}PATH"
+        place = {name: "PATH"} if name else "PATH"
+        remedy = f"say where it is: stores={place!r}"
         if not paths:
             raise MissingError(f"the run file does not tell where {told} lies; {remedy}")
         try:

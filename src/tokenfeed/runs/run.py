@@ -18,6 +18,7 @@ from tokenfeed.runs.legs import Leg, StepRow, find_legs
 from tokenfeed.runs.origins import Origins, Stores
 from tokenfeed.runs.sets import select
 from tokenfeed.runs.tracing import RowTrace, Sightings, find_rows, trace_rows
+from tokenfeed.storage.address import local_file
 from tokenfeed.store.view import Delivered, View
 
 __all__ = ["Run"]
@@ -30,7 +31,7 @@ class Run(Delivered):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = local_file(path)
         self._opened: dict[Any, Any] = {}
         self.refresh()
 

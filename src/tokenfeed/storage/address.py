@@ -2,7 +2,9 @@
 
 import os
 import posixpath
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import url2pathname
@@ -10,7 +12,7 @@ from urllib.request import url2pathname
 from tokenfeed.errors import ArgumentError
 
 __all__ = [
-    *("Address", "Secret", "clean", "is_remote", "join", "local_path"),
+    *("Address", "Secret", "clean", "is_remote", "join", "local_file", "local_path"),
     *("parse", "refer", "remember", "resolve", "secret_of"),
 ]
 
@@ -68,6 +70,16 @@ def local_path(path: str | os.PathLike[str]) -> str:
     if parts.netloc not in ("", "localhost"):
         raise ArgumentError(f"{text} is on another machine, {parts.netloc}; file:// reads only local files")
     return url2pathname(parts.path)
+
+
+def local_file(path: str | os.PathLike[str]) -> Path:
+    """The path of a run file or stats file; ArgumentError for an address, which as a Path has lost a slash."""
+    if found := re.match(r"([A-Za-z][\w+.-]*):/", os.fspath(path)):
+        raise ArgumentError(  # without the rest, which may hold a secret
+            f"{found[1]}://… is an address, and run files and stats files are local for now: give a path on this "
+            "machine, such as run.jsonl, and copy it to the address when the run has ended"
+        )
+    return Path(path)
 
 
 def clean(uri: str) -> str:

@@ -21,7 +21,7 @@ from tokenfeed.store.reader import ReadOptions
 from tokenfeed.store.resolve import SplitSize, as_paths, resolve
 from tokenfeed.store.spec import LOSS_MASK, DocumentsSpec, PackedSpec, ViewSpec, WindowsSpec
 from tokenfeed.store.subset import Subset, SubsetSpec
-from tokenfeed.store.view import View
+from tokenfeed.store.view import TO_TORCH, View
 from tokenfeed.store.windows import Windows
 
 __all__ = ["Store", "open_store", "open_unfinished"]
@@ -41,6 +41,13 @@ class Store(Data):
 
     def __reduce__(self) -> Any:
         return self.opening, ()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        """Refused, with the way out: torch's DataLoader takes what has a length for a dataset of samples."""
+        raise ArgumentError(f"a store has no length: a view of it has, such as view = store.windows(2048); {TO_TORCH}")
 
     def __enter__(self) -> Self:
         return self

@@ -19,7 +19,17 @@ from tokenfeed.store.spans import BatchSpans, SpanTable
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.types import Array, Bytes, Ints
 
-__all__ = ["Delivered", "StoreRows", "View"]
+__all__ = ["AS_DATASET", "TO_TORCH", "Delivered", "StoreRows", "View"]
+
+AS_DATASET = (
+    "Where torch wants a dataset: DataLoader(tokenfeed.torch.as_dataset(loader), batch_size=None); for a Trainer of "
+    "transformers or TRL, take the one in tokenfeed.integrations"
+)
+"""What to do instead of giving a loader to torch as a dataset."""
+TO_TORCH = (
+    f"loader = tokenfeed.Loader(view, batch_size=32) shuffles, makes batches in threads and resumes. {AS_DATASET}"
+)
+"""What to do instead of giving a view to torch as a dataset."""
 
 
 class View(ABC):
@@ -126,6 +136,10 @@ class View(ABC):
         if isinstance(index, slice):
             return self.read(np.arange(*index.indices(len(self)), dtype=np.int64))
         return Sample(self.read(np.array([self._in_range(index)])), 0)
+
+    def __getitems__(self, _: object) -> Any:
+        """Refused, with the way out: torch's DataLoader asks a dataset of samples for those of a batch by this name."""
+        raise ArgumentError(f"a view is no dataset for torch's DataLoader: {TO_TORCH}")
 
     def _in_range(self, index: int) -> int:
         if not isinstance(index, int | np.integer):

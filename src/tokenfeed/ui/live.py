@@ -1,4 +1,4 @@
-"""A running loader: its stats file as it grows, and what it is waiting for, in words.
+"""A running loader: its stats files as they grow, and what it is waiting for, in words.
 
 Only new lines are read, and old points are thinned out, so work and memory are bounded however long the run.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tokenfeed.errors import NotFoundError
 from tokenfeed.observe.diagnosis import CAUSES, Rates, find_cause
-from tokenfeed.observe.snapshots import Snapshot, StatsFile
+from tokenfeed.observe.snapshots import Snapshot, StatsFiles
 from tokenfeed.observe.watching import Watched, judge, look
 from tokenfeed.ui.messages import Json, pick
 
@@ -23,7 +23,7 @@ __all__ = ["Live", "Logged", "Point", "Series"]
 
 _RATES_SECONDS = 5.0
 _MOST_BYTES = 8 << 20
-"""Bytes read at once: twice the default size limit of a stats file."""
+"""Bytes read at once, over the files of all ranks."""
 _MOST_LOADERS = 512
 _MOST_SCALARS = 16
 _MOST_LOGGED = 4000
@@ -97,7 +97,7 @@ class Logged:
 
 
 class _Loader:
-    """One loader of a stats file: its latest snapshots, and the counters that its charts show."""
+    """One loader of a run: its latest snapshots, and the counters that its charts show."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -126,13 +126,13 @@ class _Loader:
 
 
 class Live:
-    """The loaders of a stats file, and what they log. Any number of pages may ask `tell`."""
+    """The loaders of a run, and what they log. Any number of pages may ask `tell`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """`path` is the stats file. It may be created later."""
+        """`path` is what `observe.publish` was given. Nothing need be there yet."""
         self._name = Path(path).name
         self._lock = threading.Lock()
-        self._file = StatsFile(path, _MOST_BYTES)
+        self._files = StatsFiles(path, _MOST_BYTES)
         self._num_loaders = 0
         self._logged: dict[str, Logged] = {}
         self._logging_rank = -1
@@ -142,8 +142,8 @@ class Live:
         """Number of the last point."""
 
     def update(self) -> None:
-        """Read what was appended since the last call, at most the last 8 MiB. Raises NotFoundError without a file."""
-        for snapshot in self._file.read():
+        """Read what was appended since the last call, at most 8 MiB in all. Raises NotFoundError without a file."""
+        for snapshot in self._files.read():
             loader = self.loaders.get(snapshot.key)
             if loader is None:
                 if len(self.loaders) == _MOST_LOADERS:

@@ -140,11 +140,6 @@ def describe_run(subject: Subject, query: Query) -> Json:
             {**_describe_start(leg.start, legs), **pick(leg, "first_step stop_step stop")}
             for leg in legs[-_MOST_STARTS:]
         ],
-        "checkpoints": [
-            {"sample": sample, "step": _step_in(start, sample), "time": time}
-            for start in run.starts
-            for sample, time in start.saves[-_MOST_STARTS:]
-        ][-_MOST_STARTS:],
         "rolled_back": _rolled_back(run)[-_MOST_STARTS:],
         "num_amendments": len(plan.amendments),
         "amendments": [

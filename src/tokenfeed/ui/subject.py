@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from tokenfeed.errors import FormatError, MissingError, PlanMismatchError, TokenfeedError
-from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
+from tokenfeed.observe.snapshots import SUFFIX, find_stats_files
 from tokenfeed.runs.origins import open_data
 from tokenfeed.runs.run import Run
+from tokenfeed.storage.address import local_file
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.live import Live
@@ -145,6 +146,8 @@ def open_subject(
     A run or stats file may be created later, in a folder that exists. `stores` are where the data of a run is now;
     `options` are those of `tokenfeed.open`.
     """
+    if path.endswith(".jsonl"):
+        local_file(path)
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
     tokenizers = () if tokenizer is None else (Tokenizer.load(tokenizer),)
     if _is_run(path) or (_is_to_come(path) and not path.endswith(SUFFIX)):
@@ -156,8 +159,9 @@ def open_subject(
         homes = _homes([path, *hints, *(stores or {}).values()])
         return Subject("run", name, (followed, live, *tokenizers), homes, stores)
     if path.endswith(SUFFIX):
-        live = Live(path if _is_to_come(path) else find_stats_file(path))
-        return Subject("stats", name, (live, *tokenizers), _homes([path]))
+        if not _is_to_come(path):
+            find_stats_files(path)
+        return Subject("stats", name, (Live(path), *tokenizers), _homes([path]))
     store = open_store(path, **options)
     _ = store.identity  # O(shards): compute it once now, not while the page waits for it
     return Subject("store", name, (store, *tokenizers), _homes([path]))

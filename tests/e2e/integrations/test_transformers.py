@@ -121,11 +121,14 @@ def test_masks_become_labels(store):
 
 
 def test_what_is_logged(store, tmp_path):
-    """With every loss of the Trainer: what the data does."""
-    view = store.windows(LENGTH)
+    """With every loss of the Trainer: what the data does. The run file does not hear of it."""
+    view, run = store.windows(LENGTH), tmp_path / "run.jsonl"
     data = tokenfeed.mix({"web": (view, 0.75), "code": (view, 0.25)})
-    options = {"train_dataset": data, "eval_dataset": view}
-    trainer = train(tmp_path, options, max_steps=4, logging_steps=2, per_device_train_batch_size=4)
+    with tokenfeed.Loader(data, 4, accumulate=2, run=run, rank=0, world_size=1) as loader:
+        options = {"train_dataset": loader, "eval_dataset": view}
+        trainer = train(tmp_path, options, max_steps=4, logging_steps=2, per_device_train_batch_size=4)
+        lines = [json.loads(line) for line in run.read_text().splitlines()]
+        assert not any("reached" in line for line in lines)
     logged = [each for each in trainer.state.log_history if "loss" in each]
     assert [each["step"] for each in logged] == [2, 4]
     for each in logged:

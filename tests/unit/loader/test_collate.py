@@ -1,11 +1,14 @@
 """Padding: every document in its row, and nothing else under the mask."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
+from golden import golden_tokenizer
 from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.collate import pad, pairs
 
@@ -30,6 +33,30 @@ def test_rows_are_documents(store_path, plain, multiple_of, max_length, truncate
         assert (padded.columns["tokens"][row, len(kept) :] == 7).all()
         assert padded.mask[row].sum() == padded.lengths[row] == len(kept)
         assert padded.columns["frame"].shape == (len(indices), width, 2, 3)
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_an_error_of_collate_says_of_which_samples(store_path, tmp_path, prefetch):
+    """Its type and its words stay; the note says which rows to look at."""
+
+    def collate(batch):
+        if 5 in batch.samples:
+            raise LookupError("no such label")
+
+    (tmp_path / "text.jsonl").write_text('{"text": "a"}\n' * 50)
+    options = {"collate": collate, "prefetch": prefetch, "rank": 0, "world_size": 1}
+    view = tokenfeed.open(store_path).windows(16)
+    mixture = tokenfeed.mix({"web": (view, 0.5), "code": (view, 0.5)})
+    text, tokenizer = tmp_path / "text.jsonl", golden_tokenizer("tiktoken")
+    for loader, where in [
+        (tokenfeed.Loader(view, 2, **options), r"samples 4, 5 of the run: \d+, \d+ of the view"),
+        (tokenfeed.Loader(mixture, 2, **options), r"samples 4, 5 of the run: (web|code) \d+, \w+ \d+ of the view"),
+        (tokenfeed.stream(text, tokenizer, batch_size=2, length=8, val=None, **options), "samples 4, 5 of the run$"),
+    ]:
+        with pytest.raises(LookupError, match="no such label") as caught, loader:
+            for _ in range(4):
+                next(loader)
+        assert re.search(f"in collate, of {where}", caught.value.__notes__[0])
 
 
 def test_what_cannot_be_padded(store_path):

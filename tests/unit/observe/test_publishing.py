@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from tiers import pick
 from tokenfeed import observe
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError, WriteError
 from tokenfeed.loader.delivery import Stats
-from tokenfeed.observe.snapshots import Snapshot
+from tokenfeed.observe.snapshots import Scalar, Snapshot
 from tokenfeed.observe.watching import watch
 from tokenfeed.storage.remote import RemoteStats
 
@@ -104,7 +106,7 @@ def test_size_is_bounded(store_path, tmp_path):
     loader.close()
 
 
-def test_ranks_share_a_file(store_path, tmp_path):
+def test_every_rank_has_a_file_of_its_own_and_readers_read_all(store_path, tmp_path):
     path = tmp_path / "stats.jsonl"
     loaders = [make_loader(store_path, rank=rank, world_size=3) for rank in range(3)]
     publishers = [observe.publish(loader, path, every=0.05) for loader in loaders]
@@ -113,9 +115,59 @@ def test_ranks_share_a_file(store_path, tmp_path):
             next(loader)
     wait_for(lambda: [each.last.stats.batches for each in watch(path)] == [1, 2, 3])
     assert [each.last.rank for each in watch(path)] == [0, 1, 2]
+    names = ["stats.jsonl", "stats.jsonl.rank1", "stats.jsonl.rank2"]
+    assert sorted(file.name for file in tmp_path.glob("stats*")) == names
+    path.unlink()  # the folder of a machine that has ranks 1 and 2 alone
+    publishers[0].close()
+    assert [each.last.rank for each in watch(path)][-2:] == [1, 2]
+    assert [each.last.rank for each in watch(tmp_path / names[2])] == [2]
     for publisher, loader in zip(publishers, loaders, strict=True):
         publisher.close()
         loader.close()
+
+
+def test_ranks_that_set_their_files_aside_at_the_same_moment_lose_nothing(store_path, tmp_path, monkeypatch):
+    path, everybody, replace = tmp_path / "stats.jsonl", threading.Barrier(2), Path.replace
+    loaders = [make_loader(store_path, rank=rank, world_size=2) for rank in range(2)]
+    publishers = [observe.publish(loader, path, every=3600) for loader in loaders]
+    for publisher in publishers:
+        publisher._write(ended=False)
+        monkeypatch.setattr(publisher, "_max_bytes", 0)  # full now
+    turns = {publisher: threading.Event() for publisher in publishers}
+    turns[publishers[0]].set()
+
+    def meet(file, target):
+        everybody.wait(60)
+        assert turns[mine.publisher].wait(60)
+        return replace(file, target)
+
+    def write(publisher):
+        mine.publisher = publisher
+        publisher._write(ended=False)
+        turns[publishers[1]].set()
+
+    mine = threading.local()
+    monkeypatch.setattr(Path, "replace", meet)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, publishers))
+    assert [each.rank for each in observe.read_snapshots(path)].count(1) == 3
+    assert len(observe.read_snapshots(path)) == 6
+    monkeypatch.undo()
+    for publisher, loader in zip(publishers, loaders, strict=True):
+        publisher.close()
+        loader.close()
+
+
+def test_many_ranks_are_read_by_the_ends_of_their_files(tmp_path):
+    """All are there, however long their files: the lines that are looked at are bounded over all of them."""
+    for rank in range(1024):
+        scalars = tuple(Scalar("x" * 60, step, 0.1) for step in range(100 * (rank == 0)))
+        stats, name = Stats(1, 1, 0, 1.0, 0.1, 0.0, 0), f"stats.jsonl.rank{rank}" if rank else "stats.jsonl"
+        snapshot = Snapshot(1e9, "host", 1, 0, rank, 1024, 1.0, 4, 1.5, 10**8, False, stats, scalars=scalars)
+        (tmp_path / name).write_text(f"\n{snapshot.to_json()}\n" * 20)
+    snapshots = observe.read_snapshots(tmp_path / "stats.jsonl")
+    assert {each.rank for each in snapshots} == set(range(1024))
+    assert len(snapshots) < 12 * 1024
 
 
 SCRIPT = """

@@ -84,7 +84,7 @@ def test_steps_are_found_from_the_nearest_note(documents, tmp_path, monkeypatch)
     for _ in range(200):
         starts.append(ranks.loaders[0].state_dict()["samples"])
         ranks.step()
-    ranks.loaders[0].close()
+        ranks.loaders[0]._run.note()
     lines = path.read_text().splitlines()
     path.write_text("\n".join(line for line in lines if json.loads(line).get("step", 0) % 50 == 0) + "\n")
     run = tokenfeed.Run(path)

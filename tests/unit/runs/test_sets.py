@@ -31,7 +31,7 @@ def go_on(view, path, state, steps, world_size, batch_size, **amendment):
         batches = [next(loader) for loader in loaders]
         taken += [number for batch in batches for number in numbers_in(batch)]
         state = batches[0].state
-    loaders[0].state_dict()
+    loaders[0].close()
     return taken, state
 
 

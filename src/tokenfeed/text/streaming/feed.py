@@ -15,6 +15,7 @@ from tokenfeed.plan.dealing import StepRule
 from tokenfeed.plan.mixing import check_named, weigh
 from tokenfeed.plan.shares import Shares, Stage
 from tokenfeed.runs.file import RunFile
+from tokenfeed.storage.address import local_file
 from tokenfeed.store.batch import HostBatch
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.splitting import Val, tell_held_out
@@ -147,7 +148,8 @@ class TextFeed(Delivery):
         self._prefetch = options.prefetch
         self._buffers = Buffers()
         self._maker: BatchMaker | None = None
-        self._run = None if options.run is None or options.rank != 0 else RunFile(options.run)
+        path = None if options.run is None else local_file(options.run)
+        self._run = None if path is None or options.rank != 0 else RunFile(path)
         self._end = options.end
         self._sources.check(options.num_lanes)
         self._position = self._beginning()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tokenfeed.errors import ArgumentError
+from tokenfeed.loader.collate import run_collate
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.store.batch import Draw, HostBatch
@@ -171,7 +172,7 @@ class BatchMaker:
         batch = StreamBatch(rows, 0, count, draw=draw, position=position)
         if options.collate is not None:
             collating = time.perf_counter()
-            batch.data = options.collate(batch)
+            batch.data = run_collate(options.collate, batch)
             self.collate_seconds += time.perf_counter() - collating
         self.num_bytes += tokens.nbytes
         self.seconds += time.perf_counter() - began

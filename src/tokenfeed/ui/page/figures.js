@@ -118,13 +118,12 @@ export function makeFigures(subject) {
 const number3 = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
 const axisShare = (value) => value ? share(value) : "0%";
 
-// Starts, checkpoints and amendments, each at its time or step.
-const MARKS = { start: "start or resume", checkpoint: "checkpoint", amendment: "amendment" };
+// Starts and amendments, each at its time or step.
+const MARKS = { start: "start or resume", amendment: "amendment" };
 function marks(run, byStep) {
   const at = (kind, one, text) => ({ kind, text, x: byStep ? one.step : one.time ?? translate(one.step, 1, 0) });
   return [
     ...(run?.starts ?? []).map((one) => at("start", one, `started at step ${count(one.step)}`)),
-    ...(run?.checkpoints ?? []).map((one) => at("checkpoint", one, `checkpoint before step ${count(one.step)}`)),
     ...(run?.amendments ?? []).map((one) => at("amendment", one, `${one.told}, from step ${count(one.step)} on`)),
   ].filter((one) => one.x !== null);
 }

@@ -1,5 +1,5 @@
-// The run as a line of steps: what was run, what is planned (hatched), what was rolled back, resumes, checkpoints,
-// amendments, the present and a cursor.
+// The run as a line of steps: what was run, what is planned (hatched), what was rolled back, resumes, amendments,
+// the present and a cursor.
 import { colour, count, h, s } from "./dom.js";
 
 const [HEIGHT, BAR, TOP, LANE] = [82, 22, 22, 9];
@@ -53,9 +53,6 @@ export function timeline(run, { step, marks = [], onpick }) {
         s("title", {}, `steps ${count(one.first_step)} to ${count(one.stop_step)} were run, then rolled back: the run went back to step ${count(one.first_step)}`),
       )
     );
-    const saved = run.checkpoints.filter((one) => one.step <= end).map((one) =>
-      s("line", { x1: x(one.step), x2: x(one.step), y1: TOP - 4, y2: TOP, class: "saved" }, s("title", {}, `checkpoint before step ${count(one.step)}`))
-    );
     const amended = run.amendments.filter((one) => one.step <= end).map((one) =>
       s(
         "g",
@@ -73,7 +70,6 @@ export function timeline(run, { step, marks = [], onpick }) {
         s("rect", { width: 6, height: 6, class: "hatchback" }), s("line", { x1: 0, x2: 0, y1: 0, y2: 6, class: "hatchline" }))),
       ...legs.flat().filter(Boolean),
       ...back,
-      ...saved,
       ...amended,
       ...dots,
       s("line", { x1: x(present), x2: x(present), y1: TOP - 8, y2: TOP + BAR + 8, class: "playhead" }, s("title", {}, `now: step ${count(present)}`)),

@@ -45,7 +45,6 @@ const legend = (run, seen) => [
   h("span", {}, h("i", { class: "dot d0" }), " run"),
   h("span", {}, h("i", { class: "dot hatch" }), " planned"),
   run.rolled_back.length ? h("span", {}, h("i", { class: "dot back" }), " rolled back") : null,
-  run.checkpoints.length ? h("span", {}, h("i", { class: "mark saved" }), " checkpoint") : null,
   run.amendments.length ? h("span", {}, h("i", { class: "mark amendment" }), " amendment") : null,
   seen?.seen.length ? h("span", {}, h("i", { class: "dot sight" }), ` document ${count(seen.document)}`) : null,
 ];
