@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from tokenfeed.plan.skips import Skip
 
 import tokenfeed
 from tokenfeed.errors import ArgumentError, SampleIndexError, StateError
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.skips import Skip
 from tokenfeed.runs.sets import select
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.subset import join_views

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from tokenfeed.plan.skips import Skip
 
 from plans import plan_over, source
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.plan.permutation import Locality, Permutation
 from tokenfeed.plan.plan import Plan, PlanSource
-from tokenfeed.plan.skips import Skip
 from tokenfeed.store.spec import PackedSpec, ViewSpec
 
 

@@ -10,6 +10,7 @@ from tokenfeed.plan.amendment import PlanSource
 from tokenfeed.plan.plan import Plan
 from tokenfeed.runs.file import Paths
 from tokenfeed.store.store import Store, open_store
+from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
 __all__ = ["Origins", "Stores", "open_data"]
@@ -46,7 +47,8 @@ class Origins:
         if given is None:
             key = source.data, source.spec, tuple(self._paths.get(name, ()))
             if key not in self._opened:
-                self._opened[key] = self._open(source, told).view(source.spec)
+                rows = self.plan.rows(name)
+                self._opened[key] = join_views([self._open(each, name, told).view(each.spec) for each in rows])
             return self._opened[key]
         if isinstance(given, View):
             _check_identity(given.identity, source.data, told, given)
@@ -57,8 +59,8 @@ class Origins:
             return given
         return open_data(given, source.data, told).view(source.spec)
 
-    def _open(self, source: PlanSource, told: str) -> Store:
-        name, paths = source.name, list(self._paths.get(source.name, ()))
+    def _open(self, source: PlanSource, name: str, told: str) -> Store:
+        paths = list(source.paths or self._paths.get(name, ()))
         remedy = f"say where it is: stores={{{name!r}: path}}, or --store {name + '=' if name else ''}PATH"
         if not paths:
             raise MissingError(f"the run file does not tell where {told} lies; {remedy}")

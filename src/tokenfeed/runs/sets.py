@@ -2,11 +2,12 @@
 
 In an epoch that nothing has changed, the samples of a source come in the order P[0], P[1], …, P[n − 1]. After c of
 them, those that were seen are P[0 … c), the others P[c … n): both are computed sample by sample, and take no memory.
-Where samples were left out, or the data grew in mid-epoch, the set is a sorted array.
+Where the data grew in mid-epoch, or samples were left out by `skip_to`, the set is a sorted array.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -137,23 +138,20 @@ def select(
 
 
 def _identities(plan: Plan, number: int) -> list[str]:
-    """Identities of the data of a source, from the first version that the run was over to the last."""
-    key = plan.shares.names[number]
-    first = [PlanSource.from_json(each) for each in plan.to_json()["sources"]]
-    added = [each for amendment in plan.amendments for each in (*amendment.sources, *amendment.grown)]
-    return [each.data for each in (*first, *added) if each.name == key]
+    """Identities of the data of a source: of the rows that it came with, and after every growth."""
+    return list(accumulate((each.data for each in plan.rows(plan.sources[number].name)), "{}+{}".format))
 
 
 def _find_source(plan: Plan, view: View, name: str | None) -> int:
-    """The source of a plan that a view has the samples of, in this or another version of the store."""
-    known = {view.identity, *(version.identity for version in view.data.versions)}
+    """The source of a plan that a view has the samples of."""
+    known = {view.identity}
     wanted = range(len(plan.sources)) if name is None else [plan.source_number(name)]
     alike = [number for number in wanted if not known.isdisjoint(_identities(plan, number))]
     if not alike:
         data = ", ".join(f"{each.name or 'its data'} {each.data}" for each in (plan.sources[n] for n in wanted))
         raise PlanMismatchError(
             f"the run was not over the store of this view, whose identity is {view.identity}: the run was over {data}. "
-            "Give a view of the store that the run was over, or of a later version of it"
+            "Give a view of the store that the run was over"
         )
     found = [number for number in alike if plan.sources[number].spec == view.spec.sample]
     if not found:
