@@ -45,7 +45,9 @@ class PlanSource:
         match value:
             case {"name": str(name), "samples": int(count), "data": str(data), "view": view}:
                 limit, paths = value.get("max_epochs"), value.get("paths", [])
-                are_counts = all(type(each) is int and 0 < each < 1 << 62 for each in (count, limit or 1))
+                counts = [count] if limit is None else [count, limit]
+                counts = [count] if limit is None else [count, limit]
+                are_counts = all(type(each) is int and 0 < each < 1 << 62 for each in counts)
                 if are_counts and isinstance(paths, list) and all(isinstance(path, str) for path in paths):
                     return cls(name, count, data, ViewSpec.from_json(view), limit, tuple(paths))
         raise StateError(f"{str(value)[:200]} describes no source of a plan")

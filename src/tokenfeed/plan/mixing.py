@@ -151,7 +151,7 @@ class Sources:
             )
         if rows.tokenizer != view.tokenizer and not self.allow_different_tokenizers:
             raise ArgumentError(
-                f"{told} was made with tokenizer {view.tokenizer}; the rows to be added {rows.tokenizer}"
+                f"{told} was made with tokenizer {view.tokenizer}, the rows to be added with {rows.tokenizer}"
             )
         return replace(self, views={**self.views, name: join_views([view, rows])})
 

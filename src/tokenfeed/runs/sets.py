@@ -143,15 +143,15 @@ def _identities(plan: Plan, number: int) -> list[str]:
 
 
 def _find_source(plan: Plan, view: View, name: str | None) -> int:
-    """The source of a plan that a view has the samples of."""
-    known = {view.identity}
+    """The source of a plan that a view has the samples of, in this or another version of the store."""
+    known = {view.identity, *(version.identity for version in view.data.versions)}
     wanted = range(len(plan.sources)) if name is None else [plan.source_number(name)]
     alike = [number for number in wanted if not known.isdisjoint(_identities(plan, number))]
     if not alike:
         data = ", ".join(f"{each.name or 'its data'} {each.data}" for each in (plan.sources[n] for n in wanted))
         raise PlanMismatchError(
             f"the run was not over the store of this view, whose identity is {view.identity}: the run was over {data}. "
-            "Give a view of the store that the run was over"
+            "Give a view of the store that the run was over, or of a later version of it"
         )
     found = [number for number in alike if plan.sources[number].spec == view.spec.sample]
     if not found:

@@ -185,7 +185,8 @@ class View(ABC):
     def unseen(self, run: "Delivered", *, step: int | None = None, source: str | None = None) -> "View":
         """The samples that a run has never delivered, in any epoch: all it is known to have, or the first `step` steps.
 
-        `run` is a `tokenfeed.Run`; `source` names the source of a mixture, where several are over this view.
+        `run` is a `tokenfeed.Run`; `source` names the source of a mixture, where several are over this view. A view
+        of a later version of the store has its new samples, too.
         """
         return _check_run(run).select(self, step=step, source=source, seen=False)
 

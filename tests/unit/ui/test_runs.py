@@ -95,14 +95,13 @@ def test_when_a_window_is_seen(mixture):
 
 
 def test_checkpoints_and_what_was_rolled_back(store_path, tmp_path):
-    """Steps 4 to 6 are trained, the run goes back to step 4, skips there, and goes on with another batch size."""
+    """Steps 4 to 6 are trained, the run goes back to step 4, and goes on with another batch size."""
     path, view = tmp_path / "run.jsonl", tokenfeed.open(store_path).windows(16)
     options = {"rank": 0, "world_size": 2, "run": path, "prefetch": 0}
     with tokenfeed.Loader(view, 3, **options) as loader:
         batches = [(next(loader), loader.state_dict() if step in (4, 6) else None) for step in range(1, 8)]
     state, trained = batches[3][1], batches[4][0].indices.tolist()
     with tokenfeed.Loader(view, 6, **options) as loader:
-        loader.amend(skip=tokenfeed.Skip(samples=(24, 28)))
         loader.load_state_dict(state)
         next(loader)
     subject = open_subject(str(path))
