@@ -52,8 +52,8 @@ CAPABILITIES: tuple[tuple[str, str, dict[str, Cell]], ...] = (
         {"datasets_peer": ("no: its buffer is lost", _STREAM)},
     ),
     (
-        "a mixture keeps its shares within one sample",
-        "tests/property/test_schedule.py::test_tables_are_those_of_the_rule_and_keep_its_bound",
+        "a mixture keeps its shares within two samples",
+        "tests/property/test_shares.py::test_histories",
         {
             "litdata_peer": ("no: drawn at random", f"{_LITDATA_FILE}/src/litdata/streaming/combined.py"),
             "mosaicml_peer": ("yes, each batch, if asked", f"{_MOSAIC}/dataset_configuration/mixing_data_sources.html"),
@@ -78,8 +78,8 @@ CAPABILITIES: tuple[tuple[str, str, dict[str, Cell]], ...] = (
         },
     ),
     (
-        "documents or steps are skipped after a spike",
-        "tests/unit/plan/test_skips.py::test_documents_are_skipped_by_their_payload",
+        "documents are masked, or steps skipped, after a spike",
+        "tests/property/test_masks.py::test_no_target_of_a_masked_document_counts",
         {"olmo_peer": ("steps", f"{_OLMO}/src/olmo_core/train/config.py")},
     ),
     (

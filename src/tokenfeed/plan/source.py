@@ -64,16 +64,13 @@ class Source:
         first = self._order(size, 0)
         self._chapters = [_Chapter(0, 0, size, first, first.size)]
         self._starts = [0]
+        self.is_plain = shuffle is True
+        """Whether every epoch is one shuffle of all samples: then kernels do many sources at once."""
 
     @property
     def size(self) -> int:
         """How many samples it has by now."""
         return self._chapters[-1].size
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every epoch is one shuffle of all samples: then kernels do many sources at once."""
-        return self.shuffle is True and len(self._chapters) == 1
 
     def _order(self, size: int, epoch: int) -> Order:
         """A whole epoch over so many samples."""
@@ -94,6 +91,7 @@ class Source:
         new = _make_order(self.shuffle if isinstance(self.shuffle, Local) else False, added, seed, epoch)
         rest = Rest(order, begin, last.size, new, mixed)
         grown = copy(self)
+        grown.is_plain = False
         grown._starts = [*self._starts, number]
         grown._chapters = [*self._chapters, _Chapter(number, epoch, size, rest, self._order(size, epoch).size)]
         return grown

@@ -57,7 +57,13 @@ class Origins:
                     f"the run is over {source.spec}; this view is {given.spec.sample}, whose samples are others"
                 )
             return given
-        return open_data(given, source.data, told).view(source.spec)
+        rows = self.plan.rows(name)
+        if len(rows) == 1:
+            return open_data(given, source.data, told).view(source.spec)
+        if not isinstance(given, list) or len(given) != len(rows):
+            raise ArgumentError(f"{told} has rows of {len(rows)} stores, end to end: give a list of so many")
+        views = [open_data(place, each.data, told).view(each.spec) for place, each in zip(given, rows, strict=True)]
+        return join_views(views)
 
     def _open(self, source: PlanSource, name: str, told: str) -> Store:
         paths = list(source.paths or self._paths.get(name, ()))

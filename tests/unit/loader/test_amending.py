@@ -79,6 +79,27 @@ def test_a_running_run_loses_and_repeats_nothing(tmp_path):
     replay.close()
 
 
+def test_a_grown_run_is_found_where_it_was_moved(tmp_path):
+    """Rows of every store of a source, in their order."""
+    view, path = write(tmp_path / "web", 20, 0).windows(4, extra=0), tmp_path / "run.jsonl"
+    loader = tokenfeed.Loader(view, 2, rank=0, world_size=1, run=path)
+    state = next(loader).state
+    loader.amend(grow=write(tmp_path / "more", 20, 20))
+    rows = [next(loader).tokens.tolist() for _ in range(20)]
+    loader.close()
+    for name in ("web", "more"):
+        (tmp_path / name).rename(tmp_path / f"{name}-moved")
+    places = [tmp_path / "web-moved", tmp_path / "more-moved"]
+    run = tokenfeed.Run(path)
+    again = tokenfeed.Loader(run.plan(stores=places), 2, rank=0, world_size=1)
+    again.load_state_dict(state)
+    assert [next(again).tokens.tolist() for _ in range(20)] == rows
+    traced = [row for step in range(20) for row in run.trace(step, stores=places)]
+    assert {row.documents[0].payload["id"] for row in traced} == set(range(40))
+    with pytest.raises(ArgumentError, match="rows of 2 stores, end to end"):
+        run.plan(stores=places[:1])
+
+
 def test_what_was_read_ahead_is_dropped_beyond_the_point_only(tmp_path):
     view = write(tmp_path / "web", 60, 0).windows(4, extra=0)
     plain, amended = Ranks(view, 1, 2), Ranks(view, 1, 2)
