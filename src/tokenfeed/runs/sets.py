@@ -15,6 +15,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.amendment import PlanSource
+from tokenfeed.plan.orders import Local
 from tokenfeed.plan.plan import Plan
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.subset import Chain, Listed, Selection, Slice, Subset, SubsetSpec
@@ -101,8 +102,8 @@ class _Ordered(Selection):
 
 
 def _is_plain(plan: Plan) -> bool:
-    """Whether every source goes through its epochs one after the other, with nothing left out or added."""
-    return not any(any(each.changes()) for each in plan.amendments)
+    """Whether every source goes through all its samples, epoch after epoch, with nothing added."""
+    return isinstance(plan.shuffle, bool | Local) and not any(any(each.changes()) for each in plan.amendments)
 
 
 def _mark(plan: Plan, ranges: Sequence[Range], source: int, size: int) -> Bools:

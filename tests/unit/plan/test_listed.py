@@ -83,3 +83,16 @@ def test_a_loader_reads_a_list(path, tmp_path):
         writer.append({"tokens": np.arange(41)})
     loader = tokenfeed.Loader(tokenfeed.open(tmp_path / "store").windows(4), 2, shuffle=Listed(path), epochs=1)
     assert [batch.tokens[:, 0].tolist() for batch in loader] == [[20, 0], [12, 36]]
+
+
+def test_what_a_listed_run_has_not_seen(path, tmp_path):
+    """Samples that are not listed are not seen, however long it runs."""
+    with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}) as writer:
+        writer.append({"tokens": np.arange(41)})
+    view = tokenfeed.open(tmp_path / "store").windows(4)
+    loader = tokenfeed.Loader(view, 3, shuffle=Listed(path), run=tmp_path / "run.jsonl", rank=0, world_size=1)
+    for seen in ([0, 12, 20], [0, 12, 20, 36], [0, 12, 20, 36], [0, 12, 20, 36], [0, 12, 20, 36]):
+        next(loader)
+        loader.state_dict()
+        assert sorted(view.seen(tokenfeed.Run(tmp_path / "run.jsonl"))[:].tokens[:, 0].tolist()) == seen
+    loader.close()
