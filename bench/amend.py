@@ -1,6 +1,6 @@
 """Measures runs that changed often: `python bench/amend.py [--quick] [--json PATH]`. Exit status 1 if a bar is missed.
 
-A mixture of four sources whose weights changed 10,000 times and one of whose stores grew 100 times, beside the same
+A mixture of four sources whose weights changed 10,000 times and one of whose sources grew 100 times, beside the same
 mixture unchanged; and how long the training thread waits where a running loader is amended, beside the first batch of a
 new loader in the same process: from opening its stores on, and over views that are open. Times of plans are of the
 processor. `--quick` takes fewer changes and repetitions, and enforces nothing.
@@ -35,15 +35,15 @@ def make_plans(num_changes: int) -> tuple[Plan, Plan]:
     names = list(SIZES)
     sources = [PlanSource(name, size, "0" * 16, WindowsSpec(length=2048)) for name, size in SIZES.items()]
     plain = Plan(sources, Shares([Stage(dict(zip(names, WEIGHTS, strict=True)))], names))
-    rng, weights, grown = np.random.default_rng(0), np.array(WEIGHTS), sources[0]
+    rng, weights = np.random.default_rng(0), np.array(WEIGHTS)
     amendments: list[dict[str, Any]] = []
     for number in range(1, num_changes + 1):
         weights = weights * np.exp(rng.normal(0, 0.05, 4))
         told = dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
-        amendments.append({"at": number * GAP, "stages": [[told, None, False]]})
+        amendments.append({"at": number * GAP, "stages": [[told, None]]})
         if number % 100 == 50:
-            grown = replace(grown, num_samples=grown.num_samples + SIZES["web"] // 100, data=f"{number:016}")
-            amendments.append({"at": number * GAP + GAP // 2, "grown": [grown.to_json()]})
+            rows = replace(sources[0], num_samples=SIZES["web"] // 100, data=f"{number:016}")
+            amendments.append({"at": number * GAP + GAP // 2, "grown": [rows.to_json()]})
     return plain, Plan.from_json({**plain.to_json(), "amendments": amendments})
 
 
@@ -108,14 +108,14 @@ def waits(report: Report, repetitions: int) -> None:
     with tempfile.TemporaryDirectory(prefix="tokenfeed-amend-") as folder:
         path = Path(folder, "web")
 
-        def write(count: int) -> Any:
+        def write(path: Path, count: int) -> Any:
             options: dict[str, Any] = {"columns": {"tokens": "uint16"}, "spans": {"documents": "json"}, "sync": False}
-            with tokenfeed.Writer(path, mode="append", **options) as writer:
+            with tokenfeed.Writer(path, **options) as writer:
                 for number in range(count):
                     writer.append({"tokens": np.full(4096, number % 60_000)}, documents={"id": number})
             return tokenfeed.open(path)
 
-        views = [write(2000).windows(1024), write(20).windows(1024)]
+        views = [write(path, 2000).windows(1024), write(Path(folder, "more"), 20).windows(1024)]
         other = tokenfeed.open(path).windows(1024)
 
         def subject() -> Any:
@@ -140,7 +140,7 @@ def waits(report: Report, repetitions: int) -> None:
                 mixture = subject()
                 began = time.perf_counter()
                 if not opened:
-                    view = tokenfeed.open(path, version=1).windows(1024)
+                    view = tokenfeed.open(path).windows(1024)
                     mixture = tokenfeed.mix({"web": (view, 0.7), "code": (tokenfeed.open(path).windows(1024), 0.3)})
                 loader = tokenfeed.Loader(mixture, ROWS, rank=0, world_size=2)
                 next(loader)
@@ -154,10 +154,8 @@ def waits(report: Report, repetitions: int) -> None:
             "first": first(False),
             "first over open views": first(True),
             "amend(weights)": timed(lambda loader: loader.amend(weights={"web": 0.6, "code": 0.4})),
-            "amend(skip)": timed(
-                lambda loader: loader.amend(skip=tokenfeed.Skip(documents=[7], source="web", mask=True))
-            ),
-            "amend(grown)": timed(lambda loader: loader.amend(grown={"web": views[1]})),
+            "amend(mask)": timed(lambda loader: loader.amend(mask={"web": [7]})),
+            "amend(grow)": timed(lambda loader: loader.amend(grow={"web": views[1]})),
             "resize": timed(lambda loader: loader.resize(rank=0, world_size=1)),
         }
         for contender in contenders.values():

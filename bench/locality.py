@@ -5,10 +5,10 @@ Three tables, for the pure order, for groups and blocks shuffled without mixing,
 * how random it is, by some of the statistics that `Permutation` is tested with; 1 or 0, as the head of the column says,
   is what a random order has;
 * how a batch of 512 is spread over the data;
-* what reading it takes, where blocks are fetched whole and 2 · tile of them are kept: those needed next, as a loader
+* what reading it takes, where blocks are fetched whole and `tile` of them are kept: those needed next, as a loader
   knows them, or those used last;
 
-and then the time for an index, which may be three times that of `Permutation` where samples are taken as a run takes
+and then the time for an index, which may be ten times that of `Permutation` where samples are taken as a run takes
 them. Exit status 1 if it is more. `--quick` has fewer samples, and enforces nothing.
 """
 
@@ -29,17 +29,18 @@ from rich.console import Console
 from rich.table import Table
 
 from measure import Report, interleave
-from tokenfeed.kernels.locality import permute_local_run
-from tokenfeed.kernels.permutation import permute_run
-from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
+from tokenfeed.plan import Local
+from tokenfeed.plan.orders import Tiled
+from tokenfeed.plan.permutation import Permutation
+from tokenfeed.plan.source import Source
 
 Ints = npt.NDArray[np.int64]
 
 BATCH = 512
 LOOK_AHEAD = 16_384
 """Samples: 32 batches."""
-SHAPES = [(1024, 16), (1024, 64), (1024, 256), (256, 64), (256, 256), (4096, 16)]
-PURE_BLOCK, PURE_TILE = 1024, 64
+SHAPES = [(1024, 32), (1024, 128), (1024, 512), (256, 128), (256, 512), (4096, 32)]
+PURE_BLOCK, PURE_TILE = 1024, 128
 """What the pure order, and blocks without mixing, are compared at."""
 
 
@@ -72,7 +73,7 @@ def unmixed(size: int) -> Callable[[int, int], Ints]:
 
 def local(block: int, tile: int) -> Order:
     def make(n: int, epoch: int) -> Ints:
-        return LocalPermutation(n, 1, epoch, Locality(block, tile))(np.arange(n))
+        return Tiled(n, block, tile, 1, epoch).at(np.arange(n))
 
     return Order(f"block {block}, tile {tile}", block, tile, make)
 
@@ -179,14 +180,14 @@ def measure_reading(order: Order, n: int) -> None:
     if order.name == "pure":
         blocks = blocks[: 1 << 16]  # enough to tell, and every fetch looks through all that is kept
 
-    def fetches_per_sample(tiles: int, knows_future: bool) -> float:
-        return count_fetches(blocks, -(-n // order.block), tiles * order.tile, knows_future) / blocks.size
+    def fetches_per_sample(tiles: float, knows_future: bool) -> float:
+        return count_fetches(blocks, -(-n // order.block), int(tiles * order.tile), knows_future) / blocks.size
 
-    clairvoyant = fetches_per_sample(2, True)
+    clairvoyant = fetches_per_sample(1, True)
     figures["bytes fetched per byte used"] = clairvoyant * order.block
     figures["requests per sample"] = clairvoyant
-    figures["bytes, least recently used goes"] = fetches_per_sample(2, False) * order.block
-    figures["the same, 3 · tile kept"] = fetches_per_sample(3, False) * order.block
+    figures["bytes, least recently used goes"] = fetches_per_sample(1, False) * order.block
+    figures["the same, 1.5 · tile kept"] = fetches_per_sample(1.5, False) * order.block
 
 
 # What it costs to evaluate
@@ -195,7 +196,6 @@ def measure_reading(order: Order, n: int) -> None:
 def measure_time(report: Report, repetitions: int) -> None:
     n, calls = 10**8, 8
     rng = np.random.default_rng(0)
-    epochs, indices = np.empty((2, 4096), np.int64)
     kinds = {
         "as a run takes them": [np.arange(4096) + int(start) for start in rng.integers(0, n - 4096, calls)],
         "at random": list(rng.integers(0, n, (calls, 4096))),
@@ -212,18 +212,14 @@ def measure_time(report: Report, repetitions: int) -> None:
         return measure
 
     for kind, batches in kinds.items():
-        contenders = {"pure": timed(lambda samples: permute_run(samples, n, 1, epochs, indices), batches)}
-        for block, tile in [*SHAPES, (1000, 50), (64, 16)]:
-
-            def call(samples: Ints, block: int = block, tile: int = tile) -> None:
-                permute_local_run(samples, n, block, tile, 1, epochs, indices)
-
-            contenders[f"block {block}, tile {tile}"] = timed(call, batches)
+        contenders = {"pure": timed(Source(n, 1, True).at, batches)}
+        for block, tile in [*SHAPES, (1000, 100), (64, 32)]:
+            contenders[f"block {block}, tile {tile}"] = timed(Source(n, 1, Local(block, tile)).at, batches)
         series = interleave(contenders, repetitions=repetitions, unit="ns/index")
         for name, values in series.items():
             if name != "pure":
                 ratios = values.over(series["pure"]).values
-                bar = 3 if kind == "as a run takes them" else None
+                bar = 10 if kind == "as a run takes them" else None
                 report.limit(f"{name}, samples {kind}: {values.median:.0f} ns an index", ratios, "× pure", bar=bar)
 
 
@@ -251,7 +247,7 @@ def main() -> int:
     for measure, title in (
         (measure_randomness, f"{n:,} samples: how random the order is"),
         (measure_spread, f"batches of {BATCH}"),
-        (measure_reading, f"reading whole blocks, 2 · tile kept; look-ahead of {LOOK_AHEAD:,} samples"),
+        (measure_reading, f"reading whole blocks, `tile` kept; look-ahead of {LOOK_AHEAD:,} samples"),
     ):
         before = set(measured[0].figures)
         for order in measured:

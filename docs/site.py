@@ -32,7 +32,7 @@ OPTIONS = {
     "tokenfeed.Loader": "members: [state_dict, load_state_dict, amend, resize, skip_to, steps_per_epoch, stats, close]",
     "tokenfeed.Store": "inherited_members: [num_items, columns, spans, shards, tokenizer, provenance, identity, "
     "version, versions, paths]",
-    "tokenfeed.plan.mixing.Mixture": "members: [then, budget]",
+    "tokenfeed.plan.mixing.Mixture": "members: [budget]",
     "tokenfeed.preparation.Characters": BARE,
     "tokenfeed.store.batch.HostBatch": "inherited_members: false, members: [span_numbers, offsets, payloads, part]",
     "tokenfeed.store.documents.Documents": BARE,
@@ -42,7 +42,7 @@ OPTIONS = {
     "members: [span_numbers, cu_seqlens, position_ids, document_ids]",
     "tokenfeed.store.subset.Subset": BARE,
     "tokenfeed.store.view.View": "members: [read, unread, lengths, num_targets, mean_length, locate, samples_touching, "
-    "seen, unseen, grew_from, identity, tokenizer, columns, spec]",
+    "seen, unseen, identity, tokenizer, columns, spec]",
     "tokenfeed.store.windows.Windows": BARE,
     "tokenfeed.text.Chat": BARE,
     "tokenfeed.text.ChatTemplate": "members: [load, render]",

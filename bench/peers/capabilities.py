@@ -78,8 +78,8 @@ CAPABILITIES: tuple[tuple[str, str, dict[str, Cell]], ...] = (
         },
     ),
     (
-        "documents or steps are skipped after a spike",
-        "tests/unit/plan/test_skips.py::test_documents_are_skipped_by_their_payload",
+        "documents are masked, or steps skipped, after a spike",
+        "tests/property/test_masks.py::test_no_target_of_a_masked_document_counts",
         {"olmo_peer": ("steps", f"{_OLMO}/src/olmo_core/train/config.py")},
     ),
     (

@@ -14,10 +14,9 @@ from tokenfeed import errors  # first: it refuses Windows before anything is imp
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.dealing import Cost
 from tokenfeed.plan.mixing import mix
-from tokenfeed.plan.permutation import Locality, Permutation
+from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.shares import Stage
-from tokenfeed.plan.skips import Skip
 from tokenfeed.storage.remote import Remote
 from tokenfeed.store.resolve import combine
 from tokenfeed.store.sealing import seal
@@ -34,12 +33,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Cost",
     "Loader",
-    "Locality",
     "Permutation",
     "Plan",
     "Remote",
     "Run",
-    "Skip",
     "Stage",
     "Store",
     "Tokenizer",
@@ -54,7 +51,7 @@ __all__ = [
     "stream",
 ]
 
-_MODULES = ["jax", "observe", "text", "torch"]
+_MODULES = ["jax", "observe", "plan", "text", "torch"]
 _LATER = {"Run": "runs.run", "Tokenizer": "text", "prepare": "preparation", "stream": "text"}
 """Public modules, and names with the module each is from, imported when they are first used: some need a package that
 may not be installed, and who trains from a store should not wait for the road from text."""
@@ -62,8 +59,7 @@ may not be installed, and who trains from a store should not wait for the road f
 
 _INSTEAD = {
     "compress": "choose a plain dtype that fits when the store is written, such as uint16 for up to 65,536 tokens",
-    "curriculum": "make a store of the samples of each level, and mix their views with stages: "
-    "tokenfeed.mix(views, stages=[tokenfeed.Stage(…), …])",
+    "curriculum": "list the samples in their order, shuffle=tokenfeed.plan.Listed.write(path, np.argsort(difficulty))",
 }
 """What serves instead of names that many would look for here."""
 

@@ -58,7 +58,7 @@ def mixture(view):
     return tokenfeed.mix({"a": (view, 2), "b": (view, 1)})
 
 
-MASK = tokenfeed.Skip(documents=[3, 17, 40], mask=True)
+MASK = [3, 17, 40]
 
 # What delivers rows: a function of the store and the options that every loader takes.
 DELIVERS = {
@@ -67,7 +67,7 @@ DELIVERS = {
     "windows with more columns": lambda store, **options: tokenfeed.Loader(
         store.windows(T, columns=["learn"], spans=["documents"]), B, **options
     ),
-    "masked windows": lambda store, **options: tokenfeed.Loader(store.windows(T), B, skips=[MASK], **options),
+    "masked windows": lambda store, **options: tokenfeed.Loader(store.windows(T), B, mask=MASK, **options),
     "documents": lambda store, **options: tokenfeed.Loader(store.documents(), B, **options),
     "balanced documents": lambda store, **options: tokenfeed.Loader(store.documents(), B, balance=True, **options),
     "documents with a mask": lambda store, **options: tokenfeed.Loader(
@@ -76,7 +76,7 @@ DELIVERS = {
     "packed": lambda store, **options: tokenfeed.Loader(store.packed(T), B, **options),
     "packed by turns": lambda store, **options: tokenfeed.Loader(store.packed(T, table="turns"), B, **options),
     "masked packed": lambda store, **options: tokenfeed.Loader(
-        store.packed(T, loss_mask="learn"), B, skips=[MASK], **options
+        store.packed(T, loss_mask="learn"), B, mask=MASK, **options
     ),
     "windows with weights": lambda store, **options: tokenfeed.Loader(
         store.windows(T, loss_weights="weight"), B, **options
@@ -85,7 +85,7 @@ DELIVERS = {
         store.documents(loss_weights="weight"), B, **options
     ),
     "masked packed with weights": lambda store, **options: tokenfeed.Loader(
-        store.packed(T, loss_weights="weight", loss_mask="learn"), B, skips=[MASK], **options
+        store.packed(T, loss_weights="weight", loss_mask="learn"), B, mask=MASK, **options
     ),
     "mixture of windows": lambda store, **options: tokenfeed.Loader(mixture(store.windows(T)), B, **options),
     "mixture of packed": lambda store, **options: tokenfeed.Loader(mixture(store.packed(T)), B, **options),
@@ -446,7 +446,7 @@ def test_documents_and_padding_by_collate_agree(store):
 def test_a_mask_names_spans_of_the_table_that_was_packed(store):
     """Numbers of masked documents are those of the view's own table, not of `documents`."""
     view = store.packed(T, table="turns")
-    masked = tokenfeed.Loader(view, B, epochs=1, skips=[tokenfeed.Skip(documents=[5, 60], mask=True)])
+    masked = tokenfeed.Loader(view, B, epochs=1, mask=[5, 60])
     left_out = 0
     for batch, plain in zip(masked, tokenfeed.Loader(view, B, epochs=1), strict=True):
         is_masked = np.isin(batch.span_numbers("turns")[:, 1:], [5, 60])

@@ -217,10 +217,11 @@ def test_how_two_runs_differ(web, path, delivered, tmp_path):
     assert "divided differently among ranks" in run("diff", path, other, status=1).stdout
     found = run_json("diff", path, other, status=1)
     assert (found["same"], found["step"], found["division_step"]) == (False, None, 2)
-    skipping = tmp_path / "skipping.jsonl"
-    plan, at = tokenfeed.Plan.of(view), 6 * 10**7
-    deliver(plan.amend(at, skip=tokenfeed.Skip(indices=plan.locate([at])[2])), skipping)
-    found = run_json("diff", path, skipping, status=1)
+    growing = tmp_path / "growing.jsonl"
+    write(tmp_path / "more")
+    more = tokenfeed.open(tmp_path / "more").windows(8)
+    deliver(tokenfeed.Plan.of(view).amend(6 * 10**7, grow=more), growing)
+    found = run_json("diff", path, growing, status=1)
     assert (found["step"], [each["part"] for each in found["why"]]) == (10**7, ["amendments"])
-    assert "From step 10,000,000 on the runs deliver other samples" in run("diff", path, skipping, status=1).stdout
+    assert "From step 10,000,000 on the runs deliver other samples" in run("diff", path, growing, status=1).stdout
     assert "no run file" in refused("diff", path, tmp_path / "nothing.jsonl")

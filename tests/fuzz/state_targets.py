@@ -47,8 +47,8 @@ def open_views(folder: Path) -> dict[str, Any]:
 
 
 def make_loader(view: Any, **options: Any) -> tokenfeed.Loader:
-    skips = [tokenfeed.Skip(indices=[30, 40])] if isinstance(view, tokenfeed.store.windows.Windows) else []
-    return tokenfeed.Loader(view, batch_size=4, seed=5, prefetch=0, rank=0, world_size=2, skips=skips, **options)
+    mask = [3] if isinstance(view, tokenfeed.store.windows.Windows) else None
+    return tokenfeed.Loader(view, batch_size=4, seed=5, prefetch=0, rank=0, world_size=2, mask=mask, **options)
 
 
 def loader_state(folder: Path) -> Attempt:
@@ -163,9 +163,9 @@ def plan_file(folder: Path) -> Attempt:
     """What `Plan.save` wrote; what is read answers forward and backward alike."""
     views = open_views(folder)
     plans = [tokenfeed.Plan.of(views[name], seed=3) for name in ("windows", "documents")]
-    amended = tokenfeed.Plan.of(views["windows"], seed=3).amend(5, skip=tokenfeed.Skip(documents=[3], mask=True))
-    plans.append(amended.amend(7, skip=tokenfeed.Skip(indices=[3, 4]), max_epochs=10**9))
-    plans.append(tokenfeed.Plan.of(views["windows"], seed=3, shuffle=tokenfeed.Locality(4, 2)))
+    amended = tokenfeed.Plan.of(views["windows"], seed=3).amend(5, mask=[3])
+    plans.append(amended.amend(7, mask=[4, 5], max_epochs=10**9))
+    plans.append(tokenfeed.Plan.of(views["windows"], seed=3, shuffle=tokenfeed.plan.Local(4, 2)))
 
     def attempt(case: Case) -> None:
         path = folder / "plan.json"

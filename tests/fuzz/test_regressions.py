@@ -197,10 +197,10 @@ def test_sources_of_plans_with_fields_of_other_types(store_path, change):
 
 
 @pytest.mark.parametrize("number", [10**400, float("inf"), 2**62, -1, "5"])
-def test_plans_with_skips_of_absurd_numbers(store_path, tmp_path, number):
+def test_plans_with_masks_of_absurd_numbers(store_path, tmp_path, number):
     plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20))
     (tmp_path / "plan.json").write_text(
-        json.dumps({**plan.to_json(), "amendments": [{"at": 0, "skips": [{"indices": [5, number]}]}]})
+        json.dumps({**plan.to_json(), "amendments": [{"at": 0, "masks": {"": [5, number]}}]})
     )
     with pytest.raises(StateError):
         Plan.load(tmp_path / "plan.json")

@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plans import source
-from simulation.dealing import Dealt
 from simulation.reference import Order
+from simulation.reference import Source as Dealt
 from tiers import examples
 from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.kernels.checksum import checksum
-from tokenfeed.plan.permutation import Locality
+from tokenfeed.plan.orders import Local
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.shares import Stage
-from tokenfeed.plan.skips import Skip
 
 SAMPLES = 220
 
@@ -26,28 +25,29 @@ def deal(plan, count):
     first, _ = plan._base
     sources = [dealt_source(each, plan) for each in first]
     keys = [each.name for each in first]
-    dealt, waiting = [], list(plan.amendments)
+    dealt, had, waiting = [], [0] * len(keys), list(plan.amendments)
     while len(dealt) < count:
         while waiting and waiting[0].at <= len(dealt):
             amendment = waiting.pop(0)
             for each in amendment.sources:
                 keys.append(each.name)
+                had.append(0)
                 sources.append(dealt_source(each, plan))
             for each in amendment.grown:
-                grown = sources[keys.index(each.name)]
-                grown.grow(each.num_samples - grown.num_samples)
-            for skip in amendment.skips:
-                sources[keys.index(skip.source or "")].remove(() if skip.mask else skip.indices)
+                number = keys.index(each.name)
+                sources[number].growths.append((had[number], each.num_samples))
         number = int(plan.shares.at(np.array([len(dealt)]))[0][0])
-        dealt.append((number, *sources[number].deal()))
+        dealt.append((number, *sources[number].deliver(had[number])))
+        had[number] += 1
     return dealt
 
 
 def dealt_source(each, plan):
-    local = plan.shuffle if isinstance(plan.shuffle, Locality) else None
+    local = plan.shuffle if isinstance(plan.shuffle, Local) else None
     seed = seed_of(each.name, plan.seed) if plan.shuffle else None
-    order = Order(seed, local and (local.block, local.tile))
-    return Dealt(each.num_samples, order)
+    dealt = Dealt(each.num_samples, Order(seed, local and (local.block, local.tile)))
+    dealt.walks = True  # a growth may come when some of it was dealt
+    return dealt
 
 
 def seed_of(name, seed):
@@ -59,7 +59,7 @@ def amended(draw, most=6, latest=150):
     """A plan over one view or several, and its amendments, in any order."""
     names = draw(st.sampled_from([[""], [""], ["a", "b"], ["a", "b", "c"]]))
     sources = [source(name, draw(st.integers(1, 12))) for name in names]
-    shuffle = draw(st.sampled_from([True, True, True, False, Locality(3, 2)]))
+    shuffle = draw(st.sampled_from([True, True, True, False, Local(3, 4)]))
     plan = Plan(sources, seed=draw(st.integers(0, 5)), shuffle=shuffle)
     for number in range(draw(st.integers(0, most))):
         plan = amend(draw, plan, draw(st.integers(0, latest)), number)
@@ -67,16 +67,15 @@ def amended(draw, most=6, latest=150):
 
 
 def amend(draw, plan, at, number):
-    kinds = ["grown", "grown", "weights", "skip", "sources", "max_epochs"]
+    kinds = ["grow", "grow", "weights", "mask", "sources", "max_epochs"]
     kind = draw(st.sampled_from(kinds))
     each = draw(st.sampled_from(plan.sources))
     known = [other.name for other in plan.sources]
     weigh = st.fixed_dictionaries({name: st.integers(1, 4) for name in known})
     change = {}
-    if kind == "grown":
-        added = draw(st.integers(1, 9))
-        grown = replace(each, num_samples=each.num_samples + added, data=f"grown {number}")
-        change = {"grown": {each.name: grown}}
+    if kind == "grow":
+        rows = replace(each, num_samples=draw(st.integers(1, 9)), data=f"grown {number}")
+        change = {"grow": {each.name: rows}}
     elif kind == "weights" and known != [""]:
         change = {"weights": draw(weigh)}
         if draw(st.booleans()):
@@ -85,17 +84,15 @@ def amend(draw, plan, at, number):
         more = replace(source(f"new {number}", draw(st.integers(1, 9))), spec=each.spec)
         weights = {name or "first": draw(st.integers(0, 3)) for name in known} | {more.name: 2}
         change = {"sources": {more.name: more}, "weights": weights}
-    elif kind == "skip":
-        indices = draw(st.sets(st.integers(0, each.num_samples - 1), min_size=1, max_size=4))
-        change = {"skip": Skip(indices=tuple(indices), source=each.name or None, documents=(3,) * draw(st.booleans()))}
+    elif kind == "mask":
+        change = {"mask": {each.name: draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))}}
     elif kind == "max_epochs":
         change = {"max_epochs": {each.name: draw(st.sampled_from([30, None]))}}
     try:
         return plan.amend(at, **change) if change else plan
     except ArgumentError as error:
-        # Growth and skips are drawn for the plan as it is in the end; where they come earlier, they may be impossible.
-        expected = ["would be skipped", "is no growth of", "the view has", "names source", "Allow one"]
-        expected += ["cannot be drawn yet"]
+        # Growth is drawn for the plan as it is in the end; where it comes earlier, it may be impossible.
+        expected = ["growths come in that order", "names source", "Allow one", "cannot be drawn yet"]
         assert any(told in str(error) for told in expected), error
         return plan
 
@@ -123,14 +120,12 @@ def test_the_inverse_is_what_a_search_finds(plan):
 @given(amended())
 @settings(max_examples=examples(200))
 def test_every_epoch_of_a_source_is_whole(plan):
-    """No sample twice, and but for what is skipped, every sample that was there before the epoch ended."""
+    """No sample twice, and every sample that was there before the epoch ended."""
     sources, epochs, indices = plan.locate(np.arange(SAMPLES))
-    is_skipped = any(each.skips for each in plan.amendments)
     for number in range(len(plan.sources)):
         for epoch in range(int(epochs[sources == number].max(initial=0))):
             steps = np.diff(np.sort(indices[(sources == number) & (epochs == epoch)]))
-            assert (steps >= 1).all()
-            assert is_skipped or (steps == 1).all()
+            assert (steps == 1).all()
 
 
 @given(amended(), st.integers(0, 150), st.data())

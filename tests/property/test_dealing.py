@@ -147,13 +147,7 @@ def views(store, path):
     yield "windows", windows
     yield "subset", documents.unseen(tokenfeed.Run(path / "run.jsonl"))
     yield "mixture", tokenfeed.mix({"web": (documents, 0.6), "code": (other.documents(), 0.4)})
-    yield "grown", plan.amend(4, grown=write(path / "grown", range(3, 15)).documents())
-    yield (
-        "skips",
-        tokenfeed.Plan.of(documents, skips=tokenfeed.Skip(documents=(1, 3))).amend(
-            11, skip=tokenfeed.Skip(documents=(5, 9))
-        ),
-    )
+    yield "grown", plan.amend(4, grow=write(path / "more", range(3, 15)).documents())
 
 
 def test_budgets_hold_for_every_kind_of_view(store, tmp_path):

@@ -1,5 +1,6 @@
 """Documents that are masked: every sample comes as before, and no target of theirs counts from then on."""
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from oracle import Leg, run
-from tokenfeed.errors import ArgumentError, PlanMismatchError
+from tokenfeed.errors import ArgumentError, NotFoundError, PlanMismatchError, SampleIndexError
 from tokenfeed.loader.loader import Loader
 from tokenfeed.plan.mixing import Mixture
 
@@ -40,11 +41,12 @@ def stores():
 
 
 def view_of(stores, kind):
-    views = [store.packed(6) if "packed" in kind else store.windows(4) for store in stores]
+    made = {"packed": lambda store: store.packed(6), "documents": lambda store: store.documents()}
+    views = [made.get(kind.split()[0], lambda store: store.windows(4))(store) for store in stores]
     return tokenfeed.mix({"a": (views[0], 2), "b": (views[1], 1)}) if "mixture" in kind else views[1]
 
 
-@pytest.mark.parametrize("kind", ["windows", "packed", "mixture", "packed mixture"])
+@pytest.mark.parametrize("kind", ["windows", "packed", "documents", "mixture", "packed mixture"])
 @given(
     documents=st.lists(st.sampled_from([n for n, length in enumerate(LENGTHS) if length > 1]), min_size=1, max_size=4),
     at=st.integers(0, 30),
@@ -54,8 +56,7 @@ def test_no_target_of_a_masked_document_counts(stores, kind, documents, at, hist
     view = view_of(stores, kind)
     mixture = Mixture.of(view)
     joined, starts = mixture.joined, np.cumsum([0, *map(len, mixture.views.values())])
-    skip = tokenfeed.Skip(documents=documents, mask=True, source="b" if "mixture" in kind else None)
-    masked_plan = tokenfeed.Plan.of(view).amend(at, skip=skip)
+    masked_plan = tokenfeed.Plan.of(view).amend(at, mask={"b": documents} if "mixture" in kind else documents)
 
     def see(batch):
         masked = np.isin(batch.targets, 1000 + np.array(documents)) & (batch.samples >= at)[:, None]
@@ -69,22 +70,46 @@ def test_no_target_of_a_masked_document_counts(stores, kind, documents, at, hist
 def test_a_mask_is_part_of_the_plan(stores):
     view = stores[0].windows(4)
     masked = Loader(view, 4, rank=0, world_size=1, prefetch=0)
-    masked.amend(8, skip=tokenfeed.Skip(documents=[4], mask=True))
+    masked.amend(8, mask=[4])
     plain = Loader(view, 4, rank=0, world_size=1, prefetch=0)
     states = [next(masked).state for _ in range(3)]
     plain.load_state_dict(states[1])  # nothing was masked yet
     with pytest.raises(PlanMismatchError, match="was made with different amendments"):
         plain.load_state_dict(states[2])
-    assert tokenfeed.Plan.from_json(masked.plan.to_json()).skips == masked.plan.skips
+    assert tokenfeed.Plan.from_json(masked.plan.to_json()).masks == masked.plan.masks
 
 
-def test_masks_that_cannot_be(stores):
-    with pytest.raises(ArgumentError, match="goes with documents"):
-        tokenfeed.Skip(indices=[1], mask=True)
-    with pytest.raises(ArgumentError, match="whole documents"):
-        Loader(stores[0].documents(), 4, skips=[tokenfeed.Skip(documents=[1], mask=True)])
-    with pytest.raises(ArgumentError, match="no sample touches"):
-        Loader(stores[0].windows(4), 4, skips=[tokenfeed.Skip(documents=[2], mask=True)])
+def test_a_mask_in_a_file(stores, tmp_path):
+    """Many documents lie in a file, which a plan knows again, and which must not change."""
+    path, view = tmp_path / "masked.npy", stores[0].windows(4)
+    with pytest.raises(ArgumentError, match=r"every checkpoint would hold: save them once"):
+        Loader(view, 4, mask=np.arange(1000))
+    np.save(path, [4, 0, 4])
+    plan = tokenfeed.Plan.of(view, mask=path)
+    assert tokenfeed.Plan.of(view, mask=[0, 4]).parts(9) == plan.parts(9)
+    again = tokenfeed.Plan.from_json(json.loads(json.dumps(plan.to_json())))
+    assert again.masks[0][2].documents.tolist() == [0, 4]
+    again = tokenfeed.Plan.from_json(plan.to_json())
+    np.save(path, [4, 5])
+    with pytest.raises(PlanMismatchError, match="holds other documents than when the run masked them"):
+        next(Loader(again.over(plan.given), 4))
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [
+        (5, "expected numbers of documents"),
+        ([], "expected numbers of documents"),
+        ("12", "no such file"),
+        ([0.5], "expected numbers"),
+        ([-1], "numbered from 0 on"),
+        ([2], "no sample of the data touches these documents"),
+        ([1000], "1000"),
+    ],
+)
+def test_masks_that_cannot_be(stores, mask, told):
+    with pytest.raises((ArgumentError, SampleIndexError, NotFoundError), match=told):
+        Loader(stores[0].windows(4), 4, mask=mask)
     mixture = tokenfeed.mix({"a": (stores[0].windows(4), 1), "b": (stores[0].windows(4), 1)})
-    with pytest.raises(ArgumentError, match="of which source"):
-        Loader(mixture, 4, skips=[tokenfeed.Skip(documents=[1], mask=True)])
+    with pytest.raises(ArgumentError, match=r"of which source\? Give mask={name"):
+        Loader(mixture, 4, mask=[1])

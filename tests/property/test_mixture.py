@@ -153,18 +153,6 @@ def test_limits_on_repetition(views):
         loader.plan.trace([len(seen)])
 
 
-def test_samples_of_one_source_are_skipped(views):
-    mixed = mixture(views, [1, 1])
-    loader = Loader(mixed, 1)
-    loader.amend(4, skip=tokenfeed.Skip(indices=views["code"].samples_touching([3, 7]), source="code"))
-    seen = [int(next(loader).column("tokens")[0, 0]) for _ in range(200)]
-    codes = [value % 1000 // LENGTH for value in seen[4:] if value // 1000 == 1]
-    assert not {3, 7} & set(codes)
-    assert set(codes) == set(range(13)) - {3, 7}
-    with pytest.raises(ArgumentError, match="of which source"):
-        Loader(mixed, 1, skips=[tokenfeed.Skip(indices=[3])])
-
-
 def test_forward_and_back(views):
     mixed = mixture(views, [5, 3, 2])
     plan = tokenfeed.Plan.of(mixed, seed=3)
@@ -260,8 +248,7 @@ def test_later_weights_count_tokens_as_the_mixture_does(documents):
     assert [each.samples for each in by_samples.ledger(800)] == [200 + 100, 200 + 300]
 
 
-def test_a_skip_with_a_source_over_one_view(views):
+def test_a_mask_of_a_source_over_one_view(views):
     """The source was ignored."""
-    for skip in (tokenfeed.Skip(documents=[3], source="web"), tokenfeed.Skip(indices=[3], source="web")):
-        with pytest.raises(ArgumentError, match="no source 'web': the run is over one view"):
-            Loader(views["web"], 1, skips=[skip])
+    with pytest.raises(ArgumentError, match="no source 'web': the run is over one view"):
+        Loader(views["web"], 1, mask={"web": [3]})

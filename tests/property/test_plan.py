@@ -7,9 +7,9 @@ import pytest
 
 from plans import plan_over, source
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
-from tokenfeed.plan.permutation import Locality, Permutation
+from tokenfeed.plan.orders import Local
+from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan, PlanSource
-from tokenfeed.plan.skips import Skip
 from tokenfeed.store.spec import PackedSpec, ViewSpec
 
 
@@ -36,20 +36,14 @@ def test_one_view_is_a_mixture_of_one_source():
         limited.trace([2000])
 
 
-@pytest.mark.parametrize("skip", [Skip(indices=(3,), source="web"), Skip(documents=(3,), source="web", mask=True)])
-def test_a_skip_that_names_a_source_is_refused_over_one_view(skip):
-    """It was ignored."""
-    with pytest.raises(ArgumentError, match="one view, without a name; leave it out"):
-        plan_over(10).amend(0, skip=skip)
-
-
-def test_skips_name_a_source_that_there_is():
+def test_a_mask_names_a_source_that_there_is():
     two = Plan([source("web", 10), source("code", 10)])
-    with pytest.raises(ArgumentError, match=r"of which source.*web, code"):
-        two.amend(0, skip=Skip(indices=(3,)))
+    with pytest.raises(ArgumentError, match=r"of which source.*'web', 'code'"):
+        two.amend(0, mask=[3])
     with pytest.raises(ArgumentError, match="no source 'law'; there are web, code"):
-        two.amend(0, skip=Skip(indices=(3,), source="law"))
-    assert 3 not in Plan([source("web", 10)]).amend(0, skip=Skip(indices=(3,))).locate(np.arange(50))[2]
+        two.amend(0, mask={"law": [3]})
+    with pytest.raises(ArgumentError, match="one view, without a name; leave it out"):
+        plan_over(10).amend(0, mask={"web": [3]})
 
 
 def test_epochs_of_several_sources():
@@ -66,7 +60,7 @@ def test_states_of_other_kinds_and_versions():
             plan.accept({**plan.state(3), **damage})
     assert plan.accept([plan.state(3)] * 4) == 3
     with pytest.raises(StateError, match=r"ranks 0 and 2 differ: .*amended their runs differently"):
-        plan.accept([plan.state(3), plan.state(3), plan.amend(2, skip=Skip(indices=(1,))).state(3)])
+        plan.accept([plan.state(3), plan.state(3), plan.amend(2, mask=[1]).state(3)])
     with pytest.raises(StateError, match="a list of no states"):
         plan.accept([])
 
@@ -79,9 +73,9 @@ def test_rows_packed_by_another_algorithm():
 
 def test_all_states_have_the_same_words():
     two = [source("web", 10), source("code", 12)]
-    plans = [plan_over(10), plan_over(12, shuffle=False), Plan(two), Plan(two, shuffle=Locality(3, 2))]
+    plans = [plan_over(10), plan_over(12, shuffle=False), Plan(two), Plan(two, shuffle=Local(3, 2))]
     words = [list(plan.state(number)["plan"]) for plan in plans for number in (0, 1, 50)]
-    assert words == [["data", "view", "mixture", "seed", "locality", "amendments"]] * 12
+    assert words == [["data", "view", "mixture", "seed", "order", "amendments"]] * 12
     assert {tuple(plan.state(3)) for plan in plans} == {("kind", "version", "samples", "plan")}
 
 
@@ -96,6 +90,6 @@ def test_all_states_have_the_same_words():
 @pytest.mark.parametrize("names", [("",), ("web", "code")])
 def test_a_state_is_small(delivered, view, names):
     sources = [PlanSource(name, 2**40, "0123456789abcdef", ViewSpec.from_json(view)) for name in names]
-    plan = Plan(sources, seed=2**63 - 1, shuffle=Locality(2**31 - 1, 2**31 - 1))
-    plan = plan.amend(7, skip=Skip(indices=tuple(range(1000)), source=names[0] or None))
+    plan = Plan(sources, seed=2**63 - 1, shuffle=Local(2**31 - 1, 2**31 - 1))
+    plan = plan.amend(7, mask={names[0]: range(20)})
     assert len(json.dumps(plan.state(delivered))) <= 300

@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from tokenfeed.plan.permutation import Locality
+from tokenfeed.plan.orders import Local
 from tokenfeed.plan.plan import Plan, PlanSource
 from tokenfeed.plan.shares import Shares, Stage
 from tokenfeed.store.spec import ViewSpec
@@ -56,8 +56,8 @@ def orders(n: int) -> Iterator[tuple[str, Callable[[Any], Any], int]]:
     view = {"kind": "windows", "length": 1}
     pure = Plan([PlanSource("", n, "", ViewSpec.from_json(view))], seed=7)
     yield "pure order, epoch 3", lambda samples: pure.locate(samples)[2], 3 * n
-    local = Plan([PlanSource("", n, "", ViewSpec.from_json(view))], seed=7, shuffle=Locality(1024, 64))
-    yield "Locality(1024, 64)", lambda samples: local.locate(samples)[2], 0
+    local = Plan([PlanSource("", n, "", ViewSpec.from_json(view))], seed=7, shuffle=Local(1024, 128))
+    yield "Local(1024, 128)", lambda samples: local.locate(samples)[2], 0
     sizes = {name: n * share // 10 for name, share in SHARES.items()}
     sources = [PlanSource(name, size, "", ViewSpec.from_json(view)) for name, size in sizes.items()]
     mixed = Plan(sources, Shares([Stage(SHARES)], list(SHARES)), seed=7)

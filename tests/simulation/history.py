@@ -80,24 +80,17 @@ class SkipTo:
 
 
 @dataclass(frozen=True)
-class SkipIndices:
-    """Take out of its source what would come so many samples behind `after`."""
+class Mask:
+    """Learn nothing in documents of a source."""
 
-    offsets: tuple[int, ...] = (0,)
-    after: int = 0
-
-
-@dataclass(frozen=True)
-class SkipDocuments:
     documents: tuple[int, ...] = (0,)
     source: int = 0
     after: int = 0
-    mask: bool = False
 
 
 @dataclass(frozen=True)
 class Grow:
-    """The store of a source has more documents."""
+    """A source has the rows of one more store."""
 
     source: int = 0
     after: int = 0
@@ -107,7 +100,7 @@ class Grow:
 class Amend:
     """Amend what runs, on all ranks, from the next batch on. `what` is one of `AMENDMENTS`."""
 
-    what: str = "grown"
+    what: str = "grow"
     source: int = 0
     numbers: tuple[int, ...] = (1,)
 
@@ -136,23 +129,8 @@ class Refuse:
     what: str = "seed"
 
 
-Event = (
-    Start
-    | Steps
-    | Save
-    | Crash
-    | Lose
-    | Weigh
-    | SkipTo
-    | SkipIndices
-    | SkipDocuments
-    | Grow
-    | Amend
-    | Resize
-    | Evaluate
-    | Refuse
-)
-AMENDMENTS = ("weights", "grown", "indices", "limit")
+Event = Start | Steps | Save | Crash | Lose | Weigh | SkipTo | Mask | Grow | Amend | Resize | Evaluate | Refuse
+AMENDMENTS = ("weights", "grow", "mask", "limit")
 
 
 @dataclass(frozen=True)
@@ -181,7 +159,7 @@ def draw_history(seed: int, number: int) -> History:
     events: list[Event] = [draw_start(rng, world, most)]
     for _ in range(rng.randint(1, 4 if kind == WIDE else 16)):
         events.append(draw_event(rng, world, most))
-        if isinstance(events[-1], Crash | Lose | Weigh | SkipIndices | SkipDocuments | Grow):
+        if isinstance(events[-1], Crash | Lose | Weigh | Mask | Grow):
             events += [draw_start(rng, world, most)] if rng.random() < 0.8 else []
         if isinstance(events[-1], Start):
             events.append(Steps(rng.randint(1, 2 if kind == WIDE else 6)))
@@ -221,10 +199,10 @@ def draw_event(rng: random.Random, world: World, most: int) -> Event:
     after = rng.choice([0, 0, 1, rng.randint(0, 40), rng.randint(-20, 40)])
     kind = rng.choices(
         [
-            *(Start, Steps, Save, Crash, Lose, Weigh, SkipTo, SkipIndices, SkipDocuments, Evaluate, Refuse),
+            *(Start, Steps, Save, Crash, Lose, Weigh, SkipTo, Mask, Evaluate, Refuse),
             *(Grow, Amend, Resize),
         ],
-        [1, 5, 5, 1, 2, 2, 1, 1, 1, 0.6, 0.6, 1, 3, 0.6],
+        [1, 5, 5, 1, 2, 2, 1, 1, 0.6, 0.6, 1, 3, 0.6],
     )[0]
     if kind is Start:
         return draw_start(rng, world, most)
@@ -236,11 +214,8 @@ def draw_event(rng: random.Random, world: World, most: int) -> Event:
         return Weigh(tuple(rng.choice(WEIGHTS) for _ in range(rng.randint(1, 4))), after)
     if kind is SkipTo:
         return SkipTo(rng.randint(1, 30))
-    if kind is SkipIndices:
-        return SkipIndices(tuple(rng.randint(0, 40) for _ in range(rng.randint(1, 4))), after)
-    if kind is SkipDocuments:
-        documents = tuple(rng.randrange(12) for _ in range(rng.randint(1, 3)))
-        return SkipDocuments(documents, rng.randrange(4), after, rng.random() < 0.5)
+    if kind is Mask:
+        return Mask(tuple(rng.randrange(12) for _ in range(rng.randint(1, 3))), rng.randrange(4), after)
     if kind is Evaluate:
         return Evaluate(rng.randint(1, 8), rng.randint(1, 9), rng.randint(1, 2), rng.random() < 0.8)
     if kind is Grow:

@@ -16,19 +16,15 @@ from simulation.figures import Figures, Violation, demand
 from simulation.history import SMALL, VAST, WIDE, History
 from simulation.reference import Drawn, Stage
 from simulation.run_checks import RunChecks
-from simulation.worlds import GROWTHS, NAMES, Data, Dropped, Grown, Masked, Settings, put_vast_items
+from simulation.worlds import DOCUMENTS, GROWTHS, NAMES, Data, Grown, Masked, Settings, put_vast_items
 from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, TokenfeedError
 
 IMPOSSIBLE = (
-    "samples would be skipped",  # nothing would be left
     "touches these documents",  # an empty document, or one behind the last whole window
     "cannot be drawn yet",  # a source that comes later
     "leaves a gap",  # a change after the end
-    "are whole documents",  # masks are of windows
-    "after the end of the run",  # a removal from behind the end of a mixture on
-    "the view has",  # a sample that comes with a later growth
-    "is no growth of",  # growths come in the order of the run
-    "it has not grown",  # by no whole window
+    "after the end of the run",  # a growth from behind the end of a mixture on
+    "growths come in that order",  # of the run
     "names source",  # which comes later
 )
 
@@ -89,7 +85,7 @@ class Player(RunChecks):
         self.data = Data(history.world)
         self.settings = self.data.first_settings()
         self.run_path = run_path
-        self.figures = Figures(largest_items=self.data.num_items(0))
+        self.figures = Figures(largest_items=self.data.num_items(0, 0))
         self.ranks: Ranks | None = None
         self.checkpoints: list[Checkpoint] = []
         self.samples = self.step = 0
@@ -176,7 +172,7 @@ class Player(RunChecks):
 
         def past(given: Settings) -> Any:
             chapters = [chapter for chapter in given.chapters if chapter[0] < checkpoint.samples]
-            return chapters, {skip for skip in given.skips if skip.at < checkpoint.samples}
+            return chapters, {change for change in given.changes if change.at < checkpoint.samples}
 
         return bool(past(settings) == past(checkpoint.settings))
 
@@ -252,7 +248,7 @@ class Player(RunChecks):
         self.figures.samples += len(expected)
 
     def _masked(self, settings: Settings) -> list[Masked]:
-        return [skip for skip in settings.skips if isinstance(skip, Masked)]
+        return [change for change in settings.changes if isinstance(change, Masked)]
 
     def _check_masks(self, mask: Any, expected: Sequence[Delivered], masked: Sequence[Masked]) -> None:
         for number, row in enumerate(expected):
@@ -260,11 +256,12 @@ class Player(RunChecks):
             spans = self.data.documents(row.drawn.source)
             hidden = [
                 spans[document]
-                for skip in masked
-                if skip.source == row.drawn.source and skip.at <= row.sample
-                for document in skip.documents
+                for each in masked
+                if each.source == row.drawn.source and each.at <= row.sample
+                for document in each.documents
             ]
             counts = [not any(first <= item < end for first, end in hidden) for item in range(start + 1, stop)]
+            counts += [False] * (mask.shape[1] - len(counts))  # a document is padded to the longest of the batch
             demand(mask[number].tolist() == counts, "loss mask", mask[number], "not", counts)
 
     def _check_exactly_once(self) -> None:
@@ -335,37 +332,24 @@ class Player(RunChecks):
         chapter = (at, (Stage(weights),))
         self._change(replace(self.settings, chapters=(*self.settings.chapters, chapter)))
 
-    def _skip(self, skip: Any) -> None:
-        self._change(replace(self.settings, skips=(*self.settings.skips, skip)))
+    def _make(self, change: Masked | Grown) -> None:
+        self._change(replace(self.settings, changes=(*self.settings.changes, change)))
 
-    def _skipindices(self, event: h.SkipIndices) -> None:
-        at = self._here(event.after)
-        reference = self.data.reference(self.settings)
-        total = reference.turns.total
-        numbers = [at + offset for offset in event.offsets]
-        drawn = [reference.deliver(k) for k in numbers if total is None or k < total]
-        if drawn:
-            source = drawn[0].source
-            indices = tuple(sorted({each.index for each in drawn if each.source == source}))
-            self._skip(Dropped(source, at, indices))
+    def _mask(self, event: h.Mask) -> None:
+        if self.world.kind == SMALL:
+            documents = tuple(sorted(set(event.documents)))
+            self._make(Masked(event.source % self.settings.num_sources, self._here(event.after), documents))
 
-    def _skipdocuments(self, event: h.SkipDocuments) -> None:
-        if self.world.kind != SMALL:
-            return
-        source = event.source % self.settings.num_sources
-        documents = tuple(sorted(set(event.documents)))
-        at, is_masked = self._here(event.after), event.mask or self.world.view != "documents"
-        self._skip(Masked(source, at, documents) if is_masked else Dropped(source, at, documents=documents))
-
-    def _version(self, source: int) -> int:
-        grown = [skip for skip in self.settings.skips if isinstance(skip, Grown) and skip.source == source]
-        return max((skip.version for skip in grown), default=0)
+    def _part(self, source: int) -> int:
+        """The store that a source has last."""
+        grown = [each for each in self.settings.changes if isinstance(each, Grown) and each.source == source]
+        return max((each.part for each in grown), default=0)
 
     def _grow(self, event: h.Grow) -> None:
         source = event.source % self.settings.num_sources
-        version = self._version(source) + 1
-        if self.world.kind == SMALL and version <= len(GROWTHS[NAMES[source]]):
-            self._skip(Grown(source, self._here(event.after), version))
+        part = self._part(source) + 1
+        if self.world.kind == SMALL and part <= len(GROWTHS[NAMES[source]]):
+            self._make(Grown(source, self._here(event.after), part))
 
     def _amend(self, event: h.Amend) -> None:
         if self.ranks is None or self.world.kind != SMALL or self.ranks.settings != self.settings:
@@ -378,14 +362,14 @@ class Player(RunChecks):
             weights = tuple(float(each) for each in event.numbers[: settings.num_sources])
             change = {"weights": dict(zip(NAMES, weights, strict=False))}
             settings = replace(settings, chapters=(*settings.chapters, (at, (Stage(weights),))))
-        elif event.what == "grown" and self._version(source) < len(GROWTHS[NAMES[source]]):
-            made = Grown(source, at, self._version(source) + 1)
-        elif event.what == "indices":
-            made = Dropped(source, at, (number % self.data.size(source, settings),))
+        elif event.what == "grow" and self._part(source) < len(GROWTHS[NAMES[source]]):
+            made = Grown(source, at, self._part(source) + 1)
+        elif event.what == "mask":
+            made = Masked(source, at, (number % len(DOCUMENTS[NAMES[source]]),))
         elif event.what == "limit":
             change = {"max_epochs": {NAMES[source] if self.data.is_mixed else "": 10**6}}
         if made is not None:
-            settings = replace(settings, skips=(*settings.skips, made))
+            settings = replace(settings, changes=(*settings.changes, made))
             change = change or self.data.change(made)
         if not change:
             return
@@ -460,7 +444,7 @@ class Player(RunChecks):
                 return
             seed ^= 1
         elif event.what == "locality":
-            shuffle = tokenfeed.Locality(10, 10)
+            shuffle = tokenfeed.plan.Local(10, 10)
         elif event.what == "damage":
             state = {**state, "samples": -1}
         elif self.data.is_mixed:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 
@@ -83,45 +83,34 @@ class Order(NamedTuple):
 
     def at(self, n: int, epoch: int, place: int) -> int:
         """What stands at a place of an epoch of n."""
-        if n <= SMALL:
-            return whole_order(self, n, epoch)[0][place]
-        return self.compute(n, epoch, place)
-
-    def find(self, n: int, epoch: int, index: int) -> int:
-        """Where something stands."""
-        if n <= SMALL:
-            return whole_order(self, n, epoch)[1][index]
-        if self.seed is None:
-            return index
-        if self.locality is None:
-            return back_through_network(index, n, keys_of(self.seed, epoch, n))
-        return Tiles(n, *self.locality, self.seed, epoch).find(index)
-
-    def compute(self, n: int, epoch: int, place: int) -> int:
         if self.seed is None:
             return place
         if self.locality is None:
             return through_network(place, n, keys_of(self.seed, epoch, n))
         return Tiles(n, *self.locality, self.seed, epoch).at(place)
 
+    def find(self, n: int, epoch: int, index: int) -> int:
+        """Where something stands."""
+        if self.seed is None:
+            return index
+        if self.locality is None:
+            return back_through_network(index, n, keys_of(self.seed, epoch, n))
+        return Tiles(n, *self.locality, self.seed, epoch).find(index)
+
 
 @lru_cache(512)
-def whole_order(order: Order, n: int, epoch: int) -> tuple[list[int], dict[int, int]]:
-    values = [order.compute(n, epoch, place) for place in range(n)]
-    return values, {value: place for place, value in enumerate(values)}
+def whole_order(order: Order, n: int, epoch: int) -> tuple[int, ...]:
+    return tuple(order.at(n, epoch, place) for place in range(n))
 
 
 class Tiles:
-    """Blocks of samples in random order, mixed within tiles of blocks, and again within tiles half a tile later."""
+    """Blocks of samples in random order, then samples in random order within tiles of blocks."""
 
     def __init__(self, n: int, block: int, tile: int, seed: int, epoch: int) -> None:
-        self.n, self.block = n, min(block, n)
+        self.block, self.seed, self.epoch = min(block, n), seed, epoch
         self.num_blocks = -(-n // self.block)
         self.tile = min(tile, self.num_blocks)
         self.block_keys = keys_of(seed, epoch, self.num_blocks)
-        size = self.tile * self.block
-        rounds = 6 if size >= 2**16 else 8 if size >= 2**12 else 12
-        self.keys = [make_keys(scramble((seed + stage * GOLDEN) % WORD), epoch, size, rounds) for stage in (1, 2)]
         self.short_slot = back_through_network(self.num_blocks - 1, self.num_blocks, self.block_keys)
         self.missing = self.num_blocks * self.block - n
 
@@ -129,20 +118,16 @@ class Tiles:
         """The first place of a slot; all blocks before it are whole, but perhaps one."""
         return min(slot, self.num_blocks) * self.block - self.missing * (slot > self.short_slot)
 
-    def tile_of(self, place: int, stage: int) -> tuple[int, int, int]:
-        """(number, first place, size) of the tile that a place lies in. Tile 0 ends where whole ones begin."""
-        first = self.tile // 2 if stage else 0
-        num_tiles = -(-(self.num_blocks - first) // self.tile) + 1
-        ends = range(num_tiles)
-        number = bisect_right(ends, place, key=lambda tile: self.begin(first + tile * self.tile))
-        start = self.begin(max(0, first + (number - 1) * self.tile))
-        return number, start, self.begin(first + number * self.tile) - start
+    def tile_of(self, place: int) -> tuple[int, int, list[int]]:
+        """(first place, size, keys) of the tile that a place lies in. Its seed is its number, permuted."""
+        number = bisect_right(range(self.num_blocks), place, key=lambda tile: self.begin(tile * self.tile)) - 1
+        start, stop = (self.begin(each * self.tile) for each in (number, number + 1))
+        seed = through_network(number, 2**62, keys_of(self.seed, self.epoch, 2**62))
+        return start, stop - start, keys_of(seed, self.epoch, stop - start)
 
     def at(self, place: int) -> int:
-        for stage in (1, 0):
-            number, start, size = self.tile_of(place, stage)
-            word = scramble((number + GOLDEN) % WORD)
-            place = start + through_network(place - start, size, [key ^ word for key in self.keys[stage]])
+        start, size, keys = self.tile_of(place)
+        place = start + through_network(place - start, size, keys)
         slot = bisect_right(range(self.num_blocks), place, key=self.begin) - 1
         block = through_network(slot, self.num_blocks, self.block_keys)
         return block * self.block + place - self.begin(slot)
@@ -150,84 +135,60 @@ class Tiles:
     def find(self, index: int) -> int:
         block, within = divmod(index, self.block)
         place = self.begin(back_through_network(block, self.num_blocks, self.block_keys)) + within
-        for stage in (0, 1):
-            number, start, size = self.tile_of(place, stage)
-            word = scramble((number + GOLDEN) % WORD)
-            place = start + back_through_network(place - start, size, [key ^ word for key in self.keys[stage]])
-        return place
+        start, size, keys = self.tile_of(place)
+        return start + back_through_network(place - start, size, keys)
 
 
-# One source: its own samples 0, 1, 2, … without end, less what was taken out of it.
+# One source: its own samples 0, 1, 2, … without end.
 
 
 @dataclass
 class Source:
-    """`removals` are (own number from which on, indices), in the order in which they were made."""
+    """`growths` are (own number from which on, samples added). With some, samples are dealt from a list of what is left
+    of the epoch: what is added is shuffled together with it, or where samples are not shuffled all with all, follows.
+    """
 
-    num_samples: int
+    size: int
     order: Order
-    removals: list[tuple[int, frozenset[int]]] = field(default_factory=list)
-    _walked: list[tuple[int, int]] = field(default_factory=list)
-    _position: int = 0
-
-    def at(self, position: int) -> tuple[int, int]:
-        """(epoch, index) at a place of the endless stream from which nothing is missing."""
-        epoch, place = divmod(position, self.num_samples)
-        return epoch, self.order.at(self.num_samples, epoch, place)
-
-    def find(self, epoch: int, index: int) -> int:
-        return epoch * self.num_samples + self.order.find(self.num_samples, epoch, index)
+    growths: list[tuple[int, int]] = field(default_factory=list)
+    walks: bool = False
+    """Whether it is dealt out from the beginning though nothing was added yet."""
+    _dealt: list[tuple[int, int]] = field(default_factory=list)
+    _left: list[int] = field(default_factory=list)
+    _epoch: int = -1
+    _passed: int = 0
+    """How many were dealt since the order under way began."""
 
     def deliver(self, number: int) -> tuple[int, int]:
         """(epoch, index) of its own sample `number`."""
-        if not self.removals:
-            return self.at(number)
-        if self.num_samples > SMALL:
-            return self.at(self.search(number))
-        while len(self._walked) <= number:
-            gone = [indices for start, indices in self.removals if start <= len(self._walked)]
-            found = self.at(self._position)
-            self._position += 1
-            if not any(found[1] in indices for indices in gone):
-                self._walked.append(found)
-        return self._walked[number]
+        if not (self.growths or self._dealt or self.walks):
+            epoch, place = divmod(number, self.size)
+            small = self.size <= SMALL
+            order = (
+                whole_order(self.order, self.size, epoch)[place] if small else self.order.at(self.size, epoch, place)
+            )
+            return epoch, order
+        while len(self._dealt) <= number:
+            if not self._left:
+                self._epoch, self._passed = self._epoch + 1, 0
+                self._left = list(whole_order(self.order, self.size, self._epoch))
+            while self.growths and self.growths[0][0] <= len(self._dealt):
+                self._grow(self.growths.pop(0)[1])
+            self._dealt.append((self._epoch, self._left.pop(0)))
+            self._passed += 1
+        return self._dealt[number]
 
-    def search(self, number: int) -> int:
-        """The place of own sample `number`: the first before which, itself included, more than `number` are left."""
-        most = (number // (self.num_samples - len(set().union(*(gone for _, gone in self.removals)))) + 2) * (
-            self.num_samples
-        )
-        return bisect_right(range(most), number, key=lambda place: self.left_before(place + 1))
-
-    def left_before(self, place: int) -> int:
-        """How many samples before a place are not missing."""
-        gone: dict[int, int] = {}
-        for stage, (start, indices) in enumerate(self.removals):
-            begin = self._begin(stage, start)
-            for index in indices:
-                gone[index] = min(begin, gone.get(index, begin))
-        return place - sum(self._count(index, begin, place) for index, begin in gone.items())
-
-    def _begin(self, stage: int, start: int) -> int:
-        """The place from which on a removal holds: behind `start` samples of the source with those before it."""
-        if start == 0:
-            return 0
-        earlier = Source(self.num_samples, self.order, self.removals[:stage])
-        return (earlier.search(start - 1) if stage else start - 1) + 1
-
-    def _count(self, index: int, begin: int, end: int) -> int:
-        """How often a sample stands in [begin, end)."""
-
-        def before(place: int) -> int:
-            epoch = place // self.num_samples
-            return epoch + (find_cached(self.num_samples, self.order, epoch, index) < place)
-
-        return max(0, before(end) - before(begin))
-
-
-@lru_cache(1 << 16)
-def find_cached(num_samples: int, order: Order, epoch: int, index: int) -> int:
-    return Source(num_samples, order).find(epoch, index)
+    def _grow(self, added: int) -> None:
+        new = list(range(self.size, self.size + added))
+        if self.order.seed is not None:
+            seed = through_network(self._passed, 2**62, keys_of(self.order.seed, self.size, 2**62))
+            new = [new[place] for place in whole_order(Order(seed, self.order.locality), added, self._epoch)]
+            if self.order.locality is None:
+                both = [*self._left, *range(self.size, self.size + added)]
+                new = [both[place] for place in whole_order(Order(seed), len(both), self._epoch)]
+                self._left = []
+        self._left += new
+        self.size, self._passed = self.size + added, 0
 
 
 # Whose turn it is.
@@ -337,53 +298,31 @@ class Drawn(NamedTuple):
     index: int
 
 
-class Removal(NamedTuple):
-    """Samples of a source that are missing from sample `at` on."""
-
-    source: int
-    indices: frozenset[int]
-    at: int
-
-
 class Growth(NamedTuple):
     source: int
     samples: int
     at: int
 
 
-Change = Removal | Growth
-
-
 class Run:
-    """k → what it is. `changes` as they were made."""
+    """k → what it is."""
 
     def __init__(
         self,
         sizes: Sequence[int],
         orders: Sequence[Order],
         chapters: Sequence[tuple[int, Sequence[Stage]]],
-        changes: Sequence[Change] = (),
+        growths: Sequence[Growth] = (),
     ) -> None:
         self.turns = Turns(chapters, len(sizes))
         self.sources = [Source(*each) for each in zip(sizes, orders, strict=True)]
-        changes = sorted(changes, key=lambda change: change.at)
-        self.dealt: list[Any] = []
-        if all(isinstance(change, Removal) for change in changes):
-            for change in changes:
-                own = self.turns.count(change.at)[change.source]
-                self.sources[change.source].removals.append((own, change.indices))
-            return
-        from simulation.dealing import Dealt  # which needs orders of this module
-
-        self.dealt = [Dealt(*each) for each in zip(sizes, orders, strict=True)]
-        for change in changes:
-            counts = self.turns.count(change.at)
-            what = ("remove", change.indices) if isinstance(change, Removal) else ("grow", change.samples)
-            self.dealt[change.source].changes.append((counts[change.source], *what))
+        for growth in sorted(growths, key=lambda each: each.at):
+            own = self.turns.count(growth.at)[growth.source]
+            self.sources[growth.source].growths.append((own, growth.samples))
 
     def deliver(self, k: int) -> Drawn:
         source, number = self.turns.draw(k)
-        return Drawn(source, *(self.dealt or self.sources)[source].deliver(number))
+        return Drawn(source, *self.sources[source].deliver(number))
 
 
 def source_seed(seed: int, name: str) -> int:

@@ -27,7 +27,8 @@ from simulation.reference import Stage as PlainStage
 from simulation.shrinking import shrink
 from tiers import pick
 from tokenfeed.loader.loader import Loader
-from tokenfeed.plan.permutation import Locality, LocalPermutation, Permutation
+from tokenfeed.plan.orders import Tiled
+from tokenfeed.plan.permutation import Permutation
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.shares import Shares
 
@@ -107,7 +108,7 @@ def plant_prefetched(monkeypatch):
 
 
 def plant_acceptance(monkeypatch):
-    """Checkpoints do not tell what was skipped."""
+    """Checkpoints do not tell what was changed."""
     right = Plan.parts
     monkeypatch.setattr(Plan, "parts", lambda self, delivered: {**right(self, delivered), "amendments": None})
 
@@ -165,11 +166,11 @@ def test_the_reference_is_of_the_same_definition():
     for n in (1, 2, 5, 4095, 4096, 10**6 + 3, 2**62):
         for place in {0, n // 3, n - 1}:
             value = Permutation(n, 9, 4)[place]
-            assert Order(9).compute(n, 4, place) == value
+            assert Order(9).at(n, 4, place) == value
             assert Order(9).find(n, 4, value) == place
             for block, tile in ((1, 1), (3, 2), (1000, 64)):
-                value = LocalPermutation(n, 9, 4, Locality(block, tile))[place]
-                assert Order(9, (block, tile)).compute(n, 4, place) == value
+                value = int(Tiled(n, block, tile, 9, 4).at(np.array([place]))[0])
+                assert Order(9, (block, tile)).at(n, 4, place) == value
                 assert Order(9, (block, tile)).find(n, 4, value) == place
     turns = Turns([(0, [PlainStage((0.7, 0.3))])], 2)
     shares = Shares([tokenfeed.Stage({"a": 0.7, "b": 0.3})], ["a", "b"])

@@ -4,7 +4,6 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 import tokenfeed
-from simulation.history import SMALL, VAST, WIDE, World
-from simulation.reference import Drawn, Growth, Order, Removal, Run, Stage, source_seed
+from simulation.history import VAST, WIDE, World
+from simulation.reference import Drawn, Growth, Order, Run, Stage, source_seed
 from tokenfeed.format.layout import MANIFEST, SHARD, column_file
 from tokenfeed.format.manifest import Column, FileRecord, Manifest, ShardEntry, ShardRecord
 from tokenfeed.format.npy import build_header
@@ -30,7 +29,7 @@ DOCUMENTS = {
     "law": [2, 3, 1, 4, 2, 1, 0, 1, 3, 1, 1, 6],
 }
 GROWTHS = {"web": [[7, 31, 3], [16, 9]], "code": [[12], [5, 30]], "math": [[25, 1], [13]], "law": [[14], [3, 22, 1]]}
-"""Lengths of the documents that a store grows by, version after version."""
+"""Lengths of the documents in every store that a source grows by."""
 WIDE_ITEMS = 9_001 * LENGTH
 VAST_ITEMS = {"web": 10**12, "code": 10**9 + 7, "math": 1_000_003, "law": 50_000}
 VAST_SHARDS = 8
@@ -42,21 +41,13 @@ class Settings:
     """What a training script says, beside ranks and batch sizes."""
 
     chapters: tuple[tuple[int, tuple[Stage, ...]], ...]
-    skips: tuple[Any, ...] = ()
-    """`Dropped`, `Masked` or `Grown`, in the order in which they were made."""
+    changes: tuple[Any, ...] = ()
+    """`Masked` or `Grown`, in the order in which they were made."""
     length: int = LENGTH
 
     @property
     def num_sources(self) -> int:
         return max(len(stage.weights) for _, stages in self.chapters for stage in stages)
-
-
-@dataclass(frozen=True)
-class Dropped:
-    source: int
-    at: int
-    indices: tuple[int, ...] = ()
-    documents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,11 +59,11 @@ class Masked:
 
 @dataclass(frozen=True)
 class Grown:
-    """The store of a source has version `version` from there on."""
+    """A source has the rows of one more store from there on, which is that of number `part`."""
 
     source: int
     at: int
-    version: int
+    part: int
 
 
 @cache
@@ -84,26 +75,21 @@ def _folder() -> Path:
 
 
 @cache
-def open_store(kind: str, name: str, version: int = 0) -> Any:
-    """Item j of source s is s · 10**6 + j; in vast stores it is `vast_items`, wherever the history comes."""
-    return tokenfeed.open(_write(kind, name), version=version + 1 if kind == SMALL else None)
-
-
-@cache
-def _write(kind: str, name: str) -> Path:
-    path = _folder() / kind / name
+def open_store(kind: str, name: str, part: int = 0) -> Any:
+    """Item j of source s is s · 10**6 + j through all its parts; in vast stores it is `vast_items`."""
+    path = _folder() / kind / name / str(part)
     if kind == VAST:
         _write_sparse(path, VAST_ITEMS[name])
-        return path
-    number, item = 0, NAMES.index(name) * 10**6
-    for lengths in [[WIDE_ITEMS]] if kind == WIDE else [DOCUMENTS[name], *GROWTHS[name]]:
-        with tokenfeed.Writer(
-            path, columns={"tokens": "uint32"}, spans={"documents": "json"}, shard_bytes=300, sync=False, mode="append"
-        ) as writer:
-            for length in lengths:
-                writer.append({"tokens": np.arange(item, item + length)}, documents=[name, number])
-                number, item = number + 1, item + length
-    return path
+        return tokenfeed.open(path)
+    parts = [[WIDE_ITEMS]] if kind == WIDE else [DOCUMENTS[name], *GROWTHS[name]]
+    number = sum(map(len, parts[:part]))
+    item = NAMES.index(name) * 10**6 + sum(map(sum, parts[:part]))
+    columns, spans = {"tokens": "uint32"}, {"documents": "json"}
+    with tokenfeed.Writer(path, columns=columns, spans=spans, shard_bytes=300, sync=False) as writer:
+        for length in parts[part]:
+            writer.append({"tokens": np.arange(item, item + length)}, documents=[name, number])
+            number, item = number + 1, item + length
+    return tokenfeed.open(path)
 
 
 def _write_sparse(path: Path, num_items: int) -> None:
@@ -135,7 +121,7 @@ def put_vast_items(source: int, start: int, stop: int) -> None:
     values = vast_items(source, start, stop)
     for shard in range(start // per_shard, (stop - 1) // per_shard + 1):
         first, last = max(start, shard * per_shard), min(stop, (shard + 1) * per_shard)
-        path = _folder() / VAST / name / f"shard-{shard}" / column_file("tokens")
+        path = _folder() / VAST / name / "0" / f"shard-{shard}" / column_file("tokens")
         header = path.stat().st_size - min(per_shard, VAST_ITEMS[name] - shard * per_shard)
         fd = os.open(path, os.O_WRONLY)
         os.pwrite(fd, values[first - start : last - start].tobytes(), header + first - shard * per_shard)
@@ -144,7 +130,7 @@ def put_vast_items(source: int, start: int, stop: int) -> None:
 
 def empty_vast_stores() -> None:
     """Give back the space that `put_vast_items` took."""
-    for path in (_folder() / VAST).glob(f"*/*/{column_file('tokens')}"):
+    for path in (_folder() / VAST).glob(f"*/*/*/{column_file('tokens')}"):
         size = path.stat().st_size
         with path.open("r+b") as file:
             header = file.read(128)
@@ -179,26 +165,30 @@ class Data:
         ends = np.cumsum([*DOCUMENTS[name], *(length for lengths in GROWTHS[name] for length in lengths)]).tolist()
         return list(zip([0, *ends], ends, strict=False))
 
-    def lengths(self, source: int, version: int) -> list[int]:
-        """Lengths of the documents of a version."""
-        grown = GROWTHS[NAMES[source]][:version]
-        return [*DOCUMENTS[NAMES[source]], *(length for lengths in grown for length in lengths)]
+    def parts(self, source: int) -> list[list[int]]:
+        """Lengths of the documents of every store of a source."""
+        return [DOCUMENTS[NAMES[source]], *GROWTHS[NAMES[source]]]
 
-    def num_items(self, source: int, version: int = 0) -> int:
+    def num_items(self, source: int, part: int) -> int:
         if self.world.kind == VAST:
             return VAST_ITEMS[NAMES[source]]
-        return WIDE_ITEMS if self.world.kind == WIDE else sum(self.lengths(source, version))
+        return WIDE_ITEMS if self.world.kind == WIDE else sum(self.parts(source)[part])
 
-    def size(self, source: int, settings: Settings, version: int = 0) -> int:
+    def size(self, source: int, settings: Settings, part: int = 0) -> int:
+        """How many samples a store of a source has."""
         if self.world.view == "documents":
-            return len(self.lengths(source, version))
-        return (self.num_items(source, version) - 1) // settings.length
+            return len(self.parts(source)[part])
+        return (self.num_items(source, part) - 1) // settings.length
 
     def bounds(self, drawn: Drawn, settings: Settings) -> tuple[int, int]:
-        """The items of a sample."""
+        """The items of a sample, counted through all stores of its source: no window crosses from one to the next."""
         if self.world.view == "documents":
             return self.documents(drawn.source)[drawn.index]
-        return drawn.index * settings.length, (drawn.index + 1) * settings.length + 1
+        index, first, part = drawn.index, 0, 0
+        while index >= self.size(drawn.source, settings, part):
+            index -= self.size(drawn.source, settings, part)
+            first, part = first + self.num_items(drawn.source, part), part + 1
+        return first + index * settings.length, first + (index + 1) * settings.length + 1
 
     def content(self, drawn: Drawn, settings: Settings) -> npt.NDArray[Any]:
         start, stop = self.bounds(drawn, settings)
@@ -214,13 +204,6 @@ class Data:
         spans = enumerate(self.documents(drawn.source))
         return [number for number, (first, end) in spans if max(first, start) < min(end, stop)]
 
-    def touching(self, source: int, documents: Sequence[int], settings: Settings, version: int) -> tuple[int, ...]:
-        if not documents:
-            return ()
-        samples = range(self.size(source, settings, version))
-        wanted = set(documents)
-        return tuple(i for i in samples if wanted & set(self.touched(Drawn(source, 0, i), settings)))
-
     def reference(self, settings: Settings) -> Run:
         if settings not in self._runs:
             seed = self.world.seed
@@ -229,22 +212,11 @@ class Data:
             orders = [Order(source_seed(seed, name) if self.is_mixed else seed, local) for name in NAMES[:count]]
             if not self.world.shuffle:
                 orders = [Order(None)] * count
-            skips: list[Any] = []
-            versions = [0] * count
-            for skip in settings.skips:
-                if isinstance(skip, Dropped):
-                    found = {
-                        *skip.indices,
-                        *self.touching(skip.source, skip.documents, settings, versions[skip.source]),
-                    }
-                    skips.append(Removal(skip.source, frozenset(found), skip.at))
-                elif isinstance(skip, Grown):
-                    sizes = [self.size(skip.source, settings, each) for each in (versions[skip.source], skip.version)]
-                    skips.append(Growth(skip.source, sizes[1] - sizes[0], skip.at))
-                    versions[skip.source] = skip.version
+            grown = [each for each in settings.changes if isinstance(each, Grown)]
+            growths = [Growth(each.source, self.size(each.source, settings, each.part), each.at) for each in grown]
             sizes = [self.size(source, settings) for source in range(count)]
             chapters = sorted(settings.chapters, key=lambda chapter: chapter[0])
-            self._runs[settings] = Run(sizes, orders, chapters, skips)
+            self._runs[settings] = Run(sizes, orders, chapters, growths)
         return self._runs[settings]
 
     def view(self, source: int, settings: Settings) -> Any:
@@ -272,20 +244,17 @@ class Data:
             known += len(added)
             weights = dict.fromkeys(NAMES[:known], 0.0) | dict(zip(NAMES, stage.weights, strict=False))
             plan = plan.amend(at, weights=weights, sources=added or None)
-        for skip in settings.skips:
-            plan = plan.amend(skip.at, **self.change(skip))
+        for change in settings.changes:
+            plan = plan.amend(change.at, **self.change(change))
         return plan
 
-    def change(self, skip: Any) -> dict[str, Any]:
+    def change(self, change: Masked | Grown) -> dict[str, Any]:
         """What `amend` is asked for."""
-        source = NAMES[skip.source] if self.is_mixed else None
-        if isinstance(skip, Grown):
-            store = open_store(self.world.kind, NAMES[skip.source], skip.version)
-            return {"grown": {source: store} if source else store}
-        if isinstance(skip, Masked):
-            return {"skip": tokenfeed.Skip(documents=skip.documents, source=source, mask=True)}
-        return {"skip": tokenfeed.Skip(indices=skip.indices, documents=skip.documents, source=source)}
+        option, given = "mask", list(change.documents) if isinstance(change, Masked) else None
+        if isinstance(change, Grown):
+            option, given = "grow", open_store(self.world.kind, NAMES[change.source], change.part)
+        return {option: {NAMES[change.source]: given} if self.is_mixed else given}
 
     def shuffle(self) -> Any:
         local = self.world.shuffle
-        return tokenfeed.Locality(*local) if isinstance(local, tuple) else local
+        return tokenfeed.plan.Local(*local) if isinstance(local, tuple) else local

@@ -39,12 +39,10 @@ def test_public_names():
     assert sorted(tokenfeed.__all__) == [
         "Cost",
         "Loader",
-        "Locality",
         "Permutation",
         "Plan",
         "Remote",
         "Run",
-        "Skip",
         "Stage",
         "Store",
         "Tokenizer",
@@ -64,16 +62,14 @@ def test_public_names():
 
 def test_completion_shows_what_is_public_and_nothing_else():
     names = dir(tokenfeed)
-    assert set(names) == {*tokenfeed.__all__, "jax", "observe", "text", "torch"}
+    assert set(names) == {*tokenfeed.__all__, "jax", "observe", "plan", "text", "torch"}
     code = "import tokenfeed; tokenfeed.observe.publish; tokenfeed.text.TextFiles"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
     with pytest.raises(AttributeError, match=r"has no attribute 'nonsense'$"):
         _ = tokenfeed.nonsense
     with pytest.raises(AttributeError, match=r"no attribute 'compress': choose a plain dtype .* such as uint16"):
         _ = tokenfeed.compress
-    with pytest.raises(
-        AttributeError, match=r"no attribute 'curriculum': .* mix their views with stages: tokenfeed\.mix"
-    ):
+    with pytest.raises(AttributeError, match=r"no attribute 'curriculum': list the samples .*Listed\.write"):
         _ = tokenfeed.curriculum
 
 

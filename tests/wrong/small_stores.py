@@ -25,18 +25,18 @@ def write_sources(folder):
 
 
 def write_growths(path):
-    """A source of 120 documents, and what `grow` takes one after the other: three documents more each time."""
-    views = [write_store(path, 120)]
+    """A source of 120 documents, and what `grow` takes one after the other: three documents each."""
+    views = [write_store(path / "first", 120)]
     for number in range(4):
-        with tokenfeed.Writer(path, mode="append", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
-            writer.append({"tokens": 9000 + 100 * number + np.arange(3 * LENGTH)}, documents=number)
-        views.append(tokenfeed.open(path).windows(LENGTH))
+        with tokenfeed.Writer(path / f"{number}", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
+            writer.append({"tokens": 9000 + 100 * number + np.arange(3 * LENGTH + 1)}, documents=number)
+        views.append(tokenfeed.open(path / f"{number}").windows(LENGTH))
     return views
 
 
 def grow(loader, name, more):
     """From the next batch on, a source has more rows; `more` is one of `write_growths`."""
-    loader.amend(grown={name: more})
+    loader.amend(grow={name: more})
 
 
 def mix(views, **weights):

@@ -108,7 +108,7 @@ def draw_events(rng, most):
 def test_the_first_step_that_differs_is_told(views, growths, tmp_path):
     """`diff` tells the first step whose rows differ, of any two runs that share their beginning."""
     wrong = []
-    for number in range(pick(30, 1000)):
+    for number in range(pick(100, 1000)):
         rng = random.Random(number)
         common = draw_events(rng, 6)
         runs = [History(views, growths, tmp_path / f"{number}-{which}.jsonl") for which in "ab"]

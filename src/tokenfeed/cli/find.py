@@ -1,14 +1,18 @@
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from tokenfeed.cli.console import console, make_table, print_json, tell
 from tokenfeed.cli.options import Json, RunPath, Stores, parse_field, parse_stores
 from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.plan.masks import find_documents
 from tokenfeed.runs.run import Run
 from tokenfeed.runs.tracing import Seen
+from tokenfeed.store.store import open_store
 
 _MOST_ROWS = 1000
 
@@ -20,18 +24,24 @@ def command(
         list[str] | None, typer.Option(metavar="FIELD=VALUE", help="A field of its payload; repeatable.")
     ] = None,
     source: Annotated[str | None, typer.Option(help="Source of the document; required in a mixture.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the numbers of the documents that --where finds to this .npy, for mask=.")
+    ] = None,
     epochs: Annotated[str, typer.Option(metavar="START:STOP", help="Epochs in which to look for it.")] = "0:1",
     store: Stores = None,
     as_json: Json = False,
 ) -> None:
-    """Show in which steps of a run a document was seen, or is planned to be."""
+    """Show in which steps of a run a document was seen, or is planned to be. With --out, PATH may also be a store."""
     if (document is None) == (where is None):
         raise ArgumentError("which document? Give its number by --document, or fields of its payload by --where")
-    run = Run(path)
     fields = None
     if where is not None:
         given = (parse_field(field, "--where", "FIELD=VALUE, such as url=https://…") for field in where)
         fields = _Fields({name: values for name, *values in given})
+    if out is not None:
+        _write(path, fields, out, source, store)
+        return
+    run = Run(path)
     stores = parse_stores(store, run)
     seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
     if as_json:
@@ -47,6 +57,24 @@ class _Fields(dict[str, list[Any]]):
 
     def __call__(self, payload: Any) -> bool:
         return isinstance(payload, dict) and all(name in payload and payload[name] in self[name] for name in self)
+
+
+def _write(path: Path, fields: _Fields | None, out: Path, source: str | None, stores: Stores) -> None:
+    """Write the numbers of the documents of a store, or of a source of a run, that have these fields."""
+    if fields is None or out.suffix != ".npy":
+        raise ArgumentError("--out writes what --where FIELD=VALUE finds to a .npy: --out masked.npy")
+    if path.is_file():
+        run = Run(path)
+        plan = run.plan(stores=parse_stores(stores, run))
+        view = plan.views[plan.source_number(source)]
+    else:
+        view = open_store(path).documents()
+    numbers = find_documents(view, fields)
+    if not numbers:
+        raise ArgumentError(f"no document of {path} has such a payload: nothing is written")
+    with out.open("wb") as file:
+        np.save(file, np.array(numbers, np.int64))
+    tell(f"{quantity(len(numbers), 'document')} of {len(view.span_table or ()):,} written to {out}")
 
 
 def _parse_range(text: str) -> range:

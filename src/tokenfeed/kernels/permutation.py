@@ -226,3 +226,34 @@ def permute_sources(sources, numbers, sizes, seeds, epochs, indices):
         a, bits = split(n)
         epochs[row] = epoch
         indices[row] = np.int64(walk(_U(numbers[row] - epoch * n), _U(n), a, bits, own_keys, _U(0), False))
+
+
+@kernel
+def permute_each(numbers, sizes, seeds, epoch, back, out):
+    """As `permute`, with a size and a seed for every row. Rows of one permutation side by side are swept together.
+
+    Keys are derived again only where size or seed differ from the row before. Returns -1, or the first row outside its
+    permutation; `out` is then spoilt.
+    """
+    if sizes.size != numbers.size or seeds.size != numbers.size:
+        raise ValueError("every row needs a size and a seed")
+    keys = np.empty(_MANY_ROUNDS, np.uint64)
+    places = out.view(np.uint64)
+    start = 0
+    while start < numbers.size:
+        n, seed = sizes[start], seeds[start]
+        stop = start + 1
+        while stop < numbers.size and sizes[stop] == n and seeds[stop] == seed:
+            stop += 1
+        bad = copy_checked(numbers[start:stop], n, out[start:stop])
+        if bad >= 0:
+            return start + bad
+        a, bits = split(n)
+        own_keys = keys[: num_rounds(n)]
+        round_keys(seed, epoch, n, own_keys)
+        if back:
+            permute_block(places[start:stop], n, a, bits, own_keys, True)
+        else:
+            permute_block(places[start:stop], n, a, bits, own_keys, False)
+        start = stop
+    return -1

@@ -16,10 +16,11 @@ from tokenfeed.loader.memory import Buffers
 from tokenfeed.loader.reading import Joined, StepReader, Steps, announced, deal_steps, make_steps
 from tokenfeed.plan.amending import Changes
 from tokenfeed.plan.dealing import Balance, StepRule, TokenCounts
+from tokenfeed.plan.masks import Documents
 from tokenfeed.plan.mixing import Mixture, Sources
-from tokenfeed.plan.permutation import Locality, Shuffle
+from tokenfeed.plan.orders import Local
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.skips import Skip
+from tokenfeed.plan.source import Shuffle
 from tokenfeed.plan.steps import count_steps
 from tokenfeed.runs.file import RunFile
 from tokenfeed.storage.address import local_file
@@ -69,7 +70,7 @@ class Loader(Delivery):
         seed: int = 0,
         shuffle: Shuffle = True,
         epochs: int | None = None,
-        skips: Skip | Sequence[Skip] = (),
+        mask: Documents | Mapping[str, Documents] | None = None,
         prefetch: int | None = None,
         threads: int = 2,
         rank: int | None = None,
@@ -79,11 +80,12 @@ class Loader(Delivery):
         accumulate: int = 1,
         **others: Never,
     ) -> None:
-        """`view` may be a plan, which has its own seed, shuffle and skips. `batch_size` is that of one rank. `prefetch`
+        """`view` may be a plan, which has its own seed, shuffle and mask. `batch_size` is that of one rank. `prefetch`
         batches are read ahead: 0 for none, and no thread; by default 32, or what fits 64 MiB. `rank` and `world_size`
         come from the launcher unless given. `threads` read without the interpreter lock; their number does not change
-        the order. A `Locality` as `shuffle` mixes less, where reading single samples from all over the data is too
-        slow.
+        the order. `shuffle` is False for the order of the data; `Local(block, tile)`, which mixes less, where reading
+        single samples from all over the data is too slow; or `Listed(path)`, an order of your own. Nothing is learned
+        in the documents of `mask`: `Plan.amend` tells how they are given.
 
         `collate` is called with every batch, in the background; its result is `batch.data`. `run` is a file in which
         rank 0 notes what was run from where, for `Run`; `accumulate` batches are one training step there.
@@ -112,8 +114,10 @@ class Loader(Delivery):
         whole("epochs", 1 if epochs is None else epochs, 1)
         whole("accumulate", accumulate, 1)
         self.rule = StepRule.of(batch_size, tokens, accumulate, balance, too_long)
-        if isinstance(view, Plan) and (seed not in (0, view.seed) or shuffle not in (True, view.shuffle) or skips):
-            raise ArgumentError(f"{view} has its seed, shuffle and skips; give Plan.of(…) what they should be")
+        if isinstance(view, Plan) and (
+            seed not in (0, view.seed) or shuffle not in (True, view.shuffle) or mask is not None
+        ):
+            raise ArgumentError(f"{view} has its seed, shuffle and mask; give Plan.of(…) what they should be")
         self._epochs = epochs
         self._asked_prefetch = prefetch
         self._threads = threads
@@ -130,7 +134,7 @@ class Loader(Delivery):
         self._known: tuple[Sources | None, Joined | None] = None, None
         """Views that were read up to now, joined."""
         self._place(*find_rank(rank, world_size))
-        self._use(view if isinstance(view, Plan) else Plan.of(view, seed=seed, shuffle=shuffle, skips=skips))
+        self._use(view if isinstance(view, Plan) else Plan.of(view, seed=seed, shuffle=shuffle, mask=mask))
 
     def _place(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
@@ -176,15 +180,15 @@ class Loader(Delivery):
         """Bytes of remote data that are fetched at once because the order has need of neighbours; 0 where it has none.
 
         An eighth of a block of the order: the two do not begin at the same places. What is fetched is kept in memory
-        until it was used, for 3 · `tile` blocks, and those of the samples that are read ahead. Where several ranks take
+        until it was used, for 2 · `tile` blocks, and those of the samples that are read ahead. Where several ranks take
         the samples of a block, and no cache keeps what one of them fetches for another, each fetches its own samples.
         """
         remote = self._reader.remote
-        if remote is None or not isinstance(shuffle, Locality) or (self.world_size > 1 and remote.cache is None):
+        if remote is None or not isinstance(shuffle, Local) or (self.world_size > 1 and remote.cache is None):
             return 0
         ahead = (self._prefetch + 2) * self._batch_rows
         blocks = [shuffle.block * view.stored_bytes for view in views]
-        kept = (3 * shuffle.tile * block + ahead * view.stored_bytes for block, view in zip(blocks, views, strict=True))
+        kept = (2 * shuffle.tile * block + ahead * view.stored_bytes for block, view in zip(blocks, views, strict=True))
         whole = (len(view) * view.stored_bytes for view in views)
         if self._reader.blocks is not None:
             self._reader.blocks.keep(sum(map(min, kept, whole)) * 9 // 8)
@@ -370,7 +374,7 @@ class Loader(Delivery):
     def __reduce__(self) -> Any:
         size, by_tokens = self.rule.size, self.rule.by_tokens
         now = {"view": self.plan, "batch_size": None if by_tokens else size, "tokens": size if by_tokens else None}
-        plain = {"seed": 0, "shuffle": True, "skips": (), "rank": self.rank, "world_size": self.world_size}
+        plain = {"seed": 0, "shuffle": True, "mask": None, "rank": self.rank, "world_size": self.world_size}
         return _open_again, ({**self._arguments, **plain, **now}, self.state_dict())
 
     def __repr__(self) -> str:

@@ -1,27 +1,23 @@
-"""From steps of a run to batches: several steps by one reading call.
-
-Documents that must not be learned from are masked: their samples are delivered, and `loss_mask` leaves them out.
-"""
+"""From steps of a run to batches: several steps by one reading call."""
 
 import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError
 from tokenfeed.loader.collate import run_collate
+from tokenfeed.loader.masking import Masks
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.plan.dealing import StepRule, TokenCounts
 from tokenfeed.plan.plan import Plan
-from tokenfeed.plan.shares import some
 from tokenfeed.plan.steps import rows_of
 from tokenfeed.store.batch import Draw, HostBatch
 from tokenfeed.store.rows import Rows
+from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 from tokenfeed.types import Bools, Ints
 
@@ -121,44 +117,6 @@ def announced(coming: Iterator[Steps], announce: Callable[[Steps], None], ahead:
     yield from waiting
 
 
-class _Mask(NamedTuple):
-    at: int
-    """First sample of the run that the mask applies to."""
-    indices: Ints
-    """Samples that touch the documents, sorted; numbered through all sources."""
-    documents: Ints
-    """Documents, numbered through all sources."""
-
-    @classmethod
-    def find(cls, views: Sequence[View], at: int, number: int, documents: Sequence[int]) -> "_Mask":
-        """The mask of documents of one source; `views` are those of all."""
-        view, earlier = views[number], views[:number]
-        if view.length is None:
-            raise ArgumentError(f"samples of {view} are whole documents; skip {some(documents)} without mask=True")
-        touched = view.samples_touching(documents)
-        if touched.size == 0:
-            raise ArgumentError(f"documents {some(documents)} cannot be masked: no sample touches these documents")
-        first_document = sum(len(each.data.spans[each.spec.table]) for each in earlier)
-        return cls(at, sum(map(len, earlier)) + touched, first_document + np.array(documents))
-
-
-def _mask(masks: list[_Mask], table: str, rows: Rows, samples: Ints, start: int, stop: int) -> Bools:
-    """(rows, length): False where the target is in a masked document.
-
-    Spans of `table` are looked up only where a sample touches one.
-    """
-    length = rows.input_length(start, stop)
-    mask = np.ones((stop - start, length), np.bool_)
-    for at, indices, documents in masks:
-        touched = (samples[start:stop] >= at) & np.isin(rows.own[start:stop], indices)
-        if touched.any():
-            spans = rows.spans(table).part(start, stop, length=length)
-            offsets = rows.offsets[start : stop + 1] - rows.offsets[start]
-            targets = spans.span_numbers(offsets).reshape(stop - start, -1)[:, 1 : length + 1]
-            mask[touched] &= ~np.isin(targets[touched], documents)
-    return mask
-
-
 class Joined(NamedTuple):
     """The views that a plan is over, as one."""
 
@@ -173,9 +131,7 @@ class Joined(NamedTuple):
     def of(cls, plan: Plan) -> "Joined":
         views = plan.views
         firsts = np.cumsum([0, *(len(view) for view in views)])[:-1]
-        masks = [_Mask.find(views, *each) for each in plan.masks]
-        masking = partial(_mask, masks, views[0].spec.table) if masks else None
-        return cls(views[0].join(views[1:]) if len(views) > 1 else views[0], firsts, masking)
+        return cls(join_views(views), firsts, Masks(plan, firsts) if plan.masks else None)
 
 
 class StepReader:

@@ -170,7 +170,7 @@ def _blame_server(rates: Rates, remote: RemoteStats, stats: Stats) -> str:
     used = max(1, rates.bytes_per_second * rates.seconds)
     if remote.bytes_fetched > _WASTE * used:
         times = remote.bytes_fetched / used
-        return f"{told}It sends {times:.0f} bytes for each byte used: use an order with Locality, or a cache."
+        return f"{told}It sends {times:.0f} bytes for each byte used: use shuffle=tokenfeed.plan.Local(…), or a cache."
     earlier = f"prefetch={2 * stats.prefetch}, which requests data earlier"
     if not remote.cache_hits + remote.cache_misses:
         return f"{told}Try Remote(cache=folder), which keeps the data for later epochs, or {earlier}."

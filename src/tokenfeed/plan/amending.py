@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.amendment import Amendment, PlanSource
+from tokenfeed.plan.masks import Documents, Mask
 from tokenfeed.plan.mixing import Limits, check_named
 from tokenfeed.plan.shares import Stage, some
-from tokenfeed.plan.skips import Skip, check_skips
 from tokenfeed.store.store import Store
 from tokenfeed.store.view import View
 
 if TYPE_CHECKING:
     from tokenfeed.plan.plan import Plan
 
-__all__ = ["Changes", "Drafter", "Grown", "NewSource", "Weights", "check_changes"]
+__all__ = ["Changes", "Drafter", "NewRows", "NewSource", "Weights", "check_changes"]
 
 NewSource = View | PlanSource
-Grown = View | Store | PlanSource
+NewRows = View | Store | PlanSource
 Weights = Mapping[str, float] | Sequence[Stage]
 
 
@@ -27,8 +27,8 @@ class Changes(TypedDict, total=False):
 
     weights: Weights | None
     sources: Mapping[str, NewSource] | None
-    grown: Grown | Mapping[str, Grown] | None
-    skip: Skip | Sequence[Skip] | None
+    grow: NewRows | Mapping[str, NewRows] | None
+    mask: Documents | Mapping[str, Documents] | None
     max_epochs: Limits
 
 
@@ -59,13 +59,13 @@ class Drafter:
         weights, sources = changes.get("weights"), changes.get("sources")
         if sources is not None or weights is not None:
             self.weigh(weights, sources or {})
-        grown, limits, skips = (changes.get(name) for name in ("grown", "max_epochs", "skip"))
-        if grown is not None:
-            self.grow(grown)
+        grow, limits, mask = (changes.get(name) for name in ("grow", "max_epochs", "mask"))
+        if grow is not None:
+            self.grow(grow)
         if limits is not None:
             self.limit(limits)
-        if skips is not None:
-            self._set(skips=tuple(map(self._find, check_skips(skips))))
+        if mask is not None:
+            self.mask(mask)
 
     def _set(self, **fields: Any) -> None:
         self.amendment = replace(self.amendment, **fields)
@@ -157,47 +157,50 @@ class Drafter:
             )
         return {**dict.fromkeys(self._keys.values(), 0.0), **weights}
 
-    def grow(self, grown: Grown | Mapping[str, Grown]) -> None:
-        if not isinstance(grown, Mapping):
-            if len(self._plan.sources) > 1:
-                names = some([each.name for each in self._plan.sources])
-                raise ArgumentError(f"of which source is {grown!r}? Give grown={{name: view}}; there are {names}")
-            grown = {self._plan.sources[0].name: grown}
-        found = []
-        for name, given in grown.items():
-            number = self._plan.source_number(name)
-            before, key = self._plan.sources[number], self._key(name)
-            told = f"source {name!r}" if name else "the data"
-            if isinstance(given, PlanSource):
-                source = given
+    def grow(self, given: NewRows | Mapping[str, NewRows]) -> None:
+        """Rows of other stores, appended to sources."""
+        grown = []
+        for name, rows in self._by_source(given, "grow").items():
+            number, key = self._plan.source_number(name), self._key(name)
+            later = [each.at for each in self._plan.amendments for more in each.grown if more.name == key]
+            if max(later, default=0) > self._at:
+                raise ArgumentError(f"{_tell(name)} grows at sample {max(later):,} already: growths come in that order")
+            if isinstance(rows, PlanSource):
+                source = rows
+            elif self.sources is None:
+                raise ArgumentError(_NO_VIEWS)
             else:
-                if self.sources is None:
-                    raise ArgumentError(_NO_VIEWS)
-                old = self.sources.views[key]
-                view = given.view(old.spec) if isinstance(given, Store) else given
-                if not isinstance(view, View):
-                    raise ArgumentError(
-                        f"grown is {given!r}; expected the view of the store as it is now, or the store"
-                    )
-                view.grew_from(old)
-                source = PlanSource(key, len(view), view.identity, view.spec.sample)
-                self.sources = replace(self.sources, views={**self.sources.views, key: view})
-            if source.spec != before.spec:
-                raise ArgumentError(f"samples of {told} are {before.spec}; those of the grown store {source.spec}")
-            if source.num_samples <= before.num_samples:
+                self.sources = self.sources.append(key, rows)
+                added = self.sources.views[key].parts[-1]
+                source = PlanSource(key, len(added), added.identity, added.spec.sample, paths=tuple(added.paths))
+            if source.spec.unit != self._plan.sources[number].spec.unit:
                 raise ArgumentError(
-                    f"{told} has {source.num_samples:,} samples now and had {before.num_samples:,}: it has not grown"
+                    f"samples of {_tell(name)} are {self._plan.sources[number].spec}; those to be added {source.spec}"
                 )
-            found.append(replace(source, name=key))
-        self._set(grown=tuple(found))
+            grown.append(replace(source, name=key))
+        self._set(grown=tuple(grown))
 
-    def _find(self, skip: Skip) -> Skip:
-        key = self._key(skip.source)
-        if self.sources is not None:
-            skip = skip.resolve(self.sources.views[key])
-        elif skip.where is not None or not (skip.indices or skip.mask):
-            raise ArgumentError(f"{skip}: only a view can tell which samples touch these documents; use Plan.of")
-        return replace(skip, source=key or None)
+    def _by_source(self, given: Any, option: str) -> Mapping[str, Any]:
+        if isinstance(given, Mapping):
+            return given
+        if len(self._plan.sources) > 1:
+            names = some([each.name for each in self._plan.sources])
+            raise ArgumentError(f"of which source? Give {option}={{name: …}}; there are {names}")
+        return {self._plan.sources[0].name: given}
+
+    def mask(self, given: Documents | Mapping[str, Documents]) -> None:
+        """Documents in which nothing is learned."""
+        masks = []
+        for name, documents in self._by_source(given, "mask").items():
+            key, mask = self._key(name), Mask.of(documents)
+            if self.sources is not None:
+                view = self.sources.views[key]
+                if view.span_table is None:
+                    raise ArgumentError(f"{_tell(name)} has no documents to mask: no span table {view.spec.table!r}")
+                if not view.samples_touching(mask.documents).size:
+                    raise ArgumentError(f"{mask} masks nothing: no sample of {_tell(name)} touches these documents")
+            masks.append((key, mask))
+        self._set(masks=tuple(masks))
 
     def limit(self, limits: Limits) -> None:
         names = [source.name for source in self._plan.sources]
@@ -209,3 +212,7 @@ class Drafter:
                 raise ArgumentError(f"max_epochs{of} is {limit!r}; it must be at least 1, or None for no limit")
             found[self._key(name)] = limit
         self._set(max_epochs=found)
+
+
+def _tell(name: str) -> str:
+    return f"source {name!r}" if name else "the data"

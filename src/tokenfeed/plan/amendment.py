@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenfeed.errors import StateError, quantity, whole
+from tokenfeed.plan.masks import Mask
 from tokenfeed.plan.shares import Stage
-from tokenfeed.plan.skips import Skip
 from tokenfeed.store.spec import PackedSpec, ViewSpec
 
 __all__ = ["Amendment", "PlanSource"]
@@ -25,6 +25,8 @@ class PlanSource:
     """What one sample is."""
     max_epochs: int | None = None
     """Limit on how often its samples are seen; the run ends there."""
+    paths: tuple[str, ...] = field(default=(), compare=False)
+    """Where rows lay that a source grew by: its other rows are named by the run file."""
 
     @property
     def label(self) -> str:
@@ -35,15 +37,19 @@ class PlanSource:
 
     def to_json(self) -> dict[str, Any]:
         fields = {"name": self.name, "samples": self.num_samples, "data": self.data, "view": self.spec.to_json()}
-        return fields if self.max_epochs is None else {**fields, "max_epochs": self.max_epochs}
+        told = {"max_epochs": self.max_epochs, "paths": list(self.paths)}
+        return fields | {name: value for name, value in told.items() if value}
 
     @classmethod
     def from_json(cls, value: Any) -> "PlanSource":
         match value:
             case {"name": str(name), "samples": int(count), "data": str(data), "view": view}:
-                limit = value.get("max_epochs")
-                if all(type(each) is int and 0 < each < 1 << 62 for each in (count, 1 if limit is None else limit)):
-                    return cls(name, count, data, ViewSpec.from_json(view), limit)
+                limit, paths = value.get("max_epochs"), value.get("paths", [])
+                counts = [count] if limit is None else [count, limit]
+                counts = [count] if limit is None else [count, limit]
+                are_counts = all(type(each) is int and 0 < each < 1 << 62 for each in counts)
+                if are_counts and isinstance(paths, list) and all(isinstance(path, str) for path in paths):
+                    return cls(name, count, data, ViewSpec.from_json(view), limit, tuple(paths))
         raise StateError(f"{str(value)[:200]} describes no source of a plan")
 
 
@@ -59,21 +65,21 @@ class Amendment:
     name: str | None = None
     """Name that the only source, which had none, has from there on: there are several now."""
     grown: tuple[PlanSource, ...] = ()
-    """Sources that have more samples from there on."""
-    skips: tuple[Skip, ...] = ()
-    """Samples and documents of sources that are left out, or masked, from there on."""
+    """Rows that sources have more from there on, each under the name of its source."""
+    masks: tuple[tuple[str, Mask], ...] = ()
+    """(source, documents in which nothing is learned from there on)."""
     max_epochs: Mapping[str, int | None] = field(default_factory=dict)
     """Limits on how often sources are seen."""
 
     def changes(self) -> Iterator[Any]:
         """What it does to the order of sources, and to what counts of them: the part that a state has a digest of."""
         for source in self.grown:
-            yield [self.at, "grown", source.name, source.num_samples, source.data]
-        for skip in sorted(self.skips, key=lambda each: str(each.to_json())):
-            yield [self.at, "skip", skip.to_json()]
+            yield [self.at, "grown", source.name, source.num_samples, source.data, source.label]
+        for key, mask in sorted(self.masks, key=lambda each: each[0]):
+            yield [self.at, "mask", key, mask.digest]
 
     def __str__(self) -> str:
-        """`the skip`, `the change of weights and the growth of web`."""
+        """`the mask`, `the change of weights and the growth of web`."""
         told = []
         if self.stages:
             told.append("the change of weights")
@@ -82,8 +88,8 @@ class Amendment:
         if self.grown:
             names = ", ".join(each.name for each in self.grown)
             told.append(f"the growth of {names}" if names else "the growth of the data")
-        if self.skips:
-            told.append("the skip" if len(self.skips) == 1 else quantity(len(self.skips), "skip"))
+        if self.masks:
+            told.append("the mask" if len(self.masks) == 1 else quantity(len(self.masks), "mask"))
         if self.max_epochs:
             told.append("the change of max_epochs")
         return " and ".join(told) or "an amendment that changes nothing"
@@ -95,7 +101,7 @@ class Amendment:
             "sources": [source.to_json() for source in self.sources],
             "name": self.name,
             "grown": [source.to_json() for source in self.grown],
-            "skips": [skip.to_json() for skip in self.skips],
+            "masks": {key: mask.to_json() for key, mask in self.masks},
             "max_epochs": dict(self.max_epochs),
         }
         return {name: value for name, value in fields.items() if name == "at" or value not in (None, [], {})}
@@ -136,7 +142,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "sources": _sources,
     "name": _name,
     "grown": _sources,
-    "skips": lambda value: tuple(map(Skip.from_json, value)),
+    "masks": lambda value: tuple((_name(key), Mask.from_json(each)) for key, each in value.items()),
     "max_epochs": lambda value: {name: None if each is None else _number(each) for name, each in value.items()},
 }
 """What each field of an amendment is made of in JSON."""

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.shares import Shares, Stage, some
+from tokenfeed.store.store import Store
 from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
@@ -133,6 +134,26 @@ class Sources:
                     "with one, or say allow_different_tokenizers=True if their ids mean the same"
                 )
         return replace(self, views=views, max_epochs=limits)
+
+    def append(self, name: str, rows: Any) -> "Sources":
+        """The same where a source has rows of another store after its own."""
+        view, told = self.views[name], f"source {name!r}" if name else "the data"
+        rows = rows.view(view.spec) if isinstance(rows, Store) else rows
+        if not isinstance(rows, View):
+            raise ArgumentError(f"{told} grows by rows of a store, such as store.windows(2048), not by {rows!r}")
+        _check_filled(rows)
+        known = {shard.identity for shard in view.data.shards}
+        again = [shard.name for shard in rows.data.shards if shard.identity in known]
+        if again:
+            raise ArgumentError(
+                f"{told} has shard {again[0]!r} already, and its samples would come twice: give the rows of a store "
+                "that holds what is new, and nothing else"
+            )
+        if rows.tokenizer != view.tokenizer and not self.allow_different_tokenizers:
+            raise ArgumentError(
+                f"{told} was made with tokenizer {view.tokenizer}, the rows to be added with {rows.tokenizer}"
+            )
+        return replace(self, views={**self.views, name: join_views([view, rows])})
 
     def spread(self, asked: Mapping[str, float]) -> dict[str, float]:
         """Weights of samples of every view, from weights as they were given."""

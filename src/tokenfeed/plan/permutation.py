@@ -1,4 +1,4 @@
-"""`Permutation`: a random order that takes no memory and no time to make; `LocalPermutation`: one that mixes less."""
+"""`Permutation`: a random order that takes no memory and no time to make."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,11 @@ from typing import Any, TypeGuard, overload
 import numpy as np
 import numpy.typing as npt
 
-from tokenfeed.errors import ArgumentError, SampleIndexError, StateError, whole
-from tokenfeed.kernels import locality as local_kernels
+from tokenfeed.errors import ArgumentError, SampleIndexError, whole
 from tokenfeed.kernels import permutation as kernels
 from tokenfeed.types import Ints
 
-__all__ = ["LocalPermutation", "Locality", "Permutation", "Shuffle", "shuffle_from_json", "shuffle_to_json"]
+__all__ = ["Permutation"]
 
 Numbers = Sequence[Any] | npt.NDArray[np.integer[Any]]
 
@@ -64,10 +63,6 @@ class Permutation:
         """The positions at which the values stand, in an array of their shape; for an int, an int."""
         return self._apply("value", values, True)
 
-    def _permute(self, numbers: Ints, inverse: bool) -> int:
-        """In place; −1, or the first row outside [0, n)."""
-        return int(kernels.permute(numbers, self.n, self.seed, self.epoch, inverse, numbers))
-
     def _apply(self, what: str, numbers: int | Numbers, inverse: bool) -> int | Ints:
         if _is_whole(numbers):
             return self._one(what, int(numbers), inverse)
@@ -77,7 +72,7 @@ class Permutation:
             raise ArgumentError(f"{what}s must be whole numbers, not {given.dtype}")
         out = np.array(given, np.int64, order="C")  # a uint64 beyond int64 becomes negative, and is refused as such
         flat = out.reshape(-1)
-        bad = self._permute(flat, inverse)
+        bad = kernels.permute(flat, self.n, self.seed, self.epoch, inverse, flat)
         if bad >= 0:
             raise self._outside(what, given.reshape(-1)[bad])
         return out
@@ -86,7 +81,7 @@ class Permutation:
         if not 0 <= number < self.n:
             raise self._outside(what, number)
         out = np.array([number], np.int64)
-        self._permute(out, inverse)
+        kernels.permute(out, self.n, self.seed, self.epoch, inverse, out)
         return int(out[0])
 
     def _outside(self, what: str, number: Any) -> SampleIndexError:
@@ -95,57 +90,3 @@ class Permutation:
 
 def _is_whole(value: Any) -> TypeGuard[int | np.integer[Any]]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Locality:
-    """A shuffle for data that is dear to read at random: `Loader(view, 32, shuffle=Locality(block=1024, tile=64))`.
-
-    The data is cut into blocks of `block` consecutive samples. Blocks
-    come in random order, and samples are mixed across `tile` blocks and then across tiles that begin half a tile later.
-    So at any time samples come from 2 · `tile` blocks, each of which is read once an epoch if that much is kept.
-
-    `docs/locality.md` has what this costs in randomness and saves in reading. Choose a block of 1 to 8 MiB, and a tile
-    as large as 2 · `tile` blocks fit in memory or in the cache on disk; of every source, where a run is over several.
-    """
-
-    block: int
-    tile: int = 64
-
-    def __post_init__(self) -> None:
-        for name in ("block", "tile"):
-            object.__setattr__(self, name, whole(f"{name} of a locality", getattr(self, name), 1, 31))
-
-
-@dataclass(frozen=True, slots=True)
-class LocalPermutation(Permutation):
-    """A keyed bijection on [0, n) like `Permutation`, which takes samples no further apart than `locality` says.
-
-    An array costs up to three times what it costs there, and half of that where its positions are close together.
-
-    >>> LocalPermutation(11, locality=Locality(block=2, tile=2))(range(11))
-    array([ 6,  0,  4,  7,  1,  8,  9,  3,  5,  2, 10])
-    """
-
-    locality: Locality = Locality(block=1024)
-
-    def _permute(self, numbers: Ints, inverse: bool) -> int:
-        block, tile = self.locality.block, self.locality.tile
-        return int(local_kernels.permute_local(numbers, self.n, block, tile, self.seed, self.epoch, inverse, numbers))
-
-
-Shuffle = bool | Locality
-"""Whether to shuffle: everything with everything, not at all, or with some locality."""
-
-
-def shuffle_to_json(shuffle: Shuffle) -> Any:
-    return [shuffle.block, shuffle.tile] if isinstance(shuffle, Locality) else shuffle
-
-
-def shuffle_from_json(value: Any) -> Shuffle:
-    match value:
-        case bool():
-            return value
-        case [int(block), int(tile)] if block > 0 and tile > 0:
-            return Locality(block, tile)
-    raise StateError(f"{value!r} describes no shuffle; expected true, false or [block, tile]")

@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, Unpack
@@ -10,11 +10,12 @@ from typing import Any, Unpack
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError, quantity, whole
 from tokenfeed.plan.amending import Changes, Drafter, check_changes
 from tokenfeed.plan.amendment import Amendment, PlanSource
+from tokenfeed.plan.listed import Listed
+from tokenfeed.plan.masks import Documents
 from tokenfeed.plan.mixing import Mixture, Sources
-from tokenfeed.plan.permutation import Shuffle, shuffle_from_json, shuffle_to_json
 from tokenfeed.plan.run_order import RunOrder, digest
 from tokenfeed.plan.shares import Shares, some
-from tokenfeed.plan.skips import Skip
+from tokenfeed.plan.source import Shuffle, shuffle_from_json, shuffle_to_json
 from tokenfeed.plan.state import VERSION, check_kind, check_parts
 from tokenfeed.storage.local import read_bytes, replace_bytes
 from tokenfeed.store.view import View
@@ -29,16 +30,21 @@ class Plan(RunOrder):
     """k → (source, epoch, index) for k = 0, 1, 2, …
 
     Every source is shuffled, and goes through its epochs, by itself. Over one view of n samples, sample k has epoch
-    k // n and index `Permutation(n, seed, epoch)[k % n]`, as long as nothing is amended; `Orders` tells the rule with
-    locality. Two plans that agree on all k < K are the same to a checkpoint at K, whatever they do
+    k // n and index `Permutation(n, seed, epoch)[k % n]`, until the source grows. Two plans that agree on all k < K are
+    the same to a checkpoint at K, whatever they do
     later: `amend` makes such plans.
     """
 
     @classmethod
     def of(
-        cls, view: View | Mixture, *, seed: int = 0, shuffle: Shuffle = True, skips: Skip | Sequence[Skip] = ()
+        cls,
+        view: View | Mixture,
+        *,
+        seed: int = 0,
+        shuffle: Shuffle = True,
+        mask: Documents | Mapping[str, Documents] | None = None,
     ) -> "Plan":
-        """The plan over a view or a mixture. `skips` hold from the beginning."""
+        """The plan over a view or a mixture. `mask` holds from the beginning, as in `amend`."""
         mixture = Mixture.of(view)
         sources = [
             PlanSource(name, len(each), each.identity, each.spec.sample, mixture.max_epochs[name])
@@ -46,16 +52,18 @@ class Plan(RunOrder):
         ]
         given = mixture.sources
         plan = cls(sources, mixture.shares, seed=seed, shuffle=shuffle, given=given, by=given.by)
-        return plan.amend(0, skip=skips) if skips != () and skips != [] else plan
+        return plan if mask is None else plan.amend(0, mask=mask)
 
     def amend(self, at: int, **changes: Unpack[Changes]) -> "Plan":
         """The same run up to sample `at`, and from there on what is given; the rest goes on as it was.
 
         `weights`, by source, count as those of the mixture do; every source that is drawn is named, with 0 if it stops;
         or a list of `Stage`. `sources` adds views, which need weights; where the run began with one view, that view
-        takes the name that `weights` give it. `grown` is the view of a store that has more samples now, or the store
-        (by source, in a mixture): added samples are spread over what is left of the epoch, in random order, nothing is
-        lost or repeated, and the next epoch is over everything. `skip` leaves out samples, or masks documents.
+        takes the name that `weights` give it. `grow` has rows of another store for a source (by its name; alone where
+        there is one source): they are shuffled together with what is left of the epoch, nothing is lost or repeated,
+        and the next epoch is over everything. `mask` has documents (by source) that are delivered, and nothing is
+        learned in them: their numbers, or the path of a `.npy`, which many must lie in; those of rows that a source
+        grew by are counted on.
         `max_epochs` limits how often sources are seen; {name: None} lifts a limit.
 
         A checkpoint taken at or before `at` fits both plans.
@@ -91,9 +99,9 @@ class Plan(RunOrder):
 
     @property
     def paths(self) -> dict[str, list[str]]:
-        """Where the data of every source lay when it was opened."""
+        """Where the rows that every source came with lay when they were opened."""
         views = {} if self.given is None else self.given.views
-        return {source.name: views[key].paths for source, key in self.keyed_sources}
+        return {source.name: views[key].parts[0].paths for source, key in self.keyed_sources}
 
     @property
     def views(self) -> list[View]:
@@ -118,12 +126,18 @@ class Plan(RunOrder):
             "view": _summary([[each.name, each.label] for each in drawn], {each.label for each in drawn}),
             "mixture": mixture,
             "seed": self.seed if self.shuffle else None,
-            "locality": None if isinstance(self.shuffle, bool) else shuffle_to_json(self.shuffle),
+            "order": self._tell_order(),
             "amendments": digest([[], self._digests[count]]) if count else None,
         }
         coming = [at for at, _ in self._changes[count : count + 1]]
         self._steady = num_delivered, min([until, *coming]) + 1, parts
         return dict(parts)
+
+    def _tell_order(self) -> Any:
+        """What differs from a shuffle of all: block and tile, or the digest of a list."""
+        if isinstance(self.shuffle, bool):
+            return None
+        return self.shuffle.digest if isinstance(self.shuffle, Listed) else shuffle_to_json(self.shuffle)
 
     def state(self, num_delivered: int) -> dict[str, Any]:
         """The checkpoint after `num_delivered` samples of the run: at most 300 bytes of JSON."""

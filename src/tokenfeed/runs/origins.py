@@ -10,6 +10,7 @@ from tokenfeed.plan.amendment import PlanSource
 from tokenfeed.plan.plan import Plan
 from tokenfeed.runs.file import Paths
 from tokenfeed.store.store import Store, open_store
+from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
 __all__ = ["Origins", "Stores", "open_data"]
@@ -46,7 +47,8 @@ class Origins:
         if given is None:
             key = source.data, source.spec, tuple(self._paths.get(name, ()))
             if key not in self._opened:
-                self._opened[key] = self._open(source, told).view(source.spec)
+                rows = self.plan.rows(name)
+                self._opened[key] = join_views([self._open(each, name, told).view(each.spec) for each in rows])
             return self._opened[key]
         if isinstance(given, View):
             _check_identity(given.identity, source.data, told, given)
@@ -55,10 +57,16 @@ class Origins:
                     f"the run is over {source.spec}; this view is {given.spec.sample}, whose samples are others"
                 )
             return given
-        return open_data(given, source.data, told).view(source.spec)
+        rows = self.plan.rows(name)
+        if len(rows) == 1:
+            return open_data(given, source.data, told).view(source.spec)
+        if not isinstance(given, list) or len(given) != len(rows):
+            raise ArgumentError(f"{told} has rows of {len(rows)} stores, end to end: give a list of so many")
+        views = [open_data(place, each.data, told).view(each.spec) for place, each in zip(given, rows, strict=True)]
+        return join_views(views)
 
-    def _open(self, source: PlanSource, told: str) -> Store:
-        name, paths = source.name, list(self._paths.get(source.name, ()))
+    def _open(self, source: PlanSource, name: str, told: str) -> Store:
+        paths = list(source.paths or self._paths.get(name, ()))
         place = {name: "PATH"} if name else "PATH"
         remedy = f"say where it is: stores={place!r}"
         if not paths:

@@ -9,10 +9,10 @@ import numpy as np
 
 from tokenfeed.errors import ArgumentError, StateError, quantity
 from tokenfeed.plan.dealing import TokenCounts
+from tokenfeed.plan.masks import Where, check_where
 from tokenfeed.plan.mixing import Sources
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import check_epochs
-from tokenfeed.plan.skips import Where, check_where
 from tokenfeed.runs.file import Start, read_starts
 from tokenfeed.runs.legs import Leg, StepRow, find_legs
 from tokenfeed.runs.origins import Origins, Stores

@@ -2,11 +2,12 @@
 
 In an epoch that nothing has changed, the samples of a source come in the order P[0], P[1], …, P[n − 1]. After c of
 them, those that were seen are P[0 … c), the others P[c … n): both are computed sample by sample, and take no memory.
-Where samples were left out, or the data grew in mid-epoch, the set is a sorted array.
+Where the data grew in mid-epoch, or samples were left out by `skip_to`, the set is a sorted array.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError
 from tokenfeed.kernels.checksum import checksum
 from tokenfeed.plan.amendment import PlanSource
+from tokenfeed.plan.orders import Local
 from tokenfeed.plan.plan import Plan
 from tokenfeed.store.spec import ViewSpec
 from tokenfeed.store.subset import Chain, Listed, Selection, Slice, Subset, SubsetSpec
@@ -100,8 +102,8 @@ class _Ordered(Selection):
 
 
 def _is_plain(plan: Plan) -> bool:
-    """Whether every source goes through its epochs one after the other, with nothing left out or added."""
-    return not any(any(each.changes()) for each in plan.amendments)
+    """Whether every source goes through all its samples, epoch after epoch, with nothing added."""
+    return isinstance(plan.shuffle, bool | Local) and not any(any(each.changes()) for each in plan.amendments)
 
 
 def _mark(plan: Plan, ranges: Sequence[Range], source: int, size: int) -> Bools:
@@ -137,11 +139,8 @@ def select(
 
 
 def _identities(plan: Plan, number: int) -> list[str]:
-    """Identities of the data of a source, from the first version that the run was over to the last."""
-    key = plan.shares.names[number]
-    first = [PlanSource.from_json(each) for each in plan.to_json()["sources"]]
-    added = [each for amendment in plan.amendments for each in (*amendment.sources, *amendment.grown)]
-    return [each.data for each in (*first, *added) if each.name == key]
+    """Identities of the data of a source: of the rows that it came with, and after every growth."""
+    return list(accumulate((each.data for each in plan.rows(plan.sources[number].name)), "{}+{}".format))
 
 
 def _find_source(plan: Plan, view: View, name: str | None) -> int:

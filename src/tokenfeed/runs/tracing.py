@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tokenfeed.plan.masks import Where, find_documents
 from tokenfeed.plan.plan import Plan
 from tokenfeed.plan.run_order import Trace
-from tokenfeed.plan.skips import Where, find_documents
 from tokenfeed.runs.legs import Leg
 from tokenfeed.runs.origins import Origins
 from tokenfeed.store.batch import HostBatch, Sample
@@ -121,9 +121,9 @@ def trace_rows(origins: Origins, leg: Leg, samples: Sequence[int]) -> list[RowTr
 def _are_masked(plan: Plan, source: str, samples: Ints | int, documents: Ints) -> Bools:
     """Which documents are masked in samples of the run that come from a source."""
     masked = np.zeros(documents.shape, np.bool_)
-    for begin, number, numbers in plan.masks:
+    for begin, number, mask in plan.masks:
         if plan.sources[number].name == source:
-            masked |= (samples >= begin) & np.isin(documents, numbers)
+            masked |= (samples >= begin) & np.isin(documents, mask.documents)
     return masked
 
 

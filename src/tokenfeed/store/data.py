@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenfeed.errors import MissingError, PlanMismatchError, TooLargeError, quantity
+from tokenfeed.errors import MissingError, TooLargeError, quantity
 from tokenfeed.format.codecs import Codec
 from tokenfeed.format.manifest import Column
 from tokenfeed.kernels.items import ALIGNMENT
@@ -72,24 +72,6 @@ class Data:
         """Versions of the store, the first one first. `tokenfeed.open(path, version=…)` opens each."""
         return self.contents[0].versions if len(self.contents) == 1 else []
 
-    def check_grown(self, earlier: "Data") -> None:
-        """Raise a PlanMismatchError unless this is `earlier` and new shards after it."""
-        told = "a store grows by new shards at its end, and nothing else"
-        for what, here, there in (
-            ("columns", self.columns, earlier.columns),
-            ("span tables", *({name: t.codec_name for name, t in data.spans.items()} for data in (self, earlier))),
-        ):
-            if here != there:
-                raise PlanMismatchError(f"the {what} were {there} and are now {here}: {told}")
-        for number, shard in enumerate(earlier.shards):
-            if number >= len(self.shards) or self.shards[number].identity != shard.identity:
-                names = {each.identity for each in self.shards}
-                what = "has another place" if shard.identity in names else "is gone, or has changed"
-                raise PlanMismatchError(
-                    f"shard {shard.name!r} of the store before it grew {what}: {told}. Give a later version of the "
-                    "same store, opened for the same split"
-                )
-
     @staticmethod
     def join(parts: Sequence["Data"], names: Iterable[str]) -> "Data":
         """Some columns of several stores, one after the other, with the span tables that all of them have."""
@@ -100,7 +82,8 @@ class Data:
             if all(name in part.spans and part.spans[name].codec_name == table.codec_name for part in parts)
         }
         contents = [content for part in parts for content in part.contents]
-        return Data(contents, {name: first.columns[name] for name in names}, codecs, first.reader.options)
+        paths = [path for part in parts for path in part.paths]
+        return Data(contents, {name: first.columns[name] for name in names}, codecs, first.reader.options, paths=paths)
 
 
 class ColumnSet:

@@ -106,6 +106,6 @@ def describe_growth(path: PathLike) -> str:
     if is_lost:
         return f"{told}. Checkpoints of earlier versions cannot go on: shards that they need were replaced"
     return (
-        f"{told}. Checkpoints made before need tokenfeed.open(path, version={version - 1}); loader.amend(grown=view), "
-        "with the same view of the new version, goes on with the new documents too, each once"
+        f"{told}. Checkpoints made before need tokenfeed.open(path, version={version - 1}); a run that should go on "
+        "with new documents needs them in a store of their own: loader.amend(grow=rows)"
     )

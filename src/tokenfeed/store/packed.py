@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenfeed.errors import CorruptionError, MissingError, PlanMismatchError, StateError
+from tokenfeed.errors import CorruptionError, MissingError, StateError
 from tokenfeed.format.layout import SUM_DTYPE
 from tokenfeed.format.manifest import Column
 from tokenfeed.format.records import Digest, check_signature, parse, sign
@@ -286,16 +286,6 @@ class Packed(View, opens=PackedSpec):
 
     def _join(self, others: Sequence["Packed"], data: Data) -> "Packed":
         return Packed(data, self.spec, [plan for view in (self, *others) for plan in view.plans])
-
-    def grew_from(self, earlier: View) -> int:
-        """The same number where nothing was added; else all documents are packed again, into other rows."""
-        if super().grew_from(earlier) or self.identity != earlier.identity:
-            raise PlanMismatchError(
-                f"{self.spec}: packing a store that grew makes other rows of the documents that were there. Write the "
-                "new documents to a store of their own, and add it as a source: amend(sources={name: "
-                "store.packed(…)}, weights=…)"
-            )
-        return 0
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         """As for every view. One pass over the plan: 0.1 s for a million rows."""

@@ -192,6 +192,9 @@ class Subset(View):
     def join(self, others: Sequence[View]) -> View:
         return join_views([self, *others])
 
+    def __reduce__(self) -> Any:
+        return (join_views, (list(self._parts),)) if self._parts else super().__reduce__()
+
     def _join(self, others: Sequence[Any], data: Data) -> View:
         raise NotImplementedError  # `join` joins the views that the samples are of
 
@@ -207,4 +210,6 @@ def join_views(views: Sequence[View]) -> View:
     for view, base in zip(views, bases, strict=True):
         parts.append((first, view.selection if isinstance(view, Subset) else Slice(0, len(base))))
         first += len(base)
-    return Subset(whole, Chain(parts), whole.spec)
+    joined = Subset(whole, Chain(parts), whole.spec)
+    joined._parts = tuple(part for view in views for part in view.parts)
+    return joined

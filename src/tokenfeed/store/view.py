@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from tokenfeed.errors import ArgumentError, PlanMismatchError
+from tokenfeed.errors import ArgumentError
 from tokenfeed.store.batch import HostBatch, Sample
 from tokenfeed.store.data import ColumnSet, Data, new_bytes
 from tokenfeed.store.numbers import as_indices, outside
@@ -59,6 +59,7 @@ class View(ABC):
         """A name for what made the tokens, as in `Store.tokenizer`; None where it was not recorded."""
         self.paths = data.paths
         """Paths that the store was opened from. A hint for finding it again, never its identity."""
+        self._parts: tuple[View, ...] = ()
         self.spec = spec
         masks = {"loss_mask": spec.loss_mask, "loss_weights": spec.loss_weights}
         self.masks = {name: column for name, column in masks.items() if column is not None}
@@ -113,6 +114,11 @@ class View(ABC):
         first_items, offsets = self.rows(np.array([self._in_range(index)])).extents
         bounds = zip(first_items.tolist(), (first_items + np.diff(offsets)).tolist(), strict=True)
         return [place for start, stop in bounds if start >= 0 for place in self.reader.locate(start, stop)]
+
+    @property
+    def parts(self) -> "tuple[View, ...]":
+        """The views that this one joins, end to end; itself where it joins none."""
+        return self._parts or (self,)
 
     @property
     def mean_length(self) -> Fraction:
@@ -186,28 +192,15 @@ class View(ABC):
                     raise ArgumentError(
                         f"views 0 and {number} cannot be read together: {mine} in one, and {its} in the other"
                     )
-        return self._join(alike, Data.join([view.data for view in (self, *alike)], self.columns))
-
-    def grew_from(self, earlier: "View") -> int:
-        """Number of samples added since `earlier`, whose samples are the first of this view, in their order.
-
-        A PlanMismatchError unless the store of this view is that of the earlier one, and new shards after it.
-        """
-        if self.spec.sample != earlier.spec.sample:
-            raise PlanMismatchError(
-                f"the view before the store grew was {earlier.spec.sample}, and this one is {self.spec.sample}; give "
-                "the same view of the grown store"
-            )
-        if self.tokenizer != earlier.tokenizer:
-            raise PlanMismatchError(f"the data was made with tokenizer {earlier.tokenizer}, now with {self.tokenizer}")
-        self.data.check_grown(earlier.data)
-        return len(self) - len(earlier)
+        joined = self._join(alike, Data.join([view.data for view in (self, *alike)], self.columns))
+        joined._parts = tuple(part for view in (self, *alike) for part in view.parts)
+        return joined
 
     def unseen(self, run: "Delivered", *, step: int | None = None, source: str | None = None) -> "View":
         """The samples that a run has never delivered, in any epoch: all it is known to have, or the first `step` steps.
 
         `run` is a `tokenfeed.Run`; `source` names the source of a mixture, where several are over this view. A view
-        that has grown since has its new samples, too.
+        of a later version of the store has its new samples, too.
         """
         return _check_run(run).select(self, step=step, source=source, seen=False)
 
@@ -238,8 +231,8 @@ class View(ABC):
         return first_items[lengths > 0], (first_items + lengths)[lengths > 0]
 
     def __reduce__(self) -> Any:
-        if self.data.opening is None:
-            raise ArgumentError(f"{self} joins several stores and cannot be pickled; pickle the views it was made of")
+        if self._parts:
+            return _join_again, self._parts
         return _open_again, (self.data.opening, self.spec)
 
     def __repr__(self) -> str:
@@ -262,6 +255,10 @@ def _check_run(run: Any) -> Delivered:
 def _open_again(opening: Callable[[], Any], spec: ViewSpec) -> View:
     view: View = opening().view(spec)
     return view
+
+
+def _join_again(first: View, *others: View) -> View:
+    return first.join(others)
 
 
 class StoreRows(Rows):

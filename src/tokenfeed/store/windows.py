@@ -29,7 +29,8 @@ class Windows(View, opens=WindowsSpec):
 
     def __init__(self, data: Data, spec: WindowsSpec, *, part_items: Sequence[int] = ()) -> None:
         """`part_items` are the items of every store that was joined."""
-        counts = np.array(part_items or [data.num_items], np.int64)
+        self.part_items = list(part_items) or [data.num_items]
+        counts = np.array(self.part_items, np.int64)
         samples = np.maximum(0, (counts - spec.extra) // spec.length)
         self._first_samples = np.concatenate(([0], np.cumsum(samples)))
         self._part_items = np.concatenate(([0], np.cumsum(counts)))
@@ -80,7 +81,7 @@ class Windows(View, opens=WindowsSpec):
         return rows
 
     def _join(self, others: Sequence["Windows"], data: Data) -> "Windows":
-        return Windows(data, self.spec, part_items=[view.data.num_items for view in (self, *others)])
+        return Windows(data, self.spec, part_items=[count for view in (self, *others) for count in view.part_items])
 
     def samples_touching(self, documents: Sequence[int] | Ints, *, table: str | None = None) -> Ints:
         found = [np.empty(0, np.int64)]

@@ -141,7 +141,9 @@ def _skipped(subject: Subject, source: str | None) -> list[Json]:
     plan = run.starts[-1].plan
     number = plan.source_number(source) if source else 0
     return [
-        {"from": at, "documents": list(documents)[:_MOST_SPANS]} for at, each, documents in plan.masks if each == number
+        {"from": at, "documents": mask.documents[:_MOST_SPANS].tolist()}
+        for at, each, mask in plan.masks
+        if each == number
     ]
 
 

@@ -52,9 +52,9 @@ def test_a_running_run_loses_and_repeats_nothing(tmp_path):
     view = write(tmp_path / "web", 60, 0).windows(4, extra=0)
     ranks = Ranks(view, 2, 3, run=tmp_path / "run.jsonl", seed=3)
     ranks.take(3)
-    ranks.amend(grown=write(tmp_path / "web", 30, 60))
+    ranks.amend(grow=write(tmp_path / "more", 30, 60))
     ranks.take(2)
-    ranks.amend(grown=write(tmp_path / "web", 8, 90).windows(4, extra=0))
+    ranks.amend(grow={"": write(tmp_path / "last", 8, 90).windows(4, extra=0)})
     ranks.take(2)
     code = write(tmp_path / "code", 50, 10_000).windows(4, extra=0)
     ranks.amend(sources={"code": code}, weights={"web": 1, "code": 1})
@@ -79,17 +79,38 @@ def test_a_running_run_loses_and_repeats_nothing(tmp_path):
     replay.close()
 
 
+def test_a_grown_run_is_found_where_it_was_moved(tmp_path):
+    """Rows of every store of a source, in their order."""
+    view, path = write(tmp_path / "web", 20, 0).windows(4, extra=0), tmp_path / "run.jsonl"
+    loader = tokenfeed.Loader(view, 2, rank=0, world_size=1, run=path)
+    state = next(loader).state
+    loader.amend(grow=write(tmp_path / "more", 20, 20))
+    rows = [next(loader).tokens.tolist() for _ in range(20)]
+    loader.close()
+    for name in ("web", "more"):
+        (tmp_path / name).rename(tmp_path / f"{name}-moved")
+    places = [tmp_path / "web-moved", tmp_path / "more-moved"]
+    run = tokenfeed.Run(path)
+    again = tokenfeed.Loader(run.plan(stores=places), 2, rank=0, world_size=1)
+    again.load_state_dict(state)
+    assert [next(again).tokens.tolist() for _ in range(20)] == rows
+    traced = [row for step in range(20) for row in run.trace(step, stores=places)]
+    assert {row.documents[0].payload["id"] for row in traced} == set(range(40))
+    with pytest.raises(ArgumentError, match="rows of 2 stores, end to end"):
+        run.plan(stores=places[:1])
+
+
 def test_what_was_read_ahead_is_dropped_beyond_the_point_only(tmp_path):
     view = write(tmp_path / "web", 60, 0).windows(4, extra=0)
     plain, amended = Ranks(view, 1, 2), Ranks(view, 1, 2)
     for each in (plain, amended):
         each.take(3)
-    gone = plain.loaders[0].plan.locate(np.arange(14, 16))[2]
-    amended.amend(at=14, skip=tokenfeed.Skip(indices=gone))
+    amended.amend(at=14, grow=write(tmp_path / "more", 60, 1000))
     for each in (plain, amended):
         each.take(8)
         each.close()
-    assert amended.rows == [*plain.rows[:14], *plain.rows[16:], *amended.rows[20:]]
+    assert amended.rows[:14] == plain.rows[:14]
+    assert any(row[0] >= 4000 for row in amended.rows[14:])
     loader = amended.loaders[0]
     with pytest.raises(ArgumentError, match=r"at is 21, and 22 samples were delivered.*Give at >= 22, or go back"):
         loader.amend(21, weights={"a": 1})
@@ -104,7 +125,7 @@ def test_ranks_that_amend_differently_are_seen(tmp_path):
     loaders = [tokenfeed.Loader(view, 2, rank=rank, world_size=2) for rank in range(2)]
     for loader in loaders:
         next(loader)
-    loaders[1].amend(skip=tokenfeed.Skip(documents=[7], mask=True))
+    loaders[1].amend(mask=[7])
     states = [next(loader).state for loader in loaders]
     with pytest.raises(StateError, match=r"ranks 0 and 1 differ.*amended their runs differently"):
         loaders[0].load_state_dict(states)
@@ -145,7 +166,7 @@ def test_a_run_file_cut_off_in_the_middle_of_an_amendment(tmp_path):
     path = tmp_path / "run.jsonl"
     loader = tokenfeed.Loader(view, 2, rank=0, world_size=1, run=path)
     next(loader)
-    loader.amend(skip=tokenfeed.Skip(documents=[7], mask=True))
+    loader.amend(mask=[7])
     state = next(loader).state
     loader.close()
     text = path.read_text()
@@ -158,15 +179,19 @@ def test_a_run_file_cut_off_in_the_middle_of_an_amendment(tmp_path):
     assert tokenfeed.Run(path).plan() == loader.plan
 
 
-def test_growth_that_changed_a_shard(tmp_path):
+def test_growth_that_is_none(tmp_path):
     view = write(tmp_path / "web", 20, 0).windows(4, extra=0)
     loader = tokenfeed.Loader(view, 2, rank=0, world_size=1)
-    with pytest.raises(PlanMismatchError, match=r"shard .* of the store before it grew is gone, or has changed"):
-        loader.amend(grown=write(tmp_path / "other", 40, 500))
-    with pytest.raises(ArgumentError, match="it has not grown"):
-        loader.amend(grown=view)
-    with pytest.raises(PlanMismatchError, match="give the same view of the grown store"):
-        loader.amend(grown=write(tmp_path / "web", 5, 20).windows(2, extra=0))
+    more = write(tmp_path / "more", 5, 20)
+    with pytest.raises(ArgumentError, match=r"has shard .* already, and its samples would come twice"):
+        loader.amend(grow=write(tmp_path / "web", 5, 20))
+    with pytest.raises(ArgumentError, match="cannot be read together"):
+        loader.amend(grow=more.windows(2, extra=0))
+    with pytest.raises(ArgumentError, match=r"the data grows by rows of a store, .* not by 'more'"):
+        loader.amend(grow="more")
+    loader.amend(20, grow=more)
+    with pytest.raises(ArgumentError, match="grows at sample 20 already"):
+        loader.amend(10, grow=write(tmp_path / "last", 5, 40))
     loader.close()
 
 

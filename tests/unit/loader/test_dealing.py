@@ -50,11 +50,11 @@ def test_nothing_changes_in_the_middle_of_a_step(documents):
     (loader,) = Ranks(documents, 1, tokens=60, accumulate=2).loaders
     next(loader)
     with pytest.raises(ArgumentError, match="amend in the middle of a training step, after batch 1 of 2"):
-        loader.amend(skip=tokenfeed.Skip(documents=[1]))
+        loader.amend(mask=[1])
     with pytest.raises(ArgumentError, match="resize in the middle of a training step"):
         loader.resize(rank=0, world_size=1)
     next(loader)
-    loader.amend(skip=tokenfeed.Skip(documents=[1]))
+    loader.amend(mask=[1])
     loader.resize(rank=0, world_size=1, tokens=120)
     next(loader)
     loader.load_state_dict(loader.state_dict())  # a checkpoint is always the beginning of a step

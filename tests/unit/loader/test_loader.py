@@ -1,4 +1,4 @@
-"""The loader: batches that are held, errors, clean ends, states of other plans, skips, stats, launchers."""
+"""The loader: batches that are held, errors, clean ends, states of other plans, stats, launchers."""
 
 import gc
 import json
@@ -16,7 +16,7 @@ import pytest
 import tokenfeed
 from clock import Clock
 from opening import open_store
-from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError, ReadError, SampleIndexError, StateError
+from tokenfeed.errors import ArgumentError, MissingError, PlanMismatchError, ReadError, StateError
 from tokenfeed.loader.launch import find_rank
 
 
@@ -187,7 +187,7 @@ except KeyboardInterrupt:
         ({"length": 32}, r"view .windows\(64\)., this plan has .windows\(32\)."),
         ({"extra": 0}, "view .*extra=0"),
         ({"shuffle": False}, "seed 0, this plan has None"),
-        ({"skips": tokenfeed.Skip(indices=[5])}, "different amendments"),
+        ({"mask": [5]}, "different amendments"),
     ],
 )
 def test_a_state_of_another_plan(store, options, part):
@@ -255,43 +255,6 @@ def test_tiny_data(tmp_path):
     one = next(tokenfeed.Loader(store.windows(9), 5))  # a batch larger than the data
     assert one.inputs[:, 0].tolist() == [0] * 5
     assert one.epochs.tolist() == [0, 1, 2, 3, 4]
-
-
-def test_skipped_documents_are_not_seen(store, plain):
-    view = store.windows(64, spans=["documents"])
-    state = next(tokenfeed.Loader(view, 20)).state
-    loader = tokenfeed.Loader(view, 20, epochs=2)
-    loader.load_state_dict(state)
-    loader.amend(skip=tokenfeed.Skip(indices=view.samples_touching([30, 31, 90])))
-    seen = set()
-    count = 0
-    for batch in loader:
-        count += len(batch)
-        for row in batch.spans["documents"]:
-            seen.update(span.number for span in row)
-    assert not seen & {30, 31, 90}
-    touched = {i for i in range(len(view)) for d in (30, 31, 90)
-               if any(number == d for number, *_ in plain.touched("documents", 64 * i, 64 * i + 65))}  # fmt: skip
-    assert touched == set(view.samples_touching([30, 31, 90]).tolist())
-    assert count >= 2 * (len(view) - len(touched)) - 20
-    with pytest.raises(SampleIndexError):
-        tokenfeed.Loader(view, 2, skips=[tokenfeed.Skip(documents=[1000], mask=True)])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"indices": [1], "mask": True}, {"indices": 5}],
-)
-def test_bad_skips(arguments):
-    with pytest.raises(ArgumentError):
-        tokenfeed.Skip(**arguments)
-
-
-def test_all_skipped(windows):
-    with pytest.raises(ArgumentError, match="all"):
-        tokenfeed.Loader(windows, 2, skips=[tokenfeed.Skip(indices=range(len(windows)))])
-    with pytest.raises(ArgumentError, match="the view has"):
-        tokenfeed.Loader(windows, 2, skips=[tokenfeed.Skip(indices=[len(windows)])])
 
 
 def test_stats(windows):

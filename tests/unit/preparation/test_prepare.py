@@ -170,9 +170,8 @@ def test_more_inputs_are_more_slices(inputs, tmp_path):
     assert report.made == 1
     now = tokenfeed.open(tmp_path / "store")
     assert f"version 2 of the store, identity of train {before.identity} → {now.identity}" in report.growth
-    assert "open(path, version=1); loader.amend(grown=view)" in str(report)
+    assert "open(path, version=1); a run that should go on" in str(report)
     assert tokenfeed.open(tmp_path / "store", version=1).identity == before.identity
-    assert now.documents().grew_from(before.documents()) > 0
     assert not prepare(folder, tmp_path / "store").growth
     assert not prepare(folder, tmp_path / "fresh").growth
     assert picture(tmp_path / "store") == picture(tmp_path / "fresh")

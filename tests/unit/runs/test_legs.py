@@ -162,24 +162,19 @@ def test_samples_that_are_left_out(documents, tmp_path, options):
         ({"tokens": 80}, "deliver other samples"),
         ({"tokens": None, "batch_size": 3}, "deliver other samples"),
         ({"seed": 1}, "From step 0 on the runs deliver other samples"),
-        ({"skips": 40}, "From step"),
     ],
 )
 def test_runs_are_compared(documents, tmp_path, others, told):
     usual = {"world_size": 2, "tokens": 60}
-    if "skips" in others:  # what would come as sample 40
-        others = {"skips": tokenfeed.Skip(indices=tokenfeed.Plan.of(documents).locate([40])[2])}
     steps = []
     for name, options in (("first", usual), ("second", {**usual, **others})):
         steps.append(leg(documents, tmp_path / name, None, 12, **options)[0])
     comparison = compare(tokenfeed.Run(tmp_path / "first"), tokenfeed.Run(tmp_path / "second"))
     assert told in str(comparison)
     together = [[sorted(sample for samples in ranks for sample in samples) for ranks in each] for each in steps]
-    if "seed" not in others and "skips" not in others:
+    if "seed" not in others:
         differing = [number for number in range(12) if together[0][number] != together[1][number]]
         assert comparison.step == (differing[0] if differing else None)
-    if "skips" in others:
-        assert comparison.step == next(number for number in range(12) if 40 in together[0][number])
 
 
 def test_notes_that_cannot_be_are_refused(documents, tmp_path):

@@ -49,7 +49,7 @@ def test_any_step_can_be_traced(windows, tmp_path):
     second, _ = leg(windows, path, state, 4, 3, 2)
     assert_traced(path, first + second)
     plan = tokenfeed.Plan.of(windows)  # back to step 5, and another way from there
-    plan = plan.amend(36, skip=tokenfeed.Skip(indices=plan.locate(np.arange(36, 50))[2]))
+    plan = plan.amend(36, mask=[3])
     third, state = leg(plan, path, state, 3, 1, 6)
     assert_traced(path, first + third)
     fourth, _ = leg(plan, path, state, 2, 2, 6)
@@ -315,7 +315,7 @@ def test_no_run_file(tmp_path):
 
 
 def test_plans_are_saved_and_loaded(windows, tmp_path):
-    plan = tokenfeed.Plan.of(windows, seed=5).amend(7, skip=tokenfeed.Skip(documents=[3], mask=True))
+    plan = tokenfeed.Plan.of(windows, seed=5).amend(7, mask=[3])
     plan.save(tmp_path / "plan.json")
     loaded = tokenfeed.Plan.load(tmp_path / "plan.json")
     assert loaded == plan

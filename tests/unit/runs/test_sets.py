@@ -61,13 +61,12 @@ def test_a_run_on_changing_ranks(tmp_path):
         tokenfeed.Loader(view.unseen(run), 2)
 
 
-def test_a_run_that_returned_and_skipped(tmp_path):
+def test_a_run_that_returned(tmp_path):
     """What counts is what was finally run, as in a trace."""
     view, path = write(tmp_path / "store", 40), tmp_path / "run.jsonl"
     first, state = go_on(view, path, None, 3, 2, 2)
     go_on(view, path, state, 4, 1, 5)
-    gone = tokenfeed.Plan.of(view).locate(np.arange(12, 20))[2]
-    second, _ = go_on(view, path, state, 2, 1, 5, skip=tokenfeed.Skip(indices=gone))
+    second, _ = go_on(view, path, state, 2, 1, 5, mask=[3])
     run = tokenfeed.Run(path)
     assert everything(view.seen(run)) == sorted(first + second)
     assert everything(view.unseen(run)) == sorted(set(range(40)) - {*first, *second})
@@ -102,18 +101,6 @@ def test_a_store_that_grew_since(tmp_path):
     assert [row.documents[0].number for row in run.trace(0)] == taken[:4]  # the run finds the version it was over
     rows = [number for batch in tokenfeed.Loader(later.unseen(run), 4, epochs=1) for number in numbers_in(batch)]
     assert sorted(taken + rows) == list(range(25))
-
-
-def test_a_store_that_grows_in_mid_epoch(tmp_path):
-    view, path = write(tmp_path / "store", 20), tmp_path / "run.jsonl"
-    first, state = go_on(view, path, None, 3, 1, 4)
-    later = write(tmp_path / "store", 5, first=20, mode="append")
-    second, _ = go_on(view, path, state, 2, 2, 3, grown=later)
-    run = tokenfeed.Run(path)
-    assert len({*first, *second}) == 24
-    assert everything(later.unseen(run)) == sorted(set(range(25)) - {*first, *second})
-    assert everything(view.unseen(run)) == sorted(set(range(20)) - {*first, *second})
-    assert everything(later.seen(run, step=3)) == sorted(first)
 
 
 def test_sets_of_another_store(tmp_path):

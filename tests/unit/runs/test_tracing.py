@@ -225,20 +225,6 @@ def test_finding_documents(store, plain, path):
     assert {seen.source for seen in found} == {""}
 
 
-def test_skipped_documents_are_not_found(store, path):
-    view = store.windows(64)
-    skips = [tokenfeed.Skip(indices=view.samples_touching([17]))]
-    deliver(view, path, 2, skips=skips)
-    run = tokenfeed.Run(path)
-    assert run.find(17, epochs=range(3)) == []
-    plan = tokenfeed.Plan.of(view, skips=skips)
-    for document in (18, 30):
-        expected = sorted(
-            k for index in view.samples_touching([document]) for k in plan.find(int(index), epochs=range(3)).tolist()
-        )
-        assert [seen.sample for seen in run.find(document, epochs=range(3))] == expected
-
-
 def test_sources_of_a_mixture(store, tmp_path, path):
     with tokenfeed.Writer(tmp_path / "b", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
         for number in range(30):
@@ -312,13 +298,15 @@ def test_comparing(store, tmp_path):
         assert other.step == 0
         assert part in [each.part for each in other.why]
     plan, at = tokenfeed.Plan.of(view), 6 * 10**8 + 1
-    plan = plan.amend(at, skip=tokenfeed.Skip(indices=plan.locate([at])[2]))
-    skipped = compare(one, run((1, 6, 1), base=plan))
-    assert (skipped.step, skipped.samples) == (10**8, (6 * 10**8 + 1, 6 * 10**8 + 1))
-    assert [each.part for each in skipped.why] == ["amendments"]
-    assert skipped.planned
-    told = "because of the skip at sample 600,000,001 in the second run alone. Neither run is known to have got there"
-    assert told in str(skipped)
+    with tokenfeed.Writer(tmp_path / "more", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
+        writer.append({"tokens": range(200)}, documents=0)
+    plan = plan.amend(at, grow=tokenfeed.open(tmp_path / "more").windows(64))
+    grown = compare(one, run((1, 6, 1), base=plan))
+    assert (grown.step, grown.samples) == (10**8, (6 * 10**8 + 1, 6 * 10**8 + 1))
+    assert [each.part for each in grown.why] == ["amendments"]
+    assert grown.planned
+    told = "because of the growth of the data at sample 600,000,001 in the second run alone. Neither run is known to"
+    assert told in str(grown)
     assert not wider.planned
     assert not divided.division_planned
     finite = compare(one, run((1, 6, 1), epochs=2))
@@ -396,7 +384,7 @@ def test_what_was_rolled_back_was_seen(store, path):
     log(0, first)
     log(3, deliver(view, path, 2, state=first[2].state, seed=0))
     plan = tokenfeed.Plan.of(view)
-    amended = plan.amend(8, skip=tokenfeed.Skip(indices=plan.locate(np.arange(8, 16))[2]))
+    amended = plan.amend(8, mask=[17])
     log(2, deliver(amended, path, 2, state=first[1].state))
     run = tokenfeed.Run(path)
     for step, times in delivered.items():
@@ -423,7 +411,7 @@ def test_masked_documents_are_marked(store, path):
     view = store.windows(64)
     first = deliver(view, path, 2, shuffle=False)
     numbers = [span.number for span in tokenfeed.Run(path).trace(2)[0].documents]
-    plan = tokenfeed.Plan.of(view, shuffle=False).amend(8, skip=tokenfeed.Skip(documents=numbers[:1], mask=True))
+    plan = tokenfeed.Plan.of(view, shuffle=False).amend(8, mask=numbers[:1])
     (batch,) = deliver(plan, path, 1, state=first[1].state)
     assert not batch.loss_mask.all()
     run = tokenfeed.Run(path)

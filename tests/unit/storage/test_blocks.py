@@ -50,21 +50,21 @@ def test_a_pure_order_fetches_little_more_than_it_uses(length, per_shard):
 @pytest.mark.parametrize("per_shard", [2, *slow(512)])
 def test_an_order_with_locality_takes_its_settings_from_the_data(per_shard, monkeypatch):
     monkeypatch.setattr(blocks, "MEMORY_BYTES", 1 << 16)
-    stats = read_epoch(make(1024, per_shard), shuffle=tokenfeed.Locality(32, 4)).remote
+    stats = read_epoch(make(1024, per_shard), shuffle=tokenfeed.plan.Local(32, 8)).remote
     assert stats.bytes_fetched <= 1.2 * stats.bytes_used
     assert stats.requests <= 0.6 * 1024
-    assert 3 * 4 * 32 * 4096 <= stats.bytes_held < 1024 * 4096
+    assert 2 * 8 * 32 * 4096 <= stats.bytes_held < 1024 * 4096
 
 
 def test_slots_count_what_they_hold():
-    """Shards of 8 KiB in blocks of 64: the memory for 3 tiles is enough, although each shard is but part of a block."""
+    """Shards of 8 KiB in blocks of 64: the memory for 2 tiles is enough, although each shard is but part of a block."""
     settings = {"block_bytes": 1 << 16, "memory_bytes": 4 * 4 * 32 * 4098}
-    stats = read_epoch(make(pick(640, 1024), 2), shuffle=tokenfeed.Locality(32, 4), **settings).remote
+    stats = read_epoch(make(pick(640, 1024), 2), shuffle=tokenfeed.plan.Local(32, 8), **settings).remote
     assert stats.bytes_fetched <= 1.2 * stats.bytes_used
 
 
 def test_each_of_several_ranks_fetches_its_own_samples():
-    stats = read_epoch(make(512, 128), shuffle=tokenfeed.Locality(32, 4), world_size=4).remote
+    stats = read_epoch(make(512, 128), shuffle=tokenfeed.plan.Local(32, 8), world_size=4).remote
     assert stats.bytes_fetched <= 1.2 * stats.bytes_used
 
 

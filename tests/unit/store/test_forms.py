@@ -295,17 +295,16 @@ def counted(batch):
 
 @pytest.mark.parametrize("kind", VIEWS)
 def test_the_targets_of_a_step_are_known_without_communication(tmp_path, kind):
-    """On any number of ranks, of samples skipped in part, and where a finite run ends within a step."""
+    """On any number of ranks, of samples masked in part, and where a finite run ends within a step."""
     store = write(tmp_path, some_lengths(), **WEIGHT, **LEARN)
     store.pack(T)
     view = VIEWS[kind](store)
     whole = view.read(np.arange(len(view)))
     mask = np.ones(whole.targets.shape, bool) if whole.loss_mask is None else whole.loss_mask
     np.testing.assert_array_equal(view.num_targets(np.arange(len(view))), mask.sum(1))
-    skips = [] if "documents" in kind else [tokenfeed.Skip(documents=[3, 17], mask=True)]
     for world_size in (1, 3):
         loaders = [
-            tokenfeed.Loader(view, 4, epochs=1, skips=skips, rank=rank, world_size=world_size, prefetch=0)
+            tokenfeed.Loader(view, 4, epochs=1, mask=[3, 17], rank=rank, world_size=world_size, prefetch=0)
             for rank in range(world_size)
         ]
         for batches in zip(*loaders, strict=True):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
-from tokenfeed.errors import ArgumentError, CorruptionError, MissingError, PlanMismatchError
+from tokenfeed.errors import ArgumentError, CorruptionError, MissingError
 from tokenfeed.store.sealing import load_manifest, unseal
 from tokenfeed.store.verify import verify
 
@@ -51,7 +51,6 @@ def test_every_version_stays_as_it_was(tmp_path_factory, growths):
         assert store.versions == newest.versions
         for view in (store.windows(2), store.documents()):
             later = newest.view(view.spec)
-            assert later.grew_from(view) == len(later) - len(view)
             np.testing.assert_array_equal(later[: len(view)].tokens, view[:].tokens)
         train = tokenfeed.open(path, version=number)
         assert train.identity == tokenfeed.open(path).versions[number - 1].identity
@@ -126,7 +125,6 @@ def test_growth_that_removed_or_changed_a_shard(tmp_path, damage):
     path = tmp_path / "store"
     add(path, "a", [[1], [2]])
     add(path, "b", [[3]])
-    before = tokenfeed.open(path)
     if damage == "gone":
         shutil.rmtree(path / "a-00001")
     else:
@@ -148,26 +146,6 @@ def test_growth_that_removed_or_changed_a_shard(tmp_path, damage):
     assert [each.identity is None for each in now.versions] == [True, True, False]
     with pytest.raises(CorruptionError, match=r"version 1 of .* is lost"):
         tokenfeed.open(path, version=1)
-    for view in (now.windows(1), now.documents()):
-        with pytest.raises(
-            PlanMismatchError, match=r"shard 'a-00001' of the store before it grew is gone, or has changed"
-        ):
-            view.grew_from(before.view(view.spec))
-    with pytest.raises(PlanMismatchError, match="same view of the grown store"):
-        now.windows(1).grew_from(before.documents())
-
-
-def test_other_rows_are_packed_of_a_store_that_grew(tmp_path):
-    add(tmp_path, "a", [[1], [2]])
-    before = tokenfeed.open(tmp_path)
-    before.pack(2)
-    view = before.packed(2)
-    assert view.grew_from(view) == 0
-    add(tmp_path, "b", [[3]])
-    now = tokenfeed.open(tmp_path)
-    now.pack(2)
-    with pytest.raises(PlanMismatchError, match="other rows"):
-        now.packed(2).grew_from(view)
 
 
 def test_a_list_that_was_forgotten_keeps_its_numbers(tmp_path):

@@ -176,10 +176,10 @@ def test_distributed_checkpoint(make, expected, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_distributed_checkpoint_of_another_order_is_refused(make, tmp_path):
-    local = make(shuffle=tokenfeed.Locality(block=16, tile=4))
+    local = make(shuffle=tokenfeed.plan.Local(block=16, tile=4))
     for number, (saved, other) in enumerate([(local, make()), (make(), local)]):
         dcp.save({"loader": saved}, checkpoint_id=tmp_path / str(number))
-        with pytest.raises(tokenfeed.errors.PlanMismatchError, match="locality"):
+        with pytest.raises(tokenfeed.errors.PlanMismatchError, match="order"):
             dcp.load({"loader": other}, checkpoint_id=tmp_path / str(number))
 
 

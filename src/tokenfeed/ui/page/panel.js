@@ -76,7 +76,7 @@ async function describe(subject, number, source) {
     panelHead(`Document ${count(number)}`, source ? ` of ${source}` : "", { document: null, of: null }),
     ...(sample.error ? [h("p", { class: "problem" }, sample.error.message)] : content(subject, sample, number, source)),
     ...(found ? sightings(found) : []),
-    subject.has_run ? skip(number, source) : null,
+    subject.has_run ? mask(number, source) : null,
   ];
 }
 
@@ -128,8 +128,8 @@ export function sightings(found) {
 }
 
 // For the training script, whose loader is called `loader`.
-function skip(number, source) {
-  const named = source ? `, source=${JSON.stringify(source)}` : "";
-  const code = `loader.amend(skip=tokenfeed.Skip(documents=[${number}]${named}, mask=True))  # on every rank, after load_state_dict`;
-  return h("p", {}, copyButton("Skip this: copy the line", code));
+function mask(number, source) {
+  const documents = source ? `{${JSON.stringify(source)}: [${number}]}` : `[${number}]`;
+  const code = `loader.amend(mask=${documents})  # on every rank, after load_state_dict`;
+  return h("p", {}, copyButton("Mask this: copy the line", code));
 }

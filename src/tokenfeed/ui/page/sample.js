@@ -300,7 +300,7 @@ const spanDetail = (span, name, state, sample) => [
   h("h3", {}, h("i", { class: `dot ${colour(span.number)}` }), ` ${name} ${count(span.number)}`),
   h("p", { class: "hint" }, `${count(span.stop - span.start)} items here`, name === "documents" ? [" · ", documentLink(span.number, state.source, "when is this seen?")] : null),
   name === "documents"
-    ? sample.skipped.filter((one) => one.documents.includes(span.number)).map((one) => h("p", { class: "hint" }, `Masked by a skip: not learned from sample ${count(one.from)} of the run on.`))
+    ? sample.skipped.filter((one) => one.documents.includes(span.number)).map((one) => h("p", { class: "hint" }, `Masked: not learned from sample ${count(one.from)} of the run on.`))
     : null,
   payload(span.payload),
 ];
