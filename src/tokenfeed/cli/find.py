@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -7,8 +5,8 @@ import typer
 from tokenfeed.cli.console import console, make_table, print_json, tell
 from tokenfeed.cli.options import Json, RunPath, Stores, parse_field, parse_stores
 from tokenfeed.errors import ArgumentError, quantity
+from tokenfeed.runs.find import Seen, Sightings
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.tracing import Seen
 
 _MOST_ROWS = 1000
 
@@ -20,26 +18,32 @@ def command(
         list[str] | None, typer.Option(metavar="FIELD=VALUE", help="A field of its payload; repeatable.")
     ] = None,
     source: Annotated[str | None, typer.Option(help="Source of the document; required in a mixture.")] = None,
-    epochs: Annotated[str, typer.Option(metavar="START:STOP", help="Epochs in which to look for it.")] = "0:1",
+    epochs: Annotated[
+        str | None,
+        typer.Option(metavar="START:STOP", help="Epochs to look at; by default all up to the present one."),
+    ] = None,
     store: Stores = None,
     as_json: Json = False,
 ) -> None:
     """Show in which steps of a run a document was seen, or is planned to be."""
     if (document is None) == (where is None):
         raise ArgumentError("which document? Give its number by --document, or fields of its payload by --where")
-    run = Run(path)
     fields = None
     if where is not None:
         given = (parse_field(field, "--where", "FIELD=VALUE, such as url=https://…") for field in where)
         fields = _Fields({name: values for name, *values in given})
-    stores = parse_stores(store, run)
-    seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
+    asked = None if epochs is None else _parse_range(epochs)
+    run = Run(path, stores=parse_stores(store, Run(path)))
+    seen = run.find(document, source=source, epochs=asked, where=fields)
     if as_json:
-        print_json({"run": path, "epochs": epochs, "rows": [asdict(each) for each in seen]})
-    elif seen:
+        print_json({"run": path, **seen.to_json()})
+        return
+    if seen:
         _show(seen)
     else:
-        tell(f"No row of epochs {epochs} has it: {seen.why}.")
+        tell(f"No row has it: {seen.why}.")
+    if seen.not_looked_at:
+        tell(f"Did not look at {'; '.join(seen.not_looked_at)}.")
 
 
 class _Fields(dict[str, list[Any]]):
@@ -60,7 +64,7 @@ def _parse_range(text: str) -> range:
     return epochs
 
 
-def _show(seen: Sequence[Seen]) -> None:
+def _show(seen: Sightings) -> None:
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
     rows = [[_tell_state(each), *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]]
     console.print(make_table(["", *told], rows))

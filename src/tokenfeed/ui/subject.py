@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from tokenfeed.errors import FormatError, MissingError, PlanMismatchError, TokenfeedError
 from tokenfeed.observe.snapshots import SUFFIX, find_stats_file
-from tokenfeed.runs.origins import open_data
+from tokenfeed.runs.data import open_data
 from tokenfeed.runs.run import Run
 from tokenfeed.store.store import Store, open_store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
