@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +8,8 @@ from tokenfeed.cli.console import console, make_table, print_json, tell
 from tokenfeed.cli.options import Json, RunPath, Stores, parse_field, parse_stores
 from tokenfeed.errors import ArgumentError, quantity
 from tokenfeed.plan.masks import find_documents
+from tokenfeed.runs.find import Seen, Sightings
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.tracing import Seen
 from tokenfeed.store.store import open_store
 
 _MOST_ROWS = 1000
@@ -27,7 +25,10 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="Write the numbers of the documents that --where finds to this .npy, for mask=.")
     ] = None,
-    epochs: Annotated[str, typer.Option(metavar="START:STOP", help="Epochs in which to look for it.")] = "0:1",
+    epochs: Annotated[
+        str | None,
+        typer.Option(metavar="START:STOP", help="Epochs to look at; by default all up to the present one."),
+    ] = None,
     store: Stores = None,
     as_json: Json = False,
 ) -> None:
@@ -39,17 +40,20 @@ def command(
         given = (parse_field(field, "--where", "FIELD=VALUE, such as url=https://…") for field in where)
         fields = _Fields({name: values for name, *values in given})
     if out is not None:
-        _write(path, fields, out, source, store)
+        _write(Path(path), fields, out, source, store)
         return
-    run = Run(path)
-    stores = parse_stores(store, run)
-    seen = run.find(document, source=source, epochs=_parse_range(epochs), where=fields, stores=stores)
+    asked = None if epochs is None else _parse_range(epochs)
+    run = Run(path, stores=parse_stores(store, Run(path)))
+    seen = run.find(document, source=source, epochs=asked, where=fields)
     if as_json:
-        print_json({"run": path, "epochs": epochs, "rows": [asdict(each) for each in seen]})
-    elif seen:
+        print_json({"run": path, **seen.to_json()})
+        return
+    if seen:
         _show(seen)
     else:
-        tell(f"No row of epochs {epochs} has it: {seen.why}.")
+        tell(f"No row has it: {seen.why}.")
+    if seen.not_looked_at:
+        tell(f"Did not look at {'; '.join(seen.not_looked_at)}.")
 
 
 class _Fields(dict[str, list[Any]]):
@@ -64,8 +68,7 @@ def _write(path: Path, fields: _Fields | None, out: Path, source: str | None, st
     if fields is None or out.suffix != ".npy":
         raise ArgumentError("--out writes what --where FIELD=VALUE finds to a .npy: --out masked.npy")
     if path.is_file():
-        run = Run(path)
-        plan = run.plan(stores=parse_stores(stores, run))
+        plan = Run(path, stores=parse_stores(stores, Run(path))).plan()
         view = plan.views[plan.source_number(source)]
     else:
         view = open_store(path).documents()
@@ -88,7 +91,7 @@ def _parse_range(text: str) -> range:
     return epochs
 
 
-def _show(seen: Sequence[Seen]) -> None:
+def _show(seen: Sightings) -> None:
     told = ["document", *(["source"] if seen[0].source else []), "epoch", "index", "sample", "step", "rank", "row"]
     rows = [[_tell_state(each), *(getattr(each, name) for name in told)] for each in seen[:_MOST_ROWS]]
     console.print(make_table(["", *told], rows))

@@ -7,7 +7,7 @@ from tokenfeed.cli.console import print_json, tell
 from tokenfeed.cli.options import Decoder, Json, RunPath, Stores, TokenizerPath, load_decoder, parse_stores
 from tokenfeed.errors import quantity
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.tracing import RowTrace
+from tokenfeed.runs.trace import RowTrace
 
 _MOST_LINES = 8
 _LONGEST = 200
@@ -22,9 +22,9 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Show what a step of a run was trained on, or is planned to be."""
-    run = Run(path)
-    decode, stores = load_decoder(tokenizer, "the data of the run"), parse_stores(store, run)
-    traced = [row for back in (False, True) for row in run.trace(step, rank=rank, stores=stores, rolled_back=back)]
+    run = Run(path, stores=parse_stores(store, Run(path)))
+    decode = load_decoder(tokenizer, "the data of the run")
+    traced = [row for back in (False, True) for row in run.trace(step, rank=rank, rolled_back=back)]
     rows = [_describe(row, decode) for row in traced]
     if as_json:
         print_json({"run": path, "step": step, "rows": rows})
@@ -33,17 +33,7 @@ def command(
 
 
 def _describe(row: RowTrace, decode: Decoder | None) -> dict[str, Any]:
-    masked = set(row.masked)
-    documents = [(each.number, each.start, each.stop, each.number in masked, each.payload) for each in row.documents]
-    told = ("rank", "row", "sample", "source", "epoch", "index", "planned", "rolled_back")
-    return {
-        **{name: getattr(row, name) for name in told},
-        **({} if decode is None else {"text": decode(row.content.tokens, row.tokenizer)}),
-        "locations": [location._asdict() for location in row.locations],
-        "documents": [
-            dict(zip(("number", "start", "stop", "masked", "payload"), each, strict=True)) for each in documents
-        ],
-    }
+    return row.to_json() if decode is None else {**row.to_json(), "text": decode(row.content.tokens, row.tokenizer)}
 
 
 def _show(step: int, rows: Sequence[dict[str, Any]]) -> None:

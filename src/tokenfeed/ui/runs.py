@@ -1,19 +1,13 @@
 """A run: where it is, its history and amendments, its mixture, the rows of a step, and the steps of a document."""
 
-from bisect import bisect_right
 from contextlib import suppress
-from dataclasses import asdict
-from math import ceil
 
 import numpy as np
 
 from tokenfeed.errors import ArgumentError, MissingError, TokenfeedError, quantity
-from tokenfeed.plan.dealing import TokenCounts
 from tokenfeed.runs.file import Start
-from tokenfeed.runs.legs import Leg, StepRow
-from tokenfeed.runs.origins import Origins
 from tokenfeed.runs.run import Run
-from tokenfeed.runs.tracing import RowTrace, trace_rows
+from tokenfeed.runs.trace import RowTrace
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
 from tokenfeed.ui.live import Live
 from tokenfeed.ui.messages import Json, Query, pick, plain, without_paths
@@ -44,80 +38,33 @@ def show_live(subject: Subject, query: Query) -> Json:
     told = subject[Live].tell(query.whole("after", 0))
     run, clock = subject.find(Run), told.pop("clock")
     if run is not None and run.starts:
-        told["clock"] = [[at, _step_at(run, int(samples))] for at, samples in clock]
+        told["clock"] = [[at, run.estimate_step(int(samples))] for at, samples in clock]
         told["progress"] = _describe_progress(run, told)
     return told
 
 
 def _describe_progress(run: Run, told: Json) -> Json:
     """Where the run is: by the stats file, which is newer than the run file, if it is of the same start."""
-    start, plan = run.legs[-1].start, run.legs[-1].start.plan
-    done = max(run.reached, told["delivered"] if told["delivered"] >= start.samples else 0)
-    end = _end_of(run)
-    step = _step_at(run, done)
-    end_step = told["steps"] or (None if end is None else _step_at(run, end - 1) + 1)
-    left = None if end is None else end - done
+    leg = run.legs[-1]
+    done = max(run.reached, told["delivered"] if told["delivered"] >= leg.first_sample else 0)
+    step = run.estimate_step(done)
+    left = None if run.end is None else run.end - done
     if told["steps"]:
-        left = max(0, told["steps"] - step) * _rows_of(start)
+        left = max(0, told["steps"] - step) * leg.estimate_rows()
     rate = told["samples_per_second"]
-    ledger = plan.ledger(done)
+    ledger = leg.plan.ledger(done)
     return {
         "samples": done,
         "step": step,
-        "end_step": end_step,
+        "end_step": told["steps"] or _end_step(run),
         "epoch": max(each.epochs for each in ledger),
         "seconds_left": left / rate if left and rate else None,
         "sources": [{"name": each.source, **pick(each, "samples target epochs")} for each in ledger],
     }
 
 
-def _end_of(run: Run) -> int | None:
-    """Number of samples of the run; None without end."""
-    start = run.legs[-1].start
-    return min((each for each in (start.plan.end, start.stop) if each is not None), default=None)
-
-
-def _step_at(run: Run, sample: int) -> int:
-    """The step that delivers a sample, or would. O(1)."""
-    leg = next((each for each in reversed(run.legs) if each.start.samples <= sample), run.legs[0])
-    return leg.first_step if sample < leg.start.samples else _step_in(leg.start, sample)
-
-
-def _step_in(start: Start, sample: int) -> int:
-    """The step in which a start delivers a sample; under a token budget, by those that the file notes."""
-    if not start.rule.by_tokens:
-        return _alone(start).step_of(sample)
-    step, before = start.marks[bisect_right(start.marks, sample, key=lambda mark: mark[1]) - 1]
-    return step + int((sample - before) / _rows_of(start))
-
-
-def _alone(start: Start) -> Leg:
-    """All steps of a start, as if no later one had overridden them."""
-
-    def refuse(_: Start) -> TokenCounts:
-        raise ArgumentError("the page shows no rows that were rolled back, where ranks were balanced by lengths")
-
-    return Leg(start, None, refuse)
-
-
-def _rolled_back(run: Run) -> list[Json]:
-    """Steps that were run, and run again after a return to an earlier checkpoint, by the start that ran them first."""
-    legs = {id(leg.start): leg for leg in run.legs}
-    found = []
-    for number, start in enumerate(run.starts):
-        first = legs[id(start)].stop_step if id(start) in legs else start.step
-        stop = _step_in(start, start.reached)
-        if first is not None and first < stop:
-            found.append({"start": number, "first_step": first, "stop_step": stop, **pick(start, "world_size time")})
-    return found
-
-
-def _rows_of(start: Start) -> float:
-    """Rows of all ranks in the step that delivers a sample; of steps with token budgets, on average."""
-    if not start.rule.by_tokens:
-        return start.rule.rows * start.world_size
-    (first, before), (last, after) = start.marks[0], start.marks[-1]
-    return max(1.0, (after - before) / max(1, last - first))
+def _end_step(run: Run) -> int | None:
+    return None if run.end is None else run.estimate_step(run.end - 1) + 1
 
 
 def describe_run(subject: Subject, query: Query) -> Json:
@@ -125,32 +72,33 @@ def describe_run(subject: Subject, query: Query) -> Json:
     run = subject[Run]
     if not run.starts:
         return {"starts": [], "legs": [], "plan": None, "sources": [], "amendments": []}
-    plan, legs = run.starts[-1].plan, run.legs
-    amendments = [(each, each.at) for each in plan.amendments[-_MOST_AMENDMENTS:]]
-    end = _end_of(run)
+    plan, changes = run.starts[-1].plan, run.changes
+    counts = {leg.number for leg in run.legs}
+    starts = [{**_describe_start(start), "counts": number in counts} for number, start in enumerate(run.starts)]
     return {
         "plan": without_paths(repr(plan)),
         "sources": [{"name": each.name, "view": each.spec.to_json()} for each in plan.sources],
         "reached": run.reached,
-        "step": _step_at(run, run.reached),
-        "end_step": None if end is None else _step_at(run, end - 1) + 1,
+        "step": run.estimate_step(run.reached),
+        "end_step": _end_step(run),
         "num_starts": len(run.starts),
-        "starts": [_describe_start(start, legs) for start in run.starts[-_MOST_STARTS:]],
+        "starts": starts[-_MOST_STARTS:],
         "legs": [
-            {**_describe_start(leg.start, legs), **pick(leg, "first_step stop_step stop")}
-            for leg in legs[-_MOST_STARTS:]
+            {**_describe_start(leg.start), **pick(leg, "first_step stop_step stop")} for leg in run.legs[-_MOST_STARTS:]
         ],
-        "rolled_back": _rolled_back(run)[-_MOST_STARTS:],
-        "num_amendments": len(plan.amendments),
+        "rolled_back": [
+            {"start": leg.number, **pick(leg, "first_step stop_step"), **pick(leg.start, "world_size time")}
+            for leg in run.rolled_back[-_MOST_STARTS:]
+        ],
+        "num_amendments": len(changes),
         "amendments": [
-            {"sample": begins, "step": _step_at(run, begins), "told": str(each)} for each, begins in amendments
+            {"sample": each.at, "step": step, "told": str(each)} for step, each in changes[-_MOST_AMENDMENTS:]
         ],
     }
 
 
-def _describe_start(start: Start, legs: list[Leg]) -> Json:
-    counts = any(leg.start is start for leg in legs)
-    return {**pick(start, "step samples world_size time"), "batch_size": repr(start.rule), "counts": counts}
+def _describe_start(start: Start) -> Json:
+    return {**pick(start, "step samples world_size time"), "batch_size": repr(start.rule)}
 
 
 def show_ledger(subject: Subject, query: Query) -> Json:
@@ -170,15 +118,14 @@ def show_ledger(subject: Subject, query: Query) -> Json:
 
 
 def trace_step(subject: Subject, query: Query) -> Json:
-    """Rows [first, first + 50) of a step, of one rank or of all: sample, index, place on disk, documents, and text.
+    """Rows [first, first + 50) of a step, of one rank or of all: as the command tells them, with the beginning as text.
 
     `sample` asks for the row of that sample alone; `start` for a step as that start ran it, before it was rolled back.
     """
     run = subject[Run]
     sample, number = query.whole("sample", -1), query.whole("start", -1, most=len(run.starts) - 1)
-    step = query.whole("step", _step_at(run, run.reached)) if sample < 0 else run.place(sample).step
-    leg = run.leg_of(step) if number < 0 else _alone(run.starts[number].as_begun)  # later amendments change its plan
-    start = leg.start
+    step = query.whole("step", run.estimate_step(run.reached)) if sample < 0 else run.place(sample).step
+    start = run.leg_of(step).start if number < 0 else run.starts[number]
     if start.rule.by_tokens and step > start.marks[-1][0] + _MOST_WALKED:
         raise ArgumentError(
             f"steps of this run have token budgets, so step {step:,} follows from all before it; the page walks up to "
@@ -195,18 +142,17 @@ def trace_step(subject: Subject, query: Query) -> Json:
     first = query.whole("first", 0)
     count = query.whole("count", _MOST_ROWS, least=1, most=_MOST_ROWS)
     if number < 0:
-        samples = run.samples(step, rank=chosen, stores=subject.stores)
+        samples = run.samples(step, rank=chosen)
         if sample >= 0:
             first, count = samples.index(sample), 1
-        rows = run.trace(step, rank=chosen, part=slice(first, first + count), stores=subject.stores)
+        rows, num_rows = run.trace(step, rank=chosen, part=slice(first, first + count)), len(samples)
     else:
-        samples = leg.samples(step, chosen).tolist()
-        origins = Origins(start.plan, start.stores, subject.stores, {})
-        rows = trace_rows(origins, leg, samples[first : first + count])
+        again = [row for row in run.trace(step, rank=chosen, rolled_back=True) if row.start == number]
+        rows, num_rows = again[first : first + count], len(again)
     return {
         "step": step,
         "world_size": start.world_size,
-        "num_rows": len(samples),
+        "num_rows": num_rows,
         "first": first,
         "planned": all(row.planned for row in rows),
         "rows": [_describe_row(subject, row) for row in rows],
@@ -214,15 +160,13 @@ def trace_step(subject: Subject, query: Query) -> Json:
 
 
 def _describe_row(subject: Subject, row: RowTrace) -> Json:
-    documents = row.documents
-    shown = [documents[number] for number in range(min(len(documents), _MOST_DOCUMENTS))]
-    text = _read_snippet(subject, row) if row.locations and subject.find(Tokenizer) is not None else ""
+    told = row.to_json(_MOST_DOCUMENTS)
+    locations = told.pop("locations")  # paths of this machine
     return {
-        **pick(row, "rank row sample epoch index source planned"),
+        **told,
+        "documents": [{**each, "payload": plain(each["payload"])} for each in told["documents"]],
         "view": row.view.spec.sample.to_json(),
-        "num_documents": len(documents),
-        "documents": [{**pick(span, "number start stop"), "payload": plain(span.payload)} for span in shown],
-        "text": text,
+        "text": _read_snippet(subject, row) if locations and subject.find(Tokenizer) is not None else "",
     }
 
 
@@ -236,7 +180,7 @@ def _read_snippet(subject: Subject, row: RowTrace) -> str:
 
 
 def find_sightings(subject: Subject, query: Query) -> Json:
-    """Every row of the first `epochs` epochs, by default all so far and the next, that holds a part of a document.
+    """Every row that holds a part of a document, in the first `epochs` epochs; by default in all so far.
 
     With `index`, every row that is this sample of the view of its source instead.
     """
@@ -244,27 +188,26 @@ def find_sightings(subject: Subject, query: Query) -> Json:
     if not run.starts:
         raise ArgumentError("nothing was started in this run")
     plan = run.starts[-1].plan
-    number = plan.source_number(source) if source else 0
-    usual = min(_MOST_EPOCHS, max(1, ceil(plan.ledger(run.reached)[number].epochs) + 1))
-    epochs = range(query.whole("epochs", usual, least=1, most=_MOST_EPOCHS))
-    ahead = len(epochs) * sum(each.num_samples for each in plan.sources) - run.reached
+    name = plan.sources[plan.source_number(source) if source else 0].name
+    asked = query.whole("epochs", 0, most=_MOST_EPOCHS)
+    reached = run.epochs(name or None)
+    epochs = range(asked) if asked else reached[-_MOST_EPOCHS:]
+    chosen = None if epochs == reached else epochs
+    ahead = epochs.stop * sum(each.num_samples for each in plan.sources) - run.reached
     if run.starts[-1].rule.by_tokens and ahead > _MOST_AHEAD:
         raise ArgumentError(
             f"steps of this run have token budgets, and {ahead:,} samples lie before the end of "
-            f"{quantity(len(epochs), 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed find "
+            f"{quantity(epochs.stop, 'epoch')}; the page adds up the lengths of {_MOST_AHEAD:,}. Use `tokenfeed find "
             "RUN --document NUMBER`"
         )
-    name, index, document = plan.sources[number].name, query.whole("index", -1), query.whole("document", 0)
+    index, document = query.whole("index", -1), query.whole("document", 0)
     if index >= 0:
-        shown = _find_sample(run, index, name, epochs)
-        told = {"index": index, "num_planned": sum(one["planned"] for one in shown), "total": len(shown), "why": ""}
+        asked_for, seen = {"index": index}, run.find(index=index, source=name or None, epochs=chosen)
     else:
         _check_size(subject, document, source, len(epochs))
-        seen = run.find(document, source=name or None, epochs=epochs, stores=subject.stores)
-        shown = [asdict(each) for each in seen[:_MOST_SEEN]]
-        told = {"document": document, "num_planned": seen.num_planned, "total": len(seen), "why": seen.why}
-    told["why"] = without_paths(told["why"], subject.homes)
-    return {"source": source or "", "epochs": len(epochs), **told, "seen": shown[:_MOST_SEEN]}
+        asked_for, seen = {"document": document}, run.find(document, source=name or None, epochs=chosen)
+    told = seen.to_json(_MOST_SEEN)
+    return {"source": source or "", **asked_for, **told, "why": without_paths(told["why"], subject.homes)}
 
 
 def _check_size(subject: Subject, document: int, source: str | None, num_epochs: int) -> None:
@@ -277,17 +220,3 @@ def _check_size(subject: Subject, document: int, source: str | None, num_epochs:
                     f"document {document:,} has {items:,} items in {quantity(num_epochs, 'epoch')}; the page looks for "
                     f"up to {_MOST_ITEMS:,}. Use `tokenfeed find RUN --document {document}`"
                 )
-
-
-def _find_sample(run: Run, index: int, source: str, epochs: range) -> list[Json]:
-    """Rows that are sample `index` of a view."""
-    found = []
-    for leg in run.legs:
-        plan = leg.start.plan
-        for epoch in epochs:
-            samples = plan.find_all([index], epoch, source=source or None)
-            samples = samples[leg.holds(samples)]
-            for sample, *place in zip(samples.tolist(), *(each.tolist() for each in leg.place(samples)), strict=True):
-                planned = sample >= leg.reached
-                found.append({**StepRow(*place)._asdict(), "sample": sample, "epoch": epoch, "planned": planned})
-    return sorted(found, key=lambda one: one["sample"])

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from tokenfeed.errors import FormatError, MissingError, PlanMismatchError, TokenfeedError
 from tokenfeed.observe.snapshots import SUFFIX, find_stats_files
-from tokenfeed.runs.origins import open_data
+from tokenfeed.runs.data import open_data
 from tokenfeed.runs.run import Run
 from tokenfeed.storage.address import local_file
 from tokenfeed.store.store import Store, open_store
@@ -34,8 +34,8 @@ _MISSING: dict[type, str] = {
 class FollowedRun:
     """A run file that may be created later, and is read again when it has changed."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, stores: Mapping[str, str] | None) -> None:
+        self._path, self._stores = path, stores
         self._lock = threading.Lock()
         self._stamp: tuple[int, ...] = ()
         self._run: Run | None = None
@@ -47,7 +47,7 @@ class FollowedRun:
             stamp = status.st_ino, status.st_size, status.st_mtime_ns
             if stamp != self._stamp and _is_run(self._path):
                 if self._run is None:
-                    self._run = Run(self._path)
+                    self._run = Run(self._path, stores=self._stores)
                 else:
                     self._run.refresh()
                 self._stamp = stamp
@@ -151,7 +151,7 @@ def open_subject(
     name = last_name(path if "://" in path else os.path.abspath(path))  # noqa: PTH100 (resolve would follow links)
     tokenizers = () if tokenizer is None else (Tokenizer.load(tokenizer),)
     if _is_run(path) or (_is_to_come(path) and not path.endswith(SUFFIX)):
-        followed = FollowedRun(path)
+        followed = FollowedRun(path, stores)
         run = followed.read()
         starts = () if run is None else run.starts
         hints = [each for start in starts for paths in start.stores.values() for each in paths]

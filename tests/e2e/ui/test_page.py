@@ -349,7 +349,8 @@ def test_what_was_rolled_back_and_what_is_not_learned(visit, start_server, tmp_p
     mask = view.read([index]).loss_mask[0]
     assert page.page.locator(".token.unlearned").count() == 1 + int((~mask).sum())
     card = page.page.locator("article", has_text="When is this seen?")
-    assert re.search("Seen 1 time, planned [0-9]+ more", card.inner_text())
+    assert "Seen 2 times, planned 0 more" in card.inner_text()
+    assert "rolled back" in card.inner_text()
     assert card.get_by_role("link").first.inner_text() == "step 4"
     page.page.get_by_label("loss mask").select_option("hidden")
     page.settle()

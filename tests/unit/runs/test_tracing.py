@@ -16,7 +16,7 @@ from tokenfeed.errors import (
     SampleIndexError,
     StateError,
 )
-from tokenfeed.runs.comparison import compare
+from tokenfeed.runs.diff import compare
 
 
 def deliver(view, path, steps=3, batch_size=4, *, state=None, **options):
@@ -126,7 +126,7 @@ def test_a_run_file_that_does_not_tell_where_the_data_lies(store, path):
     with pytest.raises(MissingError, match="does not tell where the data lies"):
         _ = rows[0].documents
     for place in (store, store.paths[0], store.windows(64), {"": store}):
-        assert len(run.trace(0, stores=place)[0].documents) > 0
+        assert len(tokenfeed.Run(path, stores=place).trace(0)[0].documents) > 0
     lines[0]["stores"] = {"": "somewhere"}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(StateError, match="expected lists of paths"):
@@ -139,7 +139,7 @@ def test_the_data_has_moved(store, store_path, path, tmp_path):
     run = tokenfeed.Run(path)
     with pytest.raises(NotAStoreError, match=r"was in .*store when the run began.*stores="):
         run.find(5)
-    moved = run.trace(0, stores=tmp_path / "archive")
+    moved = tokenfeed.Run(path, stores=tmp_path / "archive").trace(0)
     np.testing.assert_array_equal(moved[2].content.tokens, batch[2].tokens)
     # A resume from there is noted, though the plan is the same.
     deliver(tokenfeed.open(tmp_path / "archive").windows(64), path, 1, state=batch.state)
@@ -160,11 +160,11 @@ def test_the_data_has_changed(store, store_path, path):
     run = tokenfeed.Run(path)
     assert run.trace(0)[0].content.tokens.tolist() == store.windows(64)[run.trace(0)[0].index].tokens.tolist()
     with pytest.raises(PlanMismatchError, match=f"{store.identity}.*{changed.identity}"):
-        run.find(3, stores=changed)
+        tokenfeed.Run(path, stores=changed).find(3)
     with pytest.raises(PlanMismatchError, match=r"windows\(64\).*windows\(32\)"):
-        run.find(3, stores=store.windows(32))
+        tokenfeed.Run(path, stores=store.windows(32)).find(3)
     with pytest.raises(ArgumentError, match="expected a path"):
-        run.find(3, stores=5)
+        tokenfeed.Run(path, stores=5).find(3)
     shutil.rmtree(store_path)
     with tokenfeed.Writer(store_path, columns=columns, spans=spans) as writer:
         writer.append({"tokens": [1, 2, 3], "frame": frame}, documents="new", concepts=None)
@@ -225,6 +225,34 @@ def test_finding_documents(store, plain, path):
     assert {seen.source for seen in found} == {""}
 
 
+def test_what_was_not_looked_at(store, path, tmp_path):
+    view = store.windows(64)
+    count = len(view)
+    deliver(view, path, count // 4 + 2)  # into the second epoch
+    run = tokenfeed.Run(path)
+    assert (run.find(17).epochs, run.find(17).not_looked_at) == ({"": [0, 1]}, ["epochs from 2 on"])
+    assert run.find(17) == run.find(17, epochs=range(2))
+    assert run.find(17, epochs=[1]).not_looked_at == ["other epochs"]
+    assert list(run.epochs()) == [0, 1]
+    deliver(view, tmp_path / "finite.jsonl", 2, epochs=1)
+    assert tokenfeed.Run(tmp_path / "finite.jsonl").find(17).not_looked_at == []
+    state = tokenfeed.Plan.of(view).state(count)
+    deliver(view, tmp_path / "later.jsonl", 2, state=state)
+    rest = tokenfeed.Run(tmp_path / "later.jsonl").find(17).not_looked_at
+    assert rest == ["epochs from 2 on", f"samples before {count:,}, of which the run file tells nothing"]
+
+
+def test_finding_samples_of_the_view(store, path):
+    view = store.windows(64)
+    deliver(view, path, 3)
+    run = tokenfeed.Run(path)
+    for row in run.trace(1):
+        (found,) = run.find(index=row.index)
+        assert (found.step, found.row, found.sample, found.document) == (1, row.row, row.sample, None)
+    with pytest.raises(ArgumentError, match=f"the view has {len(view)} samples"):
+        run.find(index=len(view))
+
+
 def test_sources_of_a_mixture(store, tmp_path, path):
     with tokenfeed.Writer(tmp_path / "b", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
         for number in range(30):
@@ -252,7 +280,7 @@ def test_sources_of_a_mixture(store, tmp_path, path):
         with pytest.raises(ArgumentError, match=message):
             run.find(7, **arguments)
     with pytest.raises(ArgumentError, match="of which source is"):
-        run.trace(4, stores=tmp_path / "b")
+        tokenfeed.Run(path, stores=tmp_path / "b").trace(4)
 
 
 def test_places(store, path):
@@ -274,101 +302,95 @@ def test_places(store, path):
         tokenfeed.Run(path).place(3)
 
 
-def test_comparing(store, tmp_path):
-    view = store.windows(64)
+@pytest.fixture
+def start(store, tmp_path):
+    """Makes a run of some legs, each of (world size, batch size, steps)."""
     number = iter(range(100))
 
-    def run(*legs, base=view, **options):
-        path = tmp_path / f"{next(number)}.jsonl"
-        state = None
+    def deliver_legs(*legs, base=None, **options):
+        path, state = tmp_path / f"{next(number)}.jsonl", None
         for world_size, batch_size, steps in legs:
-            (*_, batch) = deliver(base, path, steps, batch_size, state=state, world_size=world_size, **options)
+            view = store.windows(64) if base is None else base
+            (*_, batch) = deliver(view, path, steps, batch_size, state=state, world_size=world_size, **options)
             state = batch.state
         return tokenfeed.Run(path)
 
-    one = run((1, 6, 5))
+    return deliver_legs
+
+
+def parts(differences):
+    return {each.part: (each.first, each.second) for each in differences}
+
+
+def test_comparing(store, start, tmp_path):
+    view = store.windows(64)
+    one = start((1, 6, 5))
     assert compare(one, one).same
-    assert compare(one, run((1, 6, 2), (1, 6, 9))).same
-    divided = compare(one, run((1, 6, 2), (3, 2, 2), (2, 3, 2)))
+    assert compare(one, start((1, 6, 2), (1, 6, 9))).same
+    divided = compare(one, start((1, 6, 2), (3, 2, 2), (2, 3, 2)))
     assert (divided.step, divided.division_step) == (None, 2)
-    wider = compare(one, run((1, 6, 4), (2, 6, 1)))
-    assert (wider.step, wider.samples, [each.part for each in wider.why]) == (4, (30, 30), ["world size"])
-    for options, part in (({"seed": 1}, "seed"), ({"shuffle": False}, "seed"), ({"base": store.windows(32)}, "view")):
-        other = compare(one, run((1, 6, 1), **options))
-        assert other.step == 0
-        assert part in [each.part for each in other.why]
-    plan, at = tokenfeed.Plan.of(view), 6 * 10**8 + 1
-    with tokenfeed.Writer(tmp_path / "more", columns={"tokens": "uint16"}, spans={"documents": "json"}) as writer:
-        writer.append({"tokens": range(200)}, documents=0)
-    plan = plan.amend(at, grow=tokenfeed.open(tmp_path / "more").windows(64))
-    grown = compare(one, run((1, 6, 1), base=plan))
-    assert (grown.step, grown.samples) == (10**8, (6 * 10**8 + 1, 6 * 10**8 + 1))
-    assert [each.part for each in grown.why] == ["amendments"]
-    assert grown.planned
-    told = "because of the growth of the data at sample 600,000,001 in the second run alone. Neither run is known to"
-    assert told in str(grown)
+    assert parts(divided.division) == {"world size": (1, 3), "batch size": (6, 2)}
+    wider = compare(one, start((1, 6, 4), (2, 6, 1)))
+    assert (wider.step, parts(wider.why)) == (4, {"world size": (1, 2)})
     assert not wider.planned
-    assert not divided.division_planned
-    finite = compare(one, run((1, 6, 1), epochs=2))
+    finite = compare(one, start((1, 6, 1), epochs=2))
     assert finite.step == 2 * len(view) // 6
-    assert [each.part for each in finite.why] == ["end"]
-    mixed = tokenfeed.mix({"a": (view, 2), "b": (view, 1)})
-    changed = tokenfeed.Plan.of(mixed).amend(6 * 10**9, weights={"a": 1, "b": 2})
-    first, later = run((1, 6, 1), base=mixed), run((1, 6, 1), base=changed)
-    assert compare(first, first).same
-    found = compare(first, later)
-    assert (found.step, found.why[0].part) == (10**9, "amendments")
-    assert "because of the change of weights at sample 6,000,000,000 in the second run alone" in str(found)
-    assert compare(one, first).step == 0
+    assert (parts(finite.why)["end"], parts(finite.why)["sample"]) == ((None, 2 * len(view)), (2 * len(view), None))
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(StateError, match="no start"):
         compare(one, tokenfeed.Run(tmp_path / "empty.jsonl"))
 
 
-@pytest.mark.parametrize("by", ["samples", "tokens"])
-def test_comparisons_tell_weights_as_they_were_given(store, tmp_path, by):
-    """They told how many samples of each source had come."""
+def test_what_differs_is_shown_as_it_is_on_both_sides(store, start):
     view = store.windows(64)
-    even, uneven = tokenfeed.Stage({"web": 1, "code": 1}), tokenfeed.Stage({"web": 2, "code": 1}, 600)
-    bases = [tokenfeed.mix({"web": (view, share), "code": (view, 1 - share)}, by=by) for share in (0.75, 0.5)]
-    bases += [
-        tokenfeed.mix({"web": view, "code": view}, stages=[first, even], by=by)
-        for first in (uneven, tokenfeed.Stage(uneven.weights, 300))
-    ]
-    runs = []
-    for number, base in enumerate([*bases, view]):
-        deliver(base, tmp_path / f"{number}.jsonl", 1)
-        runs.append(tokenfeed.Run(tmp_path / f"{number}.jsonl"))
-    told = " (by tokens)" if by == "tokens" else ""
-    for first, second, expected in (
-        (0, 1, f"with weights web 0.75, code 0.25{told} in the first run and web 0.5, code 0.5{told} in the second"),
-        (2, 3, f"with weights web 2, code 1{told} in the first run and web 1, code 1{told} in the second"),
-        (4, 1, f"with weights one view in the first run and web 0.5, code 0.5{told} in the second"),
+    one = start((1, 6, 1))
+    for options, part in (
+        ({"seed": 1}, {"seed": (0, 1)}),
+        ({"shuffle": False}, {"seed": (0, None)}),
+        ({"base": store.windows(32)}, {"view": ("windows(64)", "windows(32)")}),
     ):
-        assert expected in str(compare(runs[first], runs[second]))
+        other = compare(one, start((1, 6, 1), **options))
+        assert (other.step, parts(other.why)) == (0, {"index": parts(other.why)["index"], **part})
+    unshuffled = start((1, 6, 1), shuffle=False)
+    path, state = unshuffled.path.with_name("later.jsonl"), tokenfeed.Plan.of(view, shuffle=False).state(len(view))
+    deliver(view, path, 1, 6, state=state, shuffle=False)
+    found = compare(unshuffled, tokenfeed.Run(path))
+    assert (found.step, parts(found.why)) == (0, {"sample": (0, len(view)), "epoch": (0, 1)})
 
 
-def test_comparisons_read_as_sentences(store, tmp_path):
+@pytest.mark.parametrize("by", ["samples", "tokens"])
+def test_changes_and_weights_are_shown(store, start, by):
     view = store.windows(64)
-    state = tokenfeed.Plan.of(view, shuffle=False).state(len(view))
-    runs = []
-    for number, options in enumerate(({}, {"state": state}, {"world_size": 2, "batch_size": 2}, {"shuffle": True})):
-        deliver(view, tmp_path / f"{number}.jsonl", **{"shuffle": False, **options})
-        runs.append(tokenfeed.Run(tmp_path / f"{number}.jsonl"))
-    one, later, wide, shuffled = runs
-    assert str(compare(one, one)) == "The runs deliver the same samples in the same steps."
-    found = compare(one, later)  # it said: other samples
-    assert (found.step, found.epochs) == (0, (0, 1))
-    assert str(found) == (
-        "From step 0 on the runs deliver the same rows of the data in another epoch, 0 in the first run and 1 in the "
-        f"second: with first sample 0 in the first run and {len(view)} in the second."
-    )
-    assert str(compare(one, wide)) == (
-        "From step 0 on the runs deliver the same samples, divided differently among ranks: with world size 1 in the "
-        "first run and 2 in the second, and with batch size 4 in the first run and 2 in the second."
-    )
-    assert str(compare(one, shuffled)).endswith("with seed none in the first run and 0 in the second.")
-    assert compare(one, shuffled).epochs is None
+    bases = [tokenfeed.mix({"web": (view, share), "code": (view, 1 - share)}, by=by) for share in (0.75, 0.5)]
+    one, other = (start((1, 6, 1), base=base) for base in bases)
+    counted = " (by tokens)" if by == "tokens" else ""
+    told = tuple(f"web {a}, code {b} from sample 0 on{counted}" for a, b in ((0.75, 0.25), (0.5, 0.5)))
+    assert parts(compare(one, other).why)["weights"] == told
+    changed = tokenfeed.Plan.of(bases[0]).amend(6 * 10**9, weights={"web": 1, "code": 2})
+    found = compare(one, start((1, 6, 1), base=changed))
+    assert (found.step, found.planned) == (10**9, True)
+    assert parts(found.why)["last change"] == (None, "the change of weights at sample 6,000,000,000")
+
+
+def test_plans_that_mask_alone_deliver_the_same_rows(store, start):
+    view = store.windows(64)
+    masked = tokenfeed.Plan.of(view).amend(12, mask=[3])
+    found = compare(start((1, 6, 1)), start((1, 6, 1), base=masked))
+    assert found.same
+    assert parts(found.why)["last change"] == (None, "the skip at sample 12")
+    assert "the plans differ from sample 12 on" in found.notes[0]
+
+
+def test_steps_that_one_file_alone_tells_of_are_not_looked_at(store, tmp_path):
+    view = store.windows(64)
+    batches = deliver(view, tmp_path / "a.jsonl", 6)
+    deliver(view, tmp_path / "b.jsonl", 2, state=batches[3].state)
+    lines = (tmp_path / "b.jsonl").read_text().splitlines()
+    lines[1] = json.dumps({**json.loads(lines[1]), "step": 4})
+    (tmp_path / "b.jsonl").write_text("\n".join(lines) + "\n")
+    found = compare(*(tokenfeed.Run(tmp_path / f"{name}.jsonl") for name in "ab"))
+    assert found.same
+    assert "steps before 4 were not looked at" in found.notes[0]
 
 
 def test_what_was_rolled_back_was_seen(store, path):
@@ -433,4 +455,5 @@ def test_plans_that_are_written_differently_and_do_the_same(tmp_path):
         runs.append(tokenfeed.Run(tmp_path / f"{seed}.jsonl"))
     found = compare(*runs)
     assert found.same
-    assert "written differently" in found.note
+    assert parts(found.why) == {"seed": (0, 1)}
+    assert "the plans differ from sample 0 on, and deliver the same rows" in found.notes[0]

@@ -74,7 +74,7 @@ def test_a_step_comes_in_pages_and_tells_what_is_planned(mixture):
 
 def test_past_and_planned_sightings_are_told_apart(mixture):
     told = find_sightings(mixture, query(document=3, source="code"))
-    seen = tokenfeed.Run(mixture[Run].path).find(3, source="code", epochs=range(told["epochs"]))
+    seen = tokenfeed.Run(mixture[Run].path).find(3, source="code", epochs=told["epochs"]["code"])
     assert told["total"] == len(seen) > told["num_planned"] == sum(each.planned for each in seen) > 0
 
 
@@ -84,8 +84,8 @@ def test_when_a_window_is_seen(mixture):
     told = find_sightings(mixture, query(index=3, source="code"))
     rows = [row for step in range(40) for row in run.trace(step)]
     last = max(row.sample for row in rows)
-    expected = [row for row in rows if (row.source, row.index) == ("code", 3) and row.epoch < told["epochs"]]
-    seen = [one for one in told["seen"] if one["sample"] <= last]
+    expected = [row for row in rows if (row.source, row.index) == ("code", 3) and row.epoch in told["epochs"]["code"]]
+    seen = [one for one in told["rows"] if one["sample"] <= last]
     assert [(one["sample"], one["step"], one["rank"], one["row"]) for one in seen] == [
         (row.sample, row.step, row.rank, row.row) for row in expected
     ]

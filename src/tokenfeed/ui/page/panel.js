@@ -103,14 +103,14 @@ export function sightings(found) {
   if (found.error) return [h("p", { class: "hint" }, found.error.message)];
   if (!found.total) return [h("h3", {}, "Never seen"), h("p", { class: "hint" }, found.why)];
   const past = found.total - found.num_planned;
-  const within = `in ${count(found.epochs)} epoch${found.epochs === 1 ? "" : "s"}`;
+  const rest = found.not_looked_at.length ? `Not looked at: ${found.not_looked_at.join("; ")}.` : "";
   return [
     h("h3", {}, `Seen ${count(past)} time${past === 1 ? "" : "s"}, planned ${count(found.num_planned)} more`),
-    h("p", { class: "hint" }, `${within}${found.index === undefined ? "; a row that holds a part of it counts" : ""}.`),
+    h("p", { class: "hint" }, `${found.index === undefined ? "A row that holds a part of it counts. " : ""}${rest}`),
     h(
       "ul",
       { class: "seen" },
-      found.seen.slice(0, 60).map((one) =>
+      found.rows.slice(0, 60).map((one) =>
         h(
           "li",
           { class: one.planned ? "planned" : "" },
@@ -119,7 +119,7 @@ export function sightings(found) {
             { href: href("trace", { step: one.step, row: one.sample, rank: null, first: null }) },
             `step ${count(one.step)}`,
           ),
-          h("small", {}, ` rank ${one.rank} · epoch ${one.epoch}${one.planned ? " · planned" : ""}`),
+          h("small", {}, ` rank ${one.rank} · epoch ${one.epoch}${one.planned ? " · planned" : one.rolled_back ? " · rolled back" : ""}`),
         )
       ),
       found.total > 60 ? h("li", {}, h("small", {}, `and ${count(found.total - 60)} more`)) : null,

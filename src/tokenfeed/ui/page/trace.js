@@ -28,7 +28,7 @@ export function showTrace(section, subject, given) {
     return [
       card(
         "The run",
-        timeline(run, { step, marks: seen?.seen ?? [], onpick: pick }),
+        timeline(run, { step, marks: seen?.rows ?? [], onpick: pick }),
         h("p", { class: "legend" }, legend(run, seen)),
         amendments(run),
         history(run),
@@ -46,7 +46,7 @@ const legend = (run, seen) => [
   h("span", {}, h("i", { class: "dot hatch" }), " planned"),
   run.rolled_back.length ? h("span", {}, h("i", { class: "dot back" }), " rolled back") : null,
   run.amendments.length ? h("span", {}, h("i", { class: "mark amendment" }), " amendment") : null,
-  seen?.seen.length ? h("span", {}, h("i", { class: "dot sight" }), ` document ${count(seen.document)}`) : null,
+  seen?.rows.length ? h("span", {}, h("i", { class: "dot sight" }), ` document ${count(seen.document)}`) : null,
 ];
 
 function amendments(run) {
