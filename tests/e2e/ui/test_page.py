@@ -139,8 +139,8 @@ def test_what_is_copied_runs(names, visit, start_server, made, tmp_path):
     page.go(f"#/trace?step=0&document=3&of={quote(names[0])}")
     (code,) = [each.get_attribute("title") for each in page.page.get_by_role("button", name="copy").all()]
     exec(code, {"tokenfeed": tokenfeed, "loader": loader})
-    ((sample, number, documents),) = loader.plan.masks
-    assert (sample, loader.plan.sources[number].name, list(documents)) == (4, names[0], [3])
+    ((sample, number, mask),) = loader.plan.masks
+    assert (sample, loader.plan.sources[number].name, list(mask.documents)) == (4, names[0], [3])
     loader.close()
     scripts = [
         each.read_text()
