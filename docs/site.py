@@ -1,6 +1,6 @@
 """Tables of names in docs/reference, which `python docs/site.py` writes, and what the site shows in their place.
 
-In a checkout a table says where each name is and what it is, in a line; in the site, its whole documentation follows.
+In a checkout a table says where each name is and what it is, in a clause; in the site, its whole documentation follows.
 """
 
 import ast
@@ -68,8 +68,8 @@ def _row_of(name: str) -> str:
     else:
         found = find(name)
         path, text = found.filepath, found.docstring.value if found.docstring else ""
-    (first,) = re.findall(r"\A(.*?)(?:\.?\s*\Z|\.\s)", _cell(text.split("\n\n")[0]) + " ")
-    return f"| [`{name}`]({Path('../..') / path.relative_to(ROOT)}) | {first} |\n"
+    (clause,) = re.findall(r"\A(.*?)(?:\.?\s*\Z|(?:[.:;]|, such as)\s)", _cell(text.split("\n\n")[0]) + " ")
+    return f"| [`{name}`]({Path('../..') / path.relative_to(ROOT)}) | {clause} |\n"
 
 
 @cache
