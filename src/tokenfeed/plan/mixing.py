@@ -134,6 +134,11 @@ class Sources:
                 )
         return replace(self, views=views, max_epochs=limits)
 
+    def only(self, names: Iterable[str]) -> "Sources":
+        """The same with these sources alone."""
+        limits = {name: self.max_epochs[name] for name in names}
+        return replace(self, views={name: self.views[name] for name in limits}, max_epochs=limits)
+
     def spread(self, asked: Mapping[str, float]) -> dict[str, float]:
         """Weights of samples of every view, from weights as they were given."""
         unknown = sorted(set(asked) - set(self.views))

@@ -155,8 +155,8 @@ class RunOrder:
         """Joined number of the first sample of each source, where all are numbered one after the other; and the end."""
         self._is_alone = len(self.sources) == 1 and self.shares.total is None
         """Whether the numbers of the only source are those of the run."""
-        self._steady: tuple[int, int, dict[str, Any]] = 0, 0, {}
-        """(start, stop, parts): for all k in [start, stop), `parts(k)` is this."""
+        self._steady: tuple[int, int, dict[str, Any], tuple[str, ...]] = 0, 0, {}, ()
+        """(start, stop, parts, changes) of states after k samples, for all k in [start, stop): replaced as a whole."""
         vars(self).pop("end", None)
 
     def amended(self, amendment: Amendment, given: Sources | None = None) -> Self:

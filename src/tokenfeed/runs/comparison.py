@@ -1,6 +1,5 @@
 """Where two runs part, and why, from their run files alone."""
 
-import json
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -258,8 +257,7 @@ def _layout(ones: _Progress, others: _Progress) -> Iterator[Difference]:
 
 def _amended(plan: Plan, other: Plan, num_delivered: int) -> list[str]:
     """The amendments before some sample that another plan does not have."""
-    others = {json.dumps(each.to_json()) for each in other.amendments}
-    ours = [(each, each.at) for each in plan.amendments if json.dumps(each.to_json()) not in others]
+    ours = [(each, each.at) for each in plan.amendments if each not in other.amendments]
     return [f"{each} at sample {begin:,}" for each, begin in ours if begin < num_delivered]
 
 

@@ -76,7 +76,7 @@ async function describe(subject, number, source) {
     panelHead(`Document ${count(number)}`, source ? ` of ${source}` : "", { document: null, of: null }),
     ...(sample.error ? [h("p", { class: "problem" }, sample.error.message)] : content(subject, sample, number, source)),
     ...(found ? sightings(found) : []),
-    subject.has_run ? skip(subject, number, source) : null,
+    subject.has_run ? skip(number, source) : null,
   ];
 }
 
@@ -127,9 +127,9 @@ export function sightings(found) {
   ];
 }
 
-function skip(subject, number, source) {
+function skip(number, source) {
   const named = source ? `, source="${source}"` : "";
-  const amendment = `plan = tokenfeed.Run("${subject.name}").plan().amend(\n` +
-    `    state["samples"], skip=tokenfeed.Skip(documents=[${number}]${named}, mask=True)\n)  # Loader(plan, …), load_state_dict(state)`;
+  const amendment = "loader.load_state_dict(state)  # a checkpoint from before\n" +
+    `loader.amend(skip=tokenfeed.Skip(documents=[${number}]${named}, mask=True))`;
   return h("p", {}, copyButton("Skip this: copy the amendment", amendment));
 }
