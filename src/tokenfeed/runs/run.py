@@ -53,8 +53,9 @@ class Run(Delivered):
         return legs
 
     def plan(self, *, stores: Stores | None = None) -> Plan:
-        """The plan of the run as it is after its last start, with its amendments, over its data: `Loader(run.plan(), 32)`
-        delivers it again, on any number of ranks. `stores` as for `trace`.
+        """The plan of the run after its last start, with its amendments, over its data.
+
+        `Loader(run.plan(), 32)` delivers it again, on any number of ranks. `stores` as for `trace`.
         """
         if not self.starts:
             raise ArgumentError(f"{self.path}: nothing was started")
