@@ -83,21 +83,22 @@ def test_a_grown_run_is_found_where_it_was_moved(tmp_path):
     """Rows of every store of a source, in their order."""
     view, path = write(tmp_path / "web", 20, 0).windows(4, extra=0), tmp_path / "run.jsonl"
     loader = tokenfeed.Loader(view, 2, rank=0, world_size=1, run=path)
-    state = next(loader).state
+    next(loader)
     loader.amend(grow=write(tmp_path / "more", 20, 20))
+    state = loader.state_dict()
     rows = [next(loader).tokens.tolist() for _ in range(20)]
     loader.close()
     for name in ("web", "more"):
         (tmp_path / name).rename(tmp_path / f"{name}-moved")
     places = [tmp_path / "web-moved", tmp_path / "more-moved"]
-    run = tokenfeed.Run(path)
-    again = tokenfeed.Loader(run.plan(stores=places), 2, rank=0, world_size=1)
+    run = tokenfeed.Run(path, stores=places)
+    again = tokenfeed.Loader(run.plan(), 2, rank=0, world_size=1)
     again.load_state_dict(state)
     assert [next(again).tokens.tolist() for _ in range(20)] == rows
-    traced = [row for step in range(20) for row in run.trace(step, stores=places)]
+    traced = [row for step in range(20) for row in run.trace(step)]
     assert {row.documents[0].payload["id"] for row in traced} == set(range(40))
     with pytest.raises(ArgumentError, match="rows of 2 stores, end to end"):
-        run.plan(stores=places[:1])
+        tokenfeed.Run(path, stores=places[:1]).plan()
 
 
 def test_what_was_read_ahead_is_dropped_beyond_the_point_only(tmp_path):

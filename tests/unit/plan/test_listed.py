@@ -93,6 +93,5 @@ def test_what_a_listed_run_has_not_seen(path, tmp_path):
     loader = tokenfeed.Loader(view, 3, shuffle=Listed(path), run=tmp_path / "run.jsonl", rank=0, world_size=1)
     for seen in ([0, 12, 20], [0, 12, 20, 36], [0, 12, 20, 36], [0, 12, 20, 36], [0, 12, 20, 36]):
         next(loader)
-        loader.state_dict()
+        loader.close()
         assert sorted(view.seen(tokenfeed.Run(tmp_path / "run.jsonl"))[:].tokens[:, 0].tolist()) == seen
-    loader.close()

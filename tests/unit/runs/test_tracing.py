@@ -377,7 +377,7 @@ def test_plans_that_mask_alone_deliver_the_same_rows(store, start):
     masked = tokenfeed.Plan.of(view).amend(12, mask=[3])
     found = compare(start((1, 6, 1)), start((1, 6, 1), base=masked))
     assert found.same
-    assert parts(found.why)["last change"] == (None, "the skip at sample 12")
+    assert parts(found.why)["last change"] == (None, "the mask at sample 12")
     assert "the plans differ from sample 12 on" in found.notes[0]
 
 
