@@ -13,6 +13,7 @@ import pytest
 import tokenfeed
 from tiers import pick
 from tokenfeed.errors import ArgumentError, NotFoundError, PlanMismatchError, StateError
+from tokenfeed.store.subset import join_views
 from wrong.small_stores import SIZES, load, mix, rows_of, write_growths, write_sources, write_store
 
 HISTORIES = pick(60, 500)
@@ -295,6 +296,18 @@ def test_growths_of_program_and_state_are_told_apart(tmp_path):
     assert tell(next(last)) == tell(next(again))
     with pytest.raises(ArgumentError, match=r"shard .* already"):
         script((4, given), (160, brought[0])).load_state_dict(state, rows={"g": brought})
+
+
+def test_rows_of_several_stores_are_a_set_each(tmp_path):
+    """One growth by joined views: the state has the address of every one."""
+    first, *views = write_growths(tmp_path / "growing")
+    loader, again = load(first), load(first)
+    next(loader)
+    loader.amend(grow=join_views(views[:2]))
+    state = next(loader).state
+    assert [len(each["paths"]) for each in json.loads(state["changes"][0])["grown"]] == [1, 1]
+    again.load_state_dict(state)
+    assert [rows_of(next(again)) for _ in range(40)] == [rows_of(next(loader)) for _ in range(40)]
 
 
 def test_a_start_over_notes_what_was_left_behind(views, tmp_path):

@@ -170,19 +170,21 @@ class Drafter:
             if max(later, default=0) > self._at:
                 raise ArgumentError(f"{_tell(name)} grows at sample {max(later):,} already: growths come in that order")
             if isinstance(rows, PlanSource):
-                source = rows
+                sets = [rows]
             elif self.sources is None:
                 raise ArgumentError(_NO_VIEWS)
             else:
                 old = self.sources.views[key]
                 added = rows.view(old.spec) if isinstance(rows, Store) else rows
                 self.sources = self.sources.append(key, added)
-                source = _describe(key, added)
-            if source.spec.unit != self._plan.sources[number].spec.unit:
-                raise ArgumentError(
-                    f"samples of {_tell(name)} are {self._plan.sources[number].spec}; those to be added {source.spec}"
-                )
-            grown.append(replace(source, name=key))
+                sets = [_describe(key, part) for part in added.parts]
+            for source in sets:
+                if source.spec.unit != self._plan.sources[number].spec.unit:
+                    raise ArgumentError(
+                        f"samples of {_tell(name)} are {self._plan.sources[number].spec}; those to be added "
+                        f"{source.spec}"
+                    )
+                grown.append(replace(source, name=key))
         self._set(grown=tuple(grown))
 
     def _by_source(self, given: Any, option: str) -> Mapping[str, Any]:
