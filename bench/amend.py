@@ -91,7 +91,7 @@ def resume(report: Report, amended: Plan, num_samples: int, repetitions: int) ->
     def once() -> float:
         began = time.thread_time()
         plan = Plan.from_json(json.loads(text))
-        plan.locate(np.arange(plan.accept(state), num_samples + ROWS))
+        plan.locate(np.arange(plan.accept(state)[1], num_samples + ROWS))
         return time.thread_time() - began
 
     report.limit(

@@ -137,9 +137,9 @@ def test_an_amendment_changes_nothing_before_it(plan, at, data):
         np.testing.assert_array_equal(mine, theirs)
     for number in {0, at // 2, at}:
         state = json.loads(json.dumps(plan.state(number)))
-        assert len(json.dumps(state)) <= 300
-        assert more.accept(state) == number
-        assert plan.accept(more.state(number)) == number
+        assert len(json.dumps({**state, "changes": []})) <= 300
+        assert more.accept(state) == (more, number)
+        assert plan.accept(more.state(number)) == (plan, number)
 
 
 @given(amended(most=4), amended(most=4), st.integers(0, 150))
@@ -147,14 +147,14 @@ def test_an_amendment_changes_nothing_before_it(plan, at, data):
 def test_a_state_is_never_accepted_where_the_past_differs(one, other, delivered):
     state = one.state(delivered)
     try:
-        accepted = other.accept(state) == delivered
+        resumed, accepted = other.accept(state)[0], True
     except PlanMismatchError as error:
         accepted = False
         digests = [each for each in state["plan"].values() if isinstance(each, str) and len(each) == 16]
         assert not any(each in str(error) for each in digests)
     if accepted and one._base[0] == other._base[0]:
         samples = np.arange(delivered)
-        for mine, theirs in zip(one.locate(samples), other.locate(samples), strict=True):
+        for mine, theirs in zip(one.locate(samples), resumed.locate(samples), strict=True):
             np.testing.assert_array_equal(mine, theirs)
 
 

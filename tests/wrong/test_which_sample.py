@@ -16,7 +16,6 @@ import pytest
 import command_line
 import tokenfeed
 from tiers import pick
-from tokenfeed.errors import ArgumentError, PlanMismatchError
 from tokenfeed.plan.masks import find_documents
 from wrong.small_stores import LENGTH, SIZES, grow, load, mix, rows_of, take, write_growths, write_sources, write_store
 
@@ -71,9 +70,6 @@ def run_and_go_back(views, run_path, road):
     return loader, drawn + take(loader, 200)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="floor 1: changes of a lost timeline come back after a return to 40"
-)
 @pytest.mark.parametrize("road", ["live loader", "run file"])
 def test_an_older_checkpoint_forgets_later_changes(road, views, tmp_path):
     """A run that went back to an older checkpoint follows the changes made since, and none of the lost timeline."""
@@ -82,9 +78,6 @@ def test_an_older_checkpoint_forgets_later_changes(road, views, tmp_path):
     assert shares == [1, 1, 1, 1, 1]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="floor 1: between 40 and 100, a lost timeline's change at 80 is made"
-)
 @pytest.mark.parametrize("road", ["live loader", "run file"])
 def test_an_older_checkpoint_goes_on_as_it_was(road, views, tmp_path):
     """A run that went back to sample 40 delivers the same rows as one that was never changed, until it is changed."""
@@ -92,9 +85,6 @@ def test_an_older_checkpoint_goes_on_as_it_was(road, views, tmp_path):
     assert drawn[:60] == take(load(mix(views, a=0.5, b=0.5)), 100)[40:]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ArgumentError, reason="floor 1: a growth of the lost timeline refuses an earlier one"
-)
 def test_an_older_checkpoint_forgets_growth(tmp_path):
     """A source that grew after a checkpoint can grow earlier, once the run went back to that checkpoint."""
     before, after, *_ = write_growths(tmp_path / "growing")
@@ -111,9 +101,6 @@ def test_an_older_checkpoint_forgets_growth(tmp_path):
     assert [epoch for _, epoch, *_ in rows] == [0] * 63 + [1]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="floor 1: the run file does not say which changes were left behind"
-)
 @pytest.mark.parametrize("road", ["live loader", "run file"])
 def test_the_run_file_says_what_was_left_behind(road, views, tmp_path):
     """The run file names the changes that a return to an older checkpoint left behind."""
@@ -145,11 +132,6 @@ def change(loader, what, views):
         mask(loader, range(0, SIZES["a"], 2), "a")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=PlanMismatchError,
-    reason="floor 1: a state holds digests only, so the same script is refused after a change",
-)
 @pytest.mark.parametrize("what", ["weights", "sources", "mask"])
 def test_the_same_script_resumes_after_a_change(what, views):
     """The same script resumes from a checkpoint that was taken after a change, with no other file, on other ranks."""
@@ -174,11 +156,6 @@ def test_the_same_script_resumes_after_a_change(what, views):
     assert sorted(row for _ in range(20) for rank in ranks for row in rows_of(next(rank))) == sorted(expected)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="floor 1: a state says nothing of limits, so the same script goes on without them, in silence",
-)
 def test_the_same_script_resumes_with_its_limits(views):
     """A limit of epochs that was set on the way ends the resumed run where it ends the run that was not stopped."""
     loader, again = (load(mix(views, a=0.5, b=0.5), batch_size=100) for _ in range(2))
@@ -222,9 +199,6 @@ class Lockstep:
             self.barrier.abort()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="floor 1: states that two threads read at once spoil later checkpoints"
-)
 def test_states_read_by_two_threads_at_once_are_right(views):
     """States that `collate` reads in two threads at once are those of a run that reads them one after the other."""
     stages = [tokenfeed.Stage({"a": 1, "b": share}, 40) for share in (1, 2, 3)] + [tokenfeed.Stage({"a": 1, "b": 4})]

@@ -313,8 +313,9 @@ class PlacedLoader(_Closing, Generic[Placed]):
     def state_dict(self) -> dict[str, Any]:
         return self.loader.state_dict()
 
-    def load_state_dict(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
+    def load_state_dict(self, state: Any, **options: Any) -> None:
+        """Go on after a checkpoint. `options` are those of the loader behind it, such as `rows` of a `Loader`."""
+        self.loader.load_state_dict(state, **options)
 
     def stats(self) -> Stats:
         """Counters of the loader. Batches on their way to the device are not among those delivered."""

@@ -14,6 +14,7 @@ from tokenfeed.loader.feed import Feed
 from tokenfeed.loader.launch import find_rank
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.loader.reading import Joined, StepReader, Steps, announced, deal_steps, make_steps
+from tokenfeed.loader.reopening import Rows, open_rows
 from tokenfeed.plan.amending import Changes
 from tokenfeed.plan.dealing import Balance, StepRule, TokenCounts
 from tokenfeed.plan.masks import Documents
@@ -134,7 +135,10 @@ class Loader(Delivery):
         self._known: tuple[Sources | None, Joined | None] = None, None
         """Views that were read up to now, joined."""
         self._place(*find_rank(rank, world_size))
-        self._use(view if isinstance(view, Plan) else Plan.of(view, seed=seed, shuffle=shuffle, mask=mask))
+        plan = view if isinstance(view, Plan) else Plan.of(view, seed=seed, shuffle=shuffle, mask=mask)
+        self._given_plan = plan.program
+        """What the program gave: a state adds its changes to it."""
+        self._use(plan)
 
     def _place(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
@@ -144,19 +148,19 @@ class Loader(Delivery):
             self._run = RunFile(self._run_path)
 
     def _use(self, plan: Plan) -> None:
-        """Read what this plan says from the next batch on."""
+        """Read what this plan says from the next batch on. Where that is refused, nothing has changed."""
         given, joined = self._known
         if joined is None or plan.given is not given or plan.masks:
             joined = Joined.of(plan)
             self._check_pairs(plan.views)
         stop = plan.end if self._epochs is None else plan.count(self._epochs)
+        counts = TokenCounts(plan) if self.rule.is_dealt else None
         self.close()
-        self.plan, self._stop, self._known = plan, stop, (plan.given, joined)
+        self.plan, self._stop, self._known, self._counts = plan, stop, (plan.given, joined), counts
         self._counted: dict[int, int] = {}
         """Training steps of so many samples, where it took a walk to count them."""
         view = joined.view
         self._reader = view.reader
-        self._counts = TokenCounts(plan) if self.rule.is_dealt else None
         self._batch_rows = self.rule.size
         if self.rule.by_tokens:
             self._batch_rows = -(-self._batch_rows // max(1, view.width))
@@ -198,7 +202,8 @@ class Loader(Delivery):
         """Change the run from sample `at` on, by default from the next batch on: as `Plan.amend`.
 
         What was read ahead is dropped, and nothing of the run is lost or repeated. Every rank must make the same call
-        after the same batch; where one does not, the states of the ranks differ from then on.
+        after the same batch; where one does not, the states of the ranks differ from then on. States hold the change:
+        the same script goes on with it, and a return to a state before the call forgets it.
         """
         self._check_between_steps("amend")
         if at is not None and at < self._next:
@@ -206,7 +211,7 @@ class Loader(Delivery):
                 f"at is {at:,}, and {self._next:,} samples were delivered: what is past stays as it is. Give at >= "
                 f"{self._next:,}, or go back to a checkpoint at or before {at:,} first"
             )
-        self._use(self.plan.amend(self._next if at is None else at, **changes))
+        self._use(self.plan.amend(self._next if at is None else at, live=True, **changes))
 
     def resize(
         self,
@@ -357,16 +362,26 @@ class Loader(Delivery):
         return feed, feed.close
 
     def state_dict(self) -> dict[str, Any]:
-        """The checkpoint after the last batch delivered; the same on every rank."""
+        """The checkpoint after the last batch delivered, with the changes of the run; the same on every rank."""
         return self.plan.state(self._next)
 
-    def load_state_dict(self, state: Any, *, step: int | None = None) -> None:
+    def load_state_dict(
+        self, state: Any, *, rows: Mapping[str, Rows | list[Rows]] | None = None, step: int | None = None
+    ) -> None:
         """Go on after a checkpoint, made on any number of ranks with any batch size.
+
+        The run is then what the program gave this loader, and the changes of the state; what was changed here since is
+        forgotten. Changes that the program gives from this state on stay. Rows that changes brought are opened where
+        they lay and checked; where they lie elsewhere, or take settings of their own, `rows` says what they are, by
+        the name of the source: a view, or a path, or a list of them in the order in which its rows came. A state that
+        is refused changes nothing.
 
         The states of all ranks in a list are compared first. `step` is the training step that comes next, for the run
         file; one that was kept up to here knows it.
         """
-        num_delivered = self.plan.accept(state)
+        plan, num_delivered = self._given_plan.accept(state)
+        if rows or plan.amendments != self.plan.amendments:
+            self._use(open_rows(plan, self._given_plan, self.plan, rows))
         self.close()
         self._next, self._done, self._step = num_delivered, 0, step
         self._since = num_delivered

@@ -43,16 +43,23 @@ def check_changes(changes: Mapping[str, Any]) -> None:
 _NO_VIEWS = "this plan was read from a file and is over no views: Run(path).plan() opens them"
 
 
+def _describe(name: str, view: View, max_epochs: int | None = None) -> PlanSource:
+    """A view as a source of a plan, with all that it takes to open it again."""
+    spec = view.spec.sample
+    opens = None if view.spec == spec else view.spec
+    return PlanSource(name, len(view), view.identity, spec, max_epochs, tuple(view.paths), opens)
+
+
 class Drafter:
     """Drafts one amendment of a plan; `sources` are then the views that the amended plan is over, where it has any."""
 
-    def __init__(self, plan: "Plan", at: int) -> None:
+    def __init__(self, plan: "Plan", at: int, *, live: bool = False) -> None:
         self._plan = plan
         self._at = at
         self.sources = plan.given
         self._keys = {source.name: key for source, key in zip(plan.sources, plan.shares.names, strict=True)}
         """Names of sources, as users know them, and as `shares` does."""
-        self.amendment = Amendment(at)
+        self.amendment = Amendment(at, live=live)
 
     def draft(self, changes: Mapping[str, Any]) -> None:
         """Take all changes, which are `Changes`, into the amendment."""
@@ -126,10 +133,7 @@ class Drafter:
         else:
             self.sources = self.sources.add(parts)
             limits, views = self.sources.max_epochs, self.sources.views
-            added = [
-                PlanSource(name, len(views[name]), views[name].identity, views[name].spec.sample, limits[name])
-                for name in parts
-            ]
+            added = [_describe(name, views[name], limits[name]) for name in parts]
         self._keys |= {source.name: source.name for source in added}
         self._set(sources=tuple(added))
 
@@ -166,18 +170,21 @@ class Drafter:
             if max(later, default=0) > self._at:
                 raise ArgumentError(f"{_tell(name)} grows at sample {max(later):,} already: growths come in that order")
             if isinstance(rows, PlanSource):
-                source = rows
+                sets = [rows]
             elif self.sources is None:
                 raise ArgumentError(_NO_VIEWS)
             else:
-                self.sources = self.sources.append(key, rows)
-                added = self.sources.views[key].parts[-1]
-                source = PlanSource(key, len(added), added.identity, added.spec.sample, paths=tuple(added.paths))
-            if source.spec.unit != self._plan.sources[number].spec.unit:
-                raise ArgumentError(
-                    f"samples of {_tell(name)} are {self._plan.sources[number].spec}; those to be added {source.spec}"
-                )
-            grown.append(replace(source, name=key))
+                old = self.sources.views[key]
+                added = rows.view(old.spec) if isinstance(rows, Store) else rows
+                self.sources = self.sources.append(key, added)
+                sets = [_describe(key, part) for part in added.parts]
+            for source in sets:
+                if source.spec.unit != self._plan.sources[number].spec.unit:
+                    raise ArgumentError(
+                        f"samples of {_tell(name)} are {self._plan.sources[number].spec}; those to be added "
+                        f"{source.spec}"
+                    )
+                grown.append(replace(source, name=key))
         self._set(grown=tuple(grown))
 
     def _by_source(self, given: Any, option: str) -> Mapping[str, Any]:

@@ -1,7 +1,9 @@
-"""`Amendment`: what changes from some sample of a run on, as data: JSON in and out, in a plan and in a run file."""
+"""`Amendment`: what changes from some sample of a run on, as data: JSON in and out, in states, plans and run files."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from tokenfeed.errors import StateError, quantity, whole
@@ -14,7 +16,7 @@ __all__ = ["Amendment", "PlanSource"]
 
 @dataclass(frozen=True)
 class PlanSource:
-    """One source of a plan: how many samples it has, of which data, and what one sample is. Never bytes or paths."""
+    """One source of a plan: how many samples it has, of which data, and what one sample is. Never bytes."""
 
     name: str
     """Empty for the only source of a run over one view."""
@@ -26,7 +28,10 @@ class PlanSource:
     max_epochs: int | None = None
     """Limit on how often its samples are seen; the run ends there."""
     paths: tuple[str, ...] = field(default=(), compare=False)
-    """Where rows lay that a source grew by: its other rows are named by the run file."""
+    """Where an amendment found its rows: a hint for opening them again, never their identity. Other rows are named by
+    the run file."""
+    view: ViewSpec | None = field(default=None, compare=False)
+    """Its view as an amendment found it, where more than `spec` comes along with a sample."""
 
     @property
     def label(self) -> str:
@@ -37,20 +42,23 @@ class PlanSource:
 
     def to_json(self) -> dict[str, Any]:
         fields = {"name": self.name, "samples": self.num_samples, "data": self.data, "view": self.spec.to_json()}
-        told = {"max_epochs": self.max_epochs, "paths": list(self.paths)}
-        return fields | {name: value for name, value in told.items() if value}
+        more = {"max_epochs": self.max_epochs, "paths": list(self.paths), "opens": self.view and self.view.to_json()}
+        return fields | {name: value for name, value in more.items() if value not in (None, [])}
 
     @classmethod
     def from_json(cls, value: Any) -> "PlanSource":
         match value:
             case {"name": str(name), "samples": int(count), "data": str(data), "view": view}:
-                limit, paths = value.get("max_epochs"), value.get("paths", [])
-                counts = [count] if limit is None else [count, limit]
-                counts = [count] if limit is None else [count, limit]
-                are_counts = all(type(each) is int and 0 < each < 1 << 62 for each in counts)
-                if are_counts and isinstance(paths, list) and all(isinstance(path, str) for path in paths):
-                    return cls(name, count, data, ViewSpec.from_json(view), limit, tuple(paths))
+                limit, paths, opens = value.get("max_epochs"), value.get("paths", []), value.get("opens")
+                numbers = count, 1 if limit is None else limit
+                if all(type(each) is int and 0 < each < 1 << 62 for each in numbers) and _are_paths(paths):
+                    opened = None if opens is None else ViewSpec.from_json(opens)
+                    return cls(name, count, data, ViewSpec.from_json(view), limit, tuple(paths), opened)
         raise StateError(f"{str(value)[:200]} describes no source of a plan")
+
+
+def _are_paths(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,13 @@ class Amendment:
     """(source, documents in which nothing is learned from there on)."""
     max_epochs: Mapping[str, int | None] = field(default_factory=dict)
     """Limits on how often sources are seen."""
+    live: bool = field(default=False, compare=False)
+    """Whether it was made while the run went on, and is no part of what the program gives a loader."""
+
+    @cached_property
+    def saved(self) -> str:
+        """The amendment in a state: JSON, as text, which torch.distributed.checkpoint keeps as one value."""
+        return json.dumps(replace(self, live=False).to_json(), separators=(",", ":"))
 
     def changes(self) -> Iterator[Any]:
         """What it does to the order of sources, and to what counts of them: the part that a state has a digest of."""
@@ -103,6 +118,7 @@ class Amendment:
             "grown": [source.to_json() for source in self.grown],
             "masks": {key: mask.to_json() for key, mask in self.masks},
             "max_epochs": dict(self.max_epochs),
+            "live": self.live or None,
         }
         return {name: value for name, value in fields.items() if name == "at" or value not in (None, [], {})}
 
@@ -144,5 +160,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "grown": _sources,
     "masks": lambda value: tuple((_name(key), Mask.from_json(each)) for key, each in value.items()),
     "max_epochs": lambda value: {name: None if each is None else _number(each) for name, each in value.items()},
+    "live": bool,
 }
 """What each field of an amendment is made of in JSON."""

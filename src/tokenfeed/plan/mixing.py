@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from tokenfeed.errors import ArgumentError
 from tokenfeed.plan.shares import Shares, Stage, some
-from tokenfeed.store.store import Store
 from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
@@ -138,7 +137,6 @@ class Sources:
     def append(self, name: str, rows: Any) -> "Sources":
         """The same where a source has rows of another store after its own."""
         view, told = self.views[name], f"source {name!r}" if name else "the data"
-        rows = rows.view(view.spec) if isinstance(rows, Store) else rows
         if not isinstance(rows, View):
             raise ArgumentError(f"{told} grows by rows of a store, such as store.windows(2048), not by {rows!r}")
         _check_filled(rows)
@@ -154,6 +152,10 @@ class Sources:
                 f"{told} was made with tokenizer {view.tokenizer}, the rows to be added with {rows.tokenizer}"
             )
         return replace(self, views={**self.views, name: join_views([view, rows])})
+
+    def only(self, views: Mapping[str, View]) -> "Sources":
+        """The same rules for these views alone, which are some of its own, or parts of them."""
+        return replace(self, views=dict(views), max_epochs={name: self.max_epochs[name] for name in views})
 
     def spread(self, asked: Mapping[str, float]) -> dict[str, float]:
         """Weights of samples of every view, from weights as they were given."""

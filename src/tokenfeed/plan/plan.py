@@ -2,12 +2,15 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from tokenfeed.errors import ArgumentError, PlanMismatchError, StateError, quantity, whole
+import numpy as np
+
+from tokenfeed.errors import ArgumentError, PlanMismatchError, SampleIndexError, StateError, quantity, whole
 from tokenfeed.plan.amending import Changes, Drafter, check_changes
 from tokenfeed.plan.amendment import Amendment, PlanSource
 from tokenfeed.plan.listed import Listed
@@ -16,8 +19,9 @@ from tokenfeed.plan.mixing import Mixture, Sources
 from tokenfeed.plan.run_order import RunOrder, digest
 from tokenfeed.plan.shares import Shares, some
 from tokenfeed.plan.source import Shuffle, shuffle_from_json, shuffle_to_json
-from tokenfeed.plan.state import VERSION, check_kind, check_parts
+from tokenfeed.plan.state import VERSION, SavedRun
 from tokenfeed.storage.local import read_bytes, replace_bytes
+from tokenfeed.store.subset import join_views
 from tokenfeed.store.view import View
 
 __all__ = ["Plan", "PlanSource"]
@@ -54,7 +58,7 @@ class Plan(RunOrder):
         plan = cls(sources, mixture.shares, seed=seed, shuffle=shuffle, given=given, by=given.by)
         return plan if mask is None else plan.amend(0, mask=mask)
 
-    def amend(self, at: int, **changes: Unpack[Changes]) -> "Plan":
+    def amend(self, at: int, *, live: bool = False, **changes: Unpack[Changes]) -> "Plan":
         """The same run up to sample `at`, and from there on what is given; the rest goes on as it was.
 
         `weights`, by source, count as those of the mixture do; every source that is drawn is named, with 0 if it stops;
@@ -66,11 +70,12 @@ class Plan(RunOrder):
         grew by are counted on.
         `max_epochs` limits how often sources are seen; {name: None} lifts a limit.
 
-        A checkpoint taken at or before `at` fits both plans.
+        A checkpoint taken at or before `at` fits both plans. `live` amendments are those of a run that goes on: its
+        states carry them, and a return to an earlier state forgets them.
         """
         check_changes(changes)
         limits = changes.get("max_epochs")
-        drafter = Drafter(self, whole("at", at))
+        drafter = Drafter(self, whole("at", at), live=live)
         drafter.draft(changes)
         plan = self.amended(drafter.amendment, drafter.sources)
         if limits is not None and plan.end is not None and plan.end < at:
@@ -83,9 +88,21 @@ class Plan(RunOrder):
     def follows(self, other: "Plan") -> tuple[Amendment, ...] | None:
         """The amendments that this plan has after those of another; None if it is not that one, amended."""
         count = len(other.amendments)
-        ours = self._base, self.seed, self.shuffle, self.by, self.amendments[:count]
-        same = ours == (other._base, other.seed, other.shuffle, other.by, other.amendments)
-        return self.amendments[count:] if same else None
+        *base, ours = self._facts()
+        *other_base, theirs = other._facts()
+        return self.amendments[count:] if base == other_base and ours[:count] == theirs else None
+
+    def left_behind(self, other: "Plan") -> list[int]:
+        """Where the amendments of another plan begin that this one has not, though it began as the other did."""
+        *base, ours = self._facts()
+        *other_base, theirs = other._facts()
+        left, behind = list(ours), []
+        for each in theirs if base == other_base else ():
+            if each in left:
+                left.remove(each)
+            else:
+                behind.append(each.at)
+        return behind
 
     def first(self, count: int) -> "Plan":
         """The same plan with its first `count` amendments alone."""
@@ -95,6 +112,19 @@ class Plan(RunOrder):
         """The same plan, with the views that it is over."""
         plan = copy(self)
         plan.given = given
+        return plan
+
+    def moved(self, paths: Mapping[tuple[str, str], tuple[str, ...]]) -> "Plan":
+        """The same plan, where rows that amendments brought lie elsewhere: paths by the key of the source, and data."""
+
+        def move(rows: Sequence[PlanSource]) -> tuple[PlanSource, ...]:
+            return tuple(replace(each, paths=paths.get((each.name, each.data), each.paths)) for each in rows)
+
+        plan = copy(self)
+        plan.amendments = tuple(
+            replace(each, sources=move(each.sources), grown=move(each.grown)) for each in self.amendments
+        )
+        plan._steady = 0, 0, {}, ()
         return plan
 
     @property
@@ -110,14 +140,47 @@ class Plan(RunOrder):
             raise ArgumentError("the plan was read from a file and is over no views: Run(path).plan() opens them")
         return [self.given.views[key] for key in self.shares.names]
 
+    @property
+    def program(self) -> "Plan":
+        """The plan as the program gives it: without what was changed while the run went on."""
+        given = [each for each in self.amendments if not each.live]
+        if len(given) == len(self.amendments):
+            return self
+        plan = self._again(given, None)
+        if self.given is None:
+            return plan
+        views = {}
+        for key in plan.shares.names:
+            rows = plan.rows_of(key)
+            views[key] = join_views([view for row, view in self.row_views(key) if row in rows])
+        return plan.over(self.given.only(views))
+
+    def row_views(self, key: str) -> list[tuple[PlanSource, View]]:
+        """The rows that a source has end to end, each with its view."""
+        view = self.views[self.shares.names.index(key)]
+        starts = np.cumsum([0, *map(len, view.parts)])
+        found, start = [], 0
+        for row in self.rows_of(key):
+            stop = start + row.num_samples
+            first, last = np.searchsorted(starts, [start, stop]).tolist()
+            if starts[first] != start or starts[min(last, len(view.parts))] != stop:
+                raise ArgumentError(f"{view} is not what {row.num_samples:,} samples of a source can be parted from")
+            found.append((row, join_views(view.parts[first:last])))
+            start = stop
+        return found
+
     def parts(self, num_delivered: int) -> dict[str, Any]:
-        """What the first `num_delivered` samples depend on, part by part: the plan that a state carries.
+        """What the first `num_delivered` samples depend on, part by part.
 
         All words are always there, because `torch.distributed.checkpoint` loads only the keys that the new state has.
         """
-        start, stop, known = self._steady
+        return dict(self._find_past(num_delivered)[0])
+
+    def _find_past(self, num_delivered: int) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """(parts, changes) of the state after so many samples. Those found last are remembered."""
+        start, stop, parts, changes = self._steady
         if start <= num_delivered < stop:
-            return dict(known)
+            return parts, changes
         mixture, begun, until = self.shares.past(num_delivered)
         drawn = [each for each, is_drawn in zip(self._first, begun, strict=True) if is_drawn or not each.name]
         count = bisect_left(self._changes, num_delivered, key=lambda each: each[0])
@@ -129,9 +192,10 @@ class Plan(RunOrder):
             "order": self._tell_order(),
             "amendments": digest([[], self._digests[count]]) if count else None,
         }
-        coming = [at for at, _ in self._changes[count : count + 1]]
-        self._steady = num_delivered, min([until, *coming]) + 1, parts
-        return dict(parts)
+        changes = tuple(each.saved for each in self.amendments if each.live or 0 < each.at < num_delivered)
+        coming = [each.at for each in self.amendments if each.at >= num_delivered][:1]
+        self._steady = num_delivered, min([until, *coming]) + 1, parts, changes
+        return parts, changes
 
     def _tell_order(self) -> Any:
         """What differs from a shuffle of all: block and tile, or the digest of a list."""
@@ -140,28 +204,44 @@ class Plan(RunOrder):
         return self.shuffle.digest if isinstance(self.shuffle, Listed) else shuffle_to_json(self.shuffle)
 
     def state(self, num_delivered: int) -> dict[str, Any]:
-        """The checkpoint after `num_delivered` samples of the run: at most 300 bytes of JSON."""
-        return {"kind": "run", "version": VERSION, "samples": num_delivered, "plan": self.parts(num_delivered)}
+        """The checkpoint after `num_delivered` samples of the run: at most 300 bytes of JSON, and what was changed.
 
-    def accept(self, state: Any) -> int:
-        """The number of samples that a state says were delivered, if this plan would have delivered the same.
-
-        A list of the states of all ranks must say the same of all.
+        Changes are those made while the run went on, and those that the program gave for a sample that is past. What
+        it gave from the beginning is in the digests.
         """
-        given = check_kind(state, "run")
-        num_delivered, theirs = given.get("samples"), given.get("plan")
-        if type(num_delivered) is not int or not 0 <= num_delivered < 1 << 62 or not isinstance(theirs, Mapping):
-            raise StateError(f"the state says samples {num_delivered!r}, plan {theirs!r}; it is damaged")
-        total = self.shares.total
-        if total is not None and num_delivered > total:
+        parts, changes = self._find_past(num_delivered)
+        plan = {"kind": "run", "version": VERSION, "samples": num_delivered, "plan": dict(parts)}
+        return {**plan, "changes": list(changes)}
+
+    def accept(self, state: Any) -> tuple["Plan", int]:
+        """What a run goes on with after a state: the plan, and the number of samples delivered.
+
+        The plan is what the program gives, and the changes of the state: those that were made to this plan while a run
+        went on are forgotten. It is over no views where the state brings rows. The first samples must depend on the
+        same as those of the state. A list of the states of all ranks must say the same of all.
+        """
+        saved, program = SavedRun.read(state), self.program
+        joint, told = saved.join(program.amendments), saved.parts
+        try:
+            plan = program if joint.missing and joint.unknown else self._with(joint.amendments)
+        except (ArgumentError, SampleIndexError) as error:
+            joint.check(program.parts(saved.samples), told)
+            raise PlanMismatchError(f"the changes of the checkpoint cannot be made to this plan: {error}") from error
+        ours = plan.parts(saved.samples)
+        if told.keys() != ours.keys():
+            raise StateError(f"the plan of the state has {some(list(told))}, not {some(list(ours))}; it is damaged")
+        joint.check(ours, told)
+        if plan.end is not None and saved.samples > plan.end:
             raise PlanMismatchError(
-                f"the checkpoint was taken after {num_delivered:,} samples; this shares ends after {total:,}"
+                f"the checkpoint was taken after {saved.samples:,} samples; this run ends after {plan.end:,}"
             )
-        ours = self.parts(num_delivered)
-        if theirs.keys() != ours.keys():
-            raise StateError(f"the plan of the state has {some(list(theirs))}, not {some(list(ours))}; it is damaged")
-        check_parts(ours, theirs)
-        return num_delivered
+        return plan, saved.samples
+
+    def _with(self, amendments: Sequence[Amendment]) -> "Plan":
+        """The same plan with these amendments; what the program gives, where there are no others."""
+        ordered = sorted(amendments, key=lambda each: each.at)
+        program = self.program
+        return program if ordered == list(program.amendments) else self._again(ordered, None)
 
     def to_json(self) -> dict[str, Any]:
         sources, shares = self._base
@@ -206,10 +286,14 @@ class Plan(RunOrder):
             raise StateError(f"{path} holds no plan: {error}") from error
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plan) and self.to_json() == other.to_json()
+        return isinstance(other, Plan) and self._facts() == other._facts()
 
     def __hash__(self) -> int:
-        return hash(json.dumps(self.to_json()))
+        return hash((self.seed, self.by, len(self.amendments)))
+
+    def _facts(self) -> tuple[Any, ...]:
+        """What makes two plans equal: not where data lies, nor who amended them."""
+        return self._base, self.seed, self.shuffle, self.by, self.amendments
 
     def __repr__(self) -> str:
         names = ", ".join(source.name for source in self.sources[:8])

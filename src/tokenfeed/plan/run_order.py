@@ -151,8 +151,8 @@ class RunOrder:
         self._seeds = np.array([order.seed for order in self._orders], INT64)
         self._others = [number for number, order in enumerate(self._orders) if not order.is_plain]
         """Sources whose epochs are more than one shuffle."""
-        self._steady: tuple[int, int, dict[str, Any]] = 0, 0, {}
-        """(start, stop, parts): for all k in [start, stop), `parts(k)` is this."""
+        self._steady: tuple[int, int, dict[str, Any], tuple[str, ...]] = 0, 0, {}, ()
+        """(start, stop, parts, changes) of states after k samples, for all k in [start, stop): replaced as a whole."""
         vars(self).pop("end", None)
 
     def amended(self, amendment: Amendment, given: Sources | None = None) -> Self:
@@ -214,9 +214,12 @@ class RunOrder:
 
     def rows(self, name: str) -> list[PlanSource]:
         """The rows that a source has end to end: those that it came with, and those that it grew by."""
-        number = self.source_number(name)
-        key = self.shares.names[number]
-        return [self._first[number], *(each for change in self.amendments for each in change.grown if each.name == key)]
+        return self.rows_of(self.shares.names[self.source_number(name)])
+
+    def rows_of(self, key: str) -> list[PlanSource]:
+        """As `rows`, by the name that the source came with."""
+        grown = (each for change in self.amendments for each in change.grown if each.name == key)
+        return [self._first[self._number(key)], *grown]
 
     def find(self, index: int, *, epochs: Sequence[int], source: str | None = None) -> Ints:
         """The k at which a sample is delivered in these epochs of its source; fewer where it has not come yet."""

@@ -205,6 +205,7 @@ class Shares:
         self.names = _collect_names(self._first_names, self.changes)
         self._trees: list[_Tree] = []
         self._pasts: list[tuple[str, Bools]] = []
+        """Of each tree: checksum of all up to it, and which sources they draw from."""
         self.total: int | None = 0
         """Samples until the last stage ends; None where it has no end."""
         for change in self.changes:
@@ -217,6 +218,7 @@ class Shares:
             raise ArgumentError(f"a change at sample {start:,} leaves a gap: the stages before end at {self.total:,}")
         while self._trees and self._trees[-1].start >= start:
             self._trees.pop()
+        del self._pasts[len(self._trees) :]
         before = owed = [0] * size
         if self._trees:
             before, owed = self._trees[-1].reach(start)
@@ -225,13 +227,21 @@ class Shares:
             stop = END if stage.samples is None else start + stage.samples
             weights = [stage.weights.get(name, 0.0) for name in self.names]
             self._trees.append(_Tree(start, weights, before + missing, owed + missing))
+            self._pasts.append(self._sum_up(self._trees[-1]))
             start = stop
             if stop < END:
                 before, owed = self._trees[-1].reach(stop)
         self.total = None if start == END else start
-        del self._pasts[len(self._trees) - len(change.stages) :]
         for name in ("_starts", "_tables"):
             vars(self).pop(name, None)
+
+    def _sum_up(self, tree: _Tree) -> tuple[str, Bools]:
+        """What `past` tells of the stages up to a tree, which comes after those that were summed up before."""
+        digest, drawn = self._pasts[-1] if self._pasts else ("", np.zeros(0, np.bool_))
+        weights = [[self.names[source], tree.weights[source]] for source in tree.drawn]
+        drawn = self._pad(drawn)
+        drawn[tree.drawn] = True
+        return fingerprint(json.dumps([digest, tree.start, weights]).encode()), drawn
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -329,17 +339,11 @@ class Shares:
         """(digest, sources that it covers, number of samples up to which both stay what they are).
 
         The digest covers every stage that begins before: its start, and the weights of its sources by name. Where the
-        last one ends, and what follows, does not matter. O(1); the first time O(stages).
+        last one ends, and what follows, does not matter. O(log stages).
         """
         if num_samples == 0:
             return fingerprint(b""), np.zeros(len(self.names), np.bool_), 0
         last = bisect_left(self._starts, num_samples) - 1
-        for tree in self._trees[len(self._pasts) : last + 1]:
-            digest, drawn = self._pasts[-1] if self._pasts else ("", np.zeros(0, np.bool_))
-            weights = [[self.names[source], tree.weights[source]] for source in tree.drawn]
-            drawn = self._pad(drawn)
-            drawn[tree.drawn] = True
-            self._pasts.append((fingerprint(json.dumps([digest, tree.start, weights]).encode()), drawn))
         digest, drawn = self._pasts[last]
         later = [*self._starts, END if self.total is None else self.total]
         return digest, self._pad(drawn), later[last + 1]

@@ -8,7 +8,8 @@ At every start, resume or return to an earlier checkpoint, and whenever the run 
 with the training step, the samples delivered before it, the world size, the batch size (or token budget, and how
 ranks were balanced), how many batches are a step, and the time. A line `{"amend": [{"at": K, …}], "stores": {…}}` comes
 before it where the plan was amended, and the first line again where it is another plan. The last start that begins at
-or before step N tells what step N delivers: an amendment changes nothing that was delivered before it. A line
+or before step N tells what step N delivers: an amendment changes nothing that was delivered before it. A start that
+went back before amendments, and left them behind, says where they began: "left_behind": [K, …]. A line
 `{"reached": K}` tells that K samples were delivered: what comes later is planned. It is written when the loader is
 closed or collected, at the end of the process, and while the run goes on: every minute at first, and after 100 minutes
 whenever the run is 1% older. So a run of four months has about 850 such lines, and a crash leaves at most a minute, or
@@ -64,6 +65,8 @@ class StreamStart:
     """Number of samples known to be delivered before the next start."""
     marks: list[tuple[int, int]]
     """(step, samples before it) of steps under a token budget, in order; the first is that of the start."""
+    left_behind: tuple[int, ...] = ()
+    """Samples at which the amendments begin that it left behind: it went back to a checkpoint before them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +142,9 @@ class RunFile:
             "stop": stop,
             "time": round(time.time(), 3),
         }
+        before, _ = self._told
+        if plan is not None and before is not None and (behind := plan.left_behind(before)):
+            start["left_behind"] = behind
         told = json.loads(json.dumps(what))
         self._append([*self._tell(told, plan, num_delivered), start])
         self._starts.append(_read_start(start))
@@ -297,7 +303,9 @@ def _read_start(fields: Mapping[str, Any]) -> StreamStart:
     if rows > most:
         what = "tokens" if rule.by_tokens else "rows"
         raise StateError(f"{rows:,} {what} in a step; at most {most:,} are expected")
-    return StreamStart(step, samples, world_size, rule, stop, float(fields["time"]), samples, [(step, samples)])
+    behind = tuple(_count({"left_behind": each}, "left_behind") for each in fields.get("left_behind", ()))
+    marks = [(step, samples)]
+    return StreamStart(step, samples, world_size, rule, stop, float(fields["time"]), samples, marks, behind)
 
 
 def _next_mark(fields: Mapping[str, Any], last: tuple[int, int]) -> tuple[int, int]:

@@ -53,8 +53,8 @@ class Run(Delivered):
         """Steps that were run before the run went back to an earlier checkpoint, as far as the run file knows."""
 
     def plan(self) -> Plan:
-        """The plan of the run with all its amendments, over its data: `Loader(run.plan(), 32)` delivers it again, on
-        any number of ranks, and goes on from any of its checkpoints.
+        """The plan of the run after its last start, with its amendments, over its data: `Loader(run.plan(), 32)`
+        delivers it again, on any number of ranks.
         """
         if not self.starts:
             raise ArgumentError(f"{self.path}: nothing was started")

@@ -201,8 +201,10 @@ class Subset(View):
 
 def join_views(views: Sequence[View]) -> View:
     """The samples of several views, one view after the other, as one view that reads them by one call."""
+    if len(views) == 1:
+        return views[0]
     bases = [view.base if isinstance(view, Subset) else view for view in views]
-    whole = bases[0].join(bases[1:]) if len(bases) > 1 else bases[0]
+    whole = bases[0].join(bases[1:])
     if not any(isinstance(view, Subset) for view in views):
         return whole
     parts: list[tuple[int, Selection]] = []

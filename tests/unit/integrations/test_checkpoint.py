@@ -58,8 +58,8 @@ class Held(dcp.FileSystemWriter):
 @pytest.mark.usefixtures("group")
 @pytest.mark.filterwarnings("default")
 def test_saved_in_the_background(feed_of, tmp_path):
-    """A loader and a stream, by dcp.async_save: the state is that of the call, though training goes on before it is
-    written."""
+    """A loader that was changed and a stream, by dcp.async_save: the state is that of the call, though training goes on
+    before it is written."""
     with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, sync=False) as writer:
         writer.append({"tokens": np.arange(2_000)})
 
@@ -68,6 +68,7 @@ def test_saved_in_the_background(feed_of, tmp_path):
         return loader, feed_of(rank=0, world_size=1)
 
     loader, feed = make()
+    loader.amend(max_epochs=9)
     next(loader), next(feed)
     state = {"loader": loader, "feed": AllRanks(feed)}
     saving = dcp.async_save(state, storage_writer=Held(tmp_path / "checkpoint"))
@@ -78,6 +79,7 @@ def test_saved_in_the_background(feed_of, tmp_path):
     again, fed = make()
     dcp.load({"loader": again, "feed": AllRanks(fed)}, checkpoint_id=tmp_path / "checkpoint")
     assert [[next(each).tokens.tolist() for _ in range(3)] for each in (again, fed)] == expected
+    assert again.plan == loader.plan
 
 
 def test_what_is_refused(feed_of):

@@ -95,4 +95,3 @@ def test_what_a_listed_run_has_not_seen(path, tmp_path):
         next(loader)
         loader.close()  # notes how far it is
         assert sorted(view.seen(tokenfeed.Run(tmp_path / "run.jsonl"))[:].tokens[:, 0].tolist()) == seen
-    loader.close()
