@@ -86,6 +86,7 @@ docs: setup      ## the documentation as a site, in build/site/index.html
 bench: setup     ## measure against C loops; prints the bars and whether they hold
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/permutation.py
+	$(BIN)/python bench/plan.py
 	$(BIN)/python bench/loader.py
 	$(BIN)/python bench/engines.py
 	$(BIN)/python bench/stream.py

@@ -238,10 +238,11 @@ class Shares:
     def _sum_up(self, tree: _Tree) -> tuple[str, Bools]:
         """What `past` tells of the stages up to a tree, which comes after those that were summed up before."""
         digest, drawn = self._pasts[-1] if self._pasts else ("", np.zeros(0, np.bool_))
-        weights = [[self.names[source], tree.weights[source]] for source in tree.drawn]
+        names = [self.names[source] for source in tree.drawn]
+        weights = [tree.weights[source] for source in tree.drawn]
         drawn = self._pad(drawn)
         drawn[tree.drawn] = True
-        return fingerprint(json.dumps([digest, tree.start, weights]).encode()), drawn
+        return fingerprint(json.dumps([digest, tree.start, names, weights]).encode()), drawn
 
     @cached_property
     def _starts(self) -> list[int]:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,15 +10,7 @@ import torch
 from tokenfeed.loader.memory import Buffers
 from tokenfeed.types import Array, Bytes
 
-__all__ = ["Bus", "Event", "Staging", "pinned"]
-
-
-class Event(Protocol):
-    """A mark in a stream of the device: `torch.cuda.Event`."""
-
-    def query(self) -> bool:
-        """Whether everything before the mark is done."""
-        ...
+__all__ = ["Bus", "Staging", "pinned"]
 
 
 class Staging:
@@ -32,7 +24,7 @@ class Staging:
         self._allocate = allocate
         self._memory: dict[int, Buffers] = {}
         self._staged: list[Array] = []
-        self._held: deque[tuple[Event, Any]] = deque()
+        self._held: deque[tuple[Any, Any]] = deque()
 
     def copy(self, array: Array) -> Array:
         """The same array, contiguous, in this memory."""
@@ -43,8 +35,8 @@ class Staging:
         self._staged.append(staged)
         return staged
 
-    def hold(self, sent: Event, *others: object) -> None:
-        """Hold `others`, and what was copied since the last call, until `sent`."""
+    def hold(self, sent: Any, *others: object) -> None:
+        """Hold `others`, and what was copied since the last call, until the `torch.cuda.Event` `sent` is past."""
         self._held.append((sent, (self._staged, others)))
         self._staged = []
         while self._held and self._held[0][0].query():
@@ -69,10 +61,10 @@ class Bus:
             tensor = torch.from_numpy(self.staging.copy(array))
         return tensor.to(self.device, non_blocking=True)
 
-    def hold(self, stream: torch.cuda.Stream, *others: object) -> Event:
+    def hold(self, stream: torch.cuda.Stream, *others: object) -> Any:
         """Hold `others`, and the memory of what was sent by a stream, until it has arrived, as the event says."""
         assert self.staging is not None
-        arrived: Event = stream.record_event()
+        arrived = stream.record_event()
         self.staging.hold(arrived, *others)
         return arrived
 

@@ -148,7 +148,7 @@ def test_what_is_computed_does_not_change():
     assert drawn == (
         "abacabacababacabacababacabacababacbcbbcbbcbbcbcbbcbbcbbcbbcbacbcbbcbbcbbcbabbabbbabbabbabbcacbcbcacbcb"
     )
-    assert shares.digest(102) == "706f2dc92fa9ece2"
+    assert shares.digest(102) == "59d672fa59f5ae9b"
 
 
 def test_json_is_compact_and_complete():
