@@ -111,10 +111,9 @@ def test_numbers_and_slices(store, kind):
     np.testing.assert_array_equal(part.tokens, view.read([2, 5, 8]).tokens)
     assert len(view[:0]) == 0
     for index in (len(view), -len(view) - 1, 2**40):
-        with pytest.raises(SampleIndexError, match=str(index)):
-            view[index]
-        with pytest.raises(SampleIndexError, match=str(index)):
-            view.locate(index)
+        for read in (lambda index: view[index], view.locate, lambda index: view.read([0, index])):
+            with pytest.raises(SampleIndexError, match=str(index)):
+                read(index)
     assert view.sample_bytes > 0
     assert view.columns[0] == "tokens"
     lengths = view.lengths(np.arange(len(view)))

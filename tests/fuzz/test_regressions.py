@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,8 +17,7 @@ from tokenfeed.errors import (
     StateError,
     TokenfeedError,
 )
-from tokenfeed.format.manifest import Column, Manifest, ShardRecord
-from tokenfeed.format.npy import descr_from_json
+from tokenfeed.format.manifest import Manifest, ShardRecord
 from tokenfeed.observe.snapshots import Snapshot, read_snapshots
 from tokenfeed.plan.plan import Plan
 from tokenfeed.storage import objects
@@ -48,25 +46,6 @@ def test_json_that_is_nested_too_deep(tmp_path):
     (tmp_path / "stats.jsonl").write_bytes(DEEP + b"\n")
     with pytest.raises(StateError, match="no live statistics"):
         read_snapshots(tmp_path / "stats.jsonl")
-
-
-@pytest.mark.parametrize("descr", ["f4,(", "V99999999999", [["a", "<u2", [2**40]]], [["a", []]], {"a": 1}, "(2,)", [1]])
-def test_descriptions_that_are_no_dtype(descr):
-    """SyntaxError, OverflowError, AttributeError."""
-    with pytest.raises(FormatError):
-        descr_from_json(descr, what="column")
-
-
-def test_a_dtype_that_is_nested_too_deep():
-    descr = "<u2"
-    for _ in range(900):
-        descr = [["a", descr]]
-    with pytest.raises(FormatError):
-        descr_from_json(descr, what="column")
-
-
-def test_the_size_of_an_item_does_not_wrap_around():
-    assert Column(np.dtype("<u2"), (2**32, 2**32)).item_bytes == 2**65
 
 
 def test_values_that_cannot_be_shown():
