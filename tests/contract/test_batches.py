@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import tokenfeed
 import tokenfeed.torch
@@ -172,6 +173,7 @@ def test_a_batch(store, kind, placed):
         for ours, theirs in ((inputs, host.inputs), (targets, host.targets), (batch.inputs, host.inputs)):
             np.testing.assert_array_equal(np.asarray(ours), theirs)
         if placed == "torch":
+            assert (inputs.dtype, targets.dtype) == (torch.int32, torch.int64)
             assert inputs.is_contiguous()
             assert targets.is_contiguous()
         check_mask(batch, host, kind, placed)
