@@ -395,27 +395,6 @@ print(private() - before)
     assert float(done.stdout) <= 64
 
 
-def test_deepseek_is_its_three_splits():
-    """The one pattern gives what the three of its tokenizer.json give, one after the other."""
-    from tokenizers import Regex
-    from tokenizers.pre_tokenizers import Sequence, Split
-
-    steps = [
-        r"\p{N}{1,3}",
-        r"[一-龥぀-ゟ゠-ヿ]+",
-        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"""
-        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ]
-    splits = Sequence([Split(Regex(step), "isolated") for step in steps])
-    engine = _engine(PATTERNS["deepseek"], "tokenfeed")
-    chance = random.Random(0)
-    texts = ["".join(chance.choices(FUZZED, k=chance.randrange(14))) for _ in range(pick(2000, 200_000))]
-    for text in [*LANGUAGES, *texts]:
-        words = [word for word, _ in splits.pre_tokenize_str(text)]
-        by_word = encode_texts(engine, words, 1)[0]
-        np.testing.assert_array_equal(encode_texts(engine, [text], 1)[0], by_word, err_msg=repr(text))
-
-
 def test_caches_of_sixteen_threads_are_small_and_give_the_same_tokens(monkeypatch):
     assert sum(make_cache(number)[1].nbytes for number in range(16)) <= 50e6
     monkeypatch.setattr(engines, "make_cache", lambda _: make_cache(2))
