@@ -84,6 +84,8 @@ def test_documents_are_in_the_samples_that_they_touch(store, kind):
             covering.setdefault(span.number, set()).add(row)
     for number in (0, 5, 40):
         assert set(view.samples_touching([number], table=other).tolist()) == covering.get(number, set()), number
+    with pytest.raises(SampleIndexError):
+        view.samples_touching([len(view.span_table)])
     pair = view.samples_touching([3, 40])
     assert pair.tolist() == sorted({*touched.get(3, set()), *touched.get(40, set())})
 

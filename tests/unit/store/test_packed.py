@@ -14,7 +14,7 @@ import pytest
 import command_line
 import tokenfeed
 from plain import make_documents, spans_of
-from tokenfeed.errors import ArgumentError, MissingError, SampleIndexError, StateError
+from tokenfeed.errors import ArgumentError, MissingError, StateError
 from tokenfeed.store.verify import verify
 
 
@@ -82,19 +82,6 @@ def test_parts_share_what_was_read(store_path):
     assert len(batch.part(4, 4)) == 0
     assert batch[-1].index == 22
     assert batch[2].tokens.shape == (65,)
-
-
-def test_samples_touching(store_path, plain):
-    store = tokenfeed.open(store_path)
-    store.pack(64)
-    view = store.packed(64)
-    numbers = view.read(np.arange(len(view))).span_numbers("documents")
-    for documents in ([3], [0], [5, 119, 7], list(range(120))):
-        rows = np.flatnonzero(np.isin(numbers, documents).any(axis=1))
-        assert view.samples_touching(documents).tolist() == rows.tolist()
-    assert len(plain.documents[0].tokens) == 0
-    with pytest.raises(SampleIndexError):
-        view.samples_touching([120])
 
 
 def test_no_plan(store_path):

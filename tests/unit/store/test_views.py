@@ -169,18 +169,6 @@ def test_a_payload_that_cannot_be_decoded(tmp_path):
         _ = tokenfeed.open(tmp_path).documents()[0].payload
 
 
-def test_locations(tmp_path):
-    with tokenfeed.Writer(
-        tmp_path, columns={"tokens": "u1"}, spans={"documents": None}, name="part", shard_bytes=1
-    ) as writer:
-        for length in (3, 0, 4, 5):
-            writer.append({"tokens": np.zeros(length)}) if length == 0 else writer.append({"tokens": [1] * length})
-    store = tokenfeed.open(tmp_path)
-    assert store.windows(4, extra=2).locate(1) == [("part-00002", 1, 4), ("part-00003", 0, 3)]
-    assert store.documents().locate(1) == []
-    assert store.documents().locate(2) == [("part-00002", 0, 4)]
-
-
 @pytest.mark.parametrize("path", ["ftp://host/store", "s3:///store", "s3://bucket/tokens.bin", "https://x/y.npy"])
 def test_addresses_that_cannot_be_opened(path):
     with pytest.raises(ArgumentError):
