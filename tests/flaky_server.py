@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self
 
@@ -342,6 +343,12 @@ class FlakyServer(LoopbackServer):
     ) -> None:
         """Put bytes under a path, with a script."""
         self.resources[path] = Resource(data, list(script), dict(headers or {}), make_etag(data) if etag else None)
+
+    def put_folder(self, folder: Path, under: str = "") -> None:
+        """Put all files of a folder, such as a store."""
+        for file in folder.rglob("*"):
+            if file.is_file():
+                self.put(f"{under}/{file.relative_to(folder)}", file.read_bytes())
 
     def put_repository(
         self,

@@ -52,6 +52,11 @@ class S3Server:
             "AWS_REGION": "us-east-1",
         }
 
+    def use(self, monkeypatch: pytest.MonkeyPatch, url: str | None = None) -> None:
+        """Let this process find it, or a proxy before it."""
+        for name, value in self.environment(url).items():
+            monkeypatch.setenv(name, value)
+
     def bucket(self, name: str = "bucket") -> Any:
         """An obstore client, so that tests need not use what they test."""
         config = {"endpoint": self.url, "access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}

@@ -57,8 +57,7 @@ def test_both_sides_of_a_fork_go_on(store_path, expected, prefetch, before):
 def test_remote_data_in_a_forked_child_is_an_error_that_names_the_way_out(store_path, expected):
     """Where the parent had opened some. The child still reads local files, and a spawned one reads everything."""
     with FlakyServer() as server:
-        for file in store_path.rglob("*.*"):
-            server.put(f"/{file.relative_to(store_path)}", file.read_bytes())
+        server.put_folder(store_path)
         loaders = [make(server.url(""), prefetch=prefetch) for prefetch in (0, 2)]
         assert [content(next(loader)) for loader in loaders] == [expected[0]] * 2
         view = tokenfeed.open(server.url("")).windows(64)

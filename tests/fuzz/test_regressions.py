@@ -148,31 +148,16 @@ def test_lines_of_a_run_file_that_are_no_numbers(store_path, tmp_path, change):
         tokenfeed.Run(path)
 
 
-@pytest.mark.parametrize(
-    "change", [{"sources": 7}, {"seed": 1.5}, {"shares": {}}, {"amendments": None}, {"shuffle": 1}]
-)
-def test_plans_with_fields_of_other_types(store_path, change):
-    plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20))
-    with pytest.raises(StateError):
-        Plan.from_json({**plan.to_json(), **change})
+OF_PLANS = [{"sources": 7}, {"seed": 1.5}, {"shares": {}}, {"amendments": None}, {"shuffle": 1}]
+OF_SOURCES = [{"view": 7}, {"data": None}, {"samples": "7"}, {"samples": True}, {"samples": 2**62}, {"max_epochs": 0}]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"view": 7},
-        {"data": None},
-        {"samples": "7"},
-        {"samples": True},
-        {"samples": 2**62},
-        {"max_epochs": 0},
-        {"name": 3},
-    ],
-)
-def test_sources_of_plans_with_fields_of_other_types(store_path, change):
+def test_plans_with_fields_of_other_types(store_path):
     plan = tokenfeed.Plan.of(tokenfeed.open(store_path).windows(20)).to_json()
-    with pytest.raises(StateError):
-        Plan.from_json({**plan, "sources": [{**plan["sources"][0], **change}]})
+    (source,) = plan["sources"]
+    for change in (*OF_PLANS, *({"sources": [{**source, **change}]} for change in (*OF_SOURCES, {"name": 3}))):
+        with pytest.raises(StateError):
+            Plan.from_json({**plan, **change})
 
 
 @pytest.mark.parametrize("number", [10**400, float("inf"), 2**62, -1, "5"])

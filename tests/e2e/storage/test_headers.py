@@ -17,8 +17,7 @@ def server(tmp_path):
     with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, name="a") as writer:
         writer.append({"tokens": np.arange(1000)})
     with FlakyServer() as server:
-        for path in (tmp_path / "store").rglob("*.*"):
-            server.put(f"/store/{path.relative_to(tmp_path / 'store')}", path.read_bytes())
+        server.put_folder(tmp_path / "store", "/store")
         yield server
 
 

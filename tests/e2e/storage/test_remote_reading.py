@@ -46,8 +46,7 @@ def s3(local):
 @pytest.fixture
 def proxy(s3, monkeypatch):
     with faulty_proxy(s3.url) as proxy:
-        for name, value in s3.environment(proxy.url).items():
-            monkeypatch.setenv(name, value)
+        s3.use(monkeypatch, proxy.url)
         yield proxy
 
 

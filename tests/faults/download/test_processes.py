@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from downloads import COMMAND, SIZE, contents, get, label, make_file, put_shards, ranges, size_of, start, wait_until
+from command_line import COMMAND
+from downloads import SIZE, contents, get, label, make_file, put_shards, ranges, size_of, start, wait_until
 from flaky_server import Break, Slow, Stall, Status
 from servers import nginx_server
 from tokenfeed.errors import WriteError

@@ -16,13 +16,7 @@ from tokenfeed.storage.profiles import find_keys
 
 
 @pytest.fixture(autouse=True)
-def home(monkeypatch, tmp_path):
-    for name in (*credentials._S3_VARIABLES, *credentials._S3_ELSEWHERE, *credentials._GCS_VARIABLES):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("AWS_SHARED_CREDENTIALS_FILE", raising=False)
-    monkeypatch.delenv("AWS_CONFIG_FILE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+def home(nothing_set, tmp_path):
     (tmp_path / ".aws").mkdir()
     return tmp_path / ".aws"
 

@@ -354,18 +354,6 @@ def _engine(pattern, engine):
     return make_engine(Vocabulary(pair_vocabulary("gpt2").ranks, pattern, {}), engine)
 
 
-def test_memory_of_words_is_bounded_and_changes_nothing(monkeypatch):
-    """Tables so small that words are forgotten all the time."""
-    texts = [f"w{i} {i:x}{'ab' * (i % 40)} Ünï{i % 7}cödé " * 3 for i in range(3000)]
-    engine = make_engine(golden_vocabulary(), "tokenfeed")
-    expected = encode_texts(engine, texts, 1)[0]
-    for again in range(3):  # by words that are known, and by some that were forgotten
-        np.testing.assert_array_equal(
-            encode_texts(engine, texts[::-1][: 1000 * again] + texts, 1)[0][-len(expected) :], expected
-        )
-    assert sum(room.nbytes for _, room, _, _ in engine._idle) <= 16 << 20
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_sixteen_threads_take_less_than_64_mb_however_long_the_texts():
     """In a process of its own, whose private memory is measured beyond that of the vocabulary."""

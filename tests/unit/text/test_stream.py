@@ -19,7 +19,6 @@ from tokenfeed.errors import (
     ArgumentError,
     CorruptionError,
     MissingError,
-    NotFoundError,
     PlanMismatchError,
     StateError,
     TokenfeedError,
@@ -84,15 +83,6 @@ def test_a_tokenizer_without_bos(folder):
     )
     with pytest.raises(TokenfeedError, match="bos"):
         make(folder, without)
-
-
-def test_no_train_file(tmp_path):
-    with pytest.raises(NotFoundError, match="no file ending in"):
-        make(tmp_path)
-    write(tmp_path / "only.parquet", ["a"] * 8)
-    with pytest.raises(NotFoundError, match="no file is left for split 'train'"):
-        make(tmp_path)
-    assert len(next(make(tmp_path, split="all"))) == 2
 
 
 def test_a_missing_column_is_said_at_once(folder):

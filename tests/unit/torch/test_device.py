@@ -52,17 +52,6 @@ def test_every_integer_keeps_its_value(tmp_path, stored, dtype):
         _ = batch.targets
 
 
-def test_a_batch_that_is_held_never_changes(windows):
-    feed = tokenfeed.torch.to_device(tokenfeed.Loader(windows, 2), "cpu")
-    held = [next(feed) for _ in range(30)]
-    copies = [(batch.inputs.clone(), batch.column("frame").clone()) for batch in held]
-    for _ in range(30):
-        next(feed)
-    for batch, (inputs, frame) in zip(held, copies, strict=True):
-        assert torch.equal(batch.inputs, inputs)
-        assert torch.equal(batch.column("frame"), frame)
-
-
 def test_the_state_is_what_was_delivered_not_what_is_on_its_way(windows):
     loader = tokenfeed.Loader(windows, 3)
     feed = tokenfeed.torch.to_device(loader, "cpu")

@@ -83,12 +83,17 @@ def test_every_form_gives_the_same_documents(documents, end, ascii_only, with_bo
             assert text.read(len(groups)) is None
 
 
-@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
-def test_going_forward_reads_everything_once(tmp_path, ending, monkeypatch):
-    taken = []
-    take = jsonl._Lines.take_group
+@pytest.fixture
+def taken(monkeypatch):
+    """The groups that were read."""
+    taken, take = [], jsonl._Lines.take_group
     noting = lambda self, *, keep: taken.append(self.group) or take(self, keep=keep)  # noqa: E731
     monkeypatch.setattr(jsonl._Lines, "take_group", noting)
+    return taken
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_going_forward_reads_everything_once(tmp_path, ending, taken):
     text = jsonl_text(write(tmp_path, lines_of(["x"] * 5000), ending), "text")
     for number in range(6):
         text.read(number)
@@ -102,12 +107,8 @@ def test_going_forward_reads_everything_once(tmp_path, ending, monkeypatch):
     assert taken[-1] == 4
 
 
-def test_streams_stay_where_they_stopped(tmp_path, monkeypatch):
+def test_streams_stay_where_they_stopped(tmp_path, monkeypatch, taken):
     """Two readers at different places of a compressed file do not send each other back to the start."""
-    taken = []
-    take = jsonl._Lines.take_group
-    noting = lambda self, *, keep: taken.append(self.group) or take(self, keep=keep)  # noqa: E731
-    monkeypatch.setattr(jsonl._Lines, "take_group", noting)
     monkeypatch.setattr(jsonl, "GROUP_ROWS", 10)
     text = jsonl_text(write(tmp_path, lines_of(["x"] * 400), ".gz"), "text")
     text.read(20)
