@@ -29,7 +29,6 @@ GROUPS = {
     "tests/e2e/test_docs.py::test_page_runs[guides/ray]": "ray",
     "tests/e2e/test_docs.py": "fork server",  # a process that has everything imported
     "tests/e2e/test_examples.py": "fork server",
-    "tests/e2e/test_frameworks.py": "fork server",
     "tests/e2e/integrations/": "fork server",
     "tests/e2e/test_train_ddp.py": "fork server",
     "tests/unit/torch/test_adapters.py::test_rank_of_a_device_mesh": "fork server",

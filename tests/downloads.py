@@ -5,11 +5,9 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from tokenfeed.text.download.shards import download
 
-COMMAND = Path(sys.executable).parent / "tokenfeed"
 SIZE = 200_000
 
 

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from types import EllipsisType
 from typing import Any, Self
 
@@ -285,27 +286,69 @@ class Pages:
         Status(200, headers, json.dumps(self.entries[start:stop]).encode())(exchange)
 
 
-class FlakyServer(socketserver.ThreadingTCPServer):
-    """Serves what was `put`, one thread for every connection, until it is closed."""
+class LoopbackServer(socketserver.ThreadingTCPServer):
+    """On a free port of this machine, one thread for every connection, until it is closed."""
 
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 64
+    request_queue_size = 128
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.resources: dict[str, Resource] = {}
-        self.requests: list[Request] = []
+    def __init__(self, handler: "type[LoopbackHandler]") -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self.port = int(self.server_address[1])
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that go away are none of the server's business."""
+
+    def close(self) -> None:
+        self.stopping.set()
+        self.shutdown()
+        self.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LoopbackHandler(BaseHTTPRequestHandler):
+    """Keeps connections, and says nothing of clients that go away."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+
+    def finish(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            super().finish()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class FlakyServer(LoopbackServer):
+    """Serves what was `put`."""
+
+    def __init__(self) -> None:
+        self.resources: dict[str, Resource] = {}
+        self.requests: list[Request] = []
+        super().__init__(_Handler)
 
     def put(
         self, path: str, data: bytes, *script: Behaviour, etag: bool = True, headers: Mapping[str, str] | None = None
     ) -> None:
         """Put bytes under a path, with a script."""
         self.resources[path] = Resource(data, list(script), dict(headers or {}), make_etag(data) if etag else None)
+
+    def put_folder(self, folder: Path, under: str = "") -> None:
+        """Put all files of a folder, such as a store."""
+        for file in folder.rglob("*"):
+            if file.is_file():
+                self.put(f"{under}/{file.relative_to(folder)}", file.read_bytes())
 
     def put_repository(
         self,
@@ -337,8 +380,7 @@ class FlakyServer(socketserver.ThreadingTCPServer):
         self.put(where, b"", Pages(self.url(where), entries, page), ...)
 
     def url(self, path: str, *, login: str = "") -> str:
-        host, port = self.server_address[:2]
-        return f"http://{login + '@' if login else ''}{host}:{port}{path}"
+        return f"http://{login + '@' if login else ''}127.0.0.1:{self.port}{path}"
 
     def asked(self, path: str) -> list[Request]:
         return [request for request in self.requests if request.path == path]
@@ -354,25 +396,9 @@ class FlakyServer(socketserver.ThreadingTCPServer):
                 return resource.script[0]
             return resource.script.pop(0)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are none of the server's business."""
 
-    def close(self) -> None:
-        self.stopping.set()
-        self.shutdown()
-        self.server_close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(LoopbackHandler):
     server: FlakyServer
-    timeout = 60
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
@@ -386,11 +412,4 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.close_connection = True
 
-    def finish(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            super().finish()
-
     do_HEAD = do_GET  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        pass

@@ -6,24 +6,20 @@ It was written from the documentation of the API, and answers what it does not k
 
 import hashlib
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from flaky_server import LoopbackHandler, LoopbackServer
 
 _DATE = "Mon, 16 Nov 2026 12:00:00 GMT"
 _PAGE = 1000
 
 
-class GcsServer(ThreadingHTTPServer):
+class GcsServer(LoopbackServer):
     """Holds buckets in memory. A `token` is what writes must bear; None takes any."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
     def __init__(self, *buckets: str, token: str | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.buckets: dict[str, dict[str, bytes]] = {name: {} for name in buckets or ("bucket",)}
         self.token = token
         self.uploads: dict[str, dict[int, bytes]] = {}
@@ -31,21 +27,15 @@ class GcsServer(ThreadingHTTPServer):
         """Method and path of each."""
         self.tokens: set[str | None] = set()
         """What requests had as authorization."""
-        self.lock = threading.Lock()
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        super().__init__(_Handler)
 
     @property
     def host(self) -> str:
         """The value of STORAGE_EMULATOR_HOST."""
-        return f"127.0.0.1:{self.server_port}"
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
+        return f"127.0.0.1:{self.port}"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(LoopbackHandler):
     server: GcsServer
 
     def _handle(self) -> None:
@@ -145,6 +135,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass

@@ -8,21 +8,16 @@ import base64
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from flaky_server import LoopbackHandler, LoopbackServer
 
 REGULAR_BYTES = 1000
 """Files that are larger go by LFS."""
 
 
-class HubServer(ThreadingHTTPServer):
-    daemon_threads = True
-
+class HubServer(LoopbackServer):
     def __init__(self, token: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.token = token
         self.objects: dict[str, bytes] = {}
         """Content by SHA-256."""
@@ -30,15 +25,16 @@ class HubServer(ThreadingHTTPServer):
         """Files by repository and commit; `main` is the newest."""
         self.requests: list[tuple[str, str, str | None]] = []
         """(method, path, Range) of every request."""
+        super().__init__(_Handler)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def storage(self) -> str:
         """Another server, as far as a client can tell: the token must not go there."""
-        return f"http://localhost:{self.server_address[1]}"
+        return f"http://localhost:{self.port}"
 
     def commit(self, repository: str, files: dict[str, bytes]) -> str:
         """A new commit with more files. Returns its name."""
@@ -54,12 +50,8 @@ class HubServer(ThreadingHTTPServer):
         return next(name for name in reversed(commits) if name != "main" and commits[name] is commits["main"])
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(LoopbackHandler):
     server: HubServer
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def answer(self, status: int, body: object = b"", **headers: str) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -185,13 +177,3 @@ class _Handler(BaseHTTPRequestHandler):
         start, stop = int(match[1]), min(len(data), int(match[2] or len(data)) + 1)
         span = f"bytes {start}-{stop - 1}/{len(data)}"
         return self.answer(206, data[start:stop], ETag=etag, Content_Range=span)
-
-
-@contextmanager
-def hub_server(token: str = "hf_secret") -> Iterator[HubServer]:
-    with HubServer(token) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()

@@ -1,7 +1,7 @@
 """The plain twin of a store: documents in lists, NumPy where it is obvious. What everything fast is compared with."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tokenfeed
+from tokenfeed.format.manifest import Manifest
 
 
 @dataclass
@@ -89,3 +90,17 @@ def make_documents(lengths: Sequence[int], *, seed: int = 0) -> PlainStore:
 def spans_of(row: Any) -> list[tuple[int, int, int, Any]]:
     """A row's spans in the form of `PlainStore.touched`."""
     return [(span.number, span.start, span.stop, span.payload) for span in row]
+
+
+def write_many_shards(path: Path, count: int) -> Path:
+    """A store of `count` shards of 100 documents, each the same folder under another name."""
+    with tokenfeed.Writer(path, columns={"tokens": "uint16"}, spans={"documents": "json"}, sync=False) as writer:
+        for number in range(100):
+            writer.append({"tokens": np.arange(7 * number)}, documents=number)
+    manifest = Manifest.from_json((path / "manifest.json").read_bytes(), "manifest.json")
+    (entry,) = manifest.shards
+    shards = [replace(entry, name=f"copy-{number:05}") for number in range(count)]
+    for shard in shards:
+        (path / shard.name).symlink_to(entry.name)
+    (path / "manifest.json").write_text(replace(manifest, shards=tuple(shards)).to_json())
+    return path

@@ -11,6 +11,7 @@ import tokenfeed
 from golden import golden_texts, golden_tokenizer
 from tokenfeed.store.verify import verify
 
+TOKENIZER = golden_tokenizer("tiktoken")
 WORDS = ["the", "a", "of", "cat's", "12", "naïve", "語。", "\n\n", "\t", "...", "I'll", "run(x)", "{y}", "straße", "🙂"]
 
 
@@ -85,3 +86,8 @@ def contents(store, *, split=None):
 def expected_tokens(documents, tokenizer=None):
     tokenizer = tokenizer or golden_tokenizer("tiktoken")
     return [tokenizer.encode(document["text"], prepend="<|bos|>").tolist() for document in documents]
+
+
+def prepare(inputs, out, **options):
+    """In this process, with the golden tokenizer."""
+    return tokenfeed.prepare(inputs, out, **{"tokenizer": TOKENIZER, "workers": 0, **options})

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import socket
-import socketserver
 import ssl
 import struct
 import subprocess
@@ -26,12 +25,14 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 import obstore
 import obstore.store
 import pytest
+
+from flaky_server import LoopbackHandler, LoopbackServer
 
 KEY, SECRET = "loopback-key", "loopback-secret-that-nobody-may-see"
 
@@ -50,6 +51,11 @@ class S3Server:
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_REGION": "us-east-1",
         }
+
+    def use(self, monkeypatch: pytest.MonkeyPatch, url: str | None = None) -> None:
+        """Let this process find it, or a proxy before it."""
+        for name, value in self.environment(url).items():
+            monkeypatch.setenv(name, value)
 
     def bucket(self, name: str = "bucket") -> Any:
         """An obstore client, so that tests need not use what they test."""
@@ -130,7 +136,7 @@ def _remove_sockets(ports: list[int]) -> None:
 
 
 @contextlib.contextmanager
-def nginx_server(folder: Path, settings: Path) -> Iterator[str]:
+def nginx_server(folder: Path, settings: Path, options: str = "access_log off;") -> Iterator[str]:
     """nginx, serving a folder; gives its address. `settings` is an empty folder for its own files."""
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
@@ -142,7 +148,7 @@ def nginx_server(folder: Path, settings: Path) -> Iterator[str]:
     (settings / "nginx.conf").write_text(f"""
 daemon off; master_process off; pid {settings}/pid; error_log {settings}/error.log;
 events {{ }}
-http {{ {temporary} access_log off; server {{ listen 127.0.0.1:{port}; root {folder}; }} }}
+http {{ {temporary} {options} server {{ listen 127.0.0.1:{port}; root {folder}; }} }}
 """)
     command = [program, "-c", str(settings / "nginx.conf"), "-e", str(settings / "error.log")]
     with running(command, port, None):
@@ -165,17 +171,16 @@ def tls_server(folder: Path) -> Iterator[str]:
     signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", "2")
     openssl("x509", "-req", "-in", "request", "-out", "cert.pem", *signing)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(LoopbackHandler):
+        protocol_version = "HTTP/1.0"
+
+        def do_GET(self) -> None:  # noqa: N802
             self.send_response(200)
             for name, value in (("Content-Length", "4"), ("ETag", '"a"')):
                 self.send_header(name, value)
             self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
             self.end_headers()
             self.wfile.write(b"data")
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
@@ -316,31 +321,23 @@ def ignore_range(exchange: Exchange) -> None:
     exchange.send()
 
 
-class FaultyProxy(socketserver.ThreadingTCPServer):
+class FaultyProxy(LoopbackServer):
     """Forwards every request after `latency` seconds, and misbehaves as told."""
 
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
     def __init__(self, target: str, *, latency: float = 0.0) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.target = urlsplit(target).netloc
         self.latency = latency
         self.normally: Behaviour = behave
         self.requests: list[tuple[str, str, float]] = []
         """Method, path and time of each."""
         self.most_at_once = 0
-        self.stopping = threading.Event()
         self._scripts: list[tuple[str, list[Behaviour | EllipsisType]]] = []
         self._at_once = 0
-        self._lock = threading.Lock()
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        super().__init__(_Handler)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
     def script(self, part: str, *behaviours: Behaviour | EllipsisType, method: str = "") -> None:
         """What requests meet whose method and path have these in them, one after the other; `...` repeats the last."""
@@ -351,7 +348,7 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
         return [at for how, path, at in self.requests if how == method and part in path]
 
     def behaviour(self, method: str, path: str) -> Behaviour:
-        with self._lock:
+        with self.lock:
             self.requests.append((method, path, time.monotonic()))
             for part, behaviours in self._scripts:
                 wanted, _, inside = part.rpartition(" ")
@@ -381,28 +378,14 @@ class FaultyProxy(socketserver.ThreadingTCPServer):
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        with self._lock:
+        with self.lock:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
         try:
             yield
         finally:
-            with self._lock:
+            with self.lock:
                 self._at_once -= 1
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that go away are none of the server's business."""
-
-    def close(self) -> None:
-        self.stopping.set()
-        self.shutdown()
-        self.server_close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def faulty_proxy(target: str, *, latency: float = 0.0) -> FaultyProxy:
@@ -410,10 +393,8 @@ def faulty_proxy(target: str, *, latency: float = 0.0) -> FaultyProxy:
     return FaultyProxy(target, latency=latency)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(LoopbackHandler):
     server: FaultyProxy
-    timeout = 60
 
     def _handle(self) -> None:
         with self.server.counted():
@@ -428,10 +409,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815
-
-    def finish(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            super().finish()
-
-    def log_message(self, *_: object) -> None:
-        pass

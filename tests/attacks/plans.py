@@ -37,7 +37,6 @@ from tokenfeed.store.verify import verify
 
 # Packing plans.
 
-PIECE = np.dtype([("first_item", "<i8"), ("length", "<u4"), ("mark", "<u4")])
 _WORD = (1 << 64) - 1
 
 

@@ -84,6 +84,8 @@ def test_documents_are_in_the_samples_that_they_touch(store, kind):
             covering.setdefault(span.number, set()).add(row)
     for number in (0, 5, 40):
         assert set(view.samples_touching([number], table=other).tolist()) == covering.get(number, set()), number
+    with pytest.raises(SampleIndexError):
+        view.samples_touching([len(view.span_table)])
     pair = view.samples_touching([3, 40])
     assert pair.tolist() == sorted({*touched.get(3, set()), *touched.get(40, set())})
 
@@ -111,10 +113,9 @@ def test_numbers_and_slices(store, kind):
     np.testing.assert_array_equal(part.tokens, view.read([2, 5, 8]).tokens)
     assert len(view[:0]) == 0
     for index in (len(view), -len(view) - 1, 2**40):
-        with pytest.raises(SampleIndexError, match=str(index)):
-            view[index]
-        with pytest.raises(SampleIndexError, match=str(index)):
-            view.locate(index)
+        for read in (lambda index: view[index], view.locate, lambda index: view.read([0, index])):
+            with pytest.raises(SampleIndexError, match=str(index)):
+                read(index)
     assert view.sample_bytes > 0
     assert view.columns[0] == "tokens"
     lengths = view.lengths(np.arange(len(view)))

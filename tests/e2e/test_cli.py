@@ -86,22 +86,6 @@ def test_verify(store_path):
     assert len(report["problems"]) == 1
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_nothing_there(tmp_path, command):
-    done = run(command, tmp_path / "nothing")
-    assert done.returncode in (1, 2)
-    assert "nothing" in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_errors_are_one_block_and_tracebacks_on_request(tmp_path):
-    done = run_process("inspect", tmp_path)
-    assert done.returncode == 2
-    assert "NotAStoreError" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Traceback" in run("--debug", "inspect", tmp_path).stderr
-
-
 HOSTILE = "\x1b]0;owned\x07\x9b31m \u202e[/x]"
 
 

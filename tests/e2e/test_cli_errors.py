@@ -87,16 +87,6 @@ def test_debug_may_stand_anywhere(tmp_path):
         assert "NotAStoreError" in done.stderr
 
 
-def test_what_was_raised_on_purpose_ends_with_status_2(tmp_path):
-    done = run("top", tmp_path / "run.jsonl")
-    assert done.returncode == 2
-    assert "NotFoundError" in done.stderr
-    told = done.stderr
-    assert 'observe.publish(loader, "run.stats.jsonl")' in told
-    assert "Traceback" not in done.stderr
-    assert not done.stdout
-
-
 # A package put first on the path, whose import fails in a way nobody foresaw.
 BROKEN = """
 raise RuntimeError("it broke at https://me:pass-word@host/a?X-Amz-Signature=abcdef&b=2 today")
@@ -266,13 +256,6 @@ def test_verify_is_advised_for_what_it_checks_alone(store_path, tmp_path):
     (tmp_path / "a.ds").write_bytes(bytes(12))
     (tmp_path / "a.ds.metadata").write_text("tokenizer|2\n7\n")
     assert "tokenfeed verify" not in told("inspect", tmp_path / "a.ds")
-
-
-def test_usage_errors_name_the_option():
-    done = run("inspect", "store", "--no-such")
-    assert done.returncode == 2
-    assert "--no-such" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_commands_are_completed():

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 import tokenfeed
 import torchrun
+from servers import free_port
 from tokenfeed import observe
 
 pytestmark = pytest.mark.timeout(300)
@@ -64,12 +64,6 @@ def run_program(*words, **environment):
     return done.stdout
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return found.getsockname()[1]
-
-
 def losses_of(output):
     """{step: loss}, of the process that speaks."""
     return {int(step): float(loss) for step, loss in re.findall(r"step (\d+)\b.*: loss (\d+\.\d+)", output)}
@@ -82,27 +76,6 @@ def assert_close(losses, expected):
         assert math.isclose(loss, expected[step], abs_tol=2e-5), (step, losses, expected)
     in_order = sorted(expected.values())
     assert all(after - before > 1e-4 for before, after in itertools.pairwise(in_order)), in_order
-
-
-@pytest.mark.slow
-def test_train_ddp_from_the_command_line(store, tmp_path):
-    """That it survives being killed is shown in test_train_ddp.py."""
-    options = (
-        "--checkpoint",
-        tmp_path / "run",
-        "--steps",
-        8,
-        "--every",
-        4,
-        "--layers",
-        1,
-        "--trace",
-        tmp_path / "trace",
-    )
-    output = run_command_line(2, EXAMPLES / "torch/train_ddp.py", store, *options, *SIZES)
-    assert re.findall(r"^step (\d+): loss", output, re.MULTILINE) == ["4", "8"]
-    assert tokenfeed.Run(tmp_path / "run" / "run.jsonl").starts[0].world_size == 2
-    assert all(len((tmp_path / "trace" / f"rank-{rank}.jsonl").read_text().splitlines()) == 8 for rank in range(2))
 
 
 @pytest.mark.slow

@@ -100,8 +100,7 @@ def test_to_s3_and_from_s3(text, tmp_path, monkeypatch):
     folder, _ = text
     tokenfeed.prepare(folder / "in", tmp_path / "local", tokenizer=folder / "tokenizer", workers=0, slice_bytes=20_000)
     with s3_server() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
+        server.use(monkeypatch)
         write_inputs(tmp_path / "in", 90)
         server.put(tmp_path / "in", under="in")
         options = {"tokenizer": folder / "tokenizer", "slice_bytes": 20_000}

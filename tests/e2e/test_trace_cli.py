@@ -161,14 +161,6 @@ def test_what_cannot_be_traced(path, delivered, tmp_path):
     assert "no run file" in refused("trace", tmp_path / "nothing.jsonl", "--step", 1)
 
 
-def test_a_step_beyond_the_end(web, path):
-    view = tokenfeed.open(web).windows(8)
-    deliver(view, path, epochs=1)
-    last = (len(view) - 1) // 6
-    assert len(run_json("trace", path, "--step", last)["rows"]) == len(view) - 6 * last
-    assert "the run ended after" in refused("trace", path, "--step", last + 1)
-
-
 def test_the_data_has_moved_or_changed(web, path, delivered, tmp_path):
     before = run_json("trace", path, "--step", 3)
     shutil.move(web, tmp_path / "a=b")

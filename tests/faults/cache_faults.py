@@ -31,8 +31,7 @@ def inject_everywhere(kinds: Sequence[str], every: int) -> Any:
     with scratch() as folder, FlakyServer() as server:
         store, cache = folder / "store", folder / "cache"
         make_documents([(7 * number * number) % 401 for number in range(14)]).write(store, shard_bytes=7_000, name="p")
-        for file in store.rglob("*.*"):
-            server.put(f"/{file.relative_to(store)}", file.read_bytes())
+        server.put_folder(store)
         expected = take(tokenfeed.open(store))
 
         def read() -> list[str]:

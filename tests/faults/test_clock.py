@@ -126,9 +126,7 @@ print(json.dumps([taken, view.reader.stats().cache_hits]))
 def test_the_disk_cache(store_path, tmp_path, cache_bytes):
     """With room for everything, and with so little that it looks for what nobody used for ten minutes."""
     with FlakyServer() as server:
-        for file in store_path.rglob("*"):
-            if file.is_file():
-                server.put(f"/{file.relative_to(store_path)}", file.read_bytes())
+        server.put_folder(store_path)
         for _ in range(2):
             taken, hits = run(CACHED, server.url(""), tmp_path / "cache", cache_bytes)
     view = tokenfeed.open(store_path).windows(50)

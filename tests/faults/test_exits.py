@@ -47,8 +47,7 @@ def url(tmp_path_factory):
     with tokenfeed.Writer(folder, columns={"tokens": "uint16"}, name="a") as writer:
         writer.append({"tokens": np.arange(60_000)})
     with FlakyServer() as server:
-        for path in folder.rglob("*.*"):
-            server.put(f"/store/{path.relative_to(folder)}", path.read_bytes())
+        server.put_folder(folder, "/store")
         yield server.url("/store")
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -57,8 +57,7 @@ def test_both_sides_of_a_fork_go_on(store_path, expected, prefetch, before):
 def test_remote_data_in_a_forked_child_is_an_error_that_names_the_way_out(store_path, expected):
     """Where the parent had opened some. The child still reads local files, and a spawned one reads everything."""
     with FlakyServer() as server:
-        for file in store_path.rglob("*.*"):
-            server.put(f"/{file.relative_to(store_path)}", file.read_bytes())
+        server.put_folder(store_path)
         loaders = [make(server.url(""), prefetch=prefetch) for prefetch in (0, 2)]
         assert [content(next(loader)) for loader in loaders] == [expected[0]] * 2
         view = tokenfeed.open(server.url("")).windows(64)
@@ -81,22 +80,6 @@ def test_remote_data_in_a_forked_child_is_an_error_that_names_the_way_out(store_
         assert [content(next(loader)) for loader in loaders] == [expected[1]] * 2
         batches = DataLoader(Opened(server.url("")), num_workers=1, multiprocessing_context="spawn", sampler=range(3))
         assert [row.tolist() for batch in batches for row in batch] == [view[i].tokens.tolist() for i in range(3)]
-
-
-def test_a_forked_child_may_open_remote_data_first(store_path):
-    with FlakyServer() as server:
-        for file in store_path.rglob("*.*"):
-            server.put(f"/{file.relative_to(store_path)}", file.read_bytes())
-        code = f"""
-import os, tokenfeed
-child = os.fork()
-if child == 0:
-    view = tokenfeed.open({server.url("")!r}).windows(64)
-    assert (view[3].tokens == tokenfeed.open({str(store_path)!r}).windows(64)[3].tokens).all()
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-"""
-        subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=100)
 
 
 def test_forks_at_any_moment(store_path, expected):
@@ -165,21 +148,13 @@ class Opened(Windows):
 def test_two_loaders_in_two_threads(store_path, expected):
     """Over one store, each with threads of its own."""
     view = tokenfeed.open(store_path).windows(64)
-    found = {}
 
-    def load(name, **options):
-        loader = tokenfeed.Loader(view, 4, rank=0, world_size=1, **options)
-        found[name] = [content(next(loader)) for _ in range(STEPS)]
-        loader.close()
+    def load(prefetch):
+        with tokenfeed.Loader(view, 4, rank=0, world_size=1, prefetch=prefetch, threads=2) as loader:
+            return [content(next(loader)) for _ in range(STEPS)]
 
-    threads = [
-        threading.Thread(target=load, args=(number,), kwargs={"prefetch": number, "threads": 2}) for number in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == dict.fromkeys(range(4), expected)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(load, range(4))) == [expected] * 4
 
 
 def test_subinterpreters_are_refused():

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import tokenfeed
+from command_line import COMMAND
 from golden import golden_tokenizer
 from preparing import damage, make_documents, picture, write_jsonl
 from tiers import pick
@@ -25,7 +26,6 @@ from tokenfeed.preparation.workplace import Workplace
 from tokenfeed.store.verify import verify
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", pick(1, 3)))
-COMMAND = Path(sys.executable).parent / "tokenfeed"
 
 CODE = """
 import sys, tokenfeed

@@ -1,15 +1,12 @@
 """Damage beyond single bits, as `verify` finds it: swapped and cut files, and a server that lies."""
 
 import itertools
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tokenfeed
 from bits import PACKED, files_of, flip, read_everything, write_store
-from opening import open_store
 from tokenfeed.format.layout import CHECKED_BYTES
 from tokenfeed.storage import objects
 from tokenfeed.store.verify import verify
@@ -25,16 +22,6 @@ def path(tmp_path, monkeypatch):
     write_store(tmp_path / "store", SHARDS, payload_bytes=9000)
     tokenfeed.open(tmp_path / "store").pack(PACKED)
     return tmp_path / "store"
-
-
-def test_truncated_files(path):
-    for file in files_of(path):
-        data = file.read_bytes()
-        for size in {0, 1, len(data) // 2, len(data) - 1}:
-            file.write_bytes(data[:size])
-            assert not verify(path).ok, (file, size)
-        file.write_bytes(data)
-    assert verify(path).ok
 
 
 def test_blocks_of_a_file_that_changed_places(path):
@@ -64,14 +51,12 @@ def test_files_that_changed_places(path):
         other.write_bytes(contents[1])
 
 
-def test_a_damaged_block_is_named(path):
+def test_damaged_blocks_are_named_and_counted(path):
     flip(path / "part1-00000" / "tokens.npy", 8 * (2 * CHECKED_BYTES + 17))
     (problem,) = verify(path).problems
     assert "part1-00000/tokens.npy" in problem
     assert "1 block of 4,096 bytes differs from the recorded checksum: 2" in problem
-
-
-def test_many_damaged_blocks_are_counted(path):
+    flip(path / "part1-00000" / "tokens.npy", 8 * (2 * CHECKED_BYTES + 17))
     file = path / "part1-00000" / "frame.npy"
     for block in range(3, 14):
         flip(file, 8 * block * CHECKED_BYTES)
@@ -98,18 +83,6 @@ def test_a_changed_manifest_is_signed_by_sealing(path):
     assert "tokenfeed.seal" in problem
     tokenfeed.seal(path)
     assert verify(path).ok
-
-
-def test_descriptors_are_bounded(path):
-    def count_open():
-        links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-        return sum(link.is_symlink() and str(link.readlink()).startswith(str(path)) for link in links)
-
-    store = open_store(path, open_files=3)
-    read_everything(store)
-    assert count_open() == 3
-    del store
-    assert count_open() == 0
 
 
 def test_a_header_longer_than_a_block(tmp_path):

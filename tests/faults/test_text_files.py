@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opening import as_nobody
 from slices import strings
 from tokenfeed.errors import CorruptionError, FormatError, ReadError, TokenfeedError
 from tokenfeed.text.sources.files import TextFiles
@@ -45,12 +46,6 @@ def read_all(path: Path) -> list[str | None]:
         return [text for texts in files.iter_row_groups() for text in texts]
     finally:
         files.close()
-
-
-@pytest.mark.parametrize("name", CONTENT)
-def test_undamaged(tmp_path, name):
-    (tmp_path / name).write_bytes(CONTENT[name])
-    assert read_all(tmp_path / name) == TEXTS
 
 
 @pytest.mark.parametrize("name", [name for name in CONTENT if name != "a.jsonl"])
@@ -235,18 +230,6 @@ def test_a_file_that_may_not_be_read():
         path.chmod(0)
         with as_nobody(), pytest.raises(ReadError, match="Permission denied"):
             read_all(path)
-
-
-@contextlib.contextmanager
-def as_nobody():
-    """Root may read everything; so be somebody else for a while, where we are root."""
-    before = os.geteuid()
-    if before == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(before)
 
 
 def test_an_input_output_error_is_a_read_error(monkeypatch, tmp_path):

@@ -99,34 +99,6 @@ for number, document in enumerate(documents):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_file_size_limit(tmp_path):
-    """The same without root: files may not grow beyond 200,000 bytes."""
-    code = """
-import resource, signal, sys
-import tokenfeed
-from tokenfeed.kernels.checksum import checksum
-checksum(b"")
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-try:
-    with tokenfeed.Writer(sys.argv[1], columns={"tokens": "uint16"}) as writer:
-        for _ in range(1000):
-            writer.append({"tokens": range(10_000)})
-except tokenfeed.errors.WriteError as error:
-    assert "EFBIG" in str(error) and "tokens.npy" in error.filename
-else:
-    raise AssertionError
-try:
-    tokenfeed.open(sys.argv[1])
-except tokenfeed.errors.StateError:
-    pass
-else:
-    raise AssertionError("a store without a shard was opened")
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_store_that_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="file"):

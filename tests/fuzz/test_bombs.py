@@ -8,7 +8,6 @@ import sys
 import tracemalloc
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -138,16 +137,6 @@ def test_a_payload_that_claims_more_than_it_has(shape):
         assert tracemalloc.get_traced_memory()[1] < MEBIBYTE
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize(
-    "value", [np.arange(6), np.asfortranarray(np.ones((3, 4))), np.float64(3), np.zeros((0, 5)), np.array(["é", "b"])]
-)
-def test_arrays_come_back(value):
-    codec = SHIPPED["numpy"]
-    found = codec.decode(memoryview(codec.encode(value)))
-    np.testing.assert_array_equal(found, value)
-    assert found.dtype == np.asarray(value).dtype
 
 
 @pytest.mark.parametrize("items", [2**40, 2**55, 2**61])

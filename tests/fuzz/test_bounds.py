@@ -24,7 +24,7 @@ import tokenfeed
 from fuzz.guarded import guarded
 from plain import make_documents
 from tokenfeed.kernels import blocks, posix
-from tokenfeed.kernels.checksum import block_checksum, checksum
+from tokenfeed.kernels.checksum import Checksum, block_checksum, checksum
 from tokenfeed.kernels.items import COLUMN, make_request, read_ragged
 
 TESTS = Path(__file__).parents[1]
@@ -126,6 +126,10 @@ def test_checksums_read_no_byte_too_many():
         array = guarded(data[:size], writable=False)
         assert checksum(array) == xxhash.xxh3_64_hexdigest(data[:size])
         assert int(block_checksum(guarded(data[:size]))) == xxhash.xxh3_64_intdigest(data[:size])
+        later = Checksum()
+        later.update(b"some bytes before")
+        later.update(array)
+        assert later.hexdigest() == xxhash.xxh3_64_hexdigest(b"some bytes before" + data[:size])
 
 
 def test_streams_fill_their_rows_and_no_more(tmp_path):

@@ -27,8 +27,7 @@ LIES = [
 def server(store_path, monkeypatch):
     monkeypatch.setenv("TOKENFEED_TIMEOUT", "1")
     with FlakyServer() as server:
-        for file in store_path.rglob("*.*"):
-            server.put(f"/store/{file.relative_to(store_path)}", file.read_bytes())
+        server.put_folder(store_path, "/store")
         yield server
 
 

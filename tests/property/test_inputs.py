@@ -11,9 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import tokenfeed
 from golden import golden_tokenizer
-from preparing import contents as contents_of
 from tokenfeed.errors import FormatError
 from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
 from tokenfeed.text.sources import json_lines
@@ -257,19 +255,6 @@ def test_stream_prepare_and_training_read_the_same_documents(file, slice_bytes):
                 assert name in str(error)
                 outcomes.append((type(error), str(error).partition(" on_error=")[0].rstrip(".")))
         assert outcomes[0] == outcomes[1] == outcomes[2]
-
-
-def test_a_store_and_a_stream_have_the_same_tokens(tmp_path):
-    """The same through `prepare` and `stream` themselves."""
-    texts = ["one", "", "two words", "é😀", "x" * 50]
-    lines = [json.dumps({"text": text}) for text in texts]
-    (tmp_path / "a.jsonl").write_text("\n".join([*lines[:2], '{"text": null}', "", *lines[2:]]))
-    tokenizer = golden_tokenizer("tiktoken")
-    tokenfeed.prepare(tmp_path / "a.jsonl", tmp_path / "store", tokenizer=tokenizer, workers=0, val=None)
-    assert [tokens for tokens, _ in contents_of(tmp_path / "store")] == [
-        tokenizer.encode(text, prepend=tokenizer.bos_id).tolist() for text in texts
-    ]
-    assert streamed(tmp_path / "a.jsonl") == texts
 
 
 @given(

@@ -66,15 +66,17 @@ def test_rows_are_those_of_the_plain_twin(lengths, shard_bytes, reading, width, 
     tokens, frames = plain.tokens, plain.frames()
     starts = np.concatenate(([0], np.cumsum(lengths))).astype(int)
     expected = pack_plainly(lengths, width, block)
-    before = packing.BLOCK_DOCUMENTS, packing._SLICE
+    before, seen = (packing.BLOCK_DOCUMENTS, packing._SLICE), []
     with tempfile.TemporaryDirectory() as folder:
         plain.write(Path(folder, "store"), shard_bytes=shard_bytes)
         store = open_store(Path(folder, "store"), **reading)
         packing.BLOCK_DOCUMENTS, packing._SLICE = block, size
         try:
-            report = store.pack(width - 1, cache=Path(folder, "plan"))
+            report = store.pack(width - 1, cache=Path(folder, "plan"), progress=lambda *told: seen.append(told))
         finally:
             packing.BLOCK_DOCUMENTS, packing._SLICE = before
+        assert seen == sorted(seen)
+        assert not any(lengths[-1:]) or seen[-1] == (len(lengths), len(lengths))
         assert report.rows == len(expected)
         assert report.items == len(tokens)
         assert report.documents == sum(length > 0 for length in lengths)

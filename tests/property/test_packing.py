@@ -155,25 +155,6 @@ def test_concat_is_one_long_stream(width, lengths, per_chunk, advance):
             at += width - 1 + advance
 
 
-def test_the_example_of_four_documents():
-    """[BOS A A A], [BOS B B], [BOS C C C C C], [BOS D] into rows of 8: C and D fill one; A and B leave one place."""
-    documents = [[BOS, 10, 10, 10], [BOS, 11, 11], [BOS, 12, 12, 12, 12, 12], [BOS, 13]]
-    packer = Packer(Packing.choose("best_fit", "crop", length=7, buffer_size=1), np.uint16, BOS)
-    offsets = np.cumsum([0, *map(len, documents)])
-    following = [[BOS, 14, 14]]
-
-    def refill():
-        packer.add(np.array([BOS, 14, 14], np.uint16), np.array([0, 3]), np.array([[0, 0, 4, 0]]))
-        return True
-
-    references = np.array([[0, 0, row, 0] for row in range(4)])
-    packer.add(np.concatenate(documents).astype(np.uint16), offsets, references)
-    rows = np.empty((2, 8), np.uint16)
-    segments, _ = packer.fill(rows, np.arange(2), np.full(2, 7), refill)
-    assert rows.tolist() == [documents[2] + documents[3], documents[0] + documents[1] + following[0][:1]]
-    assert segments[:, [0, 1, 2, 5]].tolist() == [[0, 0, 6, 2], [0, 6, 2, 3], [1, 0, 4, 0], [1, 4, 3, 1], [1, 7, 1, 4]]
-
-
 def test_split_bounds_how_long_a_document_waits():
     """With documents of all lengths, none waits for more rows than there are documents before it."""
     random = np.random.default_rng(0)

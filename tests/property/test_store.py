@@ -1,6 +1,7 @@
 """Whatever is written is what is read: views and spans against their plain twins, over random stores."""
 
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -115,10 +116,7 @@ def test_combined_stores_are_one_long_array(groups, reading, length):
 
 @pytest.mark.parametrize("backend", ["pread", "mmap"])
 def test_threads_share_a_store(store_path, plain, backend):
-    import threading
-
     view = open_store(store_path, backend=backend, open_files=3).windows(50, spans=["concepts"])
-    failures = []
 
     def read(seed):
         rng = np.random.default_rng(seed)
@@ -126,12 +124,7 @@ def test_threads_share_a_store(store_path, plain, backend):
             indices = rng.integers(0, len(view), 16)
             batch = view.read(indices)
             for row, index in enumerate(indices):
-                if not np.array_equal(batch.tokens[row], plain.tokens[index * 50 : index * 50 + 51]):
-                    failures.append(index)
+                np.testing.assert_array_equal(batch.tokens[row], plain.tokens[index * 50 : index * 50 + 51])
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(read, range(6)))

@@ -1,11 +1,12 @@
 """Batches as global JAX arrays, over several devices of one process, and over two processes."""
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
+
+from servers import free_port
 
 CODE = """
 import os
@@ -124,10 +125,7 @@ else:
 
 @pytest.mark.slow
 def test_two_processes(store_path):
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        address = f"localhost:{found.getsockname()[1]}"
-    command = [sys.executable, "-c", TWO, str(store_path), address]
+    command = [sys.executable, "-c", TWO, str(store_path), f"localhost:{free_port()}"]
     first, second = (
         subprocess.Popen([*command, process], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for process in "01"

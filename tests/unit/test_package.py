@@ -127,5 +127,8 @@ heavy |= {"urllib3", "huggingface_hub", "tokenfeed.text", "tokenfeed.preparation
 heavy &= set(sys.modules)
 assert not heavy, heavy
 assert threading.active_count() == before
+import tokenfeed.text.sources.files, tokenfeed.text.tokenizer.tokenizer
+heavy = {"pyarrow", "tiktoken", "rustbpe", "rich", "torch"} & set(sys.modules)
+assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

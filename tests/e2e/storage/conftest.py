@@ -43,6 +43,5 @@ def s3_environment(s3, monkeypatch):
     """This process finds the S3 server."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "TOKENFEED_"))]:
         monkeypatch.delenv(name)
-    for name, value in s3.environment().items():
-        monkeypatch.setenv(name, value)
+    s3.use(monkeypatch)
     return s3

@@ -173,9 +173,13 @@ def test_ranges_that_are_not_there(place):
         fetcher().submit(Range(uri, 990, 1010)).result(20)
     with pytest.raises(ReadError, match="shorter"):
         fetcher().submit(Range(uri, 2000, 2010)).result(20)
-    with pytest.raises(NotFoundError, match="missing") as caught:
-        fetcher().submit(Range(place.folder.path("missing"), 0, 10)).result(20)
-    assert caught.value.errno == 2
+    missing = place.folder.path("missing")
+    for act in (objects.read, objects.head, open_file, lambda uri: fetcher().submit(Range(uri, 0, 10)).result(20)):
+        with pytest.raises(NotFoundError, match="there is no such object") as caught:
+            act(missing)
+        assert isinstance(caught.value, FileNotFoundError)
+        assert (caught.value.errno, caught.value.filename) == (2, missing)
+    assert not objects.exists(missing)
     with pytest.raises(ArgumentError, match="not a range"):
         fetcher().submit(Range(uri, 5, 4))
 

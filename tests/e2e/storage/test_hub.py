@@ -9,7 +9,7 @@ import pytest
 
 import tokenfeed
 from golden import golden_tokenizer
-from hub_server import hub_server
+from hub_server import HubServer
 from servers import free_port
 from tokenfeed.errors import ArgumentError, DownloadError, NotFoundError, TokenfeedError
 from tokenfeed.storage import hub as module
@@ -27,7 +27,7 @@ def hub(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(module, "_pinned", {})
-    with hub_server(TOKEN) as server:
+    with HubServer(TOKEN) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         yield server

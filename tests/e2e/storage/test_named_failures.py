@@ -2,12 +2,11 @@
 
 import pytest
 
-import tokenfeed
 from flaky_server import FlakyServer, Status
 from servers import tls_server
-from tokenfeed.errors import NotAStoreError, NotFoundError, ReadError
+from tokenfeed.errors import NotFoundError, ReadError
 from tokenfeed.storage import objects
-from tokenfeed.storage.fetcher import Range, fetcher
+from tokenfeed.storage.fetcher import fetcher
 
 
 def error(code: str, more: str = "") -> bytes:
@@ -22,24 +21,6 @@ def server(monkeypatch):
     with FlakyServer() as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url("").rstrip("/"))
         yield server
-
-
-def test_what_is_missing_is_not_found(server):
-    """By every road: whole, a range, its size, a file, a store."""
-    for uri in ("s3://bucket/no", server.url("/no")):
-        for act in (
-            objects.read,
-            objects.head,
-            objects.open_file,
-            lambda uri: fetcher().submit(Range(uri, 0, 9)).result(10),
-        ):
-            with pytest.raises(NotFoundError, match="there is no such object") as caught:
-                act(uri)
-            assert isinstance(caught.value, FileNotFoundError)
-            assert (caught.value.filename, caught.value.errno) == (uri, 2)
-        assert not objects.exists(uri)
-        with pytest.raises(NotAStoreError):
-            tokenfeed.open(uri)
 
 
 @pytest.mark.parametrize(

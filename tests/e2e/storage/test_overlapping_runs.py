@@ -77,8 +77,7 @@ def test_overlapping_runs_on_a_bucket(text, tmp_path, monkeypatch):
     listed = [entry.name for entry in load_manifest(text / "expected").shards]
     assert len(listed) > 20
     with s3_server() as s3:
-        for name, value in s3.environment().items():
-            monkeypatch.setenv(name, value)
+        s3.use(monkeypatch)
         arguments = [sys.executable, "-c", CODE, text / "text.jsonl", text, json.dumps(OPTIONS)]
         outcomes = {0: 0, 3: 0, -9: 0}
         with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runs:

@@ -105,8 +105,7 @@ def test_a_file_that_is_replaced_is_noticed(files):
 def test_token_files_of_others_that_lie_elsewhere(monkeypatch, tmp_path):
     """Refused with what to do. Ids in Arrow files can be prepared from there."""
     with FlakyServer() as web, s3_server() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
+        server.use(monkeypatch)
         for name in ("mds/index.json", "mds/shard.00000.mds", "lit/index.json", "lit/chunk-0-0.bin", "hub/state.json"):
             obstore.put(server.bucket(), name, b"{}")
         table, written = pa.table({"input_ids": [[1, 2], [3]]}), io.BytesIO()
@@ -127,18 +126,3 @@ def test_token_files_of_others_that_lie_elsewhere(monkeypatch, tmp_path):
                 tokenfeed.open(address)
         tokenfeed.prepare("s3://bucket/hub", tmp_path / "store", tokens_column="input_ids", val=None, workers=0)
         assert tokenfeed.open(tmp_path / "store").documents()[0].tokens.tolist() == [1, 2]
-
-
-def test_a_pattern_in_a_bucket(files, local, monkeypatch):
-    with s3_server() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
-        for name, data in files.items():
-            obstore.put(server.bucket(), f"text/{name}", data)
-        expected = run(HISTORY, lambda **how: make(local[1:3], **how), per_rank=True)
-        assert run(HISTORY, lambda **how: make("s3://bucket/text/*.parquet", **how), per_rank=True) == expected
-        expected = run(HISTORY, lambda **how: make(local[:1], **how), per_rank=True)
-        assert run(HISTORY, lambda **how: make("s3://bucket/text/*.arrow", **how), per_rank=True) == expected
-        mixture = {"a": ("s3://bucket/text/*.parquet", 2), "b": ("s3://bucket/text/*.jsonl*", 1)}
-        batch = next(make(mixture, rank=0, world_size=1, batch_size=6))
-        assert np.bincount(batch.sources).tolist() == [4, 2]

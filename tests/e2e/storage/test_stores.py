@@ -214,19 +214,6 @@ def test_what_is_no_store(remote, www):
         tokenfeed.open(f"{remote}/tokens.bin")
 
 
-def test_secrets_of_an_address_are_not_written_down(www, tmp_path):
-    folder, url = www
-    name = uuid.uuid4().hex
-    write(folder / name, [1], name="a")
-    signed = f"{url}/{name}?X-Signature=never-written".replace("http://", "http://me:never-said@")
-    tokenfeed.combine([signed], tmp_path / "all")
-    store = tokenfeed.open(tmp_path / "all")
-    assert store.num_items == 1
-    shown = f"{(tmp_path / 'all' / 'manifest.json').read_text()} {tokenfeed.open(signed).paths} {store!r}"
-    shown += str(store.shards[0].column_part("tokens"))
-    assert "never-" not in shown
-
-
 CODE = """
 import itertools, sys
 import numpy as np

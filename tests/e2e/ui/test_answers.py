@@ -1,6 +1,5 @@
 """What a run and a store are told to be, against the run and the store themselves."""
 
-import numpy as np
 import pytest
 
 import tokenfeed
@@ -25,13 +24,6 @@ def test_a_step(clients, made, step):
     ]
 
 
-def test_a_document(clients, made):
-    told = clients["run"].ask("find", document=7)
-    seen = tokenfeed.Run(made.run).find(7)
-    assert told == {"source": "", "document": 7, **seen.to_json()}
-    assert told["total"] == len(seen) > 0
-
-
 def test_a_mixture(clients, made):
     plan = tokenfeed.Run(made.mixture).starts[-1].plan
     for samples in (0, 1, 999):
@@ -40,14 +32,6 @@ def test_a_mixture(clients, made):
             (each.source, each.samples) for each in plan.ledger(samples)
         ]
         assert all(abs(one["samples"] - one["target"]) <= 1 for one in told)
-
-
-def test_samples_are_those_of_the_store(clients, made):
-    told = clients["store"].ask("sample", length=64, index=9)
-    row = tokenfeed.open(made.web).windows(64)[9]
-    assert [token[0] for token in told["tokens"]] == row.tokens.tolist()
-    assert np.allclose(told["columns"]["weight"], row.column("weight"))
-    assert "".join(text for _, text, kind in told["tokens"] if kind != 2)
 
 
 def test_what_is_not_there_is_said(clients):

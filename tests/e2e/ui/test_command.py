@@ -4,16 +4,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
 
+from command_line import COMMAND
 from tokenfeed.errors import AddressInUseError, NotAStoreError, NotFoundError
 from tokenfeed.ui import Server, open_subject
-
-COMMAND = Path(sys.executable).parent / "tokenfeed"
 
 
 def start(*arguments):

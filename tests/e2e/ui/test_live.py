@@ -1,7 +1,6 @@
 """The view Now in a real browser, beside real loaders in processes of their own."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -13,7 +12,6 @@ import pytest
 
 from tokenfeed.loader.delivery import Stats
 from tokenfeed.observe.snapshots import Snapshot
-from tokenfeed.ui.live import Live
 
 # Trains until it is killed. Making batches takes long while there is a file called "slow".
 SCRIPT = """
@@ -199,27 +197,6 @@ def test_nobody_looks_hardly_anybody_asks(stats_server, visit):
         pause.click()
     page.page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
     assert not asks()
-
-
-def test_only_what_is_new_is_sent(tmp_path):
-    path = tmp_path / "ranks.stats.jsonl"
-    now = time.time()
-    write_ranks(path, now)
-    live = Live(path)
-    told = live.tell(0)
-    assert [len(one["points"]) for one in told["loaders"]] == [1, 301, 295, 295]
-    assert [one["is_past"] for one in told["loaders"]] == [True, False, False, False]
-    assert told["now"] >= now
-    again = live.tell(told["number"])
-    assert [len(one["points"]) for one in again["loaders"]] == [0, 0, 0, 0]
-    stats = Stats(302, 302, 0, 302.0, 0.0, 0.0, 4, items=302_000, threads=1, prefetch=8)
-    with path.open("a") as file:
-        file.write(Snapshot(now + 2, "host0", 7, 0, 0, 3, 1.0, 8, 453.0, 10**9, False, stats).to_json() + "\n")
-    again = live.tell(told["number"])
-    assert [[point[:7] for point in one["points"]] for one in again["loaders"] if one["points"]] == [
-        [[round(now + 2, 3), 302_000, 302.0, 0.0, 4, 453.0, 10**9]]
-    ]
-    assert len(json.dumps(again)) < 4000
 
 
 def test_a_run_that_publishes_nothing_yet(clients):

@@ -1,8 +1,6 @@
 """The page in a real browser: it is there, it answers to clicks and keys, and it complains of nothing."""
 
 import re
-import threading
-from dataclasses import replace
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,9 +11,8 @@ import pytest
 
 import tokenfeed
 from golden import golden_tokenizer
+from plain import write_many_shards
 from tiers import slow
-from tokenfeed.format.manifest import Manifest
-from tokenfeed.ui import Server, open_subject
 
 VIEWS = {
     "store": ["Data", "Sample"],
@@ -369,46 +366,24 @@ def test_the_page_is_there_before_the_run(visit, start_server, made, tmp_path):
     assert page.page.locator("nav a").all_inner_texts() == VIEWS["run"]
 
 
-def make_many_shards(store):
-    """10,000 shards, each the same folder under another name."""
-    with tokenfeed.Writer(store, columns={"tokens": "uint16"}, spans={"documents": "json"}, sync=False) as writer:
-        for number in range(100):
-            writer.append({"tokens": np.arange(7 * number)}, documents=number)
-    manifest = Manifest.from_json((store / "manifest.json").read_bytes(), "manifest.json")
-    (entry,) = manifest.shards
-    names = [f"copy-{number:05}" for number in range(10_000)]
-    for name in names:
-        (store / name).symlink_to(entry.name)
-    shards = tuple(replace(entry, name=name) for name in names)
-    (store / "manifest.json").write_text(replace(manifest, shards=shards).to_json())
-    return store
-
-
-def test_ten_thousand_shards_are_asked_for_as_they_are_shown(visit, tmp_path):
+def test_ten_thousand_shards_are_asked_for_as_they_are_shown(visit, start_server, tmp_path):
     """What is drawn, and what comes over the wire for it, is as little as for a store of few shards."""
-    store = make_many_shards(tmp_path / "many")
-    server = Server(open_subject(str(store)))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        page = visit(server)
-        page.settle()
-        answers = []
-        page.page.on("response", lambda answer: answers.append(answer))
-        page.page.reload()
-        page.page.wait_for_selector("#data table >> nth=1")
-        page.settle()
-        asked = [answer for answer in answers if "/api/" in answer.url]
-        assert 0 < len(asked) <= 8
-        assert sum(len(answer.body()) for answer in asked) < 16_000
-        assert "10,000" in page.page.locator(".tiles").inner_text()
-        documents = page.page.locator("article:has(h2:text-is('Documents'))")
-        assert documents.locator("tbody tr").count() <= 40
-        documents.get_by_role("button", name="Last").click()
-        page.settle()
-        documents.get_by_role("link").last.click()
-        page.page.wait_for_selector("text=copy-09999")
-        assert "Document 999,999" in page.page.locator("#panel").inner_text()
-    finally:
-        server.shutdown()
-        thread.join(10)
+    store = write_many_shards(tmp_path / "many", 10_000)
+    page = visit(start_server(store))
+    page.settle()
+    answers = []
+    page.page.on("response", lambda answer: answers.append(answer))
+    page.page.reload()
+    page.page.wait_for_selector("#data table >> nth=1")
+    page.settle()
+    asked = [answer for answer in answers if "/api/" in answer.url]
+    assert 0 < len(asked) <= 8
+    assert sum(len(answer.body()) for answer in asked) < 16_000
+    assert "10,000" in page.page.locator(".tiles").inner_text()
+    documents = page.page.locator("article:has(h2:text-is('Documents'))")
+    assert documents.locator("tbody tr").count() <= 40
+    documents.get_by_role("button", name="Last").click()
+    page.settle()
+    documents.get_by_role("link").last.click()
+    page.page.wait_for_selector("text=copy-09999")
+    assert "Document 999,999" in page.page.locator("#panel").inner_text()

@@ -9,8 +9,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from command_line import COMMAND
 from downloads import (
-    COMMAND,
     SIZE,
     contents,
     get,

@@ -55,25 +55,21 @@ def test_what_breaks_off_is_continued(server, tmp_path, script, asked):
     assert ranges(server, "/shard_0.parquet") == [None, *asked]
 
 
-def test_a_reset_in_mid_body(server, tmp_path):
-    """What was under way is lost with the connection, what had been read is not asked for again."""
-    data, address = put_shards(server, 2, Break(150_000, reset=True), Break(1000, reset=True))
+@pytest.mark.parametrize(
+    ("script", "options", "asked"),
+    [
+        ([Break(150_000, reset=True), Break(1000, reset=True)], {}, None),
+        ([Break(70_000), Break(80_000)], {"etag": False}, [None, None, None]),
+        ([Break(70_000)], {"etag": False, "headers": {"ETag": 'W/"1"'}}, [None, None]),
+    ],
+    ids=["reset", "no ETag", "weak ETag"],
+)
+def test_what_is_lost_on_the_way_and_what_begins_anew(server, tmp_path, script, options, asked):
+    """A reset loses what was under way alone; without an ETag that tells versions apart, nothing can be continued."""
+    data, address = put_shards(server, 2, *script, **options)
     assert get(address, tmp_path).ok
     assert contents(tmp_path) == data
-
-
-def test_without_etag_it_begins_anew(server, tmp_path):
-    data, address = put_shards(server, 2, Break(70_000), Break(80_000), etag=False)
-    assert get(address, tmp_path).ok
-    assert ranges(server, "/shard_0.parquet") == [None, None, None]
-    assert contents(tmp_path) == data
-
-
-def test_a_weak_etag_is_none(server, tmp_path):
-    data, address = put_shards(server, 2, Break(70_000), etag=False, headers={"ETag": 'W/"1"'})
-    assert get(address, tmp_path).ok
-    assert ranges(server, "/shard_0.parquet") == [None, None]
-    assert contents(tmp_path) == data
+    assert asked in (None, ranges(server, "/shard_0.parquet"))
 
 
 def test_a_file_that_does_not_get_on_is_given_up(server, tmp_path):

@@ -4,9 +4,7 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +12,10 @@ import time
 
 import pytest
 
-from downloads import COMMAND, SIZE, contents, get, label, make_file, put_shards, ranges, size_of, start, wait_until
+from command_line import COMMAND
+from downloads import SIZE, contents, get, label, make_file, put_shards, ranges, size_of, start, wait_until
 from flaky_server import Break, Slow, Stall, Status
+from servers import nginx_server
 from tokenfeed.errors import WriteError
 
 
@@ -210,46 +210,31 @@ def test_a_folder_that_cannot_be_made(server, tmp_path):
         get(server.url("/shard_{0..1}.parquet"), tmp_path / "file" / "data")
 
 
-@pytest.fixture
-def nginx(tmp_path):
-    """A second real server, whose ranges, ETags and logs nobody here wrote. Slow: 400 kB/s for each connection."""
-    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.skip("NOT TESTED against nginx, which is not installed: apt-get install nginx-light")
-    root = tmp_path / "nginx"
-    (root / "www").mkdir(parents=True)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    temporary = "".join(
-        f"{name}_temp_path {root}/{name}; " for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (root / "nginx.conf").write_text(f"""
-daemon off; master_process off; pid {root}/pid; error_log {root}/error.log;
-events {{ }}
-http {{
-    {temporary}
-    log_format bytes '$uri $status $body_bytes_sent "$http_range" "$http_if_range"';
-    access_log {root}/access.log bytes;
-    server {{ listen 127.0.0.1:{port}; root {root}/www; limit_rate 400k; output_buffers 1 8k; sendfile off; }}
-}}
-""")
-    process = subprocess.Popen([program, "-c", str(root / "nginx.conf"), "-e", str(root / "error.log")])
-    try:
-        wait_until(lambda: (root / "pid").exists() and (root / "pid").read_text())
-        yield f"http://127.0.0.1:{port}", root
-    finally:
-        process.terminate()
-        process.wait()
-
-
 @pytest.mark.slow
-def test_nginx_and_kill_minus_nine(nginx, tmp_path):
-    """Four at a time, killed in mid-file; the second process asks for the rest alone."""
-    address, root = nginx
+def test_nginx_and_kill_minus_nine(tmp_path):
+    """A second real server, whose ranges, ETags and logs nobody here wrote; slow: 400 kB/s for each connection.
+
+    Four at a time, killed in mid-file; the second process asks for the rest alone.
+    """
+    www, log, folder = tmp_path / "www", tmp_path / "access.log", tmp_path / "data"
     data = {f"shard_{number}.parquet": make_file(number, 400_000) for number in range(4)}
+    www.mkdir()
     for name, content in data.items():
-        (root / "www" / name).write_bytes(content)
-    address, folder = f"{address}/shard_{{0..3}}.parquet", tmp_path / "data"
+        (www / name).write_bytes(content)
+    options = f"""
+        log_format bytes '$uri $status $body_bytes_sent "$http_range" "$http_if_range"'; access_log {log} bytes;
+        limit_rate 400k; output_buffers 1 8k; sendfile off;
+    """
+    with nginx_server(www, tmp_path / "nginx", options) as url:
+        had = kill_and_go_on(f"{url}/shard_{{0..3}}.parquet", folder, data)
+        wait_until(lambda: log.read_text().count("shard_3") >= 1)
+    lines = [line.split(" ", 3) for line in log.read_text().splitlines()]
+    second = [line for line in lines if line[0] == "/shard_0.parquet" and line[1] == "206"]
+    assert [(int(sent), rest.split('"')[1]) for _, _, sent, rest in second] == [(400_000 - had, f"bytes={had}-")]
+
+
+def kill_and_go_on(address, folder, data):
+    """How much of the first file the process had that was killed."""
     part = folder / "shard_0.parquet.tmp"
     process = start(address, folder)
     wait_until(lambda: size_of(part) >= 100_000)
@@ -261,7 +246,4 @@ def test_nginx_and_kill_minus_nine(nginx, tmp_path):
     _, errors = process.communicate()
     assert process.returncode == 0, errors
     assert contents(folder) == data
-    wait_until(lambda: (root / "access.log").read_text().count("shard_3") >= 1)
-    lines = [line.split(" ", 3) for line in (root / "access.log").read_text().splitlines()]
-    second = [line for line in lines if line[0] == "/shard_0.parquet" and line[1] == "206"]
-    assert [(int(sent), rest.split('"')[1]) for _, _, sent, rest in second] == [(400_000 - had, f"bytes={had}-")]
+    return had

@@ -29,7 +29,9 @@ def test_text_and_bytes_round_trip(text, data):
     assert SHIPPED["bytes"].decode(memoryview(SHIPPED["bytes"].encode(data))) == data
 
 
-@pytest.mark.parametrize("array", [np.arange(6).reshape(2, 3), np.float32(7), np.zeros((0, 2), "u1")])
+@pytest.mark.parametrize(
+    "array", [np.asfortranarray(np.arange(6).reshape(2, 3)), np.float32(7), np.zeros((0, 2), "u1"), np.array(["é"])]
+)
 def test_arrays_round_trip(array):
     decoded = SHIPPED["numpy"].decode(memoryview(SHIPPED["numpy"].encode(array)))
     np.testing.assert_array_equal(decoded, array)

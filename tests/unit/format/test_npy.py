@@ -1,6 +1,7 @@
 """Headers: read by NumPy, canonical, of a length that does not depend on the count; and hostile ones refused."""
 
 import io
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -41,7 +42,12 @@ def test_dtypes_survive_json(dtype):
     assert descr_from_json(json.loads(json.dumps(descr_to_json(dtype))), what="x") == dtype
 
 
-@pytest.mark.parametrize("descr", ["no such", 7, None, [], [["a"]], [1], ["<u2"], "|O", ">u2", [["a", "|O"]], {"a": 1}])
+NESTED = reduce(lambda inner, _: [["a", inner]], range(900), "<u2")
+WRONG = ["no such", 7, None, [], [["a"]], [1], ["<u2"], "|O", ">u2", [["a", "|O"]], {"a": 1}, NESTED]
+WRONG += ["f4,(", "V99999999999", [["a", "<u2", [2**40]]], [["a", []]], "(2,)"]
+
+
+@pytest.mark.parametrize("descr", WRONG, ids=range(len(WRONG)))
 def test_bad_dtypes_are_refused(descr):
     with pytest.raises((FormatError, ArgumentError)):
         descr_from_json(descr, what="x")

@@ -210,8 +210,7 @@ def test_a_slow_server_is_found(store, monkeypatch):
     """By the reads that had to wait for it: the first one must, as the server takes half a second."""
     with s3_server() as server, faulty_proxy(server.url) as proxy:
         server.put(store, under="store")
-        for name, value in server.environment(proxy.url).items():
-            monkeypatch.setenv(name, value)
+        server.use(monkeypatch, proxy.url)
         windows = tokenfeed.open("s3://bucket/store").windows(512)
         proxy.latency = 0.5
         with tokenfeed.Loader(windows, 8, prefetch=2, rank=0, world_size=1) as loader:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenfeed
+from downloads import wait_until
 from tiers import pick
 from tokenfeed import observe
 from tokenfeed.errors import ArgumentError, NotFoundError, StateError, WriteError
@@ -28,13 +29,6 @@ from tokenfeed.storage.remote import RemoteStats
 
 def make_loader(path, **options):
     return tokenfeed.Loader(tokenfeed.open(path).windows(16), 4, **{"rank": 0, "world_size": 1, **options})
-
-
-def wait_for(condition, seconds=100.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
 
 
 def threads_named(name):
@@ -51,7 +45,7 @@ def test_snapshots_follow_the_loader(store_path, tmp_path):
         assert 10**6 < first.memory_bytes < 10**11
         for _ in range(5):
             next(loader)
-        wait_for(lambda: observe.read_snapshots(path)[-1].stats.batches == 5)
+        wait_until(lambda: observe.read_snapshots(path)[-1].stats.batches == 5)
     last = observe.read_snapshots(path)[-1]
     assert last.ended
     assert last.stats.items == 5 * 4 * 16
@@ -67,7 +61,7 @@ def test_it_ends_with_its_loader_and_keeps_it_not_alive(store_path, tmp_path):
     loader.close()
     del loader
     gc.collect()
-    wait_for(lambda: not threads_named("tokenfeed-publish"))
+    wait_until(lambda: not threads_named("tokenfeed-publish"))
     snapshots = observe.read_snapshots(path)
     assert snapshots[-1].ended
     assert snapshots[-1].stats.batches == 1
@@ -88,14 +82,14 @@ def test_the_last_snapshot_of_a_collected_loader_has_its_last_counters(store_pat
     gc.collect()
     last = observe.read_snapshots(path)[-1]
     assert (last.ended, last.stats.batches, last.stats.delivered) == (True, 7, 28)
-    wait_for(lambda: not threads_named("tokenfeed-publish"))
+    wait_until(lambda: not threads_named("tokenfeed-publish"))
 
 
 def test_size_is_bounded(store_path, tmp_path):
     path = tmp_path / "stats.jsonl"
     loader = make_loader(store_path)
     with observe.publish(loader, path, every=0.01, max_bytes=4096):
-        wait_for((tmp_path / "stats.jsonl.1").exists)
+        wait_until((tmp_path / "stats.jsonl.1").exists)
         for _ in range(100):
             sizes = [file.stat().st_size for file in tmp_path.iterdir() if file.name.startswith("stats")]
             assert len(sizes) <= 2
@@ -113,7 +107,7 @@ def test_every_rank_has_a_file_of_its_own_and_readers_read_all(store_path, tmp_p
     for number, loader in enumerate(loaders):
         for _ in range(number + 1):
             next(loader)
-    wait_for(lambda: [each.last.stats.batches for each in watch(path)] == [1, 2, 3])
+    wait_until(lambda: [each.last.stats.batches for each in watch(path)] == [1, 2, 3])
     assert [each.last.rank for each in watch(path)] == [0, 1, 2]
     names = ["stats.jsonl", "stats.jsonl.rank1", "stats.jsonl.rank2"]
     assert sorted(file.name for file in tmp_path.glob("stats*")) == names

@@ -72,26 +72,6 @@ def test_a_store_of_conversations(tmp_path, model, name):
         prepare(tmp_path / name, tmp_path / "store", model, keep=["id"], slice_bytes=700, chat=Chat(train_on="all"))
 
 
-def test_loaders_mix_resume_and_trace(tmp_path, model):
-    prepare(write(tmp_path / "a.jsonl", RECORDS), tmp_path / "a", model)
-    prepare(write(tmp_path / "b.jsonl", RECORDS[::2]), tmp_path / "b", model)
-    stores = [tokenfeed.open(tmp_path / name) for name in "ab"]
-    for store in stores:
-        store.pack(150)
-
-    def loader(**options):
-        mixed = tokenfeed.mix({"a": (stores[0].packed(150), 0.5), "b": (stores[1].packed(150), 0.5)})
-        return tokenfeed.Loader(mixed, batch_size=2, seed=1, prefetch=0, **options)
-
-    whole = loader(run=tmp_path / "run.jsonl")
-    batches = [next(whole) for _ in range(6)]
-    assert all(batch.loss_mask.any() and not batch.loss_mask.all() for batch in batches)
-    resumed = loader()
-    resumed.load_state_dict(batches[2].state)
-    np.testing.assert_array_equal(next(resumed).loss_mask, batches[3].loss_mask)
-    assert tokenfeed.Run(tmp_path / "run.jsonl").trace(step=3)
-
-
 def test_text_mixes_with_conversations_once_it_has_a_mask(tmp_path, model):
     @tokenfeed.preparation.annotates(columns={"loss_mask": "bool"})
     def learn_all(text, kept, tokens):

@@ -39,24 +39,15 @@ def test_a_note_beside_the_data_is_no_document(tmp_path):
     assert [file.name for file in find_inputs(tmp_path / "*.jsonl")] == ["a.jsonl", "b.jsonl"]
 
 
-def test_a_digest_is_of_the_content_alone(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "x.jsonl").write_bytes(lines_of({"text": "x"}))
-    (tmp_path / "x.jsonl").write_bytes(lines_of({"text": "y"}))
-    one, two, other = find_inputs([tmp_path / "a", tmp_path / "b", tmp_path / "x.jsonl"])
-    assert one.digest == two.digest != other.digest
-    assert len(one.digest) == 16
-
-
 @pytest.mark.parametrize(
     ("sources", "kind", "message"),
     [
         ([], ArgumentError, "empty list"),
-        ("{}/none.jsonl", NotFoundError, "no file or folder"),
-        ("{}/*.parquet", NotFoundError, "matches no file ending in .parquet"),
-        ("{}/a.csv", ArgumentError, "a.csv is not read: write it as Parquet"),
-        (["{}/a.jsonl", "s3://b/a.jsonl"], ArgumentError, "together"),
+        ("{}/none.jsonl", NotFoundError, r"there is no file or folder .*none\.jsonl"),
+        ("{}/*.parquet", NotFoundError, r"matches no file"),
+        ("{}/empty", NotFoundError, r"in the folder .*empty there is no file ending in \.parquet, \.jsonl"),
+        ("{}/a.csv", ArgumentError, r"a\.csv is not read: write it as Parquet or JSONL"),
+        (["{}/a.jsonl", "s3://b/a.jsonl"], ArgumentError, r"local files and remote ones, such as s3://b/a\.jsonl"),
         (
             ["https://h/a.jsonl?x=SECRET", "https://u:SECRET@h/a.jsonl"],
             ArgumentError,
@@ -69,11 +60,13 @@ def test_a_digest_is_of_the_content_alone(tmp_path):
 def test_sources_that_cannot_be_meant(tmp_path, sources, kind, message):
     (tmp_path / "a.jsonl").write_bytes(b"")
     (tmp_path / "a.csv").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
 
     given = [sources] if isinstance(sources, str) else sources
-    with pytest.raises(kind, match=message) as caught:
-        find_inputs([source.replace("{}", str(tmp_path)) for source in given])
-    assert "SECRET" not in str(caught.value)
+    for find in (find_inputs, TextFiles.find):
+        with pytest.raises(kind, match=message) as caught:
+            find([source.replace("{}", str(tmp_path)) for source in given])
+        assert "SECRET" not in str(caught.value)
 
 
 def test_plain_jsonl_is_cut_into_equal_parts(tmp_path):

@@ -12,18 +12,22 @@ from hypothesis import strategies as st
 
 import tokenfeed
 from golden import golden_tokenizer
-from preparing import contents, expected_tokens, jsonl, make_documents, picture, write_inputs, write_jsonl
+from preparing import (
+    TOKENIZER,
+    contents,
+    expected_tokens,
+    jsonl,
+    make_documents,
+    picture,
+    prepare,
+    write_inputs,
+    write_jsonl,
+)
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, NotFoundError, StateError
 from tokenfeed.preparation.records import choose_slice_bytes
 from tokenfeed.store.sealing import load_manifest
 from tokenfeed.store.verify import verify
 from tokenfeed.text.sources.splitting import is_val
-
-TOKENIZER = golden_tokenizer("tiktoken")
-
-
-def prepare(inputs, out, **options):
-    return tokenfeed.prepare(inputs, out, **{"tokenizer": TOKENIZER, "workers": 0, **options})
 
 
 @pytest.fixture
@@ -248,23 +252,6 @@ def test_a_store_that_was_not_prepared_is_left_alone(inputs, store_path):
     assert picture(store_path) == before
 
 
-def test_dry_run_makes_nothing(inputs, tmp_path):
-    folder, _ = inputs
-    report = prepare(folder, tmp_path / "store", dry_run=True, slice_bytes=20_000)
-    assert (report.slices, report.made, report.is_complete) == (0, 0, False)
-    assert report.num_slices > 3
-    assert not (tmp_path / "store").exists()
-
-
-def test_parts_make_the_same_store(inputs, tmp_path):
-    folder, _ = inputs
-    prepare(folder, tmp_path / "whole", slice_bytes=15_000)
-    reports = [prepare(folder, tmp_path / "parts", slice_bytes=15_000, part=(number, 3)) for number in (2, 0, 1)]
-    assert [report.is_complete for report in reports] == [False, False, True]
-    assert sum(report.made for report in reports) == reports[0].num_slices
-    assert picture(tmp_path / "parts") == picture(tmp_path / "whole")
-
-
 def test_malformed_lines(tmp_path):
     lines = jsonl(make_documents(5)).splitlines(keepends=True)
     (tmp_path / "text.jsonl").write_bytes(b"".join([*lines[:2], b'{"text": \n', *lines[2:], b'{"url": "x"}\n']))
@@ -334,15 +321,6 @@ def test_arguments_that_cannot_be_meant(inputs, tmp_path, options, error, messag
     with pytest.raises(error, match=message):
         prepare(folder, tmp_path / "store", **options)
     assert not (tmp_path / "store" / "manifest.json").exists() or "on_error" in options
-
-
-def test_a_tokenizer_by_its_path(inputs, tmp_path):
-    folder, _ = inputs
-    TOKENIZER.save(tmp_path / "tokenizer")
-    prepare(folder, tmp_path / "store", tokenizer=tmp_path / "tokenizer")
-    assert tokenfeed.open(tmp_path / "store").tokenizer == TOKENIZER.identity()
-    with pytest.raises((FormatError, NotFoundError)):
-        prepare(folder, tmp_path / "other", tokenizer=tmp_path / "nothing")
 
 
 def test_slices_grow_with_the_inputs():

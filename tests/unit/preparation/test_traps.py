@@ -8,17 +8,10 @@ import tiktoken
 
 import tokenfeed
 from command_line import run
-from golden import golden_tokenizer
-from preparing import contents, expected_tokens, make_documents, write_inputs, write_jsonl
+from preparing import TOKENIZER, contents, expected_tokens, make_documents, prepare, write_inputs, write_jsonl
 from tokenfeed.errors import ArgumentError, FormatError, MissingError, NotFoundError, StateError
 from tokenfeed.store.verify import verify
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
-
-TOKENIZER = golden_tokenizer("tiktoken")
-
-
-def prepare(inputs, out, **options):
-    return tokenfeed.prepare(inputs, out, **{"tokenizer": TOKENIZER, "workers": 0, **options})
 
 
 @pytest.fixture
@@ -166,8 +159,6 @@ def test_a_tokenizer_of_another_library_gets_advice(inputs, tmp_path):
     )
     with pytest.raises(ArgumentError, match=r"tokenizer is a tiktoken.*Tokenizer.from_tiktoken\(encoding, bos="):
         prepare(folder, tmp_path / "store", tokenizer=encoding)
-    with pytest.raises(ArgumentError, match=r"Tokenizer.from_tiktoken"):
-        tokenfeed.stream(folder, encoding, batch_size=1, length=8)
     with pytest.raises(ArgumentError, match=r"tokenizer is a builtins.int; pass a tokenfeed.Tokenizer"):
         prepare(folder, tmp_path / "store", tokenizer=5)
 

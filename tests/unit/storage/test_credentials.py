@@ -3,18 +3,7 @@
 import pytest
 
 from tokenfeed.errors import ArgumentError
-from tokenfeed.storage import credentials
 from tokenfeed.storage.credentials import azure_config, environment, gcs_config, s3_config
-
-
-@pytest.fixture(autouse=True)
-def nothing_set(monkeypatch, tmp_path):
-    for name in (*credentials._S3_VARIABLES, *credentials._S3_ELSEWHERE, *credentials._GCS_VARIABLES):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.delenv("AWS_SHARED_CREDENTIALS_FILE", raising=False)
-    monkeypatch.delenv("AWS_CONFIG_FILE", raising=False)
 
 
 def test_without_credentials_requests_are_not_signed():

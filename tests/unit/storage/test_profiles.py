@@ -1,15 +1,14 @@
 """Profiles of the AWS tools: keys that a command writes, or that a role gives; none of them in any message."""
 
 import hashlib
-import http.server
 import json
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from flaky_server import LoopbackHandler, LoopbackServer
 from tokenfeed.errors import ArgumentError
 from tokenfeed.storage import credentials
 from tokenfeed.storage.credentials import environment, portable, s3_config
@@ -17,13 +16,7 @@ from tokenfeed.storage.profiles import find_keys
 
 
 @pytest.fixture(autouse=True)
-def home(monkeypatch, tmp_path):
-    for name in (*credentials._S3_VARIABLES, *credentials._S3_ELSEWHERE, *credentials._GCS_VARIABLES):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("AWS_SHARED_CREDENTIALS_FILE", raising=False)
-    monkeypatch.delenv("AWS_CONFIG_FILE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+def home(nothing_set, tmp_path):
     (tmp_path / ".aws").mkdir()
     return tmp_path / ".aws"
 
@@ -80,17 +73,17 @@ def test_a_role_needs_botocore_and_says_so(home, monkeypatch):
         s3_config()
 
 
-class Aws(http.server.BaseHTTPRequestHandler):
+class Aws(LoopbackHandler):
     """Answers as the token service does (POST), and as the portal of single sign-on (GET)."""
 
-    def do_POST(self):
+    def do_POST(self):  # noqa: N802
         self.rfile.read(int(self.headers["Content-Length"]))
         keys = "<AccessKeyId>a</AccessKeyId><SecretAccessKey>b</SecretAccessKey><SessionToken>c</SessionToken>"
         later = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
         inner = f"<Credentials>{keys}<Expiration>{later}</Expiration></Credentials>"
         self.answer(200, f"<R><AssumeRoleResult>{inner}</AssumeRoleResult></R>")
 
-    def do_GET(self):
+    def do_GET(self):  # noqa: N802
         asked = parse_qs(urlsplit(self.path).query)
         known = asked == {"role_name": ["trainer"], "account_id": ["123456789012"]}
         if not known or self.headers["x-amz-sso_bearer_token"] != "of the login":
@@ -105,19 +98,14 @@ class Aws(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    def log_message(self, *_):
-        pass
-
 
 @pytest.fixture
 def aws(monkeypatch):
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Aws) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with LoopbackServer(Aws) as server:
         for service in ("STS", "SSO"):
-            monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", f"http://127.0.0.1:{server.server_port}")
+            monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", f"http://127.0.0.1:{server.port}")
         monkeypatch.setenv("AWS_PROFILE", "job")
         yield
-        server.shutdown()
 
 
 KEYS = {"region": "eu-west-1", "access_key_id": "a", "secret_access_key": "b", "session_token": "c"}

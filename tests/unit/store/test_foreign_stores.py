@@ -119,11 +119,3 @@ def test_several_as_one(tmp_path):
     raw.tofile(tmp_path / "x.npy")
     with pytest.raises(CorruptionError, match="Combine again"):
         tokenfeed.open(tmp_path / "x")
-
-
-def test_identity_does_not_depend_on_the_path(tmp_path):
-    identities = set()
-    for name in ("here", "there"):
-        (tmp_path / name).mkdir()
-        identities.add(tokenfeed.open(write_megatron(tmp_path / name)).identity)
-    assert len(identities) == 1

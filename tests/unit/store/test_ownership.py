@@ -29,8 +29,7 @@ def place(request, tmp_path, monkeypatch):
         yield str(tmp_path / "store") if request.param == "disk" else f"memory://bucket/{uuid.uuid4().hex}"
         return
     with s3_server() as s3:
-        for name, value in s3.environment().items():
-            monkeypatch.setenv(name, value)
+        s3.use(monkeypatch)
         yield "s3://bucket/store"
 
 
@@ -157,8 +156,7 @@ def test_a_killed_writer_leaves_nothing_in_the_temporary_folder(tmp_path, monkey
     with s3_server() as s3:
         kill_writer("s3://bucket/store", items=5_000_000, TMPDIR=str(tmp_path), **s3.environment())
         assert list(tmp_path.iterdir()) == []
-        for name, value in s3.environment().items():
-            monkeypatch.setenv(name, value)
+        s3.use(monkeypatch)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
         writer = tokenfeed.Writer("s3://bucket/other", **COLUMNS)
         with pytest.raises(WriteError, match="missing"):

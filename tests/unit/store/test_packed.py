@@ -13,10 +13,8 @@ import pytest
 
 import command_line
 import tokenfeed
-from oracle import Leg, check_exactly_once, run
-from plain import PlainDocument, PlainStore, make_documents, spans_of
-from tokenfeed.errors import ArgumentError, MissingError, SampleIndexError, StateError
-from tokenfeed.store import packing
+from plain import make_documents, spans_of
+from tokenfeed.errors import ArgumentError, MissingError, StateError
 from tokenfeed.store.verify import verify
 
 
@@ -32,25 +30,6 @@ def write(path, lengths):
         for number, length in enumerate(lengths):
             writer.append({"tokens": [number + 1] * length}, documents=number)
     return tokenfeed.open(path)
-
-
-def test_the_example_of_the_kernel(tmp_path):
-    store = write(tmp_path / "store", [6, 14, 0, 3, 5, 4])
-    report = store.pack(9)
-    assert (report.rows, report.documents, report.cut_documents, report.items) == (4, 5, 1, 32)
-    assert report.used == 32 / 40
-    assert store.packed(9).read(range(4)).tokens.tolist() == [
-        [2] * 10,
-        [1] * 6 + [2] * 4,
-        [5] * 5 + [6] * 4 + [0],
-        [4] * 3 + [0] * 7,
-    ]
-
-
-def test_the_example_of_the_view(tmp_path):
-    store = write(tmp_path / "store", [1, 3, 5, 2])
-    store.pack(3)
-    assert store.packed(3).read([0, 1, 2]).tokens.tolist() == [[3, 3, 3, 3], [2, 2, 2, 1], [4, 4, 3, 0]]
 
 
 def test_inputs_targets_and_masks(tmp_path):
@@ -89,31 +68,6 @@ def test_a_column_may_mask_more(tmp_path):
         store.packed(7, loss_mask="nothing")
 
 
-def test_columns_and_other_tables(store_path, plain):
-    """What is told with the view and what is asked for later are the same, and are what was written."""
-    store = tokenfeed.open(store_path)
-    store.pack(100)
-    eager = store.packed(100, columns=["frame"], spans=["documents", "concepts"])
-    indices = np.arange(len(eager))
-    for batch in (eager.read(indices), store.packed(100).read(indices)):
-        for row in range(len(batch)):
-            for table in ("documents", "concepts"):
-                written = plain.table(table)
-                for span in batch.spans[table][row]:
-                    assert span.payload == written[span.number][2]
-            places = eager.locate(row)
-            assert sum(place.stop - place.start for place in places) == sum(
-                span.stop - span.start for span in batch.spans["concepts"][row]
-            )
-        tokens = batch.tokens.copy()
-        is_item = batch.span_numbers("documents") >= 0
-        assert not tokens[~is_item].any()
-        assert not batch.column("frame")[~is_item].any()
-        np.testing.assert_array_equal(
-            batch.column("frame")[is_item], (tokens[is_item][:, None, None] * 7 + np.arange(6).reshape(2, 3)) % 256
-        )
-
-
 def test_parts_share_what_was_read(store_path):
     store = tokenfeed.open(store_path)
     store.pack(64)
@@ -128,31 +82,6 @@ def test_parts_share_what_was_read(store_path):
     assert len(batch.part(4, 4)) == 0
     assert batch[-1].index == 22
     assert batch[2].tokens.shape == (65,)
-
-
-def test_samples_touching(store_path, plain):
-    store = tokenfeed.open(store_path)
-    store.pack(64)
-    view = store.packed(64)
-    numbers = view.read(np.arange(len(view))).span_numbers("documents")
-    for documents in ([3], [0], [5, 119, 7], list(range(120))):
-        rows = np.flatnonzero(np.isin(numbers, documents).any(axis=1))
-        assert view.samples_touching(documents).tolist() == rows.tolist()
-    assert len(plain.documents[0].tokens) == 0
-    with pytest.raises(SampleIndexError):
-        view.samples_touching([120])
-
-
-@pytest.mark.parametrize("index", [2**40, -(2**40), "len"])
-def test_an_index_outside_is_an_error(store_path, index):
-    store = tokenfeed.open(store_path)
-    store.pack(64)
-    view = store.packed(64)
-    index = len(view) if index == "len" else index
-    for read in (lambda: view[index], lambda: view.read([0, index]), lambda: view.locate(index)):
-        with pytest.raises(SampleIndexError, match=str(index)):
-            read()
-    assert [sample.index for sample in view] == list(range(len(view)))
 
 
 def test_no_plan(store_path):
@@ -270,32 +199,6 @@ def test_what_is_nobodys_folder_goes_to_the_cache(tmp_path, cache):
             )
 
 
-def test_an_empty_store(tmp_path):
-    store = write(tmp_path / "store", [])
-    report = store.pack(10)
-    assert (report.rows, report.items, report.used) == (0, 0, 1.0)
-    assert len(store.packed(10)) == 0
-    assert store.packed(10).read([]).tokens.shape == (0, 11)
-    store = write(tmp_path / "empties", [0, 0])
-    assert store.pack(10).rows == 0
-    assert store.packed(10).samples_touching([0, 1]).tolist() == []
-
-
-def test_blocks_do_not_mix(tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "BLOCK_DOCUMENTS", 32)
-    monkeypatch.setattr(packing, "_SLICE", 16)
-    lengths = (np.arange(100) * 37 % 23).tolist()
-    store = write(tmp_path / "store", lengths)
-    seen = []
-    report = store.pack(19, progress=lambda done, total: seen.append((done, total)))
-    numbers = store.packed(19).read(np.arange(report.rows)).span_numbers("documents")
-    for row in numbers:
-        assert len(set(row[row >= 0] // 32)) == 1
-    np.testing.assert_array_equal(np.bincount(numbers[numbers >= 0], minlength=100), lengths)
-    assert seen == sorted(seen)
-    assert seen[-1] == (100, 100)
-
-
 def test_plain_numpy_reads_a_plan(tmp_path):
     store = write(tmp_path / "store", [6, 14, 0, 3, 5, 4])
     folder = store.pack(9).folder
@@ -322,25 +225,3 @@ def test_marks_are_what_the_format_page_says(tmp_path):
             word = mixed((first_item + row * 0x9E3779B185EBCA87) % 2**64)
             word ^= (length + place * 0xC2B2AE3D27D4EB4F + (stop - first) * 0x165667B19E3779F9) % 2**64
             assert mixed(word) >> 32 == mark
-
-
-def test_loading_resumes_on_any_topology(tmp_path):
-    """Every row once an epoch, and equal to the uninterrupted run, byte for byte."""
-    rng = np.random.default_rng(0)
-    documents = [PlainDocument(rng.integers(1, 2**16, n).astype(np.uint16), None, [(n, None)]) for n in range(1, 90)]
-    PlainStore(documents).write(tmp_path / "store")
-    store = tokenfeed.open(tmp_path / "store")
-    store.pack(40)
-    view = store.packed(40, spans=["documents"])
-    history = [Leg(2, 3, 5, 2), Leg(3, 5, 4, 0), Leg(1, 7, 6, 5), Leg(4, 2, 9, 1)]
-    seen = []
-
-    def see(batch):
-        seen.append(batch.loss_mask.sum())
-        assert batch.loss_mask.shape == batch.inputs.shape == batch.targets.shape
-        assert batch.targets[batch.loss_mask].all()  # no token is 0, and padding is
-
-    rows = run(history, lambda **options: tokenfeed.Loader(view, **options), see=see)
-    check_exactly_once(rows, len(view))
-    assert rows == run([Leg(1, 1, len(rows))], lambda **options: tokenfeed.Loader(view, **options))
-    assert sum(seen) > 0

@@ -65,25 +65,6 @@ def test_a_first_version_says_nothing_in_the_manifest(tmp_path):
     assert [each.number for each in tokenfeed.open(tmp_path).versions] == [1]
 
 
-def test_versions_open_while_a_writer_works(tmp_path):
-    add(tmp_path, "b", [[1, 2], [3]])
-    before = tokenfeed.open(tmp_path).identity
-    writer = tokenfeed.Writer(
-        tmp_path, mode="append", name="a", columns=COLUMNS, spans={"documents": "json"}, shard_bytes=1
-    )
-    writer.append({"tokens": [4]})
-    writer.append({"tokens": [5]})  # which commits the one before
-    now = tokenfeed.open(tmp_path)
-    assert (now.version, tokens_of(now)) == (None, [1, 2, 3, 4])
-    assert [each.identity for each in now.versions] == [before]
-    assert tokenfeed.open(tmp_path, version=1).identity == before
-    writer.abort()  # as a crash would
-    tokenfeed.seal(tmp_path)
-    assert tokens_of(tokenfeed.open(tmp_path)) == [1, 2, 3, 4]
-    assert tokenfeed.open(tmp_path, version=1).identity == before
-    assert tokenfeed.open(tmp_path).version == 2
-
-
 def test_a_pickled_view_keeps_its_version(tmp_path):
     add(tmp_path, "b", [[1, 2], [3]])
     view = tokenfeed.open(tmp_path).documents()

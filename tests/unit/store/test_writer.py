@@ -32,14 +32,6 @@ def write(path, *values, **options):
             writer.append({"tokens": value}, documents=len(value))
 
 
-def test_plain_numpy_reads_every_file(store_path, plain):
-    loaded = [np.load(path / "tokens.npy", mmap_mode="r") for path in sorted(store_path.iterdir()) if path.is_dir()]
-    assert len(loaded) > 3
-    np.testing.assert_array_equal(np.concatenate(loaded), plain.tokens)
-    for path in store_path.rglob("*.npy"):
-        np.load(path, mmap_mode="r")
-
-
 def test_documents_do_not_straddle_shards(tmp_path):
     write(tmp_path, *([1] * 100 for _ in range(10)), shard_bytes=500)
     store = tokenfeed.open(tmp_path)
@@ -173,21 +165,6 @@ def test_a_closed_writer_takes_nothing_more(tmp_path):
         writer.append({"tokens": [1]})
 
 
-def test_a_committed_shard_is_never_written_again(tmp_path):
-    write(tmp_path, [1], name="part")
-    with pytest.raises(ArgumentError, match="exists already"):
-        write(tmp_path, [2], name="part", mode="append")
-    assert tokenfeed.open(tmp_path).num_items == 1
-
-
-def test_what_a_killed_writer_left_behind_is_written_over(tmp_path):
-    folder = tmp_path / "part-00000"
-    folder.mkdir()
-    (folder / "tokens.npy").write_bytes(b"half")
-    write(tmp_path, [1, 2], name="part")
-    assert tokenfeed.open(tmp_path).windows(2, extra=0)[0].tokens.tolist() == [1, 2]
-
-
 def test_splits(tmp_path):
     write(tmp_path, [1, 2, 3], split="train", name="a")
     write(tmp_path, [4], split="val", name="b", mode="append")
@@ -259,13 +236,6 @@ def test_shards_without_a_manifest_are_refused(tmp_path):
             write(tmp_path, [9], mode=mode)
 
 
-def test_a_lone_writer_seals(tmp_path):
-    write(tmp_path, [1])
-    assert [entry.items for entry in load_manifest(tmp_path).shards] == [1]
-    write(tmp_path, [2, 3], mode="append")
-    assert [entry.items for entry in load_manifest(tmp_path).shards] == [1, 2]
-
-
 def test_the_last_of_several_writers_seals(tmp_path):
     writers = [tokenfeed.Writer(tmp_path, columns=COLUMNS, name=name) for name in "abc"]
     for number, writer in enumerate(writers):
@@ -281,18 +251,6 @@ def test_the_last_of_several_writers_seals(tmp_path):
         writer.close()
         assert (load_manifest(tmp_path).shards is not None) == (writer is writers[-1])
     assert tokenfeed.open(tmp_path).windows(3, extra=0)[0].tokens.tolist() == [0, 1, 2]
-
-
-def test_a_shard_committed_into_a_sealed_store_is_seen_at_once(tmp_path):
-    write(tmp_path, [1])
-    writer = tokenfeed.Writer(tmp_path, mode="append", columns=COLUMNS, spans={"documents": "json"}, shard_bytes=1)
-    writer.append({"tokens": [2]}, documents=0)
-    writer.append({"tokens": [3]}, documents=0)
-    assert tokenfeed.open(tmp_path).num_items == 2
-    writer.abort()
-    assert tokenfeed.open(tmp_path).num_items == 2
-    tokenfeed.seal(tmp_path)
-    assert len(load_manifest(tmp_path).shards) == 2
 
 
 def _write_many(path, number):
@@ -317,10 +275,6 @@ def test_writers_in_parallel_processes(tmp_path):
     payloads = store.documents().read(np.arange(len(store.documents()))).payloads
     assert sorted(payloads) == [[n, r, i] for n in range(len(workers)) for r in range(5) for i in range(20)]
     assert verify(tmp_path).ok
-
-
-def test_no_temporary_files_stay(store_path):
-    assert not list(store_path.rglob(".*"))
 
 
 def test_seal_needs_a_store_of_its_own(tmp_path):
@@ -371,10 +325,6 @@ def test_combined_stores_may_be_moved_together(tmp_path):
     store = tokenfeed.open(tmp_path / "there" / "aba")
     assert store.windows(3, extra=0)[0].tokens.tolist() == [97, 98, 97]
     assert store.documents().read([0, 1, 2]).payloads == [1, 1, 1]
-    with pytest.raises(
-        ArgumentError, match=r"aba is a combined store, which cannot be part of another: combine the st"
-    ):
-        tokenfeed.combine([tmp_path / "there" / "aba"], tmp_path / "all")
     assert tokenfeed.open([tmp_path / "there" / "aba", tmp_path / "there" / "a"]).num_items == 4
 
 

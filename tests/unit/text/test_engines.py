@@ -354,18 +354,6 @@ def _engine(pattern, engine):
     return make_engine(Vocabulary(pair_vocabulary("gpt2").ranks, pattern, {}), engine)
 
 
-def test_memory_of_words_is_bounded_and_changes_nothing(monkeypatch):
-    """Tables so small that words are forgotten all the time."""
-    texts = [f"w{i} {i:x}{'ab' * (i % 40)} Ünï{i % 7}cödé " * 3 for i in range(3000)]
-    engine = make_engine(golden_vocabulary(), "tokenfeed")
-    expected = encode_texts(engine, texts, 1)[0]
-    for again in range(3):  # by words that are known, and by some that were forgotten
-        np.testing.assert_array_equal(
-            encode_texts(engine, texts[::-1][: 1000 * again] + texts, 1)[0][-len(expected) :], expected
-        )
-    assert sum(room.nbytes for _, room, _, _ in engine._idle) <= 16 << 20
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_sixteen_threads_take_less_than_64_mb_however_long_the_texts():
     """In a process of its own, whose private memory is measured beyond that of the vocabulary."""
@@ -393,27 +381,6 @@ print(private() - before)
     paths = [path for path in sys.path if path]
     done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True)
     assert float(done.stdout) <= 64
-
-
-def test_deepseek_is_its_three_splits():
-    """The one pattern gives what the three of its tokenizer.json give, one after the other."""
-    from tokenizers import Regex
-    from tokenizers.pre_tokenizers import Sequence, Split
-
-    steps = [
-        r"\p{N}{1,3}",
-        r"[一-龥぀-ゟ゠-ヿ]+",
-        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"""
-        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ]
-    splits = Sequence([Split(Regex(step), "isolated") for step in steps])
-    engine = _engine(PATTERNS["deepseek"], "tokenfeed")
-    chance = random.Random(0)
-    texts = ["".join(chance.choices(FUZZED, k=chance.randrange(14))) for _ in range(pick(2000, 200_000))]
-    for text in [*LANGUAGES, *texts]:
-        words = [word for word, _ in splits.pre_tokenize_str(text)]
-        by_word = encode_texts(engine, words, 1)[0]
-        np.testing.assert_array_equal(encode_texts(engine, [text], 1)[0], by_word, err_msg=repr(text))
 
 
 def test_caches_of_sixteen_threads_are_small_and_give_the_same_tokens(monkeypatch):

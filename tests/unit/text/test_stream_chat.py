@@ -1,7 +1,5 @@
 """`stream_chat`: conversations on any ranks, those longer than a row, and those that are none."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -18,29 +16,6 @@ def conversation_of(number):
 
 
 CHAT = [conversation_of(number) for number in range(23)]
-
-
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_a_chat_resumes_after_every_batch(lanes):
-    options = {
-        "batch_size": 2,
-        "length": 48,
-        "buffer_size": 5,
-        "lanes": lanes,
-        "rank": 0,
-        "world_size": 1,
-    }
-    whole = stream_chat(CHAT, golden_tokenizer(), **options)
-    batches = [next(whole) for _ in range(20)]
-    for step in range(17):
-        resumed = stream_chat(CHAT, golden_tokenizer(), prefetch=step % 2, **options)
-        resumed.load_state_dict(json.loads(json.dumps(batches[step].state)))
-        for expected in batches[step + 1 : step + 3]:
-            batch = next(resumed)
-            np.testing.assert_array_equal(batch.inputs, expected.inputs)
-            np.testing.assert_array_equal(batch.targets, expected.targets)
-        resumed.close()
-    whole.close()
 
 
 def test_a_chat_on_other_ranks_goes_on_with_every_conversation_once():

@@ -89,19 +89,6 @@ def test_late_batches_are_short_or_empty_and_say_so(folder):
     assert few[4][0].documents.shape == (0, 4)
 
 
-def test_padding_of_the_last_row_does_not_count(folder):
-    tokenizer = golden_tokenizer()
-    *whole, last = make(folder, epochs=1, packing="concat", batch_size=1)
-    assert all(batch.loss_mask is None for batch in whole)
-    (real,) = last.lengths.tolist()
-    assert 1 < real < 17
-    np.testing.assert_array_equal(last.loss_mask, [np.arange(1, 17) < real])
-    assert (last.tokens[0, real:] == tokenizer.bos_id).all()
-    stream_of_tokens = [token for text in TEXTS for token in (tokenizer.bos_id, *tokenizer.encode(text).tolist())]
-    targets = np.concatenate([batch.targets[0] for batch in whole] + [last.targets[0, : real - 1]])
-    assert targets.tolist() == stream_of_tokens[1:]
-
-
 def test_states_of_a_finite_stream_end_where_it_ends(folder):
     feed = make(folder, epochs=1)
     states = [batch.state for batch in feed]
@@ -201,35 +188,6 @@ def test_documents_of_a_part_of_a_batch(folder):
     assert len(part.spans["documents"].starts) == len(part.documents)
     np.testing.assert_array_equal(part.loss_mask, batch.loss_mask[2:4])
     np.testing.assert_array_equal(part.lengths, batch.lengths[2:4])
-
-
-def test_the_loss_mask_is_that_of_stored_documents_packed(folder, tmp_path):
-    """Whichever way rows are packed, every token of a document counts once as a target, but for its first."""
-    tokenizer = golden_tokenizer()
-    with tokenfeed.Writer(tmp_path / "store", columns={"tokens": "uint16"}, spans={"documents": None}) as writer:
-        for text in TEXTS:
-            writer.append({"tokens": np.array([tokenizer.bos_id, *tokenizer.encode(text)], np.uint16)})
-    store = tokenfeed.open(tmp_path / "store")
-    store.pack(63)
-    stored = counted(tokenfeed.Loader(store.packed(63), 4, epochs=1, prefetch=0))
-    assert stored == counted(make(folder, length=63, epochs=1, prefetch=0))
-    assert set(stored.values()) == {1}
-
-
-def counted(batches):
-    """How often each token of a document is a target that counts."""
-    seen = Counter()
-    for batch in batches:
-        spans = batch.spans["documents"]
-        if isinstance(batches, tokenfeed.Loader):
-            documents = [(number, 0) for number in spans.numbers.tolist()]
-        else:
-            documents = [(number_of(place), before) for *place, before in batch.documents.tolist()]
-        rows = np.repeat(np.arange(len(batch)), np.diff(spans.offsets))
-        for row, (document, before), start, stop in zip(rows, documents, spans.starts, spans.stops, strict=True):
-            places = [place for place in range(max(1, start), stop) if batch.loss_mask[row, place - 1]]
-            seen.update((document, before + place - int(start)) for place in places)
-    return seen
 
 
 def test_the_mask_of_a_chat_is_what_was_rendered(folder):

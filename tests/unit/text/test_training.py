@@ -5,13 +5,12 @@ import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 from typer.testing import CliRunner
 
-from command_line import run
+from command_line import COMMAND, run
 from golden import GOLDEN, golden_texts, golden_vocabulary
 from tokenfeed.cli import app
 from tokenfeed.errors import ArgumentError, DependencyError, TokenfeedError
@@ -168,13 +167,7 @@ def test_ctrl_c_ends_the_merging(tmp_path):
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=9)) for _ in range(100_000)]
     (tmp_path / "text.txt").write_text(" ".join(words))
-    command = [
-        Path(sys.executable).parent / "tokenfeed",
-        "train-tokenizer",
-        tmp_path / "text.txt",
-        "-o",
-        tmp_path / "out",
-    ]
+    command = [COMMAND, "train-tokenizer", tmp_path / "text.txt", "-o", tmp_path / "out"]
     options = ["--vocab-size", "60000", "--doc-cap", "10000000", "--val", "none"]
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert "merging" in process.stderr.readline()

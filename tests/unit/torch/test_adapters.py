@@ -143,11 +143,6 @@ def test_each_says_what_it_is(make):
     assert f"4 of {len(loader.plan.sources) and loader.plan.count(1):,} samples delivered" in repr(loader)
 
 
-def test_a_plain_data_loader(make, expected):
-    batches = DataLoader(tokenfeed.torch.as_dataset(make(epochs=1)), batch_size=None)
-    assert [batch["samples"].tolist() for batch in batches][:20] == expected
-
-
 def test_torchdata_node(make, expected):
     from torchdata.nodes import Loader
 

@@ -43,6 +43,9 @@ def test_only_what_is_new_is_read(tmp_path):
     assert times(history) == [[0, 1, 2], [1]]
     first, second = history.loaders.values()
     assert history.number == 4
+    assert [len(one["points"]) for one in history.tell(0)["loaders"]] == [3, 1]
+    assert [len(one["points"]) for one in history.tell(3)["loaders"]] == [1, 0]
+    assert [len(one["points"]) for one in history.tell(4)["loaders"]] == [0, 0]
     assert [point.number for point in first.series.after(1)] == [2, 4]
     assert [point.number for point in second.series.after(3)] == []
     assert first.last.stats.items == 2000

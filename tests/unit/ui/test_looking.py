@@ -1,15 +1,14 @@
 """What the page shows of a store is what is in it: samples, documents, packed rows."""
 
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import tokenfeed
 from golden import golden_tokenizer
+from plain import write_many_shards
 from tokenfeed.errors import ArgumentError, MissingError, NotAStoreError, NotFoundError, SampleIndexError
-from tokenfeed.format.manifest import Manifest
 from tokenfeed.store.spans import SpanTable
 from tokenfeed.store.store import Store
 from tokenfeed.text.tokenizer.tokenizer import Tokenizer
@@ -173,25 +172,9 @@ def test_documents_as_a_table(texts):
     assert list_documents(subject, query(first=10**6))["documents"] == []
 
 
-@pytest.fixture
-def many(tmp_path):
-    """A store of 200,000 documents: 2,000 shards, each the same folder under another name."""
-    with tokenfeed.Writer(tmp_path, columns={"tokens": "uint16"}, spans={"documents": "json"}, sync=False) as writer:
-        for number in range(100):
-            writer.append({"tokens": np.full(number % 7, number)}, documents=number)
-    manifest = Manifest.from_json((tmp_path / "manifest.json").read_bytes(), "manifest.json")
-    (entry,) = manifest.shards
-    names = [f"copy-{number:04}" for number in range(2000)]
-    for name in names:
-        (tmp_path / name).symlink_to(entry.name)
-    shards = tuple(replace(entry, name=name) for name in names)
-    (tmp_path / "manifest.json").write_text(replace(manifest, shards=shards).to_json())
-    return open_subject(str(tmp_path))
-
-
-def test_a_page_of_documents_is_all_that_is_read(many, monkeypatch):
+def test_a_page_of_documents_is_all_that_is_read(tmp_path, monkeypatch):
     """However many documents there are: what is asked of the table, and the memory that it takes, is that of a page."""
-    asked = []
+    asked, many = [], open_subject(str(write_many_shards(tmp_path / "store", 2000)))
 
     def count(name):
         ask = getattr(SpanTable, name)

@@ -4,7 +4,6 @@ import io
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -128,27 +127,6 @@ def test_no_descriptor_stays_open(tmp_path):
     assert num_open() == 0
 
 
-def test_threads_read_at_once(tmp_path):
-    groups = [[f"{group} {row}" for row in range(700)] for group in range(6)]
-    write(tmp_path / "a.parquet", groups)
-    text = parquet_text(tmp_path / "a.parquet", "text")
-    failures = []
-
-    def work(first):
-        for turn in range(12):
-            number = (first + turn) % 6
-            read = [text for _, texts in strings(text.read(number), 1 + 50 * first) for text in texts]
-            if read != groups[number]:
-                failures.append((first, number))
-
-    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-
-
 def test_a_missing_column_and_one_that_is_there_twice(tmp_path):
     write(tmp_path / "a.parquet", [["a"]])
     with pytest.raises(MissingError, match=r"a\.parquet has no column 'content'; its columns are id, text, texts"):
@@ -225,11 +203,6 @@ print(pa.default_memory_pool().max_memory())
         assert pq.read_metadata(tmp_path / f"{name}.parquet").num_row_groups == 1
         peak = int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
         assert peak < 12e6, name
-
-
-def test_importing_takes_no_arrow_along():
-    code = "import sys, tokenfeed.text.sources.files; assert 'pyarrow' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_another_writers_layout(tmp_path):

@@ -49,8 +49,7 @@ def documents(files):
 @pytest.fixture
 def s3(monkeypatch):
     with s3_server() as server:
-        for name, value in server.environment().items():
-            monkeypatch.setenv(name, value)
+        server.use(monkeypatch)
         yield server
 
 

@@ -10,8 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import tokenfeed
-from golden import golden_tokenizer
 from slices import lines_of, read, texts, zstd
 from tiers import slow
 from tokenfeed.errors import ArgumentError, CorruptionError, FormatError, MissingError, ReadError, TokenfeedError
@@ -19,33 +17,6 @@ from tokenfeed.preparation.inputs import cut, find_inputs, read_slice
 from tokenfeed.text.sources import columns, jsonl, memory, plain
 from tokenfeed.text.sources.files import TextFiles
 from tokenfeed.text.sources.portions import LARGEST_DOCUMENT, TextRules
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        (b'{"text": "a"', "not JSON"),
-        (b'{"text": "\xff"}', "not UTF-8"),
-        (b'{"text": "\\ud800"}', "an escape"),
-        (b'["a"]', "expected a JSON object, got a list"),
-        (b'{"text": 7}', "'text' is a number; expected a string"),
-        (b'{"body": "a", "id": 1}', "there is no 'text'; the keys are body, id"),
-    ],
-)
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_malformed_line_is_named_or_left_out(tmp_path, line, what, ending):
-    path = tmp_path / f"a.jsonl{ending}"
-    content = lines_of({"text": "a"}) + b"\n" + line + b"\n" + lines_of({"text": "b"})
-    path.write_bytes(gzip.compress(content) if ending else content)
-    with pytest.raises(FormatError, match=what) as caught:
-        read(path, TextRules(portion_bytes=10))
-    assert str(caught.value).startswith(f"{path}, line 3: ")
-    portions = read(path, TextRules(portion_bytes=10, on_error="skip"))
-    assert texts(portions) == ["a", "b"]
-    (problem,) = [problem for portion in portions for problem in portion.problems]
-    assert problem.startswith(f"{path}, line 3: ")
-    assert what in problem
-    assert sum(portion.num_malformed for portion in portions) == 1
 
 
 def test_the_line_is_named_wherever_it_stands(tmp_path):
@@ -59,23 +30,6 @@ def test_the_line_is_named_wherever_it_stands(tmp_path):
     portions = read(path, TextRules(on_error="skip"), slice_bytes=100)
     (problem,) = [problem for portion in portions for problem in portion.problems]
     assert "a.jsonl, line 7: the line is not JSON" in problem
-
-
-def test_a_bad_line_is_the_same_error_on_both_roads(tmp_path):
-    """The file, the line, and where in the line: not a byte of a slice, nor line 1 of what a parser saw."""
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(lines_of(*({"text": f"text {number}"} for number in range(2000))) + b'{"text": "bad}\n')
-    told = r"a\.jsonl, line 2,001: the line is not JSON \(Invalid control character at character 15\)"
-    options = {"batch_size": 1, "length": 8, "buffer_size": 5000, "prefetch": 0, "rank": 0, "world_size": 1}
-    calls = [
-        lambda: next(tokenfeed.stream(path, golden_tokenizer(), **options)),
-        lambda: tokenfeed.prepare(path, tmp_path / "a", tokenizer=golden_tokenizer(), workers=0, slice_bytes=9000),
-        lambda: list(TextFiles.find(path).documents()),
-    ]
-    for call in calls:
-        with pytest.raises(FormatError, match=told) as caught:
-            call()
-        assert type(caught.value) is FormatError
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
@@ -121,16 +75,6 @@ def test_a_key_that_no_line_has_is_an_error_though_lines_are_skipped(tmp_path, e
     assert texts(portions) == ["a", "c"]
     assert [kept for one in portions for kept in one.kept] == [{"id": 1, "url": None}, {"id": None, "url": None}]
     assert sum(portion.num_null for portion in portions) == sum(portion.num_malformed for portion in portions) == 1
-
-
-def test_a_key_is_found_however_it_is_written(tmp_path):
-    path = tmp_path / "a.jsonl"
-    key = "the text of the page, \u00e9"
-    spellings = [json.dumps(key), json.dumps(key, ensure_ascii=False), "".join(f"\\u{ord(c):04x}" for c in key)]
-    spellings[2] = f'"{spellings[2]}"'
-    near = json.dumps(key + "x")
-    path.write_text("".join(f'{{{near}: 1, {name}: "{n}"}}\n' for n, name in enumerate(spellings)))
-    assert texts(read(path, TextRules(key, portion_bytes=9))) == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.txt.zst", "a.parquet", "a.arrow"])

@@ -41,15 +41,6 @@ def test_a_share_of_the_documents_by_their_text_as_prepare_chooses(tmp_path):
     assert documents(tmp_path) == documents(tmp_path, val=0.1) == TEXTS
 
 
-def test_a_store_prepared_from_files_has_the_val_that_the_stream_left_out(tmp_path):
-    source = write(tmp_path / "text", a=TEXTS[:200])
-    tokenizer = golden_tokenizer()
-    tokenfeed.prepare(source, tmp_path / "store", tokenizer=tokenizer, workers=0, val=0.2)
-    streamed = TextFiles.find(source, split="val", val=0.2).documents()
-    stored = tokenfeed.open(tmp_path / "store", split="val").documents()
-    assert [tokenizer.decode(stored[number].tokens[1:]) for number in range(len(stored))] == list(streamed)
-
-
 def test_files_by_name_pattern_or_place(tmp_path):
     write(tmp_path, a=["a"], b=["b"], sub__b=["c"], c=["d"])
     source = [tmp_path, tmp_path / "sub"]
