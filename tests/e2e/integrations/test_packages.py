@@ -90,6 +90,26 @@ def test_prometheus(tmp_path):
     assert all(f'tokenfeed{{name="{name}"}}' in done.stdout for name in NAMES)
 
 
+def test_orbax(store, tmp_path):
+    """Weights and the place in the data, by one manager, in the background; on another number of processes."""
+    ocp = need("orbax.checkpoint")
+    example = runpy.run_path(str(EXAMPLES / "orbax/checkpoint.py"))
+    windows = tokenfeed.open(store, split="train").windows(LENGTH)
+    loader = tokenfeed.Loader(windows, 4, rank=0, world_size=2)
+    weights = {"w": np.arange(6.0)}
+    with ocp.CheckpointManager(tmp_path / "run", options=ocp.CheckpointManagerOptions(max_to_keep=3)) as manager:
+        for step, _ in zip(range(1, 4), loader, strict=False):
+            example["save"](manager, step, weights, loader)
+            weights = {"w": weights["w"] + 1}
+        manager.wait_until_finished()
+        fewer = tokenfeed.Loader(windows, 3, rank=0, world_size=1)
+        found = example["restore"](manager, weights, fewer)
+        assert found["w"].tolist() == [2, 3, 4, 5, 6, 7]
+        assert next(fewer).samples.tolist() == [24, 25, 26]
+        example["restore"](manager, weights, fewer, 1)
+        assert next(fewer).samples.tolist() == [8, 9, 10]
+
+
 def test_torchtitan(store):
     """The class that torchtitan builds from a Config; the validator sees every window once."""
     need("torchtitan.components.dataloader")

@@ -1,6 +1,10 @@
 """The real Trainer of transformers and SFTTrainer of TRL: a resumed run has the samples of one that was not stopped."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarn
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainingArguments  # noqa: E402
 
 from tokenfeed.integrations.transformers import Samples, Trainer, as_inputs, find_checkpoint  # noqa: E402
 
@@ -216,6 +220,66 @@ def test_what_is_refused(store, tmp_path):
     trainer.train()
     with pytest.raises(StateError, match="began without tokenfeed"):
         train(tmp_path, {"train_dataset": view}, resume=str(tmp_path / "plain" / "checkpoint-5"))
+
+
+def test_trl(store, tmp_path):
+    import tokenizers
+    import trl
+
+    from tokenfeed.integrations.trl import SFTTrainer
+
+    words = tokenizers.models.WordLevel({str(number): number for number in range(VOCABULARY)}, unk_token="0")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), eos_token="1", pad_token="2")
+
+    def fine_tune(folder, resume=None):
+        arguments = trl.SFTConfig(**settings(folder), bf16=False)
+        options = {"train_dataset": store.packed(LENGTH), "processing_class": tokenizer}
+        trainer = recording(SFTTrainer)(model=make_model(), args=arguments, **options)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer.seen
+
+    whole = fine_tune(tmp_path / "whole")
+    resumed = fine_tune(tmp_path / "again", str(tmp_path / "whole" / "checkpoint-5"))
+    assert resumed == whole[10:]
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+sys.path[:0] = {tests!r}
+import test_transformers as here
+import tokenfeed
+folder, resume = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+view = tokenfeed.open({store!r}).windows(here.LENGTH)
+changes = {{"max_steps": 6, "save_steps": 3, "gradient_accumulation_steps": 1}}
+trainer = here.train(folder, {{"train_dataset": view}}, resume=resume, **changes)
+(folder / f"seen-{{trainer.args.process_index}}.json").write_text(json.dumps([rows for rows, _ in trainer.seen]))
+"""
+
+
+def test_two_processes_then_three(store, tmp_path):
+    """Each step's rows are those of the plan, whoever reads them; a checkpoint of two processes goes on with three."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        PROGRAM.format(tests=[str(path) for path in (sys.path[0], Path(__file__).parent)], store=store.paths[0])
+    )
+
+    def launch(processes, folder, *resume):
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        done = subprocess.run(
+            [*words, str(program), str(folder), *resume], capture_output=True, text=True, env=os.environ
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        ranks = [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(processes)]
+        return [sorted(row for rows in step for row in rows) for step in zip(*ranks, strict=True)]
+
+    two = launch(2, tmp_path / "two")
+    three = launch(3, tmp_path / "three", str(tmp_path / "two" / "checkpoint-3"))
+    view = store.windows(LENGTH)
+    loader = tokenfeed.Loader(view, 1, seed=42, rank=0, world_size=1)
+    order = [next(loader).column("tokens").tolist()[0] for _ in range(6 * 3 * 3)]
+    assert two == [sorted(order[step * 6 : step * 6 + 6]) for step in range(6)]
+    assert three == [sorted(order[18 + step * 9 : 27 + step * 9]) for step in range(3)]
 
 
 def test_flat_batches_are_those_of_the_padding_free_collator(store):
