@@ -39,7 +39,8 @@ demo: setup      ## text to a trained model in a minute, by way of a store too, 
 	rm -rf build/demo
 	$(BIN)/python examples/demo.py --out build/demo
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# Three at a time on two cores: many tests wait, for a server, a deadline or another process.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 test: setup      ## run the tests that every change waits for: at most five minutes on two idle cores
 	$(PYTEST)

@@ -16,7 +16,7 @@ from tokenfeed.errors import ArgumentError, NotFoundError, PlanMismatchError, St
 from tokenfeed.store.subset import join_views
 from wrong.small_stores import SIZES, load, mix, rows_of, write_growths, write_sources, write_store
 
-HISTORIES = pick(60, 500)
+HISTORIES = pick(40, 500)
 
 
 @pytest.fixture(scope="module")
