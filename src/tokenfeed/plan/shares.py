@@ -1,8 +1,8 @@
 """`Shares`: which source the k-th sample of a run is drawn from, and which of that source's own samples it is.
 
 A *stage* has weights that hold from some sample on. Its sources are the leaves of a binary tree; every node divides its
-samples between its two sides as evenly as whole samples allow (`kernels/shares.py`). There are no tables and no
-periods, so shares are exact for weights of up to 2**49 in sum, and the first sample is found at once.
+samples between its two sides as evenly as whole samples allow (`kernels/shares.py`). Shares are exact for weights of
+up to 2**49 in sum, and nothing is built but the tree, so the first sample is found at once.
 
 Where weights change, a source may have had a part of a sample more or less than its share. The nodes of the next stage
 begin with that, so errors do not add up: a source stays within two samples of its target while weights hold, and within

@@ -29,8 +29,9 @@ class Staging:
     def copy(self, array: Array) -> Array:
         """The same array, contiguous, in this memory."""
         size = 1 << array.nbytes.bit_length()
-        memory = self._memory.setdefault(size, Buffers(lambda _: self._allocate(size))).take(array.nbytes)
-        staged = memory.view(array.dtype).reshape(array.shape)
+        if size not in self._memory:
+            self._memory[size] = Buffers(lambda _: self._allocate(size))
+        staged = self._memory[size].take(array.nbytes).view(array.dtype).reshape(array.shape)
         np.copyto(staged, array)
         self._staged.append(staged)
         return staged

@@ -1,14 +1,14 @@
 """The sources of a stream, and which of them a row is drawn from: one source, or a mixture of several.
 
 Every source of a mixture has L lanes. Row i of the run is packed by lane i mod L of the source that it is drawn from.
-The shares of the mixture says which source sample k is drawn from; row i is sample i, but for this: the L samples of
-a *round* are turned among its L rows, by a hash of the round. Otherwise a table such as `web code web code …` would
+The shares of the mixture say which source sample k is drawn from; row i is sample i, but for this: the L samples of
+a *round* are turned among its L rows, by a hash of the round. Otherwise shares such as `web code web code …` would
 give all of web to lane 0 and all of code to lane 1, and half of the documents of each would never be read.
 
     L = 3     rows       0 1 2   3 4 5   6 7 8
               samples    2 0 1   3 4 5   7 8 6
 
-So realised counts are those of the shares at every multiple of L rows. With the default, L is the world size, and
+So the counts of sources are those of the shares at every multiple of L rows. With the default, L is the world size, and
 that is every step. On another number of lanes, rounds begin anew where the one that was under way ends.
 """
 
